@@ -1,0 +1,68 @@
+//! What can go wrong, and the errno each failure becomes.
+//!
+//! One type for the whole engine: an error keeps the operating system's own error as its source, so the errno an
+//! application sees is the one the disk gave. Logging and exit codes are decided by whoever receives the error.
+
+use std::io;
+
+pub use nix::errno::Errno;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failed operation of the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call on one of the tiers failed.
+    #[error("{op} {path}: {source}")]
+    Io { op: &'static str, path: String, source: io::Error },
+    /// The refusal that POSIX prescribes (ENOENT, EEXIST, ENOTEMPTY, ...); an application's business, not ours.
+    #[error("{0}")]
+    Posix(Errno),
+    /// The operation cannot be answered from the fast tier and memory. Returned only to a caller that forbade slow-tier
+    /// access; nothing was changed, and the same call may be made again with access allowed.
+    #[error("needs the slow tier")]
+    NeedSlow,
+    /// The slow tier did not answer in time, or whoever asked has gone; nothing was changed.
+    #[error("the slow tier did not answer in time")]
+    SlowTimeout,
+    /// A tier, the log or an option is not usable. `remedy` says what to do.
+    #[error("{what}; {remedy}")]
+    Refused { what: String, remedy: String },
+}
+
+impl Error {
+    pub fn io(op: &'static str, path: impl Into<String>, source: io::Error) -> Self {
+        Error::Io { op, path: path.into(), source }
+    }
+
+    pub fn refused(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Error::Refused { what: what.into(), remedy: remedy.into() }
+    }
+
+    /// The errno an application gets. An I/O error built without a raw errno becomes EIO.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Error::Io { source, .. } => source.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+            Error::Posix(errno) => *errno,
+            // A caller that forbade slow access handles NeedSlow itself; EIO is what a leak of it would deserve.
+            Error::NeedSlow | Error::SlowTimeout | Error::Refused { .. } => Errno::EIO,
+        }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Error::Posix(errno)
+    }
+}
+
+/// Names what was tried, and on what, when an I/O call fails.
+pub trait Context<T> {
+    fn at(self, op: &'static str, path: impl std::fmt::Display) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn at(self, op: &'static str, path: impl std::fmt::Display) -> Result<T> {
+        self.map_err(|source| Error::io(op, path.to_string(), source))
+    }
+}

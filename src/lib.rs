@@ -1,0 +1,5 @@
+//! dlio-fs: a mount over slow storage that absorbs checkpoints on fast storage and copies them down in order.
+
+pub mod error;
+pub mod path;
+pub mod tiers;

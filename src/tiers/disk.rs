@@ -1,0 +1,185 @@
+//! The seam between the engine and the operating system: one directory tree, seen through descriptors.
+//!
+//! Every byte and every name the engine touches on either tier goes through these two traits, so a test can put a disk
+//! underneath that loses what was not synced, fails the Nth call or has no room. Names are single components: an
+//! implementation never follows a symbolic link and never leaves its tree. No policy here.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A point in time: seconds and nanoseconds since 1970, as `stat(2)` gives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    pub sec: i64,
+    pub nsec: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    File,
+    Dir,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+/// `struct stat`. `perm` is the low twelve mode bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub dev: u64,
+    pub ino: u64,
+    pub kind: Kind,
+    pub perm: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+}
+
+/// Attributes to change; what is `None` stays. Applied in the order owner, mode, times (a chown clears suid).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewAttr {
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub perm: Option<u32>,
+    pub atime: Option<Time>,
+    pub mtime: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    pub name: Vec<u8>,
+    pub ino: u64,
+    pub kind: Kind,
+}
+
+/// Sizes in bytes, as `statvfs(3)` means them: `free` includes what only root may use, `avail` does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    pub total: u64,
+    pub free: u64,
+    pub avail: u64,
+    pub files: u64,
+    pub files_free: u64,
+    /// Fundamental block size.
+    pub block: u32,
+    pub name_max: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// What `fallocate(2)` is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    Extend,
+    KeepSize,
+    PunchHole,
+    ZeroRange,
+    ZeroRangeKeepSize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// How the file system orders what it makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataOrder {
+    /// Names become durable in the order in which they changed (ext4, xfs: one journal); one fsync of a directory makes
+    /// all earlier name changes durable.
+    Journaled,
+    /// Nothing is known: each directory is synced before the order leaves it.
+    Unknown,
+}
+
+/// An open directory. Methods taking `name` act on that entry; the name `.` means the directory itself where a method
+/// says so.
+pub trait Dir: Send + Sync + Debug {
+    /// `.` allowed.
+    fn stat(&self, name: &[u8]) -> io::Result<Stat>;
+    /// Opens a subdirectory. ENOTDIR or ELOOP for anything else.
+    fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>>;
+    /// Opens an existing regular file; without O_NONBLOCK pitfalls: anything but a regular file is EINVAL.
+    fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
+    /// Creates a regular file that must not exist, open for reading and writing.
+    fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()>;
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()>;
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()>;
+    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>>;
+    /// Hard link `name` here as `to_name` in `to`.
+    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()>;
+    fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()>;
+    fn unlink(&self, name: &[u8]) -> io::Result<()>;
+    fn rmdir(&self, name: &[u8]) -> io::Result<()>;
+    /// Every entry but `.` and `..`.
+    fn list(&self) -> io::Result<Vec<DirEntry>>;
+    /// `.` allowed; a symbolic link's own owner and times are changed, its mode is not.
+    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()>;
+    /// `.` allowed, as for the other three.
+    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()>;
+    /// Removing what is not there succeeds.
+    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()>;
+    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>>;
+    /// Makes this directory's entries durable. An error is final for what was pending: never repeat it to clear it.
+    fn sync(&self) -> io::Result<()>;
+    fn space(&self) -> io::Result<Space>;
+    fn order(&self) -> MetadataOrder;
+    /// For `rename` and `link` across two directories of one implementation.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// An open regular file.
+pub trait File: Send + Sync + Debug {
+    fn stat(&self) -> io::Result<Stat>;
+    /// Reads until `buf` is full or the file ends; a short count means end of file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `buf`, or fails. After a failure any part of it may have been written.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()>;
+    /// The next data or hole at or after `offset`; ENXIO beyond the end.
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
+    /// Makes bytes and attributes durable. An error is final for what was pending: never repeat it to clear it.
+    fn sync(&self) -> io::Result<()>;
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()>;
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
+    /// Removing what is not there succeeds.
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
+    /// Tells the cache that these bytes will not be read again soon. A hint.
+    fn forget_cached(&self);
+}
+
+/// Wall-clock and monotonic time, behind a seam so that a test decides what time it is.
+pub trait Clock: Send + Sync + Debug {
+    /// Time of day, for timestamps.
+    fn now(&self) -> Time;
+    /// Time since some fixed start, for ages and intervals.
+    fn uptime(&self) -> Duration;
+}
