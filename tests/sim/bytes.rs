@@ -1,14 +1,14 @@
 //! A file's bytes in blocks, with every version that a power cut might leave behind.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rand::{Rng, RngExt};
 
 pub const BLOCK: u64 = 4096;
 
-/// What one block of a file holds: nothing yet (allocated, reads as zeros) or bytes.
-pub type Block = Option<Arc<[u8]>>;
+pub type Block = Arc<[u8]>;
 
 /// The newest versions of a block that are kept for a power cut to choose from.
 const VERSIONS: usize = 4;
@@ -17,7 +17,9 @@ const VERSIONS: usize = 4;
 pub struct Bytes {
     size: u64,
     blocks: BTreeMap<u64, Block>,
-    /// Sizes the file had since it was last synced, and what its blocks held (`None`: a hole).
+    /// Blocks that are allocated and not written; they read as zeros. Sorted, apart from each other and from `blocks`.
+    reserved: Vec<Range<u64>>,
+    /// Sizes the file had since it was last synced, and what its blocks held (`None`: no bytes).
     past_sizes: Vec<u64>,
     past_blocks: BTreeMap<u64, Vec<Option<Block>>>,
 }
@@ -29,12 +31,15 @@ impl Bytes {
 
     /// Allocated blocks.
     pub fn allocated(&self) -> u64 {
-        self.blocks.len() as u64
+        self.blocks.len() as u64 + self.reserved.iter().map(|r| r.end - r.start).sum::<u64>()
     }
 
     /// Blocks that a write or allocation of this range would still have to allocate.
     pub fn missing(&self, offset: u64, len: u64) -> u64 {
-        indices(offset, len).filter(|i| !self.blocks.contains_key(i)).count() as u64
+        let range = indices(offset, len);
+        let overlap = |r: &Range<u64>| r.end.min(range.end).saturating_sub(r.start.max(range.start));
+        let reserved: u64 = self.reserved.iter().map(overlap).sum();
+        range.end - range.start - self.blocks.range(range.clone()).count() as u64 - reserved
     }
 
     pub fn read(&self, buf: &mut [u8], offset: u64) -> usize {
@@ -43,8 +48,8 @@ impl Bytes {
             let (from, to) = (offset.max(i * BLOCK), (offset + len).min((i + 1) * BLOCK));
             let into = &mut buf[(from - offset) as usize..(to - offset) as usize];
             match self.blocks.get(&i) {
-                Some(Some(block)) => into.copy_from_slice(&block[(from % BLOCK) as usize..][..into.len()]),
-                Some(None) | None => into.fill(0),
+                Some(block) => into.copy_from_slice(&block[(from % BLOCK) as usize..][..into.len()]),
+                None => into.fill(0),
             }
         }
         len as usize
@@ -68,31 +73,30 @@ impl Bytes {
             let keep = len.div_ceil(BLOCK);
             let gone: Vec<u64> = self.blocks.range(keep..).map(|(&i, _)| i).collect();
             gone.into_iter().for_each(|i| self.put(i, None));
+            self.unreserve(keep..u64::MAX);
             self.zero(len, keep * BLOCK - len);
         }
         self.resize(len);
     }
 
     pub fn allocate(&mut self, offset: u64, len: u64, keep_size: bool) {
-        for i in indices(offset, len) {
-            if !self.blocks.contains_key(&i) {
-                self.put(i, Some(None));
-            }
-        }
+        self.reserve(indices(offset, len));
         if !keep_size {
             self.resize(self.size.max(offset + len));
         }
     }
 
-    /// Whole blocks become `whole` (holes, or allocated and unwritten); the rest of the range becomes zeros.
-    pub fn clear(&mut self, offset: u64, len: u64, whole: Option<Block>) {
+    /// Whole blocks become holes; the rest of the range becomes zeros.
+    pub fn punch(&mut self, offset: u64, len: u64) {
         let (first, last) = (offset.div_ceil(BLOCK), (offset + len) / BLOCK);
         if first > last {
             return self.zero(offset, len);
         }
         self.zero(offset, first * BLOCK - offset);
         self.zero(last * BLOCK, offset + len - last * BLOCK);
-        (first..last).for_each(|i| self.put(i, whole.clone()));
+        self.unreserve(first..last);
+        let gone: Vec<u64> = self.blocks.range(first..last).map(|(&i, _)| i).collect();
+        gone.into_iter().for_each(|i| self.put(i, None));
     }
 
     /// The next offset with data (or without) at or after `offset`; `None` at or beyond the end of the file.
@@ -102,7 +106,7 @@ impl Bytes {
         }
         let mut at = offset;
         while at < self.size {
-            if matches!(self.blocks.get(&(at / BLOCK)), Some(Some(_))) == data {
+            if self.blocks.contains_key(&(at / BLOCK)) == data {
                 return Some(at);
             }
             at = (at / BLOCK + 1) * BLOCK;
@@ -120,12 +124,12 @@ impl Bytes {
     /// file had or passed through, zeros where a block did not arrive.
     pub fn torn(&self, durable: &Bytes, rng: &mut impl Rng) -> Bytes {
         let mut torn = Bytes { size: durable.size, blocks: durable.blocks.clone(), ..Bytes::default() };
+        self.reserved.iter().for_each(|r| torn.reserve(r.clone()));
         for (&i, versions) in &self.past_blocks {
             let pick = rng.random_range(0..=versions.len());
             match versions.get(pick) {
                 None => {}
-                Some(Some(block)) => drop(torn.blocks.insert(i, block.clone())),
-                Some(None) => drop(torn.blocks.remove(&i)),
+                Some(block) => torn.put(i, block.clone()),
             }
         }
         if let (Some(&low), Some(&high)) = (self.past_sizes.iter().min(), self.past_sizes.iter().max()) {
@@ -145,7 +149,7 @@ impl Bytes {
 
     fn zero(&mut self, offset: u64, len: u64) {
         let written: Vec<(u64, u64)> = indices(offset, len)
-            .filter(|i| matches!(self.blocks.get(i), Some(Some(_))))
+            .filter(|i| self.blocks.contains_key(i))
             .map(|i| (offset.max(i * BLOCK), (offset + len).min((i + 1) * BLOCK)))
             .collect();
         for (from, to) in written {
@@ -158,17 +162,20 @@ impl Bytes {
         for i in indices(offset, len) {
             let (from, to) = (offset.max(i * BLOCK), (offset + len).min((i + 1) * BLOCK));
             let mut block = match self.blocks.get(&i) {
-                Some(Some(block)) => block.to_vec(),
-                Some(None) | None => vec![0; BLOCK as usize],
+                Some(block) => block.to_vec(),
+                None => vec![0; BLOCK as usize],
             };
             change(&mut block, (from % BLOCK) as usize, (from - offset) as usize, (to - from) as usize);
-            self.put(i, Some(Some(block.into())));
+            self.put(i, Some(block.into()));
         }
     }
 
     fn put(&mut self, i: u64, block: Option<Block>) {
         match &block {
-            Some(block) => drop(self.blocks.insert(i, block.clone())),
+            Some(block) => {
+                self.unreserve(i..i + 1);
+                self.blocks.insert(i, block.clone());
+            }
             None => drop(self.blocks.remove(&i)),
         }
         let versions = self.past_blocks.entry(i).or_default();
@@ -176,6 +183,23 @@ impl Bytes {
             versions.remove(0);
         }
         versions.push(block);
+    }
+
+    fn reserve(&mut self, range: Range<u64>) {
+        self.unreserve(range.clone());
+        let mut from = range.start;
+        for &written in self.blocks.range(range.clone()).map(|(i, _)| i) {
+            self.reserved.push(from..written);
+            from = written + 1;
+        }
+        self.reserved.push(from..range.end);
+        self.reserved.retain(|r| !r.is_empty());
+        self.reserved.sort_by_key(|r| r.start);
+    }
+
+    fn unreserve(&mut self, range: Range<u64>) {
+        let around = |r: &Range<u64>| [r.start..r.end.min(range.start), r.start.max(range.end)..r.end];
+        self.reserved = self.reserved.iter().flat_map(around).filter(|r| !r.is_empty()).collect();
     }
 
     fn resize(&mut self, size: u64) {
@@ -186,6 +210,6 @@ impl Bytes {
     }
 }
 
-fn indices(offset: u64, len: u64) -> std::ops::Range<u64> {
+fn indices(offset: u64, len: u64) -> Range<u64> {
     if len == 0 { 0..0 } else { offset / BLOCK..(offset + len).div_ceil(BLOCK) }
 }

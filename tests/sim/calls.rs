@@ -538,9 +538,9 @@ impl File for SimFile {
             s.edit(self.ino(), now, |bytes| match what {
                 Allocate::Extend => bytes.allocate(offset, len, false),
                 Allocate::KeepSize => bytes.allocate(offset, len, true),
-                Allocate::PunchHole => bytes.clear(offset, len, None),
+                Allocate::PunchHole => bytes.punch(offset, len),
                 Allocate::ZeroRange | Allocate::ZeroRangeKeepSize => {
-                    bytes.clear(offset, len, Some(None));
+                    bytes.punch(offset, len);
                     bytes.allocate(offset, len, what == Allocate::ZeroRangeKeepSize);
                 }
             })
