@@ -184,7 +184,15 @@ impl Tiers {
     }
 
     /// Changes the view's copy of the attributes. For a file with an object only what belongs to its names.
-    pub(crate) fn apply_attr(&self, st: &mut State, ino: Ino, new: &NewAttr, now: Time, lsn: Option<u64>, has_object: bool) -> Result<()> {
+    pub(crate) fn apply_attr(
+        &self,
+        st: &mut State,
+        ino: Ino,
+        new: &NewAttr,
+        now: Time,
+        lsn: Option<u64>,
+        has_object: bool,
+    ) -> Result<()> {
         let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
         node.ours = true;
         if has_object {
@@ -309,7 +317,14 @@ impl Tiers {
         self.change_xattr(cx, ino, key, None, |exists| if exists { Ok(()) } else { Err(Errno::ENODATA) })
     }
 
-    fn change_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: Option<&[u8]>, may: impl Fn(bool) -> Result<(), Errno>) -> Result<()> {
+    fn change_xattr(
+        &self,
+        cx: &Cx,
+        ino: Ino,
+        key: &[u8],
+        value: Option<&[u8]>,
+        may: impl Fn(bool) -> Result<(), Errno>,
+    ) -> Result<()> {
         if key.starts_with(PRIVATE) {
             return Err(Errno::EPERM.into());
         }
@@ -319,7 +334,8 @@ impl Tiers {
             return Err(Errno::EPERM.into());
         }
         // An access ACL is also the mode; one that says no more than the mode is not kept.
-        let mode = value.filter(|_| key == acl::ACCESS).map(|list| acl::mode_of(list, before.perm).ok_or(Errno::EINVAL));
+        let mode =
+            value.filter(|_| key == acl::ACCESS).map(|list| acl::mode_of(list, before.perm).ok_or(Errno::EINVAL));
         let mode = mode.transpose()?;
         let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
@@ -343,7 +359,15 @@ impl Tiers {
         Ok(())
     }
 
-    fn log_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: Option<&[u8]>, perm: Option<u32>, io: Option<&Io>) -> Result<()> {
+    fn log_xattr(
+        &self,
+        cx: &Cx,
+        ino: Ino,
+        key: &[u8],
+        value: Option<&[u8]>,
+        perm: Option<u32>,
+        io: Option<&Io>,
+    ) -> Result<()> {
         let now = self.now();
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.object().is_some());
@@ -372,7 +396,11 @@ impl Tiers {
     }
 
     /// Calls `act` with the directory and name of a slow path; the root is `.` in itself.
-    pub(crate) fn on_slow<T>(&self, path: &Path, act: impl FnOnce(&dyn Dir, &[u8]) -> std::io::Result<T>) -> std::io::Result<T> {
+    pub(crate) fn on_slow<T>(
+        &self,
+        path: &Path,
+        act: impl FnOnce(&dyn Dir, &[u8]) -> std::io::Result<T>,
+    ) -> std::io::Result<T> {
         let (dir, name) = self.slow.parent(path)?;
         act(&*dir, if name.is_empty() { b"." } else { name })
     }
@@ -419,7 +447,15 @@ fn chowned(perm: u32) -> u32 {
 }
 
 /// Changes the view's copy of an extended attribute; a file with an object keeps it there.
-pub(crate) fn apply_xattr(st: &mut State, ino: Ino, key: &[u8], value: Option<&[u8]>, lsn: u64, now: Time, has_object: bool) {
+pub(crate) fn apply_xattr(
+    st: &mut State,
+    ino: Ino,
+    key: &[u8],
+    value: Option<&[u8]>,
+    lsn: u64,
+    now: Time,
+    has_object: bool,
+) {
     let Some(node) = st.view.get_mut(ino) else { return };
     node.ours = true;
     node.meta.ctime = now;

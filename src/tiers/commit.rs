@@ -96,9 +96,8 @@ impl Tiers {
         if ino == ROOT {
             return self.sync_fast_as(cx);
         }
-        let inside = |st: &State, file: Ino| {
-            st.view.get(file).is_some_and(|node| node.links.iter().any(|(dir, _)| *dir == ino))
-        };
+        let inside =
+            |st: &State, file: Ino| st.view.get(file).is_some_and(|node| node.links.iter().any(|(dir, _)| *dir == ino));
         for state in self.uncommitted_files(|st, file| inside(st, file)) {
             self.commit(cx, &state)?;
         }
@@ -162,7 +161,14 @@ impl Tiers {
     }
 
     /// Second half, under the state lock: logs and queues the event. A file without a name has no place in the order.
-    pub(crate) fn commit_frozen(&self, cx: &Cx, st: &mut State, state: Option<&FileState>, io: Option<&mut Io>, frozen: Option<Frozen>) -> Result<Option<Lsn>> {
+    pub(crate) fn commit_frozen(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        state: Option<&FileState>,
+        io: Option<&mut Io>,
+        frozen: Option<Frozen>,
+    ) -> Result<Option<Lsn>> {
         let (Some(state), Some(io), Some(frozen)) = (state, io, frozen) else { return Ok(None) };
         let ino = state.ino;
         let Some(at) = st.view.get(ino).and_then(|node| node.links.first().cloned()) else {

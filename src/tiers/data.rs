@@ -184,7 +184,8 @@ impl Tiers {
         let (now, applied) = (self.uptime(), st.applied);
         let st = &mut *st;
         let Some(node) = st.view.nodes.get_mut(&ino) else { return };
-        if node.slow_id == Some(old) && node.links == node.slow && !st.view.by_slow.contains_key(&(stat.dev, stat.ino)) {
+        if node.slow_id == Some(old) && node.links == node.slow && !st.view.by_slow.contains_key(&(stat.dev, stat.ino))
+        {
             node.ours = false;
             st.view.set_slow_id(ino, Some((stat.dev, stat.ino)));
             st.view.refresh(ino, stat, now, applied);
@@ -222,7 +223,14 @@ impl Tiers {
     }
 
     /// Changes bytes from `from` on, through the file that holds them; moves the bytes where they can be changed first.
-    fn change(&self, cx: &Cx, state: &Arc<FileState>, from: u64, end: u64, act: impl Fn(&dyn File) -> std::io::Result<()>) -> Result<()> {
+    fn change(
+        &self,
+        cx: &Cx,
+        state: &Arc<FileState>,
+        from: u64,
+        end: u64,
+        act: impl Fn(&dyn File) -> std::io::Result<()>,
+    ) -> Result<()> {
         loop {
             let io = self.shared(cx, state)?;
             match (io.place, &io.fd) {
@@ -324,7 +332,9 @@ impl Tiers {
     /// Gives a slow-only file an object with its first `keep` bytes, or has it written in place.
     fn copy_up(&self, cx: &Cx, state: &Arc<FileState>, keep: u64) -> Result<()> {
         cx.slow()?;
-        let source = self.open_slow(cx, state.ino, Access::ReadWrite).or_else(|_| self.open_slow(cx, state.ino, Access::Read))?;
+        let source = self
+            .open_slow(cx, state.ino, Access::ReadWrite)
+            .or_else(|_| self.open_slow(cx, state.ino, Access::Read))?;
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
         if stat.nlink > 1 || keep > self.options.copy_up_max {
@@ -337,9 +347,9 @@ impl Tiers {
             return Ok(());
         }
         let (object, fd) = self.object_like(cx, state, keep)?;
-        let copied = copy_bytes(&*source, &*fd, keep)
-            .and_then(|()| fd.set_len(keep))
-            .and_then(|()| fd.set_attr(&NewAttr { mtime: Some(stat.mtime), atime: Some(stat.atime), ..NewAttr::default() }));
+        let copied = copy_bytes(&*source, &*fd, keep).and_then(|()| fd.set_len(keep)).and_then(|()| {
+            fd.set_attr(&NewAttr { mtime: Some(stat.mtime), atime: Some(stat.atime), ..NewAttr::default() })
+        });
         let installed = copied
             .at("copy up", self.label(state.ino))
             .and_then(|()| self.install(cx, state, object, fd, |io| io.object().is_none()));
@@ -363,7 +373,14 @@ impl Tiers {
     }
 
     /// Makes `object` the file's bytes, ahead of its events. `false` if `expected` no longer holds: nothing was done.
-    fn install(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId, fd: Arc<dyn File>, expected: impl Fn(&Io) -> bool) -> Result<bool> {
+    fn install(
+        &self,
+        cx: &Cx,
+        state: &Arc<FileState>,
+        object: ObjectId,
+        fd: Arc<dyn File>,
+        expected: impl Fn(&Io) -> bool,
+    ) -> Result<bool> {
         let mut io = state.io.write();
         if !expected(&io) {
             return Ok(false);
@@ -372,7 +389,14 @@ impl Tiers {
         Ok(true)
     }
 
-    fn install_locked(&self, cx: &Cx, state: &FileState, io: &mut RwLockWriteGuard<'_, Io>, object: ObjectId, fd: Arc<dyn File>) -> Result<()> {
+    fn install_locked(
+        &self,
+        cx: &Cx,
+        state: &FileState,
+        io: &mut RwLockWriteGuard<'_, Io>,
+        object: ObjectId,
+        fd: Arc<dyn File>,
+    ) -> Result<()> {
         cx.proceed()?;
         let old = io.object();
         let mut st = self.state.lock();
@@ -495,7 +519,15 @@ impl Tiers {
     }
 
     /// Copies between two open files; returns the bytes copied, fewer than asked at the end of the source.
-    pub fn copy_range(&self, cx: &Cx, from: &OpenFile, from_offset: u64, to: &OpenFile, to_offset: u64, len: u64) -> Result<u64> {
+    pub fn copy_range(
+        &self,
+        cx: &Cx,
+        from: &OpenFile,
+        from_offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
         let mut buf = vec![0; len.min(CHUNK as u64) as usize];
         let mut done = 0;
         while done < len {

@@ -150,7 +150,12 @@ fn discard(tmp: &dyn crate::tiers::disk::Dir, name: &[u8]) {
 
 /// Owner, then mode (a chown clears suid), then extended attributes, then times (each of the others touches them).
 pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
-    file.set_attr(&NewAttr { uid: Some(attrs.uid), gid: Some(attrs.gid), perm: Some(attrs.perm), ..NewAttr::default() })?;
+    file.set_attr(&NewAttr {
+        uid: Some(attrs.uid),
+        gid: Some(attrs.gid),
+        perm: Some(attrs.perm),
+        ..NewAttr::default()
+    })?;
     for (key, value) in &attrs.xattrs {
         file.set_xattr(key, value)?;
     }
@@ -167,4 +172,3 @@ fn verify(file: &dyn File, content: &Content) -> std::io::Result<()> {
         Err(std::io::Error::other("the slow tier does not have what was written to it (length, owner or mode differ)"))
     }
 }
-

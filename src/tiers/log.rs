@@ -68,8 +68,7 @@ impl Log {
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
         let closed = found.segments.into_iter().filter(|first| *first < next).collect();
         let segment = create_segment(&*dir, next)?;
-        let tail =
-            Tail { segment, len: 0, next, closed, first: next, unsynced: Vec::new(), broken: false };
+        let tail = Tail { segment, len: 0, next, closed, first: next, unsynced: Vec::new(), broken: false };
         let log = Log {
             fast,
             dir,
@@ -194,7 +193,8 @@ impl Log {
         if self.ballast == 0 || self.fast.stat(b"ballast").is_ok() {
             return;
         }
-        let made = self.fast.create(b"ballast", 0o600).and_then(|file| file.allocate(Allocate::Extend, 0, self.ballast));
+        let made =
+            self.fast.create(b"ballast", 0o600).and_then(|file| file.allocate(Allocate::Extend, 0, self.ballast));
         if made.is_err() {
             self.drop_ballast();
         }
@@ -275,7 +275,8 @@ fn scan(dir: &dyn Dir) -> Result<(Found, Cut)> {
         })
         .collect();
     names.sort();
-    let mut found = Found { records: Vec::new(), segments: names.iter().map(|n| n.0).collect(), torn: 0, damage: vec![] };
+    let mut found =
+        Found { records: Vec::new(), segments: names.iter().map(|n| n.0).collect(), torn: 0, damage: vec![] };
     // Bad bytes seen since the last valid record: a torn tail if nothing valid follows, damage otherwise.
     let mut bad: Option<(Vec<u8>, u64, u64)> = None;
     for (_, name) in &names {

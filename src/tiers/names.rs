@@ -95,7 +95,14 @@ impl Tiers {
     }
 
     /// Takes in a slow look-up, and what it says about objects that were waiting for their file.
-    pub(crate) fn learn(&self, st: &mut State, dir: Ino, name: &Name, stat: Option<&Stat>, now: std::time::Duration) -> Option<Ino> {
+    pub(crate) fn learn(
+        &self,
+        st: &mut State,
+        dir: Ino,
+        name: &Name,
+        stat: Option<&Stat>,
+        now: std::time::Duration,
+    ) -> Option<Ino> {
         let applied = st.applied;
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(|slot| slot.view);
         let found = st.view.learn(dir, name, stat, now, applied);
@@ -207,7 +214,16 @@ impl Tiers {
 
     /// Any node but a directory or symbolic link; for a regular file the same as creating and closing it.
     #[allow(clippy::too_many_arguments)]
-    pub fn mknod(&self, cx: &Cx, parent: Ino, name: &Name, kind: Kind, mode: u32, umask: u32, rdev: u64) -> Result<Attr> {
+    pub fn mknod(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
         if kind == Kind::File {
             let open = OpenMode { write: true, ..OpenMode::default() };
             let (attr, file) = self.create(cx, parent, name, mode, umask, open)?;
@@ -223,7 +239,17 @@ impl Tiers {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn make(&self, cx: &Cx, parent: Ino, name: &Name, kind: Kind, mode: u32, umask: u32, rdev: u64, target: &[u8]) -> Result<Attr> {
+    fn make(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Result<Attr> {
         let birth = self.birth(cx, parent, kind, mode, umask)?;
         let now = self.now();
         let attrs = Attrs { perm: birth.perm, uid: birth.uid, gid: birth.gid, mtime: now, xattrs: birth.xattrs };
@@ -240,7 +266,9 @@ impl Tiers {
             let ino = st.view.new_ino();
             let record = Record::Make { path, ino, spec: (*spec).clone() };
             let change = Change::Make { ino, at: (parent, name.clone()), spec: spec.clone() };
-            self.log_event(cx, &mut st, record, change, |st, lsn| add_made(st, ino, &spec, (parent, name.clone()), lsn))?;
+            self.log_event(cx, &mut st, record, change, |st, lsn| {
+                add_made(st, ino, &spec, (parent, name.clone()), lsn)
+            })?;
             touch(&mut st, parent, now);
             if kind == Kind::Dir {
                 add_subdir(&mut st, parent, 1);
@@ -254,7 +282,15 @@ impl Tiers {
 
     /// Creates a regular file and opens it; EEXIST if the name is there. The file is logged as bound to an empty object,
     /// and reaches the slow tier with its first committed content.
-    pub fn create(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32, open: OpenMode) -> Result<(Attr, OpenFile)> {
+    pub fn create(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        umask: u32,
+        open: OpenMode,
+    ) -> Result<(Attr, OpenFile)> {
         if self.resolve(cx, parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
@@ -280,7 +316,15 @@ impl Tiers {
         }
     }
 
-    fn bind_new(&self, cx: &Cx, parent: Ino, name: &Name, object: crate::tiers::record::ObjectId, fd: Arc<dyn crate::tiers::disk::File>, birth: &Birth) -> Result<Arc<FileState>> {
+    fn bind_new(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        object: crate::tiers::record::ObjectId,
+        fd: Arc<dyn crate::tiers::disk::File>,
+        birth: &Birth,
+    ) -> Result<Arc<FileState>> {
         let (now, uptime) = (self.now(), self.uptime());
         loop {
             if self.resolve(cx, parent, name)?.is_some() {
@@ -295,7 +339,16 @@ impl Tiers {
             cx.proceed()?;
             let ino = st.view.new_ino();
             let lsn = self.log.append(&[Record::Bind { path, ino, object }])?;
-            let meta = Meta { perm: birth.perm, uid: birth.uid, gid: birth.gid, nlink: 1, ctime: now, mtime: now, atime: now, ..Meta::default() };
+            let meta = Meta {
+                perm: birth.perm,
+                uid: birth.uid,
+                gid: birth.gid,
+                nlink: 1,
+                ctime: now,
+                mtime: now,
+                atime: now,
+                ..Meta::default()
+            };
             let node = st.view.add(ino, Kind::File, meta);
             node.refs = 1;
             node.pins = 1;
@@ -337,7 +390,9 @@ impl Tiers {
             self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
             let at = (parent, name.clone());
             let change = Change::Link { ino, at: at.clone() };
-            self.log_event(cx, &mut st, Record::Link { path, to, ino }, change, |st, _| st.view.set_view(at.0, &at.1, Some(ino)))?;
+            self.log_event(cx, &mut st, Record::Link { path, to, ino }, change, |st, _| {
+                st.view.set_view(at.0, &at.1, Some(ino))
+            })?;
             if let Some(node) = st.view.get_mut(ino) {
                 node.meta.nlink += 1;
                 node.meta.ctime = now;
@@ -393,7 +448,16 @@ impl Tiers {
     /// Logs and applies the removal of a name. A file that never became an event has nothing to remove on the slow tier:
     /// its record is kept for recovery, its event is not queued.
     #[allow(clippy::too_many_arguments)]
-    fn remove(&self, cx: &Cx, st: &mut State, ino: Ino, parent: Ino, name: &Name, dir: bool, now: crate::tiers::disk::Time) -> Result<()> {
+    fn remove(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+        dir: bool,
+        now: crate::tiers::disk::Time,
+    ) -> Result<()> {
         let path = self.path_in(st, parent, name)?;
         let record = Record::Remove { path, ino, dir };
         let slot = st.view.live_dir(parent).and_then(|dir| dir.slots.get(name));
@@ -433,7 +497,13 @@ impl Tiers {
     }
 
     /// One attempt; `false` if the names changed between looking and acting.
-    fn try_rename(&self, cx: &Cx, (parent, name): (Ino, &Name), (to, to_name): (Ino, &Name), mode: RenameMode) -> Result<bool> {
+    fn try_rename(
+        &self,
+        cx: &Cx,
+        (parent, name): (Ino, &Name),
+        (to, to_name): (Ino, &Name),
+        mode: RenameMode,
+    ) -> Result<bool> {
         let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
         let other = self.resolve(cx, to, to_name)?;
         match (mode, other) {
@@ -533,7 +603,14 @@ impl Tiers {
     }
 
     /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.
-    pub(crate) fn log_event(&self, cx: &Cx, st: &mut State, record: Record, change: Change, apply: impl FnOnce(&mut State, Lsn)) -> Result<Lsn> {
+    pub(crate) fn log_event(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        record: Record,
+        change: Change,
+        apply: impl FnOnce(&mut State, Lsn),
+    ) -> Result<Lsn> {
         self.room_for_event(st)?;
         cx.proceed()?;
         let lsn = self.log.append(&[record])?;

@@ -293,7 +293,9 @@ fn removed_in(st: &State, slice: &[&Event]) -> HashSet<Ino> {
         }
     }
     // A file with another name left lives on.
-    let names = |ino: &Ino| slice.iter().filter(|e| matches!(&e.change, Change::Link { ino: other, .. } if other == ino)).count();
+    let names = |ino: &Ino| {
+        slice.iter().filter(|e| matches!(&e.change, Change::Link { ino: other, .. } if other == ino)).count()
+    };
     gone.retain(|ino| names(ino) == 0 && st.view.get(*ino).is_none_or(|node| node.links.is_empty()));
     gone
 }
@@ -433,17 +435,9 @@ impl Planner<'_> {
         if slow_at(self.st, to) == Some(ino) {
             return self.remove(from);
         }
-        let step = Step::Move {
-            path: self.path(from)?,
-            ino: self.slow_ino(ino)?,
-            to: self.path(to)?,
-            over: self.over(to),
-        };
-        let effects = vec![
-            Effect::Name(to.clone(), Some(ino)),
-            Effect::Name(from.clone(), None),
-            Effect::Touched(ino),
-        ];
+        let step =
+            Step::Move { path: self.path(from)?, ino: self.slow_ino(ino)?, to: self.path(to)?, over: self.over(to) };
+        let effects = vec![Effect::Name(to.clone(), Some(ino)), Effect::Name(from.clone(), None), Effect::Touched(ino)];
         self.out.push(Planned { step, effects });
         Some(())
     }
@@ -452,12 +446,8 @@ impl Planner<'_> {
         if slow_at(self.st, a_at) != Some(a) || slow_at(self.st, b_at) != Some(b) {
             return Some(());
         }
-        let step = Step::Swap {
-            a: self.path(a_at)?,
-            a_ino: self.slow_ino(a)?,
-            b: self.path(b_at)?,
-            b_ino: self.slow_ino(b)?,
-        };
+        let step =
+            Step::Swap { a: self.path(a_at)?, a_ino: self.slow_ino(a)?, b: self.path(b_at)?, b_ino: self.slow_ino(b)? };
         let effects = vec![
             Effect::Name(b_at.clone(), Some(a)),
             Effect::Name(a_at.clone(), Some(b)),
@@ -540,7 +530,8 @@ impl Planner<'_> {
             if new.iter().any(|(_, _, known)| *known == ino) {
                 continue;
             }
-            let replaces = on_slow(self.st, ino) || final_places(ino).iter().any(|place| slow_at(self.st, place).is_some());
+            let replaces =
+                on_slow(self.st, ino) || final_places(ino).iter().any(|place| slow_at(self.st, place).is_some());
             new.push((replaces, event.lsn, ino));
         }
         new.sort_unstable();
@@ -578,7 +569,8 @@ impl Planner<'_> {
         let copied = content.copy.lock().clone()?;
         let old = self.st.view.get(ino).map(|node| node.slow.clone()).unwrap_or_default();
         // Names it keeps, and names it gets.
-        let mut names: Vec<Place> = old.into_iter().filter(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino))).collect();
+        let mut names: Vec<Place> =
+            old.into_iter().filter(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino))).collect();
         for place in new {
             if !names.contains(place) {
                 names.push(place.clone());
@@ -598,7 +590,8 @@ impl Planner<'_> {
         })?;
         for place in places {
             let step = Step::Link { path: self.path(at)?, ino: slow, to: self.path(place)? };
-            self.out.push(Planned { step, effects: vec![Effect::Name(place.clone(), Some(ino)), Effect::Touched(ino)] });
+            self.out
+                .push(Planned { step, effects: vec![Effect::Name(place.clone(), Some(ino)), Effect::Touched(ino)] });
         }
         Some(())
     }
@@ -629,7 +622,8 @@ impl Planner<'_> {
             self.attributes_at(change, path, slow);
             return Some(());
         }
-        let kept = self.st.view.get(ino)?.slow.iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
+        let kept =
+            self.st.view.get(ino)?.slow.iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
         let Some(place) = kept.or(new.first()) else { return Some(()) };
         if let (Some(slow), Some(path)) = (self.slow_ino(ino), self.path(place)) {
             self.attributes_at(change, path, slow);

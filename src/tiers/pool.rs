@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Error, Result};
 use crate::path::{escape, unescape};
-use crate::tiers::{Ino, Lsn};
 use crate::tiers::disk::{Access, Dir, File, Stat, Time};
+use crate::tiers::{Ino, Lsn};
 
 const CLEAN: &[u8] = b"user.dlio.clean";
 const NAME: &[u8] = b"user.dlio.name";

@@ -77,7 +77,8 @@ impl Tiers {
         let upto = batches.last().map_or(0, |batch| batch.upto);
         let made = self.make_in_tmp(&batches)?; // 1
         let planned = plan::steps(&self.state.lock(), &batches, &made);
-        let planned = planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
+        let planned =
+            planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
         self.link_in_tmp(&planned)?;
         self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
         let intents: Vec<_> = planned.iter().map(|p| Record::Intent { upto, step: p.step.clone() }).collect();
@@ -334,7 +335,11 @@ impl Tiers {
 
     /// After a conflict the name shows what is on slow; ours is found under its new name like any other file.
     fn view_conflict(&self, st: &mut State, (dir, name): &crate::tiers::view::Place, ino: Ino) {
-        let ours = st.view.get(*dir).and_then(|node| node.dir.as_ref()?.slots.get(name)).is_some_and(|slot| slot.view == Some(ino));
+        let ours = st
+            .view
+            .get(*dir)
+            .and_then(|node| node.dir.as_ref()?.slots.get(name))
+            .is_some_and(|slot| slot.view == Some(ino));
         if ours {
             st.view.set_view(*dir, name, None);
         }
@@ -425,7 +430,10 @@ impl TouchedDirs {
                 add(path);
             }
             Step::Link { to, .. } => add(to),
-            Step::Place { path, .. } | Step::Remove { path, .. } | Step::Attr { path, .. } | Step::Xattr { path, .. } => {
+            Step::Place { path, .. }
+            | Step::Remove { path, .. }
+            | Step::Attr { path, .. }
+            | Step::Xattr { path, .. } => {
                 add(path);
             }
         }
@@ -486,7 +494,14 @@ impl crate::tiers::slow::SlowTier {
     }
 
     /// A copy that is still in `tmp` under its own inode number has not been placed.
-    fn apply_place(&self, tmp: &[u8], ino: u64, path: &[u8], over: Option<u64>, twin: Option<Proof>) -> std::io::Result<Met> {
+    fn apply_place(
+        &self,
+        tmp: &[u8],
+        ino: u64,
+        path: &[u8],
+        over: Option<u64>,
+        twin: Option<Proof>,
+    ) -> std::io::Result<Met> {
         let waiting = absent_is_none(self.tmp.stat(tmp))?.is_some_and(|stat| stat.ino == ino);
         if !waiting {
             return Ok(Met::Expected);
@@ -589,7 +604,12 @@ impl crate::tiers::slow::SlowTier {
         }
     }
 
-    fn apply_attr(&self, path: &[u8], ino: u64, act: impl Fn(&dyn Dir, &[u8], Kind) -> std::io::Result<()>) -> std::io::Result<Met> {
+    fn apply_attr(
+        &self,
+        path: &[u8],
+        ino: u64,
+        act: impl Fn(&dyn Dir, &[u8], Kind) -> std::io::Result<()>,
+    ) -> std::io::Result<Met> {
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Gone) };
         let name = if name.is_empty() { b"." } else { name };
         let stat = match absent_is_none(dir.stat(name))? {
@@ -625,7 +645,8 @@ fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
 }
 
 fn conflict_suffix() -> String {
-    let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_else(|| "host".into());
+    let host =
+        nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_else(|| "host".into());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs());
     format!("{}-{now}", host.replace('/', "-"))
 }

@@ -2,7 +2,8 @@
 //!
 //! One record is one line of printable ASCII: `CRC LSN KIND key=value ...`, the CRC-32 (IEEE) over everything behind it up
 //! to the newline. Paths are relative to the mount root, escaped by [`crate::path::escape`]; an empty path is the root.
-//! Which of these are *events* (changes of the view that the slow tier does not have yet) says [`Record::is_event`].
+//! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`, `exchange`,
+//! `unlink`, `rmdir`, `setattr` and `setxattr`; the others speak about objects, events and the slow tree.
 
 use std::fmt::Write;
 
@@ -11,11 +12,11 @@ use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::{Ino, Lsn};
 
 /// A path from the mount root: names joined by `/`, no leading slash.
-pub type Path = Vec<u8>;
+pub(crate) type Path = Vec<u8>;
 
 /// The tier an object's file lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Home {
+pub(crate) enum Home {
     /// The pool.
     Fast,
     /// `tmp` on the slow tier: it did not fit.
@@ -24,85 +25,152 @@ pub enum Home {
 
 /// Names an object for ever; numbers are not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectId {
-    pub home: Home,
-    pub number: u64,
+pub(crate) struct ObjectId {
+    pub(crate) home: Home,
+    pub(crate) number: u64,
 }
 
 /// What travels with a file's content, or with a new directory or special file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attrs {
-    pub perm: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub mtime: Time,
-    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+pub(crate) struct Attrs {
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: Time,
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A new node that is not a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
-    pub kind: Kind,
-    pub attrs: Attrs,
-    pub rdev: u64,
+pub(crate) struct Spec {
+    pub(crate) kind: Kind,
+    pub(crate) attrs: Attrs,
+    pub(crate) rdev: u64,
     /// A symbolic link's target.
-    pub target: Vec<u8>,
+    pub(crate) target: Vec<u8>,
 }
 
 /// One primitive change of the slow tree, with what it expects to find. `ino` and `over` are the slow tier's own inode
 /// numbers; `over` is what the target name held before, `None` for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Rename a finished node out of `tmp`. `node` and `object` say whose version it is.
-    Place { tmp: Vec<u8>, ino: u64, path: Path, over: Option<u64>, node: Ino, object: Option<ObjectId> },
-    Move { path: Path, ino: u64, to: Path, over: Option<u64> },
-    Swap { a: Path, a_ino: u64, b: Path, b_ino: u64 },
-    Link { path: Path, ino: u64, to: Path },
-    Remove { path: Path, ino: u64, dir: bool },
-    Attr { path: Path, ino: u64, new: NewAttr },
-    Xattr { path: Path, ino: u64, key: Vec<u8>, value: Option<Vec<u8>> },
+    Place {
+        tmp: Vec<u8>,
+        ino: u64,
+        path: Path,
+        over: Option<u64>,
+        node: Ino,
+        object: Option<ObjectId>,
+    },
+    Move {
+        path: Path,
+        ino: u64,
+        to: Path,
+        over: Option<u64>,
+    },
+    Swap {
+        a: Path,
+        a_ino: u64,
+        b: Path,
+        b_ino: u64,
+    },
+    Link {
+        path: Path,
+        ino: u64,
+        to: Path,
+    },
+    Remove {
+        path: Path,
+        ino: u64,
+        dir: bool,
+    },
+    Attr {
+        path: Path,
+        ino: u64,
+        new: NewAttr,
+    },
+    Xattr {
+        path: Path,
+        ino: u64,
+        key: Vec<u8>,
+        value: Option<Vec<u8>>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub(crate) enum Record {
     /// A daemon started, in this boot of the machine.
-    Start { boot: String },
+    Start {
+        boot: String,
+    },
     /// From here on the bytes of `path` are this object; creates the file if the name is free.
-    Bind { path: Path, ino: Ino, object: ObjectId },
+    Bind {
+        path: Path,
+        ino: Ino,
+        object: ObjectId,
+    },
     /// A directory, symbolic link or special file.
-    Make { path: Path, ino: Ino, spec: Spec },
+    Make {
+        path: Path,
+        ino: Ino,
+        spec: Spec,
+    },
     /// What `path` holds got its place in the order: the first `size` bytes of the object.
-    Content { path: Path, ino: Ino, object: ObjectId, size: u64, attrs: Attrs },
-    Link { path: Path, to: Path, ino: Ino },
-    Rename { path: Path, to: Path, ino: Ino, exchange: bool },
-    Remove { path: Path, ino: Ino, dir: bool },
-    SetAttr { path: Path, ino: Ino, new: NewAttr },
+    Content {
+        path: Path,
+        ino: Ino,
+        object: ObjectId,
+        size: u64,
+        attrs: Attrs,
+    },
+    Link {
+        path: Path,
+        to: Path,
+        ino: Ino,
+    },
+    Rename {
+        path: Path,
+        to: Path,
+        ino: Ino,
+        exchange: bool,
+    },
+    Remove {
+        path: Path,
+        ino: Ino,
+        dir: bool,
+    },
+    SetAttr {
+        path: Path,
+        ino: Ino,
+        new: NewAttr,
+    },
     /// `None` removes.
-    SetXattr { path: Path, ino: Ino, key: Vec<u8>, value: Option<Vec<u8>> },
+    SetXattr {
+        path: Path,
+        ino: Ino,
+        key: Vec<u8>,
+        value: Option<Vec<u8>>,
+    },
     /// The object's bytes and name behind content event `of` are durable on fast.
-    Seal { of: Lsn, size: u64 },
+    Seal {
+        of: Lsn,
+        size: u64,
+    },
     /// About to change the slow tree; done with all steps of the group, everything up to `upto` is applied.
-    Intent { upto: Lsn, step: Step },
+    Intent {
+        upto: Lsn,
+        step: Step,
+    },
     /// Every event up to and including `upto` is on the slow tier.
-    Applied { upto: Lsn },
+    Applied {
+        upto: Lsn,
+    },
 }
 
 impl Record {
-    pub fn is_event(&self) -> bool {
-        matches!(
-            self,
-            Record::Make { .. }
-                | Record::Content { .. }
-                | Record::Link { .. }
-                | Record::Rename { .. }
-                | Record::Remove { .. }
-                | Record::SetAttr { .. }
-                | Record::SetXattr { .. }
-        )
-    }
-
     /// The record as one line, newline included.
-    pub fn encode(&self, lsn: Lsn) -> String {
+    pub(crate) fn encode(&self, lsn: Lsn) -> String {
         let mut line = Line(format!("{lsn}"));
         match self {
             Record::Start { boot } => {
@@ -150,7 +218,7 @@ impl Record {
     }
 
     /// Parses one line without its newline. `None` if anything at all is wrong with it.
-    pub fn decode(line: &[u8]) -> Option<(Lsn, Record)> {
+    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Record)> {
         let line = std::str::from_utf8(line).ok()?;
         let (crc, rest) = line.split_at_checked(8)?;
         let rest = rest.strip_prefix(' ')?;
@@ -258,22 +326,16 @@ impl Line {
                     None => self.word("object=-"),
                 }
             }
-            Step::Move { path, ino, to, over } => self
-                .word("move")
-                .bytes("path", path)
-                .number("slow", *ino)
-                .bytes("to", to)
-                .optional("over", *over),
+            Step::Move { path, ino, to, over } => {
+                self.word("move").bytes("path", path).number("slow", *ino).bytes("to", to).optional("over", *over)
+            }
             Step::Swap { a, a_ino, b, b_ino } => {
                 self.word("swap").bytes("path", a).number("slow", *a_ino).bytes("to", b).number("over", *b_ino)
             }
-            Step::Link { path, ino, to } => {
-                self.word("link").bytes("path", path).number("slow", *ino).bytes("to", to)
+            Step::Link { path, ino, to } => self.word("link").bytes("path", path).number("slow", *ino).bytes("to", to),
+            Step::Remove { path, ino, dir } => {
+                self.word(if *dir { "rmdir" } else { "unlink" }).bytes("path", path).number("slow", *ino)
             }
-            Step::Remove { path, ino, dir } => self
-                .word(if *dir { "rmdir" } else { "unlink" })
-                .bytes("path", path)
-                .number("slow", *ino),
             Step::Attr { path, ino, new } => {
                 self.word("setattr").bytes("path", path).number("slow", *ino).new_attr(new)
             }
@@ -410,9 +472,7 @@ impl<'a> Words<'a> {
             word @ ("rmdir" | "unlink") => {
                 Record::Remove { path: self.bytes("path")?, ino: self.number("ino")?, dir: word == "rmdir" }
             }
-            "setattr" => {
-                Record::SetAttr { path: self.bytes("path")?, ino: self.number("ino")?, new: self.new_attr()? }
-            }
+            "setattr" => Record::SetAttr { path: self.bytes("path")?, ino: self.number("ino")?, new: self.new_attr()? },
             "setxattr" => {
                 let (path, ino) = (self.bytes("path")?, self.number("ino")?);
                 let (key, value) = self.xattr()?;
@@ -454,9 +514,7 @@ impl<'a> Words<'a> {
             word @ ("rmdir" | "unlink") => {
                 Step::Remove { path: self.bytes("path")?, ino: self.number("slow")?, dir: word == "rmdir" }
             }
-            "setattr" => {
-                Step::Attr { path: self.bytes("path")?, ino: self.number("slow")?, new: self.new_attr()? }
-            }
+            "setattr" => Step::Attr { path: self.bytes("path")?, ino: self.number("slow")?, new: self.new_attr()? },
             "setxattr" => {
                 let (path, ino) = (self.bytes("path")?, self.number("slow")?);
                 let (key, value) = self.xattr()?;
@@ -510,7 +568,10 @@ mod tests {
     fn every_record_round_trips_as_one_printable_line() {
         for (i, record) in examples().into_iter().enumerate() {
             let line = record.encode(i as Lsn);
-            assert!(line.ends_with('\n') && line.trim_end().bytes().all(|b| b == b' ' || b.is_ascii_graphic()), "{line}");
+            assert!(
+                line.ends_with('\n') && line.trim_end().bytes().all(|b| b == b' ' || b.is_ascii_graphic()),
+                "{line}"
+            );
             assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, record)));
         }
     }

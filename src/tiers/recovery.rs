@@ -55,7 +55,13 @@ pub(crate) struct Super {
 ///
 /// `fast` and `slow` are the tiers' roots. `boot` names this boot of the machine: what was not sealed in another boot is
 /// struck.
-pub fn open(fast: Arc<dyn Dir>, slow: Arc<dyn Dir>, options: Options, clock: Arc<dyn Clock>, boot: &str) -> Result<Tiers> {
+pub fn open(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
     let ours = ensure_dir(&*fast, OURS)?;
     for name in [&b"log"[..], b"pool", b"quarantine"] {
         ensure_dir(&*ours, name)?;
@@ -67,7 +73,10 @@ pub fn open(fast: Arc<dyn Dir>, slow: Arc<dyn Dir>, options: Options, clock: Arc
     let root = slow.stat(b".").at("stat", "slow tier")?;
     let view = View::new(&root, clock.uptime());
     let damaged = (!opened.damage.is_empty()).then(|| {
-        format!("the log is damaged ({}); nothing is copied down until it has been looked at: dlio-fs rescue", opened.damage.join("; "))
+        format!(
+            "the log is damaged ({}); nothing is copied down until it has been looked at: dlio-fs rescue",
+            opened.damage.join("; ")
+        )
     });
     let tiers = Tiers {
         pool: Pool::open(&*ours)?,
@@ -123,7 +132,10 @@ fn identify(ours: &dyn Dir, slow: &dyn Dir) -> Result<Super> {
         return Ok(identity);
     };
     let identity: Super = toml::from_str(&text).map_err(|e| {
-        Error::refused(format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()), "save its files with `dlio-fs rescue`")
+        Error::refused(
+            format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()),
+            "save its files with `dlio-fs rescue`",
+        )
     })?;
     if identity.format != FORMAT {
         return Err(Error::refused(
@@ -198,7 +210,8 @@ impl<'a> Recovery<'a> {
     fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
         let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
         let explained = records.iter().filter_map(|(_, r)| object_of(r));
-        let last = records.iter().rev().find_map(|(_, r)| if let Record::Start { boot } = r { Some(boot) } else { None });
+        let last =
+            records.iter().rev().find_map(|(_, r)| if let Record::Start { boot } = r { Some(boot) } else { None });
         Recovery {
             rebooted: last.is_some_and(|last| last != boot),
             sealed: sealed.collect(),
@@ -282,7 +295,11 @@ impl<'a> Recovery<'a> {
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
     /// off: their paths behind `applied`.
     fn binds_passed(&self) -> Vec<(Vec<u8>, Ino, ObjectId)> {
-        let before = self.records.iter().rev().find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
+        let before = self
+            .records
+            .iter()
+            .rev()
+            .find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
         let before = before.unwrap_or(0);
         if before == self.applied {
             return Vec::new();
@@ -504,7 +521,15 @@ impl<'a> Recovery<'a> {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn replay_content(&mut self, lsn: Lsn, path: &[u8], ino: Ino, object: ObjectId, size: u64, attrs: &Attrs) -> Result<()> {
+    fn replay_content(
+        &mut self,
+        lsn: Lsn,
+        path: &[u8],
+        ino: Ino,
+        object: ObjectId,
+        size: u64,
+        attrs: &Attrs,
+    ) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
         if !self.has_object(object)? {
             tracing::error!(path = %String::from_utf8_lossy(path), "the object of a pending version is gone; the version before it is shown");
@@ -574,7 +599,8 @@ impl<'a> Recovery<'a> {
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let is_dir = |st: &State, ino: Ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);
-        let net = i32::from(is_dir(&st, ino)) - other.filter(|_| exchange).map_or(0, |other| i32::from(is_dir(&st, other)));
+        let net =
+            i32::from(is_dir(&st, ino)) - other.filter(|_| exchange).map_or(0, |other| i32::from(is_dir(&st, other)));
         apply_rename(&mut st, &change);
         if from.0 != to.0 {
             add_subdir(&mut st, from.0, -net);
@@ -697,7 +723,10 @@ impl<'a> Recovery<'a> {
             self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
         }
         for entry in self.tiers.slow.tmp.list().at("list", "tmp on the slow tier")? {
-            let number = entry.name.strip_prefix(b"o").and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+            let number = entry
+                .name
+                .strip_prefix(b"o")
+                .and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
             let Some(number) = number else { continue };
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Slow, number };
@@ -709,11 +738,16 @@ impl<'a> Recovery<'a> {
             } else {
                 let aside = [b"q", &entry.name[..]].concat();
                 let tmp = &*self.tiers.slow.tmp;
-                tmp.rename(&entry.name, tmp, &aside, RenameMode::Replace).at("quarantine", "object on the slow tier")?;
+                tmp.rename(&entry.name, tmp, &aside, RenameMode::Replace)
+                    .at("quarantine", "object on the slow tier")?;
                 self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.tiers.state.lock().doomed.retain(|(_, object)| object.home == Home::Slow || self.tiers.pool.stat(object.number).is_ok());
+        self.tiers
+            .state
+            .lock()
+            .doomed
+            .retain(|(_, object)| object.home == Home::Slow || self.tiers.pool.stat(object.number).is_ok());
         self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -721,17 +755,21 @@ impl<'a> Recovery<'a> {
     /// Step 7.
     fn log_start(&self) -> Result<()> {
         let mut st = self.tiers.state.lock();
-        let bound: Vec<_> = st
-            .bound
-            .values()
-            .filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?)))
-            .collect();
+        let bound: Vec<_> =
+            st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
         let mut records = vec![Record::Start { boot: self.boot.to_string() }];
-        records.extend(bound.iter().map(|(ino, object, path)| Record::Bind { path: path.clone(), ino: *ino, object: *object }));
+        records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {
+            path: path.clone(),
+            ino: *ino,
+            object: *object,
+        }));
         records.push(Record::Applied { upto: self.applied });
         let last = match self.tiers.log.append(&records) {
             Err(Error::Io { source, .. }) if is_full(&source) => {
-                return Err(Error::refused("the fast tier is full, even for the log", "free some space on its file system"));
+                return Err(Error::refused(
+                    "the fast tier is full, even for the log",
+                    "free some space on its file system",
+                ));
             }
             other => other?,
         };

@@ -41,7 +41,10 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>) -> Result<RescueReport> {
         return Err(Error::refused("the target directory is not empty", "give --to an empty directory"));
     }
     let ours = fast.dir(OURS).map_err(|e| {
-        Error::refused(format!("this is not a fast tier: no .dlio-fs in it ({e})"), "give the directory that was mounted with --fast")
+        Error::refused(
+            format!("this is not a fast tier: no .dlio-fs in it ({e})"),
+            "give the directory that was mounted with --fast",
+        )
     })?;
     let mut report = RescueReport::default();
     let records = match ours.dir(b"log").at("open", "log").and_then(|dir| log::read_only(&*dir)) {
@@ -69,7 +72,8 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>) -> Result<RescueReport> {
 
 /// The pending part of the view, by path.
 fn follow(records: &[(Lsn, Record)]) -> BTreeMap<Path, Found> {
-    let applied = records.iter().rev().find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
+    let applied =
+        records.iter().rev().find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
     let applied = applied.unwrap_or(0);
     let mut tree: BTreeMap<Path, Found> = BTreeMap::new();
     for (_, record) in records.iter().filter(|(lsn, _)| *lsn > applied) {
@@ -117,10 +121,17 @@ fn rename(tree: &mut BTreeMap<Path, Found>, from: &[u8], to: &[u8], exchange: bo
 }
 
 /// Objects the log does not speak of but which know their own name.
-fn add_unlogged(pool: &Pool, records: &[(Lsn, Record)], tree: &mut BTreeMap<Path, Found>, report: &mut RescueReport) -> Result<()> {
+fn add_unlogged(
+    pool: &Pool,
+    records: &[(Lsn, Record)],
+    tree: &mut BTreeMap<Path, Found>,
+    report: &mut RescueReport,
+) -> Result<()> {
     let logged = |number: u64| {
         records.iter().any(|(_, record)| match record {
-            Record::Bind { object, .. } | Record::Content { object, .. } => object.home == Home::Fast && object.number == number,
+            Record::Bind { object, .. } | Record::Content { object, .. } => {
+                object.home == Home::Fast && object.number == number
+            }
             _ => false,
         })
     };
@@ -153,7 +164,9 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<bool
     for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
         let parent: &dyn Dir = dir.as_deref().unwrap_or(to);
         let next = match parent.dir(part) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => parent.mkdir(part, 0o755).and_then(|()| parent.dir(part)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                parent.mkdir(part, 0o755).and_then(|()| parent.dir(part))
+            }
             other => other,
         };
         dir = Some(next.at("create the directory of", label())?);
@@ -165,7 +178,13 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<bool
         Found::File { object, size } => {
             let source = pool.open_object(object.number, Access::Read).at("open the object of", label())?;
             let stat = source.stat().at("stat the object of", label())?;
-            let attrs = Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs: own_xattrs(&*source)? };
+            let attrs = Attrs {
+                perm: stat.perm,
+                uid: stat.uid,
+                gid: stat.gid,
+                mtime: stat.mtime,
+                xattrs: own_xattrs(&*source)?,
+            };
             let size = size.unwrap_or(stat.size);
             let file = dir.create(name, 0o600).at("create", label())?;
             copy_bytes(&*source, &*file, size)

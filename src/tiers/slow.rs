@@ -99,7 +99,9 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(e) if matches!(e.raw_os_error(), Some(libc) if libc == nix::errno::Errno::ENOENT as i32 || libc == nix::errno::Errno::ENOTDIR as i32) => Ok(None),
+        Err(e) if matches!(e.raw_os_error(), Some(libc) if libc == nix::errno::Errno::ENOENT as i32 || libc == nix::errno::Errno::ENOTDIR as i32) => {
+            Ok(None)
+        }
         Err(e) => Err(e),
     }
 }

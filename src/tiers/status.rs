@@ -48,7 +48,8 @@ impl Counters {
         let recent = self.recent.lock();
         let within: Vec<_> = recent.iter().filter(|(at, _)| now.saturating_sub(*at) < RATE_WINDOW).collect();
         let bytes: u64 = within.iter().map(|(_, bytes)| bytes).sum();
-        let since = within.first().map_or(Duration::ZERO, |(at, _)| now.saturating_sub(*at)).max(Duration::from_secs(1));
+        let since =
+            within.first().map_or(Duration::ZERO, |(at, _)| now.saturating_sub(*at)).max(Duration::from_secs(1));
         (bytes as f64 / since.as_secs_f64()) as u64
     }
 
@@ -109,13 +110,15 @@ impl Tiers {
             let objects = st.objects.len() + st.view.waiting.len();
             (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied)
         };
-        let interrupted = interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
+        let interrupted =
+            interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
         Status {
             unsafe_files: pending.files.len() as u64,
             unsafe_bytes: pending.files.values().map(|file| file.bytes).sum(),
             pending_events: events,
             oldest: pending.oldest.map(|at| now.saturating_sub(at)),
-            eta: (rate > 0).then(|| Duration::from_secs(pending.files.values().map(|file| file.bytes).sum::<u64>() / rate)),
+            eta: (rate > 0)
+                .then(|| Duration::from_secs(pending.files.values().map(|file| file.bytes).sum::<u64>() / rate)),
             drained_bytes: count(&c.drained_bytes),
             drained_files: count(&c.drained_files),
             published_events: count(&c.published_events),
@@ -206,7 +209,8 @@ impl Tiers {
         let st = self.state.lock();
         let below = |other: Ino| st.view.is_above(ino, other);
         let touched = st.events.iter().rev().find(|event| {
-            event.change.inodes().into_iter().any(below) || event.change.places().into_iter().any(|(dir, _)| below(*dir))
+            event.change.inodes().into_iter().any(below)
+                || event.change.places().into_iter().any(|(dir, _)| below(*dir))
         });
         let uncommitted = st.uncommitted.keys().any(|file| below(*file));
         if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
@@ -217,7 +221,8 @@ impl Tiers {
         let (pending, file) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            let pending = st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
+            let pending =
+                st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
             (pending, node.file.clone())
         };
         let Some(file) = file else {

@@ -202,7 +202,14 @@ impl View {
     }
 
     /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
-    pub(crate) fn learn(&mut self, dir: Ino, name: &Name, stat: Option<&Stat>, now: Duration, applied: Lsn) -> Option<Ino> {
+    pub(crate) fn learn(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        stat: Option<&Stat>,
+        now: Duration,
+        applied: Lsn,
+    ) -> Option<Ino> {
         let found = stat.map(|stat| self.node_for(stat, now, applied));
         let slot = self.slot_mut(dir, name);
         slot.seen = now;
@@ -292,7 +299,8 @@ impl View {
 
     fn slot_mut(&mut self, dir: Ino, name: &Name) -> &mut Slot {
         // A directory that is gone gets a slot nobody sees; callers check for life first.
-        let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("a directory the caller looked up");
+        let dir =
+            self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("a directory the caller looked up");
         dir.slots.entry(name.clone()).or_default()
     }
 
@@ -386,10 +394,6 @@ impl View {
 
     pub(crate) fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
         join(self.path(*dir)?, name)
-    }
-
-    pub(crate) fn slow_path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
-        join(self.slow_path(*dir)?, name)
     }
 
     /// Whether `ino` is `below` or one of the directories above it.
