@@ -158,6 +158,9 @@ impl Case {
             let op = dice.roll(&self.model, &mut self.rng);
             self.step(&op)?;
         }
+        // A crash that is still to come will not.
+        self.armed = None;
+        self.power.restore();
         self.step(&Op::Settle)?;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
@@ -228,8 +231,11 @@ impl Case {
             Op::Truncate { path, .. } => matches!(kind(path), None | Some(Kind::File)),
             Op::SetAttr { path, new } => kind(path) != Some(Kind::Symlink) || new.perm.is_none(),
             Op::SetXattr { path, .. } => matches!(kind(path), None | Some(Kind::File | Kind::Dir)),
-            // Onto a directory above itself: the kernel answers that.
-            Op::Rename { from, to, .. } => !from.0.starts_with(&[&to.0[..], b"/"].concat()),
+            // Into itself, or onto a directory above itself: the kernel answers that.
+            Op::Rename { from, to, mode } => {
+                let above = from.0.starts_with(&[&to.0[..], b"/"].concat());
+                !above && view.may_rename(&from.0, &to.0, *mode).err() != Some(Errno::EINVAL)
+            }
             Op::Crash { .. } => self.armed.is_none(),
             _ => true,
         }
@@ -557,17 +563,27 @@ impl Case {
         if self.loose {
             return Ok(());
         }
-        let count = images.len();
-        for (i, image) in images.iter().enumerate() {
+        let from = self.model.order.position();
+        let mut odd = None;
+        for image in images {
             self.tally.states += 1;
-            let inside = batch && i + 1 < count;
-            match self.model.order.show(image) {
-                Ok(()) => self.mid_batch = false,
-                Err(_) if inside || self.mid_batch => self.tally.inside_batches += 1,
-                Err(why) => return Err(Fail::Wrong(why)),
+            match self.model.order.show(&image) {
+                Ok(()) if batch || self.mid_batch || self.model.order.replaced_several_names(from) => {
+                    self.mid_batch = false;
+                    odd = None;
+                }
+                Ok(()) => {}
+                Err(why) => {
+                    self.tally.inside_batches += 1;
+                    odd = odd.or(Some(why));
+                }
             }
         }
-        Ok(())
+        match odd {
+            Some(_) if self.mid_batch => Ok(()),
+            Some(why) => Err(Fail::Wrong(why)),
+            None => Ok(()),
+        }
     }
 
     /// Sends everything to the slow tier, which then equals the view.
@@ -588,7 +604,9 @@ impl Case {
         self.look()?;
         let (slow, view) = (self.slow.image(), self.model.view.image());
         if slow != view {
-            return Err(Fail::Wrong(format!("drained, but not equal:\n{}", slow.diff(&view, "slow", "view"))));
+            let status = self.engine().status();
+            let diff = slow.diff(&view, "slow", "view");
+            return Err(Fail::Wrong(format!("drained, but not equal:\n{diff}\n{status:?}")));
         }
         let status = self.engine().status();
         if status.unsafe_files != 0 || status.pending_events != 0 {

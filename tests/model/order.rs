@@ -273,6 +273,20 @@ impl Order {
         }
     }
 
+    /// How many events the slow tier has shown.
+    pub fn position(&self) -> usize {
+        self.shown
+    }
+
+    /// Whether one of the events shown since `from` is the content of a file with several names: no file system replaces
+    /// those at once.
+    pub fn replaced_several_names(&self, from: usize) -> bool {
+        (from..self.shown).any(|at| match &self.events[at] {
+            Event::Content(content) => self.stages[at].fs.names(content.id).len() > 1,
+            _ => false,
+        })
+    }
+
     /// Whether the slow tier may look like this after a power cut, which may take back what it had shown.
     pub fn show_after_power_cut(&mut self, image: &Image) -> Result<(), String> {
         match (0..self.stages.len()).find(|&at| self.fits(at, image)) {
