@@ -227,8 +227,17 @@ impl Order {
         self.written.entry(id).or_default().push((self.events.len(), *generation, bytes.clone()));
     }
 
-    pub fn wrote_in_place(&mut self, id: Id) {
-        self.in_place.insert(id);
+    pub fn is_in_place(&self, id: Id) -> bool {
+        self.in_place.contains(&id)
+    }
+
+    /// Whether the file's bytes and times on the slow tier are out of order, because they are changed there.
+    pub fn set_in_place(&mut self, id: Id, is: bool) {
+        if is {
+            self.in_place.insert(id);
+        } else {
+            self.in_place.remove(&id);
+        }
     }
 
     /// Everything so far is durable on fast; of the contents, those of `files`.
