@@ -136,6 +136,9 @@ struct Stage {
     maybe: BTreeMap<Id, Vec<Content>>,
 }
 
+/// What a file's bytes were after this many events, of this generation.
+type Written = (usize, u32, Arc<Vec<u8>>);
+
 /// The events since the beginning, and what the slow tier has shown of them.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -146,8 +149,8 @@ pub struct Order {
     shown: usize,
     /// This many events are durable on fast (but not the contents among them that were not sealed).
     durable: usize,
-    /// Every state that a file's bytes went through: after how many events, of which generation.
-    written: BTreeMap<Id, Vec<(usize, u32, Arc<Vec<u8>>)>>,
+    /// Every state that a file's bytes went through.
+    written: BTreeMap<Id, Vec<Written>>,
     generation: BTreeMap<Id, u32>,
     /// Files that were changed on the slow tier in place: their bytes and times are out of order.
     in_place: BTreeSet<Id>,
