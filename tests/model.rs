@@ -132,6 +132,8 @@ fn the_reference_is_an_ordinary_tree() {
     }
 }
 
+type OnName<'a> = dyn Fn(&dyn Dir, &[u8]) -> std::io::Result<()> + 'a;
+
 /// Does an operation on names to a disk; `None` for any other.
 fn on_disk(root: &dyn Dir, op: &Op) -> Option<Result<(), Errno>> {
     let name = |path: &Path| {
@@ -145,9 +147,8 @@ fn on_disk(root: &dyn Dir, op: &Op) -> Option<Result<(), Errno>> {
         }
         Ok::<_, std::io::Error>(dir)
     };
-    let within = |path: &Path, act: &dyn Fn(&dyn Dir, &[u8]) -> std::io::Result<()>| {
-        above(path).and_then(|dir| act(dir.as_deref().unwrap_or(root), &name(path).0))
-    };
+    let within =
+        |path: &Path, act: &OnName| above(path).and_then(|dir| act(dir.as_deref().unwrap_or(root), &name(path).0));
     let did = match op {
         Op::Mkdir { path, mode, umask, uid } => within(path, &|dir, name| {
             dir.mkdir(name, mode & !umask)?;

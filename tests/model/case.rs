@@ -252,7 +252,7 @@ impl Case {
             Op::Settle => return self.settle(),
             _ => {}
         }
-        self.watch_in_place(op)?;
+        let watched = self.watch_in_place(op)?;
         let since = self.clock.now();
         let expected = self.model.apply(op);
         let got = self.call(op);
@@ -270,6 +270,10 @@ impl Case {
                     self.adopt_time(op, id, since)?;
                 }
                 self.model.finish(op, done);
+                if let Some((id, ino)) = watched {
+                    let in_place = self.is_on_slow(ino)?;
+                    self.model.order.set_in_place(id, in_place);
+                }
                 Ok(())
             }
             (Err(expected), Err(got)) if expected == got => {
@@ -500,30 +504,32 @@ impl Case {
     }
 
     /// A slow file that is large or has several names is written in place: its bytes are out of the order (P1).
-    fn watch_in_place(&mut self, op: &Op) -> Check {
-        let id = match op {
+    /// Before the operation that is only likely; what it was is known after it. Returns the file to look at again.
+    fn watch_in_place(&mut self, op: &Op) -> Check<Option<(Id, Ino)>> {
+        let (id, ino) = match op {
             Op::Write { slot, .. } | Op::Allocate { slot, .. } | Op::Copy { to: slot, .. } => {
-                self.model.open[*slot].map(|open| open.id)
+                let file = self.files[*slot].as_ref().expect("the model has one there");
+                (self.model.open[*slot].expect("as above").id, file.ino)
             }
             Op::Truncate { path, .. } | Op::Open { path, write: true, truncate: true, .. } => {
-                self.model.view.find(&path.0).ok()
+                let Ok(id) = self.model.view.find(&path.0) else { return Ok(None) };
+                (id, self.find(path).map_err(|e| self.unexpected("look-up", e))?.ino)
             }
-            _ => None,
+            _ => return Ok(None),
         };
-        let Some(id) = id else { return Ok(()) };
         let large = self.model.view.node(id).bytes.len() as u64 > self.options.copy_up_max;
         let slow = self.slow.image();
         let several = slow.paths().any(|path| slow.get(path).is_some_and(|entry| entry.same_as.is_some()));
-        let Some(path) = (large || several).then(|| self.model.paths_of(id)).and_then(|paths| paths.into_iter().next())
-        else {
-            return Ok(());
-        };
-        let ino = self.find(&Path(path)).map_err(|e| self.unexpected("look-up", e))?.ino;
-        let tier = errno(self.engine().get_xattr(&root(), ino, b"user.dlio.tier"));
-        if tier.map_err(|e| self.unexpected("getxattr", e))?.as_deref() == Some(b"slow") {
-            self.model.order.wrote_in_place(id);
+        if (!large && !several) || self.model.order.is_in_place(id) || !self.is_on_slow(ino)? {
+            return Ok(None);
         }
-        Ok(())
+        self.model.order.set_in_place(id, true);
+        Ok(Some((id, ino)))
+    }
+
+    fn is_on_slow(&self, ino: Ino) -> Check<bool> {
+        let tier = errno(self.engine().get_xattr(&root(), ino, b"user.dlio.tier"));
+        Ok(tier.map_err(|e| self.unexpected("getxattr", e))?.as_deref() == Some(b"slow"))
     }
 
     // The background.
@@ -565,7 +571,8 @@ impl Case {
         }
         let from = self.model.order.position();
         let mut odd = None;
-        for image in images {
+        let count = images.len();
+        for (i, image) in images.into_iter().enumerate() {
             self.tally.states += 1;
             match self.model.order.show(&image) {
                 Ok(()) if batch || self.mid_batch || self.model.order.replaced_several_names(from) => {
@@ -575,7 +582,7 @@ impl Case {
                 Ok(()) => {}
                 Err(why) => {
                     self.tally.inside_batches += 1;
-                    odd = odd.or(Some(why));
+                    odd = Some(format!("{why}\n(state {} of {count} since the last look)", i + 1));
                 }
             }
         }

@@ -260,7 +260,7 @@ impl Dice {
         if rng.random_bool(0.4) {
             self.queued.push_back(Op::Fsync { slot });
         }
-        let renamed = (tmp != path).then(|| Op::Rename { from: tmp, to: path, mode: RenameMode::Replace });
+        let renamed = (tmp != path).then_some(Op::Rename { from: tmp, to: path, mode: RenameMode::Replace });
         let close = [Op::Flush { slot }, Op::Release { slot }];
         // safetensors renames before it closes.
         let early = rng.random_bool(0.2);

@@ -136,6 +136,9 @@ struct Stage {
     maybe: BTreeMap<Id, Vec<Content>>,
 }
 
+/// What a file's bytes were after this many events, of this generation.
+type Written = (usize, u32, Arc<Vec<u8>>);
+
 /// The events since the beginning, and what the slow tier has shown of them.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -146,8 +149,8 @@ pub struct Order {
     shown: usize,
     /// This many events are durable on fast (but not the contents among them that were not sealed).
     durable: usize,
-    /// Every state that a file's bytes went through: after how many events, of which generation.
-    written: BTreeMap<Id, Vec<(usize, u32, Arc<Vec<u8>>)>>,
+    /// Every state that a file's bytes went through.
+    written: BTreeMap<Id, Vec<Written>>,
     generation: BTreeMap<Id, u32>,
     /// Files that were changed on the slow tier in place: their bytes and times are out of order.
     in_place: BTreeSet<Id>,
@@ -227,8 +230,17 @@ impl Order {
         self.written.entry(id).or_default().push((self.events.len(), *generation, bytes.clone()));
     }
 
-    pub fn wrote_in_place(&mut self, id: Id) {
-        self.in_place.insert(id);
+    pub fn is_in_place(&self, id: Id) -> bool {
+        self.in_place.contains(&id)
+    }
+
+    /// Whether the file's bytes and times on the slow tier are out of order, because they are changed there.
+    pub fn set_in_place(&mut self, id: Id, is: bool) {
+        if is {
+            self.in_place.insert(id);
+        } else {
+            self.in_place.remove(&id);
+        }
     }
 
     /// Everything so far is durable on fast; of the contents, those of `files`.
