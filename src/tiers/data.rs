@@ -254,8 +254,10 @@ impl Tiers {
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
                     let done = act(&*fd).at("write in place on slow", format_args!("inode {}", state.ino));
                     if let Some(node) = self.state.lock().view.get_mut(state.ino) {
-                        // The slow file changed, and it was us.
+                        // The slow file changed, and it was us: what it shows now is what the view shows.
                         node.twin = None;
+                        node.seen = None;
+                        node.ours = false;
                     }
                     return done;
                 }
