@@ -225,10 +225,9 @@ impl Tiers {
         let Some(fd) = fd else { return Ok(()) };
         cx.slow()?;
         let stat = fd.stat().at("stat on slow", self.label(file.ino))?;
-        let pending = {
-            let st = self.state.lock();
-            st.view.get(file.ino).is_some_and(|node| node.meta_lsn > st.applied && node.meta.mtime != stat.mtime)
-        };
+        let pending = self.state.lock().events.iter().any(|event| {
+            matches!(event.change, Change::SetAttr { ino, new } if ino == file.ino && new.mtime.is_some())
+        });
         if pending {
             self.change_attr(cx, file.ino, NewAttr { mtime: Some(stat.mtime), ..NewAttr::default() })?;
         }
