@@ -2,4 +2,5 @@
 
 pub mod error;
 pub mod path;
+pub mod stats;
 pub mod tiers;
