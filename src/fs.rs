@@ -49,6 +49,13 @@ pub struct FsOptions {
     pub owner_gid: u32,
 }
 
+impl Default for FsOptions {
+    /// The documented wait, and root's mount.
+    fn default() -> Self {
+        FsOptions { slow_wait: Duration::from_secs(5), owner_uid: 0, owner_gid: 0 }
+    }
+}
+
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
 const SLOW_THREADS: usize = 32;
 /// How many more may stand in line.
@@ -200,12 +207,12 @@ fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, re
                 core.stats.record(&call, &handle.path);
             }
         }
-        Subject::Inode(ino) => core.stats.record(&call, &core.stats.path(*ino, || core.tiers.path_of(*ino))),
+        Subject::Inode(ino) => core.stats.record(&call, &core.stats.path(*ino, || core.path_of(*ino))),
     }
     match result {
         Ok(value) => reply.answer(value),
         Err(error) => {
-            failures.log(seen.op, seen.on.ino(), &error, |ino| core.tiers.path_of(ino));
+            failures.log(seen.op, seen.on.ino(), &error, |ino| core.path_of(ino));
             reply.refuse(error.errno());
         }
     }

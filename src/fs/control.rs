@@ -9,6 +9,7 @@
 //! `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean nothing here.
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -312,23 +313,24 @@ impl Control {
         }
         *session = match Command::parse(line) {
             Ok(Command::Status) => Session { reply: self.snapshot().json().into_bytes(), running: None },
-            Ok(Command::Sync(below)) => {
-                self.sync(below.as_deref()).unwrap_or_else(|error| Session::said("error", error))
-            }
+            Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
             Err(text) => Session::said("error", text),
         };
         Ok(())
     }
 
     /// D1 for everything at once, and the LSN that must be applied for D2.
-    fn sync(&self, below: Option<&[Name]>) -> Result<Session> {
+    fn sync(&self, below: Option<Vec<Name>>) -> Result<Session> {
         let hurry = Hurry::new(&self.tiers, &self.hurried);
         self.tiers.sync_fast()?;
         let (what, lsn) = match below {
             None => ("everything".to_owned(), Some(self.tiers.last_lsn())),
             Some(names) => {
-                let shown = names.iter().map(Name::to_string).collect::<Vec<_>>().join("/");
-                (format!("/{shown}"), self.pending_below(names)?)
+                let shown = format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"));
+                match self.pending_below(names) {
+                    Ok(lsn) => (shown, lsn),
+                    Err(error) => return Ok(Session::said("error", format!("{shown}: {error}"))),
+                }
             }
         };
         Ok(match lsn {
@@ -337,16 +339,17 @@ impl Control {
         })
     }
 
-    /// Walks from the root. Each step's reference is given back as soon as the next is held.
-    fn pending_below(&self, names: &[Name]) -> Result<Option<Lsn>> {
-        let cx = Cx::may_wait(0, 0, Arc::default());
-        let mut held = None;
-        for name in names {
-            let parent = held.as_ref().map_or(ROOT, |entry: &Reference<'_>| entry.ino);
-            let ino = self.tiers.lookup(&cx, parent, name)?.ino;
-            held = Some(Reference { tiers: &self.tiers, ino });
-        }
-        Ok(self.tiers.pending_below(held.as_ref().map_or(ROOT, |entry| entry.ino)))
+    /// Finds the path where waiting for the slow tier is bounded: with that tier down, `.dlio/stats` must go on answering.
+    fn pending_below(&self, names: Vec<Name>) -> Result<Option<Lsn>> {
+        let (found, answer) = mpsc::sync_channel(1);
+        let tiers = Arc::clone(&self.tiers);
+        let walk = move |gave_up| pending_below(&tiers, &Cx::may_wait(0, 0, gave_up), &names);
+        // One answer at most, and one place for it: sending never blocks, and fails only if nobody listens any more.
+        let done = |found: SyncSender<_>, lsn| drop(found.try_send(lsn));
+        let expired = |found: SyncSender<_>| drop(found.try_send(Err(Error::SlowTimeout)));
+        drop(self.slow.submit(found, walk, done, expired));
+        // Refused, or dropped unanswered while the mount ends.
+        answer.recv().unwrap_or(Err(Error::SlowTimeout))
     }
 
     /// Waits for at most [`PROGRESS`]; a line for the reader, and what is left to wait for.
@@ -364,7 +367,7 @@ impl Control {
     }
 
     fn files(&self) -> String {
-        let lines = self.stats.busiest(FILES_SHOWN, |ino| self.tiers.path_of(ino));
+        let lines = self.stats.busiest(FILES_SHOWN, |ino| path_of(&self.tiers, ino));
         render::path_table(&lines, &self.stats.path_totals())
     }
 
@@ -427,16 +430,34 @@ impl Session {
     }
 }
 
-/// A counted reference that is ours for a moment.
+/// Walks from the root. Each step's reference is given back as soon as the next is held.
+fn pending_below(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Option<Lsn>> {
+    let mut held = Reference { tiers, ino: ROOT, counted: false };
+    for name in names {
+        let ino = tiers.lookup(cx, held.ino, name)?.ino;
+        held = Reference { tiers, ino, counted: true };
+    }
+    Ok(tiers.pending_below(held.ino))
+}
+
+/// An inode that is held for a moment.
 struct Reference<'a> {
     tiers: &'a Tiers,
     ino: Ino,
+    counted: bool,
 }
 
 impl Drop for Reference<'_> {
     fn drop(&mut self) {
-        self.tiers.forget(self.ino, 1);
+        if self.counted {
+            self.tiers.forget(self.ino, 1);
+        }
     }
+}
+
+/// An inode's path for people: from the mount's root, which is `/`.
+pub(super) fn path_of(tiers: &Tiers, ino: Ino) -> Option<String> {
+    tiers.path_of(ino).map(|path| format!("/{}", path.trim_start_matches('/')))
 }
 
 fn safety(status: &Status) -> render::Safety {

@@ -32,7 +32,7 @@ impl Failures {
     pub(super) fn log(&self, op: Op, ino: Option<Ino>, error: &Error, path: impl Fn(Ino) -> Option<String>) {
         let path = || ino.and_then(&path).unwrap_or_default();
         match level(error) {
-            Level::Debug => debug!(op = op.name(), ino, errno = %error.errno(), %error, "operation failed"),
+            Level::Debug => debug!(op = op.name(), ino, %error, "operation failed"),
             Level::Warn => {
                 if let Some(muted) = self.warnings.lock().pass(Instant::now()) {
                     warn!(op = op.name(), path = %path(), %error, muted, "operation failed");

@@ -15,7 +15,7 @@ use crate::error::{Errno, Error, Result};
 use crate::path::Name;
 use crate::stats::Stats;
 use crate::tiers::disk::{Kind, NewAttr, Space, Time};
-use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, OpenFile, OpenMode, ROOT, SetAttr, Tiers};
+use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, OpenFile, ROOT, SetAttr, Tiers};
 
 /// The extended attributes that are ours.
 const OUR_XATTRS: &[u8] = b"user.dlio.";
@@ -50,6 +50,11 @@ impl Core {
     pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, slow: Arc<SlowPool>, owner: (u32, u32)) -> Self {
         let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, owner);
         Core { tiers, stats, control, files: Arc::default(), dirs: Arc::default() }
+    }
+
+    /// An inode's path for people: from the mount's root, which is `/`.
+    pub(super) fn path_of(&self, ino: Ino) -> Option<String> {
+        control::path_of(&self.tiers, ino)
     }
 
     // Names
@@ -220,7 +225,7 @@ impl Core {
     }
 
     fn opened(&self, cx: &Cx, file: OpenFile, flags: i32) -> Opened {
-        let path = self.stats.path(file.ino, || self.tiers.path_of(file.ino));
+        let path = self.stats.path(file.ino, || self.path_of(file.ino));
         let handle = FileHandle::new(&self.tiers, cx, file, convert::wants_sync(flags), path);
         Opened::new(&self.files, Open::File(handle), EXACT)
     }
