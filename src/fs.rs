@@ -30,8 +30,8 @@ use fuser::{
 };
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::stats::Stats;
 use crate::stats::counters::{Call, Op};
+use crate::stats::{self, Stats};
 use crate::tiers::{Cx, Ino, Tiers};
 use failures::Failures;
 use handles::Open;
@@ -200,14 +200,11 @@ fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, re
         failed: result.is_err(),
     };
     // What is read in `.dlio` says how the file system is used, and is no such use itself.
-    match &seen.on {
-        on if on.is_virtual() => {}
-        Subject::Open(open) => {
-            if let Open::File(handle) = &**open {
-                core.stats.record(&call, &handle.path);
-            }
+    if !seen.on.is_virtual() {
+        let found = result.as_ref().ok().and_then(R::path).cloned();
+        if let Some(path) = found.or_else(|| seen.on.path(core)) {
+            core.stats.record(&call, &path);
         }
-        Subject::Inode(ino) => core.stats.record(&call, &core.stats.path(*ino, || core.path_of(*ino))),
     }
     match result {
         Ok(value) => reply.answer(value),
@@ -223,17 +220,23 @@ impl Subject {
     fn is_virtual(&self) -> bool {
         match self {
             Subject::Inode(ino) => control::owns(*ino),
-            Subject::Open(open) => matches!(**open, Open::Virtual(_)),
+            Subject::Open(open) => open.user_file().is_none(),
         }
     }
 
+    /// None for an open file of `.dlio`.
     fn ino(&self) -> Option<Ino> {
         match self {
             Subject::Inode(ino) => Some(*ino),
-            Subject::Open(open) => match &**open {
-                Open::File(handle) => Some(handle.file().ino),
-                Open::Virtual(_) => None,
-            },
+            Subject::Open(open) => open.user_file().map(|handle| handle.file().ino),
+        }
+    }
+
+    /// What a call is counted for: an open file brings it along, so that reads and writes look nothing up.
+    fn path(&self, core: &Core) -> Option<Arc<stats::Path>> {
+        match self {
+            Subject::Inode(ino) => Some(core.stats.path(*ino, || core.path_of(*ino))),
+            Subject::Open(open) => open.user_file().map(|handle| Arc::clone(&handle.path)),
         }
     }
 }

@@ -223,6 +223,7 @@ pub struct PathCounters {
 /// [`PathCounters`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathFigures {
+    /// That succeeded; the others are errors.
     pub opens: u64,
     pub reads: u64,
     pub writes: u64,
@@ -238,7 +239,7 @@ pub struct PathFigures {
 impl PathCounters {
     pub fn record(&self, call: &Call) {
         match call.op {
-            Op::Open | Op::Create => self.opens.fetch_add(1, Relaxed),
+            Op::Open | Op::Create if !call.failed => self.opens.fetch_add(1, Relaxed),
             Op::Read => {
                 self.bytes_read.fetch_add(call.bytes, Relaxed);
                 self.reads.fetch_add(1, Relaxed)
