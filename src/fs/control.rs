@@ -396,7 +396,6 @@ impl Control {
             log: render::Log { lsn: status.log_lsn, durable_lsn: status.durable_lsn, applied_lsn: status.applied_lsn },
             cache: render::Cache {
                 objects: status.objects,
-                object_bytes: status.object_bytes,
                 known_inodes: status.known_inodes,
                 open_files: status.open_files,
             },
@@ -469,7 +468,7 @@ fn safety(status: &Status) -> render::Safety {
         oldest: status.oldest,
         eta: status.eta,
         held: status.held.clone(),
-        slow_down: status.slow_down.clone(),
+        slow_down: status.slow_down,
         interrupted: status.interrupted,
     }
 }
