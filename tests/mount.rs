@@ -20,7 +20,7 @@ use nix::sys::statvfs::statvfs;
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64, mkfifo};
 
-use common::{Mount, USER, errno, mode, names, pattern, succeeded};
+use common::{Mount, USER, errno, mode, names, pattern, succeeded, until};
 
 fn set_mode(path: &std::path::Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -889,4 +889,82 @@ fn a_restart_shows_what_was_pending() {
     assert_eq!(mount.sh("cat e/link; readlink e/link"), "first\nf\n");
     mount.sync();
     assert_eq!(fs::read_to_string(mount.slow().join("e/f")).unwrap(), "first\n");
+}
+
+#[test]
+fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
+    // The slow tier is a mount of its own, whose daemon is stopped: every call into it hangs and cannot be killed.
+    let below = Mount::with(&[], |slow| {
+        fs::create_dir_all(slow.join("tree/cold")).unwrap();
+        fs::write(slow.join("tree/cold/f"), "from the slow tier").unwrap();
+    });
+    let mount = Mount::over(below.at("tree"), &["slow_wait=300ms"]);
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/first", "x");
+    let frozen = below.freeze();
+
+    // More callers than there are threads that serve the kernel, each for a name that only the slow tier knows.
+    let cold = |i: usize| errno(fs::metadata(mount.at(format!("cold-{i}"))));
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..40).map(|i| scope.spawn(move || cold(i))).collect();
+        for i in 0..100 {
+            let path = mount.put(&format!("run/{i}"), pattern(10_000));
+            assert!(fs::read(&path).unwrap() == pattern(10_000));
+            fs::rename(&path, mount.at(format!("run/{i}.done"))).unwrap();
+        }
+        assert_eq!(names(&mount.at("run")).len(), 101);
+        File::open(mount.at("run/0.done")).unwrap().sync_all().unwrap();
+        assert!(waiting.into_iter().all(|caller| caller.join().unwrap() == Errno::EIO));
+    });
+    assert!(mount.stats().starts_with("NOT SAFE: "), "stats go on answering: {}", mount.stats());
+    let slow_calls = mount.stats_json()["slow_calls"].clone();
+    assert!(slow_calls["timed_out"].as_u64().unwrap() + slow_calls["refused"].as_u64().unwrap() >= 40, "{slow_calls}");
+
+    drop(frozen);
+    let read = || fs::read_to_string(mount.at("cold/f"));
+    until("the slow tier answers again", || read().is_ok());
+    assert_eq!(read().unwrap(), "from the slow tier");
+    mount.sync();
+    assert!(fs::read(below.at("tree/run/99.done")).unwrap() == pattern(10_000));
+}
+
+#[test]
+fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
+    let below = Mount::with(&[], |slow| fs::create_dir(slow.join("tree")).unwrap());
+    let mount = Mount::over(below.at("tree"), &["slow_wait=300ms"]);
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/first", "x");
+    mount.sync();
+    let frozen = below.freeze();
+    mount.put("run/f", "x");
+    let mut control = OpenOptions::new().read(true).write(true).open(mount.at(".dlio/control")).unwrap();
+    control.write_all(b"sync\n").unwrap();
+    let mut line = [0; 4096];
+    for _ in 0..2 {
+        let n = control.read(&mut line).unwrap();
+        assert!(line[..n].starts_with(b"waiting for "), "{}", String::from_utf8_lossy(&line[..n]));
+    }
+    assert_eq!(errno(control.write(b"sync\n")), Errno::EBUSY, "one command at a time");
+    drop(frozen);
+    let mut rest = String::new();
+    control.read_to_string(&mut rest).unwrap();
+    assert!(rest.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{rest}");
+    assert_eq!(fs::read_to_string(below.at("tree/run/f")).unwrap(), "x");
+}
+
+#[test]
+fn a_file_keeps_its_inode_number_and_content_when_it_is_evicted() {
+    // The watermarks are below what the file system of the fast tier has in use anyway: what is clean goes at once.
+    let mount = Mount::with(&["high=2%", "low=1%"], |_| ());
+    let path = mount.put("f", pattern(1 << 20));
+    let ino = fs::metadata(&path).unwrap().ino();
+    mount.sync();
+    let state = || xattr::get(&path, "user.dlio.state").unwrap().unwrap();
+    until("the file is evicted", || state() == b"slow");
+    assert_eq!(xattr::get(&path, "user.dlio.tier").unwrap().unwrap(), b"slow");
+    assert_eq!(fs::metadata(&path).unwrap().ino(), ino);
+    assert!(fs::read(&path).unwrap() == pattern(1 << 20));
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"more").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().ino(), ino, "and when it is changed again");
+    assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 20) + 4);
 }

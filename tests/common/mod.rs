@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -26,6 +27,8 @@ pub const USER: u32 = 1000;
 #[derive(Debug)]
 pub struct Mount {
     dir: tempfile::TempDir,
+    /// Where it is not the temporary one.
+    slow: Option<PathBuf>,
     options: Vec<String>,
     daemon: Option<Child>,
 }
@@ -37,6 +40,15 @@ impl Mount {
 
     /// A mount whose slow tier `prepare` fills first, with `-o` options.
     pub fn with(options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        Mount::build(None, options, prepare)
+    }
+
+    /// A mount over a slow tier that is somewhere else.
+    pub fn over(slow: PathBuf, options: &[&str]) -> Self {
+        Mount::build(Some(slow), options, |_| ())
+    }
+
+    fn build(slow: Option<PathBuf>, options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests mount as root");
         assert!(Path::new("/dev/fuse").exists(), "these tests need /dev/fuse (modprobe fuse)");
         let dir = tempfile::Builder::new()
@@ -48,7 +60,8 @@ impl Mount {
         for name in ["fast", "slow", "mnt"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let mut mount = Mount { dir, options: options.iter().map(|&o| o.to_owned()).collect(), daemon: None };
+        let options = options.iter().map(|&o| o.to_owned()).collect();
+        let mut mount = Mount { dir, slow, options, daemon: None };
         prepare(&mount.slow());
         mount.start();
         mount
@@ -59,7 +72,7 @@ impl Mount {
     }
 
     pub fn slow(&self) -> PathBuf {
-        self.dir.path().join("slow")
+        self.slow.clone().unwrap_or_else(|| self.dir.path().join("slow"))
     }
 
     /// The mount point.
@@ -113,6 +126,19 @@ impl Mount {
         kill(Pid::from_raw(daemon.id() as i32), Signal::SIGTERM).unwrap();
         until("the daemon ends", || daemon.try_wait().unwrap().is_some());
         assert!(!self.mounted(), "a daemon that ended on SIGTERM has unmounted");
+    }
+
+    /// Stops the daemon in its tracks: whoever calls into this mount hangs.
+    pub fn freeze(&self) -> Frozen {
+        let pid = Pid::from_raw(self.daemon.as_ref().expect("a mount that runs").id() as i32);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        let (thaw, thawed) = mpsc::channel();
+        // A test that hangs in the frozen mount cannot be ended in any other way.
+        std::thread::spawn(move || {
+            thawed.recv_timeout(PATIENCE).ok();
+            kill(pid, Signal::SIGCONT).ok();
+        });
+        Frozen(thaw)
     }
 
     pub fn stats(&self) -> String {
@@ -181,6 +207,10 @@ impl Drop for Mount {
         }
     }
 }
+
+/// A daemon that was stopped; dropping this lets it go on. At the latest it goes on when patience runs out.
+#[derive(Debug)]
+pub struct Frozen(#[allow(dead_code, reason = "its end is the message")] mpsc::Sender<()>);
 
 /// Polls; fails with what was waited for when patience runs out.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
