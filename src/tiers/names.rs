@@ -11,13 +11,13 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
-use crate::tiers::disk::{Kind, RenameMode, Stat};
+use crate::tiers::disk::{DirEntry, Kind, RenameMode, Stat};
 use crate::tiers::file::{Bytes, FileState, Io};
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::Meta;
+use crate::tiers::view::{Meta, Slot};
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
 
 /// Our own directory at the root of the slow tier; not part of the tree.
@@ -177,27 +177,11 @@ impl Tiers {
             dir.listers -= 1;
         }
         let found = found.at("list on slow", format!("inode {ino}"))?;
-        let dir = st.view.get(ino).and_then(|node| node.dir.as_ref()).ok_or(Errno::ESTALE)?;
-        let ours = |slot: &crate::tiers::view::Slot| slow.is_none() || slot.pending() || slot.changed > start;
         let mut entries = vec![
             ListEntry { name: b".".to_vec(), ino, kind: Kind::Dir },
             ListEntry { name: b"..".to_vec(), ino: parent, kind: Kind::Dir },
         ];
-        for entry in found {
-            let hidden = ino == ROOT && entry.name == OURS;
-            let from_view = Name::new(&entry.name).ok().and_then(|name| dir.slots.get(&name)).is_some_and(ours);
-            if !hidden && !from_view {
-                entries.push(ListEntry { ino: st.view.ino_shown(entry.ino), name: entry.name, kind: entry.kind });
-            }
-        }
-        for (name, slot) in dir.slots.iter().filter(|(_, slot)| ours(slot)) {
-            if let Some(child) = slot.view
-                && let Some(node) = st.view.get(child)
-            {
-                entries.push(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: node.kind });
-            }
-        }
-        let generation = dir.generation;
+        let generation = merge(&mut st, ino, found, slow.is_some().then_some(start), &mut entries)?;
         Ok((Listing { entries }, generation))
     }
 
@@ -467,7 +451,7 @@ impl Tiers {
             self.log.append(&[record])?;
             st.view.set_view(parent, name, None);
         } else {
-            let change = Change::Remove { ino, at: (parent, name.clone()), dir };
+            let change = Change::Remove { ino, at: (parent, name.clone()) };
             self.log_event(cx, st, record, change, |st, _| st.view.set_view(parent, name, None))?;
         }
         self.lost_name(st, ino, now);
@@ -665,6 +649,35 @@ impl Tiers {
         }
         Ok(list)
     }
+}
+
+/// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the slow
+/// tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true for.
+fn merge(st: &mut State, ino: Ino, found: Vec<DirEntry>, since: Option<u64>, entries: &mut Vec<ListEntry>) -> Result<u64> {
+    let dir = st.view.get(ino).and_then(|node| node.dir.as_ref()).ok_or(Errno::ESTALE)?;
+    let from_view = |slot: &Slot| since.is_none_or(|since| slot.pending() || slot.changed > since);
+    let shown: Vec<DirEntry> = found
+        .into_iter()
+        .filter(|entry| {
+            let slot = Name::new(&entry.name).ok().and_then(|name| dir.slots.get(&name));
+            !slot.is_some_and(from_view) && (ino != ROOT || entry.name != OURS)
+        })
+        .collect();
+    let own: Vec<_> = dir
+        .slots
+        .iter()
+        .filter(|(_, slot)| from_view(slot))
+        .filter_map(|(name, slot)| {
+            let child = slot.view?;
+            Some(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: st.view.get(child)?.kind })
+        })
+        .collect();
+    let generation = dir.generation;
+    for DirEntry { name, ino, kind } in shown {
+        entries.push(ListEntry { ino: st.view.ino_shown(ino), name, kind });
+    }
+    entries.extend(own);
+    Ok(generation)
 }
 
 /// Puts a node that a `make` event describes into the view.

@@ -207,12 +207,13 @@ fn moves_dir(st: &State, change: &Change) -> bool {
     }
 }
 
-/// A batch never spans these: they move what the slow tier has (or may have) already.
+/// A batch never spans these: directories of the slow tier that move or go, with all that is below them.
 fn cuts(st: &State, change: &Change) -> bool {
+    let dir_there = |ino: &Ino| is_dir(st, *ino) && on_slow(st, *ino);
     match change {
-        Change::Rename { ino, .. } => on_slow(st, *ino) || is_dir(st, *ino),
-        Change::Exchange { .. } => true,
-        Change::Remove { ino, dir, .. } => *dir && on_slow(st, *ino),
+        Change::Rename { ino, replaced, .. } => dir_there(ino) || replaced.as_ref().is_some_and(dir_there),
+        Change::Exchange { a, b, .. } => is_dir(st, *a) || is_dir(st, *b),
+        Change::Remove { ino, .. } => dir_there(ino),
         _ => false,
     }
 }
@@ -319,11 +320,13 @@ fn adjacent_end(st: &State, events: &[&Event], at: usize) -> usize {
     end
 }
 
-/// The steps of a group's batches. `made` has the prepared nodes of `make` events, by LSN.
+/// The steps of a group's batches, and how many batches take more than one: those can be seen half done. `made` has the
+/// prepared nodes of `make` events, by LSN.
 ///
 /// `None` if something the plan needs is missing; the group is then planned again.
-pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<Vec<Planned>> {
+pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<(Vec<Planned>, u64)> {
     let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new() };
+    let mut ends = Vec::new();
     for batch in batches {
         let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
         if events.len() == 1 {
@@ -331,8 +334,13 @@ pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) 
         } else {
             planner.difference(&events, batch)?;
         }
+        ends.push(planner.out.len());
     }
-    Some(planner.out)
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let early = |batch: &Batch| batch.contents.values().any(|(lsn, _)| *lsn > batch.upto);
+    let stepped = starts.zip(&ends).zip(batches).filter(|((start, end), batch)| *end - start > 1 || early(batch));
+    let stepped = stepped.count() as u64;
+    Some((planner.out, stepped))
 }
 
 struct Planner<'a> {
@@ -544,7 +552,7 @@ impl Planner<'_> {
                 self.links_of_batch(ino, &final_places(ino)[1..], at)?;
             }
         }
-        self.old_links(events, batch, &last)?;
+        self.moved_of_batch(batch, &last)?;
         // Attributes, unless the version published already has them.
         for event in events {
             let Some(ino) = event.change.inodes().first().copied() else { continue };
@@ -596,18 +604,13 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// New names of nodes that the slow tier had before and whose bytes do not change.
-    fn old_links(&mut self, events: &[&Event], batch: &Batch, last: &Last) -> Option<()> {
-        for event in events {
-            if let Change::Link { ino, at } = &event.change
-                && on_slow(self.st, *ino)
-                && !batch.contents.contains_key(ino)
-                && matches!(last.get(at), Some((Some(who), lsn)) if who == ino && *lsn == event.lsn)
-            {
-                if slow_at(self.st, at).is_some() {
-                    self.remove(at)?;
-                }
-                self.link(*ino, at)?;
+    /// New names of nodes that the slow tier had before and whose bytes do not change. Each comes from a link in `tmp`, so
+    /// names may be swapped and chained: nothing is overwritten before it is safe.
+    fn moved_of_batch(&mut self, batch: &Batch, last: &Last) -> Option<()> {
+        for (ino, places) in moved(self.st, batch, last) {
+            let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id? };
+            for (i, at) in places.iter().enumerate() {
+                self.place(ino, &copied, i, at, None)?;
             }
         }
         Some(())
@@ -630,6 +633,36 @@ impl Planner<'_> {
         }
         Some(())
     }
+}
+
+/// Nodes of the slow tier that a batch of several events gives further names, without new bytes, and those names.
+fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<Place>> {
+    let mut moved: BTreeMap<Ino, Vec<Place>> = BTreeMap::new();
+    for (place, (who, _)) in last {
+        if let Some(ino) = who
+            && !batch.contents.contains_key(ino)
+            && !is_dir(st, *ino)
+            && st.view.get(*ino).is_some_and(|node| node.slow_id.is_some() && !node.slow.contains(place))
+        {
+            moved.entry(*ino).or_default().push(place.clone());
+        }
+    }
+    moved.values_mut().for_each(|places| places.sort());
+    moved
+}
+
+/// What must be linked into `tmp` before a batch is published: the nodes, and the names of the links.
+pub(crate) fn to_link(st: &State, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
+    if batch.events.len() == 1 {
+        return Vec::new();
+    }
+    let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
+    let moved = moved(st, batch, &simulate(st, &events));
+    moved.into_keys().map(|ino| (ino, link_name(batch.upto, ino))).collect()
+}
+
+fn link_name(upto: Lsn, ino: Ino) -> Vec<u8> {
+    format!("l{upto:016x}-{ino:x}").into_bytes()
 }
 
 /// Who has each touched name behind the batch, and the event that said so.

@@ -34,6 +34,8 @@ pub(crate) struct Unfinished {
     batches: Vec<Batch>,
     upto: Lsn,
     planned: Vec<Planned>,
+    /// Batches that take more than one step and could be seen half done: promise P1's exception.
+    stepped: u64,
     met: Vec<Met>,
 }
 
@@ -76,8 +78,9 @@ impl Tiers {
     fn publish(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
         let upto = batches.last().map_or(0, |batch| batch.upto);
         let made = self.make_in_tmp(&batches)?; // 1
+        self.link_moved(&batches)?; // 1
         let planned = plan::steps(&self.state.lock(), &batches, &made);
-        let planned =
+        let (planned, stepped) =
             planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
         self.link_in_tmp(&planned)?;
         self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
@@ -86,7 +89,7 @@ impl Tiers {
             self.log.append(&intents)?;
         }
         self.log.sync(self.log.last())?; // 3
-        let group = unfinished.insert(Unfinished { batches, upto, planned, met: Vec::new() });
+        let group = unfinished.insert(Unfinished { batches, upto, planned, stepped, met: Vec::new() });
         self.apply_group(group)?;
         self.finish_group(unfinished)
     }
@@ -138,6 +141,22 @@ impl Tiers {
         Ok(made)
     }
 
+    /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
+    fn link_moved(&self, batches: &[Batch]) -> Result<()> {
+        let links: Vec<(Option<Path>, Vec<u8>)> = {
+            let st = self.state.lock();
+            let links = batches.iter().flat_map(|batch| plan::to_link(&st, batch));
+            links.map(|(ino, name)| (st.view.slow_path(ino), name)).collect()
+        };
+        for (path, link) in links {
+            let Some(path) = path else { continue };
+            remove_leftover(&*self.slow.tmp, &link)?;
+            let (dir, name) = self.slow.parent(&path).at("open on slow", String::from_utf8_lossy(&path))?;
+            dir.link(name, &*self.slow.tmp, &link).at("link into tmp", String::from_utf8_lossy(&path))?;
+        }
+        Ok(())
+    }
+
     /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ...
     fn link_in_tmp(&self, planned: &[Planned]) -> Result<()> {
         let tmp = &*self.slow.tmp;
@@ -185,7 +204,7 @@ impl Tiers {
 
     /// Steps 6 and 7.
     fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<()> {
-        let Unfinished { batches, upto, planned, met } = group;
+        let Unfinished { batches, upto, planned, stepped, met } = group;
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
                 self.prove(*ino, content, placed.get(ino))?; // 6
@@ -216,9 +235,7 @@ impl Tiers {
         }
         let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
         st.pop(*upto, last);
-        // One that took more than one step could be seen half done: promise P1's exception.
-        let seen = batches.iter().filter(|batch| batch.events.len() > 1).count() as u64;
-        self.counters.published(events, if planned.len() > 1 { seen } else { 0 });
+        self.counters.published(events, *stepped);
         Ok(())
     }
 

@@ -636,7 +636,7 @@ impl<'a> Recovery<'a> {
         if never_seen {
             st.view.collect(ino);
         } else {
-            st.push(lsn, now, Change::Remove { ino, at, dir });
+            st.push(lsn, now, Change::Remove { ino, at });
         }
         Ok(())
     }

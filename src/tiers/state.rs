@@ -27,7 +27,7 @@ pub(crate) enum Change {
     Link { ino: Ino, at: Place },
     Rename { ino: Ino, from: Place, to: Place, replaced: Option<Ino> },
     Exchange { a: Ino, a_at: Place, b: Ino, b_at: Place },
-    Remove { ino: Ino, at: Place, dir: bool },
+    Remove { ino: Ino, at: Place },
     SetAttr { ino: Ino, new: NewAttr },
     SetXattr { ino: Ino, key: Vec<u8>, value: Option<Vec<u8>> },
 }

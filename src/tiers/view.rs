@@ -136,6 +136,8 @@ pub(crate) struct View {
     pub(crate) by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
     pub(crate) waiting: HashMap<u64, Waiting>,
+    /// Numbers promised by a listing for slow inodes whose own number is taken.
+    promised: HashMap<u64, Ino>,
     next: Ino,
     root_dev: u64,
     /// During replay: the number the next node met on the slow tier had before the restart.
@@ -148,6 +150,7 @@ impl View {
             nodes: HashMap::new(),
             by_slow: HashMap::new(),
             waiting: HashMap::new(),
+            promised: HashMap::new(),
             next: FIRST_OWN,
             root_dev: root.dev,
             expected: None,
@@ -259,16 +262,30 @@ impl View {
             if stat.ino > ROOT && stat.ino < FIRST_OWN && !self.nodes.contains_key(&stat.ino) {
                 return stat.ino;
             }
+            if let Some(ino) = self.promised.remove(&stat.ino) {
+                return ino;
+            }
         }
         self.new_ino()
     }
 
-    /// The number a listing shows for an entry that nobody has looked up.
-    pub(crate) fn ino_shown(&self, slow_ino: u64) -> Ino {
+    /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
+    pub(crate) fn ino_shown(&mut self, slow_ino: u64) -> Ino {
         if let Some(&ino) = self.by_slow.get(&(self.root_dev, slow_ino)) {
             return ino;
         }
-        self.waiting.get(&slow_ino).map_or(slow_ino, |waiting| waiting.ino)
+        if let Some(waiting) = self.waiting.get(&slow_ino) {
+            return waiting.ino;
+        }
+        if slow_ino > ROOT && slow_ino < FIRST_OWN && !self.nodes.contains_key(&slow_ino) {
+            return slow_ino;
+        }
+        if let Some(&ino) = self.promised.get(&slow_ino) {
+            return ino;
+        }
+        let ino = self.new_ino();
+        self.promised.insert(slow_ino, ino);
+        ino
     }
 
     /// Takes over attributes the slow tier shows, unless the view's are newer.
