@@ -1,6 +1,6 @@
 //! The kernel's side: FUSE requests in, replies out.
 //!
-//! One short handler per operation, and all of them through one place, [`DlioFs::observe`]: it calls the engine, counts
+//! One short handler per operation, and all of them through one place, `DlioFs::observe`: it calls the engine, counts
 //! the call, logs a failure, and answers. What an operation means is `tiers`' business; mounting is the caller's.
 //!
 //! No thread that serves the kernel waits for the slow tier. A call is first tried with what the fast tier and memory
@@ -168,7 +168,7 @@ impl DlioFs {
         }
     }
 
-    /// [`DlioFs::observe`] for a call on an open file. EBADF if the kernel names a handle that we do not know.
+    /// `DlioFs::observe` for a call on an open file. EBADF if the kernel names a handle that we do not know.
     fn observe_open<R, B, F>(&self, req: &Request, op: Op, fh: FileHandle, payload: &B, reply: R, run: F)
     where
         R: Answer,
