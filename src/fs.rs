@@ -82,10 +82,10 @@ const CAPABILITIES: [(InitFlags, &str); 9] = [
 
 /// The file system as fuser runs it.
 ///
-/// It expects to be mounted with `MountOption::DefaultPermissions` (permission is the kernel's to check: no handler does),
-/// `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid` only where
-/// the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with `AutoUnmount`. Handlers
-/// must not be called from a thread that uses this mount.
+/// It expects to be mounted with `MountOption::DefaultPermissions` (permission is the kernel's to check: no handler
+/// does), `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid`
+/// only where the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with
+/// `AutoUnmount`. Handlers must not be called from a thread that uses this mount.
 #[derive(Debug)]
 pub struct DlioFs {
     core: Arc<Core>,
@@ -121,8 +121,9 @@ impl DlioFs {
         Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
     }
 
-    /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything in
-    /// `.dlio`, goes on elsewhere with a copy of `payload` (a name, bytes to write: borrowed from the receive buffer).
+    /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything
+    /// in `.dlio`, goes on elsewhere with a copy of `payload` (a name, bytes to write: borrowed from the receive
+    /// buffer).
     fn observe<R, B, F>(&self, req: &Request, op: Op, on: Subject, payload: &B, reply: R, run: F)
     where
         R: Answer,

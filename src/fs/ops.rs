@@ -312,8 +312,8 @@ impl Core {
         Ok(Page { listing, from: position(offset) })
     }
 
-    /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When one
-    /// fails or needs the slow tier, those before it are answered, and the kernel asks again from there.
+    /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When
+    /// one fails or needs the slow tier, those before it are answered, and the kernel asks again from there.
     pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Batch> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
         let listing = self.listing(cx, &dir, offset)?;

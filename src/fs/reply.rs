@@ -146,8 +146,8 @@ impl Value {
     }
 }
 
-/// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: a fresh megabyte would be zeroed
-/// by the kernel, page by page, every time.
+/// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: a fresh megabyte would be
+/// zeroed by the kernel, page by page, every time.
 #[derive(Debug)]
 pub(super) struct Bytes {
     buffer: Vec<u8>,

@@ -1,7 +1,7 @@
 //! Snapshots as people and scripts read them: text, and JSON of the same content. Pure: a snapshot in, a string out.
 //!
-//! The first line of the text answers the one question, whether everything is on the slow tier, and names what stands in
-//! the way. No path is named except where a problem's own text does; [`Snapshot::for_others`] takes that text out.
+//! The first line of the text answers the one question, whether everything is on the slow tier, and names what stands
+//! in the way. No path is named except where a problem's own text does; [`Snapshot::for_others`] takes that text out.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -150,7 +150,8 @@ impl From<&(Op, OpFigures)> for Operation {
 }
 
 impl Snapshot {
-    /// The snapshot for a reader who is not the mount's owner: a problem is told, its text, which may name a path, is not.
+    /// The snapshot for a reader who is not the mount's owner: a problem is told, its text, which may name a path, is
+    /// not.
     pub fn for_others(mut self) -> Self {
         self.safety.held = self.safety.held.map(|_| "see .dlio/stats as the owner of the mount".to_owned());
         self
