@@ -1,5 +1,7 @@
 //! dlio-fs: a mount over slow storage that absorbs checkpoints on fast storage and copies them down in order.
 
 pub mod error;
+pub mod fs;
 pub mod path;
+pub mod stats;
 pub mod tiers;
