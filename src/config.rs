@@ -171,8 +171,7 @@ impl Config {
         check_range("ballast", self.ballast, 1 << 20, 64 << 30, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
         if self.settle > self.live_after {
-            let (settle, live) =
-                (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
+            let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
             let what = format!("settle = {settle} is longer than live_after = {live}: no file would be drained quiet");
             return Err(Error::refused(what, "make settle shorter than live_after"));
         }
@@ -232,7 +231,8 @@ mod duration {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-        let error = || de::Error::custom("not a duration; write a number and a unit, as \"500ms\", \"1s\" or \"10min\"");
+        let error =
+            || de::Error::custom("not a duration; write a number and a unit, as \"500ms\", \"1s\" or \"10min\"");
         let text = String::deserialize(d).map_err(|_| error())?;
         humantime::parse_duration(&text).map_err(|_| error())
     }
@@ -332,8 +332,12 @@ mod tests {
 
     #[test]
     fn every_key_of_the_example_that_is_commented_out_parses_too() {
-        let uncommented: String =
-            EXAMPLE.lines().filter_map(|l| l.strip_prefix("# ")).filter(|l| l.contains(" = ")).collect::<Vec<_>>().join("\n");
+        let uncommented: String = EXAMPLE
+            .lines()
+            .filter_map(|l| l.strip_prefix("# "))
+            .filter(|l| l.contains(" = "))
+            .collect::<Vec<_>>()
+            .join("\n");
         let config = from_toml(&uncommented).expect("valid once the comment sign is removed");
         assert!(config.mountpoint.is_some() && config.fast.is_some() && config.slow.is_some());
         assert!(config.log_file.is_some());
@@ -341,8 +345,9 @@ mod tests {
 
     #[test]
     fn human_units_are_understood() {
-        let config = from_toml("settle = \"250ms\"\ncopy_up_max = \"2GiB\"\nballast = 1048576\nhigh = 0.5\nlow = \"12.5%\"")
-            .expect("valid");
+        let config =
+            from_toml("settle = \"250ms\"\ncopy_up_max = \"2GiB\"\nballast = 1048576\nhigh = 0.5\nlow = \"12.5%\"")
+                .expect("valid");
         assert_eq!(config.settle, Duration::from_millis(250));
         assert_eq!(config.copy_up_max, 2 << 30);
         assert_eq!(config.ballast, 1 << 20);

@@ -1,6 +1,8 @@
 //! dlio-fs: a mount over slow storage that absorbs checkpoints on fast storage and copies them down in order.
 
+pub mod cli;
 pub mod config;
 pub mod error;
+pub mod mount;
 pub mod path;
 pub mod tiers;

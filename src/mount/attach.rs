@@ -1,0 +1,250 @@
+//! Making and removing a FUSE mount: directly as root, through `fusermount3` otherwise.
+//!
+//! fuser's own mounting is not used: its teardown unmounts whatever is at the path by then, even a file system that was
+//! below our mount, and it cannot give the mount its type `fuse.dlio`. A session gets the descriptor made here.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fuser::SessionACL;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags};
+use nix::unistd::{getegid, geteuid};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::table;
+use crate::error::{Error, Result};
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+const SOURCE: &str = "dlio-fs";
+
+/// A mount nobody answers yet: the kernel's end of it, and who may use it.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) device: OwnedFd,
+    pub(super) acl: SessionACL,
+}
+
+/// Mounts. `suid` and `dev` work for root only, as for any file system.
+pub(super) fn attach(mountpoint: &Path) -> Result<Attached> {
+    let device = open_device()?;
+    let (user, group) = (geteuid(), getegid());
+    let options = format!(
+        "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    let data = Some(options.as_str());
+    match nix::mount::mount(Some(SOURCE), mountpoint, Some(table::FS_TYPE), MsFlags::empty(), data) {
+        Ok(()) => Ok(Attached { device: device.into(), acl: SessionACL::All }),
+        Err(Errno::EPERM) => attach_with_helper(mountpoint),
+        Err(Errno::ENODEV) => Err(Error::refused(
+            "this kernel has no FUSE file system",
+            "load it with `modprobe fuse`, or use a kernel built with CONFIG_FUSE_FS",
+        )),
+        Err(errno) => Err(Error::io("mount", mountpoint.display().to_string(), errno.into())),
+    }
+}
+
+/// Opens `/dev/fuse`, or says what to do about it.
+pub fn open_device() -> Result<File> {
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Error::refused(
+            format!("{DEVICE} is missing"),
+            "load the module with `modprobe fuse`; in a container, add `--device /dev/fuse --cap-add SYS_ADMIN`",
+        ),
+        Some(Errno::EACCES | Errno::EPERM) => Error::refused(
+            format!("{DEVICE} cannot be opened by user {}: {e}", geteuid()),
+            "give that user access to it; in a container, add `--device /dev/fuse`",
+        ),
+        _ => Error::io("open", DEVICE, e),
+    })
+}
+
+/// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
+fn attach_with_helper(mountpoint: &Path) -> Result<Attached> {
+    let acl = if others_allowed() { SessionACL::All } else { SessionACL::Owner };
+    let mut options = format!("fsname={SOURCE},subtype=dlio,default_permissions");
+    if acl == SessionACL::All {
+        options.push_str(",allow_other");
+    }
+    let failed = |e: io::Error| Error::io("run", HELPER, e);
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    // The socket is the helper's standard input: the one descriptor number that is certain to be inherited.
+    let child = Command::new(HELPER)
+        .args(["-o", &options, "--"])
+        .arg(mountpoint)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = match child {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let what = format!("user {} may not mount, and {HELPER} is not installed", geteuid());
+            return Err(Error::refused(what, "install the package fuse3, or run as root"));
+        }
+        child => child.map_err(failed)?,
+    };
+    let output = child.wait_with_output().map_err(failed)?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).lines().collect::<Vec<_>>().join(" ");
+        let what = format!("{HELPER} could not mount at {}: {}", mountpoint.display(), why.trim());
+        return Err(Error::refused(what, "own the mount point, or run as root"));
+    }
+    match receive_descriptor(&ours).map_err(failed)? {
+        Some(device) => Ok(Attached { device, acl }),
+        None => Err(Error::refused(format!("{HELPER} passed no descriptor"), "update the package fuse3")),
+    }
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let received = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(received)
+}
+
+/// Whether users other than root may let others into their mounts.
+pub fn others_allowed() -> bool {
+    std::fs::read_to_string("/etc/fuse.conf").is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"))
+}
+
+/// How to take a mount away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detach {
+    /// Only when nobody uses it; EBUSY otherwise.
+    WhenFree,
+    /// From the name space at once; it ends when its last user has gone.
+    Now,
+}
+
+/// Unmounts what is on top at `mountpoint`.
+pub fn detach(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
+    let flags = match how {
+        Detach::WhenFree => MntFlags::UMOUNT_NOFOLLOW,
+        Detach::Now => MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH,
+    };
+    match nix::mount::umount2(mountpoint, flags) {
+        Err(Errno::EPERM) => detach_with_helper(mountpoint, how),
+        done => done,
+    }
+}
+
+fn detach_with_helper(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
+    let flags = if how == Detach::Now { "-uz" } else { "-u" };
+    let output = Command::new(HELPER).args([flags, "--"]).arg(mountpoint).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        // The helper has one exit code for all failures; its text is the C library's.
+        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Errno::EBUSY),
+        Ok(_) => Err(Errno::EPERM),
+        Err(e) => Err(e.raw_os_error().map_or(Errno::EIO, Errno::from_raw)),
+    }
+}
+
+/// What the helper says it is; `None` if it is not installed.
+pub fn helper_version() -> Option<String> {
+    let output = Command::new(HELPER).arg("-V").stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use fuser::{Config, FileAttr, FileHandle, FileType, Filesystem, INodeNo, ReplyAttr, Request, Session};
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::mount::Places;
+    use crate::mount::table::{mounted_at, mounts};
+
+    /// A root directory and nothing else.
+    #[derive(Debug)]
+    struct Bare;
+
+    impl Filesystem for Bare {
+        fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+            let now = SystemTime::now();
+            let attr = FileAttr {
+                ino,
+                size: 0,
+                blocks: 0,
+                atime: now,
+                mtime: now,
+                ctime: now,
+                crtime: now,
+                kind: FileType::Directory,
+                perm: 0o755,
+                nlink: 2,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                blksize: 4096,
+                flags: 0,
+            };
+            reply.attr(&Duration::ZERO, &attr);
+        }
+    }
+
+    fn mountpoint() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a temporary directory")
+    }
+
+    /// Mounts, serves, looks, unmounts; both ways of mounting must give the same.
+    fn life(attach: impl Fn(&Path) -> Result<Attached>) {
+        let dir = mountpoint();
+        let path = dir.path().canonicalize().expect("it is there");
+        let Attached { device, acl } = attach(&path).expect("this test needs /dev/fuse, and root or fusermount3");
+        let mut config = Config::default();
+        config.acl = acl;
+        let session = Session::from_fd(Bare, device, acl, config).expect("the handshake");
+        let served = std::thread::spawn(move || session.run());
+
+        assert!(path.metadata().expect("the mount answers").is_dir());
+        let table = mounts().expect("the table of mounts");
+        assert!(mounted_at(&table, &path).expect("mounted").is_ours());
+        let busy = File::open(&path).expect("the root directory");
+        assert_eq!(detach(&path, Detach::WhenFree), Err(Errno::EBUSY));
+        drop(busy);
+        detach(&path, Detach::WhenFree).expect("free");
+        served.join().expect("no panic").expect("the session ends well");
+        assert!(mounted_at(&mounts().expect("the table of mounts"), &path).is_none());
+    }
+
+    #[test]
+    fn a_mount_is_made_directly() {
+        life(attach);
+    }
+
+    #[test]
+    fn a_mount_is_made_through_the_helper() {
+        life(attach_with_helper);
+    }
+
+    #[test]
+    fn a_dead_mount_is_seen_and_taken_away() {
+        let dir = mountpoint();
+        let path = dir.path().canonicalize().expect("it is there");
+        let (fast, slow) = (mountpoint(), mountpoint());
+        let attached = attach(&path).expect("this test needs root and /dev/fuse");
+        let session =
+            Session::from_fd(Bare, attached.device, attached.acl, Config::default()).expect("the handshake");
+        drop(session);
+        let gone = path.metadata().expect_err("nobody serves it");
+        assert_eq!(gone.raw_os_error(), Some(Errno::ENOTCONN as i32));
+        let places = Places::check(&path, fast.path(), slow.path()).expect("a dead mount is no hindrance");
+        assert!(places.replaces_dead);
+        detach(&path, Detach::Now).expect("taken away");
+        assert!(path.metadata().is_ok_and(|m| m.is_dir()), "the bare directory is back");
+    }
+}
