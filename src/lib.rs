@@ -3,6 +3,8 @@
 pub mod cli;
 pub mod config;
 pub mod error;
+pub mod fs;
 pub mod mount;
 pub mod path;
+pub mod stats;
 pub mod tiers;
