@@ -4,6 +4,7 @@
 //! `*_step` methods are the background's work, each a bounded piece that a test can stop after.
 
 pub mod disk;
+pub mod os;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
