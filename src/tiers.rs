@@ -185,72 +185,183 @@ pub struct Tiers {}
 #[allow(unused_variables, clippy::too_many_arguments)]
 impl Tiers {
     /// Looks up a name and counts one kernel reference to what it finds (given back by [`Tiers::forget`]).
-    pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> { todo!() }
-    pub fn forget(&self, ino: Ino, count: u64) { todo!() }
-    pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> { todo!() }
-    pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> { todo!() }
-    pub fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Vec<u8>> { todo!() }
+    pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
+        todo!()
+    }
+    pub fn forget(&self, ino: Ino, count: u64) {
+        todo!()
+    }
+    pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
+        todo!()
+    }
+    pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        todo!()
+    }
+    pub fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Vec<u8>> {
+        todo!()
+    }
     /// `mode` has the caller's mode bits, `umask` is applied here (a default ACL replaces it). Counts one reference.
-    pub fn mkdir(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32) -> Result<Attr> { todo!() }
-    pub fn mknod(&self, cx: &Cx, parent: Ino, name: &Name, kind: Kind, mode: u32, umask: u32, rdev: u64) -> Result<Attr> { todo!() }
-    pub fn symlink(&self, cx: &Cx, parent: Ino, name: &Name, target: &[u8]) -> Result<Attr> { todo!() }
+    pub fn mkdir(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32) -> Result<Attr> {
+        todo!()
+    }
+    pub fn mknod(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        todo!()
+    }
+    pub fn symlink(&self, cx: &Cx, parent: Ino, name: &Name, target: &[u8]) -> Result<Attr> {
+        todo!()
+    }
     /// Creates and opens; EEXIST if the name is there (the kernel asks for creation only when it believes it is not).
-    pub fn create(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32, open: OpenMode) -> Result<(Attr, OpenFile)> { todo!() }
-    pub fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> { todo!() }
-    pub fn unlink(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> { todo!() }
-    pub fn rmdir(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> { todo!() }
-    pub fn rename(&self, cx: &Cx, parent: Ino, name: &Name, to: Ino, to_name: &Name, mode: RenameMode) -> Result<()> { todo!() }
-    pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Listing> { todo!() }
-    pub fn open(&self, cx: &Cx, ino: Ino, mode: OpenMode) -> Result<OpenFile> { todo!() }
+    pub fn create(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        umask: u32,
+        open: OpenMode,
+    ) -> Result<(Attr, OpenFile)> {
+        todo!()
+    }
+    pub fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
+        todo!()
+    }
+    pub fn unlink(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
+        todo!()
+    }
+    pub fn rmdir(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
+        todo!()
+    }
+    pub fn rename(&self, cx: &Cx, parent: Ino, name: &Name, to: Ino, to_name: &Name, mode: RenameMode) -> Result<()> {
+        todo!()
+    }
+    pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Listing> {
+        todo!()
+    }
+    pub fn open(&self, cx: &Cx, ino: Ino, mode: OpenMode) -> Result<OpenFile> {
+        todo!()
+    }
     /// Fills `buf`; a short count means end of file.
-    pub fn read(&self, cx: &Cx, file: &OpenFile, buf: &mut [u8], offset: u64) -> Result<usize> { todo!() }
+    pub fn read(&self, cx: &Cx, file: &OpenFile, buf: &mut [u8], offset: u64) -> Result<usize> {
+        todo!()
+    }
     /// Writes all or fails. `kill_privileges`: clear suid and sgid as POSIX asks of a write by an unprivileged process.
-    pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> { todo!() }
+    pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
+        todo!()
+    }
     /// One `close()` of one descriptor: what was written gets its place in the order.
-    pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> { todo!() }
+    pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
+        todo!()
+    }
     /// The last reference is gone. Cannot fail towards the application; a failure is kept in the file's state.
-    pub fn release(&self, cx: &Cx, file: OpenFile) { todo!() }
+    pub fn release(&self, cx: &Cx, file: OpenFile) {
+        todo!()
+    }
     /// D1: returns when bytes, name and every earlier record are durable on the fast tier.
-    pub fn fsync(&self, cx: &Cx, file: &OpenFile) -> Result<()> { todo!() }
+    pub fn fsync(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
+        todo!()
+    }
     /// D1 for the names in a directory and for the files in it; for the root, D1 for everything.
-    pub fn fsync_dir(&self, cx: &Cx, ino: Ino) -> Result<()> { todo!() }
-    pub fn allocate(&self, cx: &Cx, file: &OpenFile, what: Allocate, offset: u64, len: u64) -> Result<()> { todo!() }
-    pub fn seek(&self, cx: &Cx, file: &OpenFile, what: Seek, offset: u64) -> Result<u64> { todo!() }
+    pub fn fsync_dir(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        todo!()
+    }
+    pub fn allocate(&self, cx: &Cx, file: &OpenFile, what: Allocate, offset: u64, len: u64) -> Result<()> {
+        todo!()
+    }
+    pub fn seek(&self, cx: &Cx, file: &OpenFile, what: Seek, offset: u64) -> Result<u64> {
+        todo!()
+    }
     /// Copies between two open files; returns the bytes copied, 0 at the end of the source.
-    pub fn copy_range(&self, cx: &Cx, from: &OpenFile, from_offset: u64, to: &OpenFile, to_offset: u64, len: u64) -> Result<u64> { todo!() }
+    pub fn copy_range(
+        &self,
+        cx: &Cx,
+        from: &OpenFile,
+        from_offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        todo!()
+    }
     /// `Ok(None)`: no such attribute. Includes `user.dlio.state` and `user.dlio.tier`.
-    pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> { todo!() }
+    pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        todo!()
+    }
     /// `create`/`replace` as XATTR_CREATE and XATTR_REPLACE.
-    pub fn set_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> { todo!() }
-    pub fn remove_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<()> { todo!() }
-    pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> { todo!() }
+    pub fn set_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        todo!()
+    }
+    pub fn remove_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<()> {
+        todo!()
+    }
+    pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        todo!()
+    }
     /// The slow tier's size, and its free space less what is pending.
-    pub fn statfs(&self, cx: &Cx) -> Result<Space> { todo!() }
+    pub fn statfs(&self, cx: &Cx) -> Result<Space> {
+        todo!()
+    }
 
     /// The inode's path from the mount root, escaped, for messages and statistics; `None` when it has no name any more.
-    pub fn path_of(&self, ino: Ino) -> Option<String> { todo!() }
-    pub fn status(&self) -> Status { todo!() }
+    pub fn path_of(&self, ino: Ino) -> Option<String> {
+        todo!()
+    }
+    pub fn status(&self) -> Status {
+        todo!()
+    }
     /// The paths that only the fast tier has, oldest first, at most `limit`.
-    pub fn unsafe_paths(&self, limit: usize) -> Vec<String> { todo!() }
+    pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
+        todo!()
+    }
     /// D1 for everything: commits, seals and syncs all that was written. Waits for the fast tier only.
-    pub fn sync_fast(&self) -> Result<()> { todo!() }
+    pub fn sync_fast(&self) -> Result<()> {
+        todo!()
+    }
     /// While set, publishing does not wait for `settle`: somebody waits for D2.
-    pub fn set_hurry(&self, hurry: bool) { todo!() }
+    pub fn set_hurry(&self, hurry: bool) {
+        todo!()
+    }
     /// The LSN up to which everything must be applied for all of what is written now to be D2.
-    pub fn last_lsn(&self) -> Lsn { todo!() }
-    pub fn applied_lsn(&self) -> Lsn { todo!() }
+    pub fn last_lsn(&self) -> Lsn {
+        todo!()
+    }
+    pub fn applied_lsn(&self) -> Lsn {
+        todo!()
+    }
     /// The same below one path: `None` when nothing under it is pending or uncommitted.
-    pub fn pending_below(&self, ino: Ino) -> Option<Lsn> { todo!() }
+    pub fn pending_below(&self, ino: Ino) -> Option<Lsn> {
+        todo!()
+    }
 
     // The background's work. One thread each; drain may run on several.
-    pub fn seal_step(&self) -> Result<Progress> { todo!() }
-    pub fn drain_step(&self) -> Result<Progress> { todo!() }
-    pub fn publish_step(&self) -> Result<Progress> { todo!() }
-    pub fn evict_step(&self) -> Result<Progress> { todo!() }
+    pub fn seal_step(&self) -> Result<Progress> {
+        todo!()
+    }
+    pub fn drain_step(&self) -> Result<Progress> {
+        todo!()
+    }
+    pub fn publish_step(&self) -> Result<Progress> {
+        todo!()
+    }
+    pub fn evict_step(&self) -> Result<Progress> {
+        todo!()
+    }
     /// Snapshots files held open for longer than `live_after`, forgets what is idle.
-    pub fn tick(&self) -> Result<Progress> { todo!() }
+    pub fn tick(&self) -> Result<Progress> {
+        todo!()
+    }
     /// Called once with a function that wakes the background: something was appended, closed or published.
-    pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) { todo!() }
+    pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        todo!()
+    }
 }
 
 /// What the engine is told; `config` makes it.
@@ -276,4 +387,12 @@ pub struct Options {
 
 /// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
 /// `boot` names this boot of the machine: what was not sealed in another boot is struck.
-pub fn open(fast: Arc<dyn Dir>, slow: Arc<dyn Dir>, options: Options, clock: Arc<dyn Clock>, boot: &str) -> Result<Tiers> { todo!() }
+pub fn open(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
+    todo!()
+}

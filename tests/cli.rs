@@ -84,7 +84,11 @@ fn run(arguments: &[&str]) -> Output {
 #[test]
 fn a_missing_directory_is_named_with_its_option() {
     let places = Places::new();
-    places.refused(&mut places.mount("mnt", "none", "slow"), 2, &["--fast", "none does not exist", "create the directory"]);
+    places.refused(
+        &mut places.mount("mnt", "none", "slow"),
+        2,
+        &["--fast", "none does not exist", "create the directory"],
+    );
     places.refused(&mut places.mount("mnt", "fast", "none"), 2, &["--slow", "none does not exist"]);
     places.refused(&mut places.mount("none", "fast", "slow"), 2, &["mount point", "none does not exist"]);
     places.refused(&mut places.mount("no/ne", "fast", "slow"), 2, &["mount point", "ne does not exist"]);

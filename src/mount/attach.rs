@@ -33,7 +33,11 @@ pub(super) struct Attached {
 
 /// Mounts. `suid` and `dev` work for root only, as for any file system.
 pub(super) fn attach(mountpoint: &Path) -> Result<Attached> {
-    let device = open_device()?;
+    let device = match open_device() {
+        // The helper opens it for us.
+        Err(e) if is_denied(&e) && !geteuid().is_root() => return attach_with_helper(mountpoint),
+        device => device.map_err(|e| without_device(&e))?,
+    };
     let (user, group) = (geteuid(), getegid());
     let options = format!(
         "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions,allow_other",
@@ -51,19 +55,38 @@ pub(super) fn attach(mountpoint: &Path) -> Result<Attached> {
     }
 }
 
-/// Opens `/dev/fuse`, or says what to do about it.
-pub fn open_device() -> Result<File> {
-    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
+fn open_device() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(DEVICE)
+}
+
+/// Whether this process itself may open the device; the helper may in any case.
+pub(super) fn may_open_device() -> bool {
+    open_device().is_ok()
+}
+
+/// Refuses, with the remedy, where no mount can be made for want of the device.
+pub fn check_device() -> Result<()> {
+    match open_device() {
+        Err(e) if !(is_denied(&e) && !geteuid().is_root() && helper_version().is_some()) => Err(without_device(&e)),
+        _ => Ok(()),
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+fn without_device(error: &io::Error) -> Error {
+    match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Error::refused(
             format!("{DEVICE} is missing"),
             "load the module with `modprobe fuse`; in a container, add `--device /dev/fuse --cap-add SYS_ADMIN`",
         ),
-        Some(Errno::EACCES | Errno::EPERM) => Error::refused(
-            format!("{DEVICE} cannot be opened by user {}: {e}", geteuid()),
-            "give that user access to it; in a container, add `--device /dev/fuse`",
+        _ => Error::refused(
+            format!("{DEVICE} cannot be opened by user {}: {error}", geteuid()),
+            "install the package fuse3, or run as root; in a container, add `--device /dev/fuse`",
         ),
-        _ => Error::io("open", DEVICE, e),
-    })
+    }
 }
 
 /// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
@@ -237,8 +260,7 @@ mod tests {
         let path = dir.path().canonicalize().expect("it is there");
         let (fast, slow) = (mountpoint(), mountpoint());
         let attached = attach(&path).expect("this test needs root and /dev/fuse");
-        let session =
-            Session::from_fd(Bare, attached.device, attached.acl, Config::default()).expect("the handshake");
+        let session = Session::from_fd(Bare, attached.device, attached.acl, Config::default()).expect("the handshake");
         drop(session);
         let gone = path.metadata().expect_err("nobody serves it");
         assert_eq!(gone.raw_os_error(), Some(Errno::ENOTCONN as i32));
