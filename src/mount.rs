@@ -40,7 +40,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-pub use attach::{Detach, check_device, detach, helper_version, others_allowed};
+pub use attach::{Detach, detach, helper_version, open_device, others_allowed};
 pub use lock::{FastLock, PRIVATE_DIR, last_left};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
 pub use places::{Places, within};
@@ -148,8 +148,8 @@ fn session(request: &Request, tiers: &Arc<Tiers>, attached: attach::Attached) ->
     let mut config = fuser::Config::default();
     config.acl = attached.acl;
     config.n_threads = Some(FUSE_THREADS);
-    // Each thread gets its own queue in the kernel. Takes a device that we, not only the helper, may open.
-    config.clone_fd = attach::may_open_device();
+    // Each thread gets its own queue in the kernel.
+    config.clone_fd = true;
     let options =
         FsOptions { slow_wait: request.slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
     let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), options)?;

@@ -35,7 +35,7 @@ pub(super) struct DemoArgs {
 type Expected = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) fn run(args: &DemoArgs) -> Outcome {
-    mount::check_device()?;
+    mount::open_device()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let stage = Stage::set(&parent)?;
     let played = play(&stage);

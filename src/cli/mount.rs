@@ -47,7 +47,7 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
     let config = args.effective_config().map_err(Failure::usage)?;
     let places = check_places(&config).map_err(Failure::usage)?;
     // Before anything is created: without the device nothing would come of it.
-    mount::check_device()?;
+    mount::open_device()?;
     match args.foreground {
         true => serve(args, &config, places),
         false => start(args, &config, &places),

@@ -33,11 +33,7 @@ pub(super) struct Attached {
 
 /// Mounts. `suid` and `dev` work for root only, as for any file system.
 pub(super) fn attach(mountpoint: &Path) -> Result<Attached> {
-    let device = match open_device() {
-        // The helper opens it for us.
-        Err(e) if is_denied(&e) && !geteuid().is_root() => return attach_with_helper(mountpoint),
-        device => device.map_err(|e| without_device(&e))?,
-    };
+    let device = open_device()?;
     let (user, group) = (geteuid(), getegid());
     let options = format!(
         "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions,allow_other",
@@ -55,38 +51,18 @@ pub(super) fn attach(mountpoint: &Path) -> Result<Attached> {
     }
 }
 
-fn open_device() -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(DEVICE)
-}
-
-/// Whether this process itself may open the device; the helper may in any case.
-pub(super) fn may_open_device() -> bool {
-    open_device().is_ok()
-}
-
-/// Refuses, with the remedy, where no mount can be made for want of the device.
-pub fn check_device() -> Result<()> {
-    match open_device() {
-        Err(e) if !(is_denied(&e) && !geteuid().is_root() && helper_version().is_some()) => Err(without_device(&e)),
-        _ => Ok(()),
-    }
-}
-
-fn is_denied(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
-}
-
-fn without_device(error: &io::Error) -> Error {
-    match error.raw_os_error().map(Errno::from_raw) {
+/// Opens the device, or says what to do about it. The helper opens it as the user, so it is no way around.
+pub fn open_device() -> Result<File> {
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Error::refused(
             format!("{DEVICE} is missing"),
             "load the module with `modprobe fuse`; in a container, add `--device /dev/fuse --cap-add SYS_ADMIN`",
         ),
         _ => Error::refused(
-            format!("{DEVICE} cannot be opened by user {}: {error}", geteuid()),
-            "install the package fuse3, or run as root; in a container, add `--device /dev/fuse`",
+            format!("{DEVICE} cannot be opened by user {}: {e}", geteuid()),
+            "as root: chmod 666 /dev/fuse (udev's rules of the package fuse3 do it); in a container, `--device /dev/fuse`",
         ),
-    }
+    })
 }
 
 /// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
