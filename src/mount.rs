@@ -1,6 +1,6 @@
 //! The life of one mount, from the checked request to what is left behind.
 //!
-//! The daemon, in this order; whatever fails before step 8 leaves no mount:
+//! The daemon, in this order; a start that fails leaves no mount, or the dead one it found:
 //!
 //!  1. `umask(0)`: modes are the applications', each request brings its own umask.
 //!  2. Descriptors: the soft limit is raised to the hard one.
@@ -9,7 +9,7 @@
 //!  5. The boot id is read: what was not sealed in another boot is struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
 //!  7. Signals are caught, so that from step 8 on no signal leaves a mount behind.
-//!  8. A dead mount of ours is taken away from above, then the new one is made.
+//!  8. The mount is made, in place of a dead one of ours if there is one.
 //!  9. The session starts to answer, the background to work, and the starter is told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
 //!     lazily, give open files a moment.
@@ -43,7 +43,7 @@ use tracing::{info, warn};
 pub use attach::{Detach, detach, helper_version, open_device, others_allowed};
 pub use lock::{FastLock, PRIVATE_DIR, last_left};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
-pub use places::{Places, within};
+pub use places::{Places, ask, within};
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, mounted_at, mounts};
 
@@ -116,11 +116,9 @@ pub fn serve(request: Request) -> Result<Left> {
     let runtime = background::runtime()?;
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
-    if *replaces_dead {
-        take_dead_mount_away(mountpoint)?; // 8
-    }
-    let attached = attach::attach(mountpoint)?;
-    let guard = DetachOnFailure(mountpoint);
+    let attached = attach::attach(mountpoint, *replaces_dead)?; // 8
+    // Where there was a dead mount there will be one again, rather than a bare directory.
+    let guard = (!replaces_dead).then(|| DetachOnFailure(mountpoint));
     let session = session(&request, &tiers, attached)?;
     answer(session, ended)?; // 9
     background::start(&runtime, &tiers);
@@ -183,18 +181,6 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
         });
     }
     Ok(())
-}
-
-/// Dead mounts may lie on one another if somebody else mounted over them; one is enough for ours to be on top.
-fn take_dead_mount_away(mountpoint: &Path) -> Result<()> {
-    info!(mountpoint = %mountpoint.display(), "replacing the mount of a daemon that is gone");
-    match detach(mountpoint, Detach::Now) {
-        Ok(()) => Ok(()),
-        Err(errno) => Err(Error::refused(
-            format!("the dead mount at {} cannot be taken away: {errno}", mountpoint.display()),
-            format!("as root: umount -l {}", mountpoint.display()),
-        )),
-    }
 }
 
 fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, mountpoint: &Path) -> Result<()> {

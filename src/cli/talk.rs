@@ -113,7 +113,7 @@ fn canonical(path: &Path) -> PathBuf {
 
 /// Whether the daemon of a mount is gone.
 pub(super) fn is_dead(mountpoint: &Path) -> bool {
-    matches!(mountpoint.metadata(), Err(e) if e.raw_os_error() == Some(Errno::ENOTCONN as i32))
+    matches!(mount::ask(mountpoint), Err(e) if e.raw_os_error() == Some(Errno::ENOTCONN as i32))
 }
 
 /// Reads a file of `.dlio`, naming the remedy when the mount is dead.

@@ -13,16 +13,21 @@ use std::process::{Command, Stdio};
 
 use fuser::SessionACL;
 use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags};
+use nix::mount::MntFlags;
 use nix::unistd::{getegid, geteuid};
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, move_mount,
+};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::table;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 const SOURCE: &str = "dlio-fs";
+const SUBTYPE: &str = "dlio";
 
 /// A mount nobody answers yet: the kernel's end of it, and who may use it.
 #[derive(Debug)]
@@ -31,24 +36,67 @@ pub(super) struct Attached {
     pub(super) acl: SessionACL,
 }
 
-/// Mounts. `suid` and `dev` work for root only, as for any file system.
-pub(super) fn attach(mountpoint: &Path) -> Result<Attached> {
+/// Mounts, in place of a dead mount of ours if `replace` says that there is one.
+///
+/// What is written there meanwhile waits for us or fails, but never lands in the directory below, where nobody would
+/// find it again (P3): the new mount is put beneath the dead one, which is then taken away. Before Linux 6.5, and through
+/// the helper, the directory is bare for a moment.
+pub(super) fn attach(mountpoint: &Path, replace: bool) -> Result<Attached> {
     let device = open_device()?;
-    let (user, group) = (geteuid(), getegid());
-    let options = format!(
-        "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions,allow_other",
-        device.as_raw_fd()
-    );
-    let data = Some(options.as_str());
-    match nix::mount::mount(Some(SOURCE), mountpoint, Some(table::FS_TYPE), MsFlags::empty(), data) {
-        Ok(()) => Ok(Attached { device: device.into(), acl: SessionACL::All }),
-        Err(Errno::EPERM) => attach_with_helper(mountpoint),
-        Err(Errno::ENODEV) => Err(Error::refused(
-            "this kernel has no FUSE file system",
-            "load it with `modprobe fuse`, or use a kernel built with CONFIG_FUSE_FS",
-        )),
-        Err(errno) => Err(Error::io("mount", mountpoint.display().to_string(), errno.into())),
+    let mount = match detached_mount(&device) {
+        Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => {
+            if replace {
+                take_away(mountpoint)?;
+            }
+            return attach_with_helper(mountpoint);
+        }
+        Err(e) if e.raw_os_error() == Some(Errno::ENODEV as i32) => {
+            let remedy = "load it with `modprobe fuse`, or use a kernel built with CONFIG_FUSE_FS";
+            return Err(Error::refused("this kernel has no FUSE file system", remedy));
+        }
+        mount => mount.at("mount", mountpoint.display())?,
+    };
+    let place = |how| move_mount(&mount, "", CWD, mountpoint, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | how);
+    let placed = match replace {
+        true if place(MoveMountFlags::MOVE_MOUNT_BENEATH).is_ok() => return beneath(mountpoint, device),
+        true => take_away(mountpoint).map(|()| place(MoveMountFlags::empty()))?,
+        false => place(MoveMountFlags::empty()),
+    };
+    placed.map_err(io::Error::from).at("mount", mountpoint.display())?;
+    Ok(Attached { device: device.into(), acl: SessionACL::All })
+}
+
+fn beneath(mountpoint: &Path, device: File) -> Result<Attached> {
+    take_away(mountpoint)?;
+    Ok(Attached { device: device.into(), acl: SessionACL::All })
+}
+
+/// A mount that is nowhere yet. `suid` and `dev` are on, as on any file system that root mounts.
+fn detached_mount(device: &File) -> io::Result<OwnedFd> {
+    let config = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let options = [
+        ("source", SOURCE.to_owned()),
+        ("subtype", SUBTYPE.to_owned()),
+        ("fd", device.as_raw_fd().to_string()),
+        ("rootmode", "40000".to_owned()),
+        ("user_id", geteuid().to_string()),
+        ("group_id", getegid().to_string()),
+    ];
+    for (key, value) in options {
+        fsconfig_set_string(&config, key, value)?;
     }
+    for flag in ["default_permissions", "allow_other"] {
+        fsconfig_set_flag(&config, flag)?;
+    }
+    fsconfig_create(&config)?;
+    Ok(fsmount(&config, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+}
+
+fn take_away(mountpoint: &Path) -> Result<()> {
+    detach(mountpoint, Detach::Now).map_err(|errno| {
+        let what = format!("the dead mount at {} cannot be taken away: {}", mountpoint.display(), errno.desc());
+        Error::refused(what, format!("as root: umount -l {}", mountpoint.display()))
+    })
 }
 
 /// Opens the device, or says what to do about it. The helper opens it as the user, so it is no way around.
@@ -68,7 +116,7 @@ pub fn open_device() -> Result<File> {
 /// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
 fn attach_with_helper(mountpoint: &Path) -> Result<Attached> {
     let acl = if others_allowed() { SessionACL::All } else { SessionACL::Owner };
-    let mut options = format!("fsname={SOURCE},subtype=dlio,default_permissions");
+    let mut options = format!("fsname={SOURCE},subtype={SUBTYPE},default_permissions");
     if acl == SessionACL::All {
         options.push_str(",allow_other");
     }
@@ -222,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_mount_is_made_directly() {
-        life(attach);
+        life(|path| attach(path, false));
     }
 
     #[test]
@@ -231,17 +279,21 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_mount_is_seen_and_taken_away() {
+    fn a_dead_mount_is_seen_replaced_and_taken_away() {
         let dir = mountpoint();
         let path = dir.path().canonicalize().expect("it is there");
         let (fast, slow) = (mountpoint(), mountpoint());
-        let attached = attach(&path).expect("this test needs root and /dev/fuse");
-        let session = Session::from_fd(Bare, attached.device, attached.acl, Config::default()).expect("the handshake");
-        drop(session);
-        let gone = path.metadata().expect_err("nobody serves it");
-        assert_eq!(gone.raw_os_error(), Some(Errno::ENOTCONN as i32));
+        let dead = |replace| {
+            let attached = attach(&path, replace).expect("this test needs root and /dev/fuse");
+            let served = Session::from_fd(Bare, attached.device, attached.acl, Config::default());
+            drop(served.expect("the handshake"));
+            let gone = path.metadata().expect_err("nobody serves it");
+            assert_eq!(gone.raw_os_error(), Some(Errno::ENOTCONN as i32));
+        };
+        dead(false);
         let places = Places::check(&path, fast.path(), slow.path()).expect("a dead mount is no hindrance");
         assert!(places.replaces_dead);
+        dead(true);
         detach(&path, Detach::Now).expect("taken away");
         assert!(path.metadata().is_ok_and(|m| m.is_dir()), "the bare directory is back");
     }

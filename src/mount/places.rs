@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, eaccess, geteuid};
 
 use super::table::{self, Location, MountEntry};
@@ -168,7 +169,8 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
     let canonical = canonical_mountpoint(path)?;
     let ours = table::mounted_at(mounts, &canonical).is_some_and(MountEntry::is_ours);
     let asked = canonical.clone();
-    let is_dir = match within(PATIENCE, move || asked.metadata().map(|m| m.is_dir())) {
+    let look = move || if ours { ask(&asked).map(|()| true) } else { asked.metadata().map(|m| m.is_dir()) };
+    let is_dir = match within(PATIENCE, look) {
         Some(answer) => answer,
         None => {
             let what = format!("mount point {} does not answer within {} s", path.display(), PATIENCE.as_secs());
@@ -182,9 +184,15 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
         }
         Ok(true) => Ok((canonical, false)),
         Ok(false) => Err(unusable("mount point", path, &Errno::ENOTDIR.into())),
-        Err(e) if e.raw_os_error() == Some(Errno::ENOTCONN as i32) && ours => Ok((canonical, true)),
+        Err(e) if ours && e.raw_os_error() == Some(Errno::ENOTCONN as i32) => Ok((canonical, true)),
         Err(e) => Err(unusable("mount point", path, &e)),
     }
+}
+
+/// Asks the daemon of a mount: ENOTCONN if it is gone. Attributes will not do: the kernel may know them by itself, long
+/// after the daemon has died.
+pub fn ask(mountpoint: &Path) -> io::Result<()> {
+    Ok(statvfs(mountpoint).map(drop)?)
 }
 
 /// Like `canonicalize`, but the last component may be a dead mount, which cannot be looked at.

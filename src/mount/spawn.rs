@@ -47,8 +47,8 @@ fn exited(mut daemon: Child) -> Result<Started> {
 
 fn answers(mountpoint: &Path) -> Result<()> {
     let asked = mountpoint.to_path_buf();
-    match places::within(ANSWER, move || asked.metadata()) {
-        Some(answer) => answer.map(drop).at("stat", mountpoint.display()),
+    match places::within(ANSWER, move || places::ask(&asked)) {
+        Some(answer) => answer.at("ask", mountpoint.display()),
         None => {
             let what = format!("the mount at {} does not answer", mountpoint.display());
             Err(Error::refused(what, "look into the daemon's log"))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context, Result};
 
 /// The file system type a mount of ours has in the table; `umount.fuse.dlio` is found by it.
-pub(super) const FS_TYPE: &str = "fuse.dlio";
+const FS_TYPE: &str = "fuse.dlio";
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]

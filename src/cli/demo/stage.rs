@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -31,6 +32,7 @@ pub(super) struct Stage {
     log: PathBuf,
     /// Taken by whoever clears the stage: the end of the demonstration, or a signal.
     dir: Arc<Mutex<Option<TempDir>>>,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Stage {
@@ -45,7 +47,15 @@ impl Stage {
         for path in [&mountpoint, &fast, &slow] {
             fs::create_dir(path).at("mkdir", path.display())?;
         }
-        let stage = Stage { root, mountpoint, fast, slow, log, dir: Arc::new(Mutex::new(Some(dir))) };
+        let stage = Stage {
+            root,
+            mountpoint,
+            fast,
+            slow,
+            log,
+            dir: Arc::new(Mutex::new(Some(dir))),
+            interrupted: Arc::default(),
+        };
         stage.clear_on_signals()?;
         Ok(stage)
     }
@@ -96,6 +106,13 @@ impl Stage {
         lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
+    /// Never returns after Ctrl-C: what fails then is no news, and the process is about to end.
+    pub(super) fn stop_if_interrupted(&self) {
+        while self.interrupted.load(Ordering::Relaxed) {
+            std::thread::park();
+        }
+    }
+
     /// Removes mount, daemon and directories, as far as they are still there.
     pub(super) fn clear(&self) -> Result<()> {
         clear(&self.dir, &self.mountpoint)
@@ -103,6 +120,7 @@ impl Stage {
 
     fn clear_on_signals(&self) -> Result<()> {
         let (dir, mountpoint) = (Arc::clone(&self.dir), self.mountpoint.clone());
+        let interrupted = Arc::clone(&self.interrupted);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().build().at("start", "signal handling")?;
         let mut signals = Vec::new();
@@ -117,6 +135,7 @@ impl Stage {
             runtime.block_on(async {
                 tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hangup.recv() => {} }
             });
+            interrupted.store(true, Ordering::Relaxed);
             complain("interrupted; clearing away");
             if let Err(e) = clear(&dir, &mountpoint) {
                 complain(e);
