@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -82,7 +84,7 @@ impl Rig {
     fn kill_daemon(&self) {
         let pid = self.daemon();
         kill(pid, Signal::SIGKILL).unwrap();
-        until("the daemon has ended", || kill(pid, None) == Err(Errno::ESRCH));
+        until("the mount is dead", || statvfs(&self.path("mnt")) == Err(Errno::ENOTCONN));
     }
 }
 
@@ -161,7 +163,7 @@ fn umount_drains_first_and_leaves_no_daemon() {
     assert!(output.stdout.is_empty(), "nothing is left: {output:?}");
     assert_eq!(rig.slow_has("run/ckpt-1").as_deref(), Some("weights"));
     assert_eq!(fs::read_dir(rig.path("mnt")).unwrap().count(), 0, "the bare directory is back");
-    until("the daemon has ended", || kill(daemon, None) == Err(Errno::ESRCH));
+    assert!(fs::read_dir(format!("/proc/{daemon}/fd")).map_or(0, Iterator::count) == 0, "the daemon still holds files");
 }
 
 #[test]
@@ -437,6 +439,29 @@ fn an_unprivileged_user_mounts_through_the_helper() {
     assert!(stats.contains("SAFE"), "{stats}");
     assert_eq!(rig.slow_has("ckpt").as_deref(), Some("weights\n"));
     assert_eq!(fs::metadata(rig.path("slow/ckpt")).unwrap().uid(), NOBODY);
+}
+
+#[test]
+fn a_daemon_in_the_background_logs_to_syslog() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // It takes a /dev of one's own.
+    }
+    let rig = Rig::new();
+    let syslog = UnixDatagram::bind(rig.path("syslog")).unwrap();
+    syslog.set_read_timeout(Some(PATIENCE)).unwrap();
+    let script = "mount -t tmpfs -o mode=755 none /dev; mknod /dev/fuse c 10 229; mknod /dev/null c 1 3; \
+                  ln -s $PWD/syslog /dev/log; $0 mount mnt --fast fast --slow slow; $0 umount mnt";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-ec", script, PROGRAM]);
+    succeeds(command.current_dir(rig.dir.path()).stdin(Stdio::null()));
+    let mut lines = Vec::new();
+    while !lines.iter().any(|line: &String| line.contains("everything is on the slow tier")) {
+        let mut line = [0; 4096];
+        let len = syslog.recv(&mut line).unwrap();
+        lines.push(text(&line[..len]));
+    }
+    assert!(lines.iter().all(|line| line.contains("dlio-fs[")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains(" mounted")), "{lines:?}");
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::mount::{self, Detach, Left};
 
 /// How long the daemon may take to end once its mount is gone: it makes all durable on the fast tier.
 const END_WAIT: Duration = Duration::from_secs(60);
+/// How long a mount may be busy with nobody to be named.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Leave a mount once everything is on the slow tier, showing progress
@@ -75,14 +77,21 @@ fn leave_dead(mountpoint: &Path) -> Outcome {
     Ok(Exit::Undrained)
 }
 
+/// A look-up or a reader of `/proc` that passes by keeps a mount busy for a moment without being a user of it: only what
+/// can be named, or lasts, refuses.
 fn unmount(mountpoint: &Path) -> Result<(), Failure> {
-    mount::detach(mountpoint, Detach::WhenFree).map_err(|errno| match errno {
-        Errno::EBUSY => match refuse_if_busy(mountpoint) {
-            Err(named) => named,
-            Ok(()) => busy(mountpoint, "processes that this user may not see"),
-        },
-        errno => failed(mountpoint, errno),
-    })
+    let begun = Instant::now();
+    loop {
+        match mount::detach(mountpoint, Detach::WhenFree) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EBUSY) => refuse_if_busy(mountpoint)?,
+            Err(errno) => return Err(failed(mountpoint, errno)),
+        }
+        if begun.elapsed() >= BUSY_WAIT {
+            return Err(busy(mountpoint, "processes that this user may not see, or a mount below it"));
+        }
+        std::thread::sleep(POLL);
+    }
 }
 
 fn refuse_if_busy(mountpoint: &Path) -> Result<(), Failure> {
