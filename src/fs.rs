@@ -1,6 +1,6 @@
 //! The kernel's side: FUSE requests in, replies out.
 //!
-//! One short handler per operation, and all of them through one place, [`DlioFs::observe`]: it calls the engine, counts
+//! One short handler per operation, and all of them through one place, `DlioFs::observe`: it calls the engine, counts
 //! the call, logs a failure, and answers. What an operation means is `tiers`' business; mounting is the caller's.
 //!
 //! No thread that serves the kernel waits for the slow tier. A call is first tried with what the fast tier and memory
@@ -30,8 +30,8 @@ use fuser::{
 };
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::stats::Stats;
 use crate::stats::counters::{Call, Op};
+use crate::stats::{self, Stats};
 use crate::tiers::{Cx, Ino, Tiers};
 use failures::Failures;
 use handles::Open;
@@ -82,10 +82,10 @@ const CAPABILITIES: [(InitFlags, &str); 9] = [
 
 /// The file system as fuser runs it.
 ///
-/// It expects to be mounted with `MountOption::DefaultPermissions` (permission is the kernel's to check: no handler does),
-/// `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid` only where
-/// the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with `AutoUnmount`. Handlers
-/// must not be called from a thread that uses this mount.
+/// It expects to be mounted with `MountOption::DefaultPermissions` (permission is the kernel's to check: no handler
+/// does), `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid`
+/// only where the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with
+/// `AutoUnmount`. Handlers must not be called from a thread that uses this mount.
 #[derive(Debug)]
 pub struct DlioFs {
     core: Arc<Core>,
@@ -121,8 +121,9 @@ impl DlioFs {
         Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
     }
 
-    /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything in
-    /// `.dlio`, goes on elsewhere with a copy of `payload` (a name, bytes to write: borrowed from the receive buffer).
+    /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything
+    /// in `.dlio`, goes on elsewhere with a copy of `payload` (a name, bytes to write: borrowed from the receive
+    /// buffer).
     fn observe<R, B, F>(&self, req: &Request, op: Op, on: Subject, payload: &B, reply: R, run: F)
     where
         R: Answer,
@@ -168,7 +169,7 @@ impl DlioFs {
         }
     }
 
-    /// [`DlioFs::observe`] for a call on an open file. EBADF if the kernel names a handle that we do not know.
+    /// `DlioFs::observe` for a call on an open file. EBADF if the kernel names a handle that we do not know.
     fn observe_open<R, B, F>(&self, req: &Request, op: Op, fh: FileHandle, payload: &B, reply: R, run: F)
     where
         R: Answer,
@@ -200,14 +201,11 @@ fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, re
         failed: result.is_err(),
     };
     // What is read in `.dlio` says how the file system is used, and is no such use itself.
-    match &seen.on {
-        on if on.is_virtual() => {}
-        Subject::Open(open) => {
-            if let Open::File(handle) = &**open {
-                core.stats.record(&call, &handle.path);
-            }
+    if !seen.on.is_virtual() {
+        let found = result.as_ref().ok().and_then(R::path).cloned();
+        if let Some(path) = found.or_else(|| seen.on.path(core)) {
+            core.stats.record(&call, &path);
         }
-        Subject::Inode(ino) => core.stats.record(&call, &core.stats.path(*ino, || core.path_of(*ino))),
     }
     match result {
         Ok(value) => reply.answer(value),
@@ -223,17 +221,23 @@ impl Subject {
     fn is_virtual(&self) -> bool {
         match self {
             Subject::Inode(ino) => control::owns(*ino),
-            Subject::Open(open) => matches!(**open, Open::Virtual(_)),
+            Subject::Open(open) => open.user_file().is_none(),
         }
     }
 
+    /// None for an open file of `.dlio`.
     fn ino(&self) -> Option<Ino> {
         match self {
             Subject::Inode(ino) => Some(*ino),
-            Subject::Open(open) => match &**open {
-                Open::File(handle) => Some(handle.file().ino),
-                Open::Virtual(_) => None,
-            },
+            Subject::Open(open) => open.user_file().map(|handle| handle.file().ino),
+        }
+    }
+
+    /// What a call is counted for: an open file brings it along, so that reads and writes look nothing up.
+    fn path(&self, core: &Core) -> Option<Arc<stats::Path>> {
+        match self {
+            Subject::Inode(ino) => Some(core.stats.path(*ino, || core.path_of(*ino))),
+            Subject::Open(open) => open.user_file().map(|handle| Arc::clone(&handle.path)),
         }
     }
 }

@@ -72,7 +72,8 @@ impl Stats {
         if let Some(path) = self.paths.get(&ino) {
             return Arc::clone(&path);
         }
-        // Two threads may both see the last free place: the table is then a few entries over its limit, never unbounded.
+        // Two threads may both see the last free place: the table is then a few entries over its limit, never
+        // unbounded.
         if self.known.load(Relaxed) >= self.paths_max {
             return Arc::clone(&self.unattributed);
         }
@@ -118,8 +119,9 @@ impl Stats {
         }
     }
 
-    /// The paths that took the most time, at most `limit`, busiest first. `name` gives an inode's path of today; where it
-    /// has none any more, the path it was first seen under is shown. One path known by several inode numbers is one line.
+    /// The paths that took the most time, at most `limit`, busiest first. `name` gives an inode's path of today; where
+    /// it has none any more, the path it was first seen under is shown. One path known by several inode numbers is one
+    /// line.
     pub fn busiest(&self, limit: usize, name: impl Fn(u64) -> Option<String>) -> Vec<(String, PathFigures)> {
         // Copied out first: `name` asks the engine, and no table lock may be held then.
         let seen: Vec<(u64, Arc<Path>)> = self.paths.iter().map(|e| (*e.key(), Arc::clone(e.value()))).collect();

@@ -1,12 +1,12 @@
 //! The virtual directory `.dlio`: statistics to read, and `control` for line commands.
 //!
 //! It lives in a range of inode numbers of its own at the top, is found in the root by name and never listed there. A
-//! file's text is rendered when it is opened and kept in the handle. All of this runs on a small pool of its own: neither
-//! the threads that serve the kernel nor those that wait for the slow tier ever wait for a command.
+//! file's text is rendered when it is opened and kept in the handle. All of this runs on a small pool of its own:
+//! neither the threads that serve the kernel nor those that wait for the slow tier ever wait for a command.
 //!
 //! A conversation with `control`, on one descriptor: write one line, then read until end of file. While the command
-//! runs, each read answers within a second, with a line that tells what it waits for; then comes the result, `ok: ...` or
-//! `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean nothing here.
+//! runs, each read answers within a second, with a line that tells what it waits for; then comes the result, `ok: ...`
+//! or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean nothing here.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
@@ -300,8 +300,8 @@ impl Control {
         }
     }
 
-    /// Runs a command line on `control`. What the reader has not read of the former reply is gone. EBUSY while the former
-    /// command has not ended.
+    /// Runs a command line on `control`. What the reader has not read of the former reply is gone. EBUSY while the
+    /// former command has not ended.
     pub(super) fn write(&self, open: &Virtual, line: &[u8]) -> Result<()> {
         let Virtual::Control(session) = open else { return Err(Errno::EACCES.into()) };
         let mut session = session.lock();
@@ -339,7 +339,8 @@ impl Control {
         })
     }
 
-    /// Finds the path where waiting for the slow tier is bounded: with that tier down, `.dlio/stats` must go on answering.
+    /// Finds the path where waiting for the slow tier is bounded: with that tier down, `.dlio/stats` must go on
+    /// answering.
     fn pending_below(&self, names: Vec<Name>) -> Result<Option<Lsn>> {
         let (found, answer) = mpsc::sync_channel(1);
         let tiers = Arc::clone(&self.tiers);
@@ -396,7 +397,6 @@ impl Control {
             log: render::Log { lsn: status.log_lsn, durable_lsn: status.durable_lsn, applied_lsn: status.applied_lsn },
             cache: render::Cache {
                 objects: status.objects,
-                object_bytes: status.object_bytes,
                 known_inodes: status.known_inodes,
                 open_files: status.open_files,
             },
@@ -469,7 +469,7 @@ fn safety(status: &Status) -> render::Safety {
         oldest: status.oldest,
         eta: status.eta,
         held: status.held.clone(),
-        slow_down: status.slow_down.clone(),
+        slow_down: status.slow_down,
         interrupted: status.interrupted,
     }
 }

@@ -1,7 +1,7 @@
 //! Which failed operation is worth a line in the log, at which level, and how often.
 //!
-//! What is the application's own business (ENOENT, EEXIST, ENODATA, ...) is for debugging. What an operator should see is
-//! written at most once per interval and level, with the number of those left out: a full disk fails every write.
+//! What is the application's own business (ENOENT, EEXIST, ENODATA, ...) is for debugging. What an operator should see
+//! is written at most once per interval and level, with the number of those left out: a full disk fails every write.
 
 use std::time::{Duration, Instant};
 

@@ -49,6 +49,16 @@ pub(super) enum Open {
     Virtual(Virtual),
 }
 
+impl Open {
+    /// None for a file of `.dlio`.
+    pub(super) fn user_file(&self) -> Option<&FileHandle> {
+        match self {
+            Open::File(handle) => Some(handle),
+            Open::Virtual(_) => None,
+        }
+    }
+}
+
 /// An open file of the view. Dropping the last reference to it closes it in the engine; a call that was given up may
 /// still hold one when the kernel releases the handle.
 #[derive(Debug)]
@@ -64,7 +74,9 @@ pub(super) struct FileHandle {
 
 impl FileHandle {
     pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, sync: bool, path: Arc<stats::Path>) -> Self {
-        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx: cx.clone(), sync, path }
+        // Not the opener's own: an open that was given up must still be closed.
+        let cx = Cx::fast_only(cx.uid, cx.gid);
+        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, path }
     }
 
     pub(super) fn file(&self) -> &OpenFile {
@@ -159,6 +171,8 @@ pub(super) struct Opened {
     fh: u64,
     flags: FopenFlags,
     table: Option<Arc<dyn Close>>,
+    /// What the calls on it are counted for.
+    path: Option<Arc<stats::Path>>,
 }
 
 /// A table of handles, whatever they are.
@@ -173,13 +187,17 @@ impl<T: Send + Sync + std::fmt::Debug> Close for Handles<T> {
 }
 
 impl Opened {
-    pub(super) fn new<T>(table: &Arc<Handles<T>>, handle: T, flags: FopenFlags) -> Self
+    pub(super) fn new<T>(table: &Arc<Handles<T>>, handle: T, flags: FopenFlags, path: Option<Arc<stats::Path>>) -> Self
     where
         T: Send + Sync + std::fmt::Debug + 'static,
     {
         let fh = table.insert(handle);
         let table: Arc<Handles<T>> = Arc::clone(table);
-        Opened { fh, flags, table: Some(table) }
+        Opened { fh, flags, table: Some(table), path }
+    }
+
+    pub(super) fn path(&self) -> Option<&Arc<stats::Path>> {
+        self.path.as_ref()
     }
 
     /// The kernel has the handle from here on.

@@ -1,5 +1,5 @@
 //! The operations themselves, without the kernel's replies: names checked, handles found, `.dlio` told apart, and the
-//! engine asked. Every function may answer [`Error::NeedSlow`] having changed nothing, and is then called again on a
+//! engine asked. Every function may answer `Error::NeedSlow` having changed nothing, and is then called again on a
 //! thread that may wait.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::control::{self, Control};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
 use super::reply::{Bytes, Page, Value};
 use super::{convert, slow_pool::SlowPool};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Result};
 use crate::path::Name;
 use crate::stats::Stats;
 use crate::tiers::disk::{Kind, NewAttr, Space, Time};
@@ -197,7 +197,7 @@ impl Core {
         let mode = convert::open_mode(flags);
         if control::owns(ino) {
             let open = Open::Virtual(self.control.open(ino, mode, cx.uid)?);
-            return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO));
+            return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO, None));
         }
         let opened = self.tiers.open(cx, ino, mode).map(|file| self.opened(cx, file, flags))?;
         if mode.truncate {
@@ -226,8 +226,8 @@ impl Core {
 
     fn opened(&self, cx: &Cx, file: OpenFile, flags: i32) -> Opened {
         let path = self.stats.path(file.ino, || self.path_of(file.ino));
-        let handle = FileHandle::new(&self.tiers, cx, file, convert::wants_sync(flags), path);
-        Opened::new(&self.files, Open::File(handle), EXACT)
+        let handle = FileHandle::new(&self.tiers, cx, file, convert::wants_sync(flags), Arc::clone(&path));
+        Opened::new(&self.files, Open::File(handle), EXACT, Some(path))
     }
 
     pub(super) fn read(&self, cx: &Cx, open: &Open, offset: u64, size: u32) -> Result<Bytes> {
@@ -252,11 +252,11 @@ impl Core {
     }
 
     pub(super) fn flush(&self, cx: &Cx, open: &Open) -> Result<()> {
-        if let Open::File(handle) = open { self.tiers.flush(cx, handle.file()) } else { Ok(()) }
+        open.user_file().map_or(Ok(()), |handle| self.tiers.flush(cx, handle.file()))
     }
 
     pub(super) fn fsync(&self, cx: &Cx, open: &Open) -> Result<()> {
-        if let Open::File(handle) = open { self.tiers.fsync(cx, handle.file()) } else { Ok(()) }
+        open.user_file().map_or(Ok(()), |handle| self.tiers.fsync(cx, handle.file()))
     }
 
     /// The kernel's last word on a handle. The file closes with the last call that still uses it.
@@ -295,7 +295,7 @@ impl Core {
     // Directories
 
     pub(super) fn opendir(&self, ino: Ino) -> Opened {
-        Opened::new(&self.dirs, DirHandle::new(ino), FopenFlags::empty())
+        Opened::new(&self.dirs, DirHandle::new(ino), FopenFlags::empty(), None)
     }
 
     pub(super) fn releasedir(&self, fh: u64) {
@@ -312,8 +312,8 @@ impl Core {
         Ok(Page { listing, from: position(offset) })
     }
 
-    /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When one
-    /// fails or needs the slow tier, those before it are answered, and the kernel asks again from there.
+    /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When
+    /// one fails or needs the slow tier, those before it are answered, and the kernel asks again from there.
     pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Batch> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
         let listing = self.listing(cx, &dir, offset)?;
@@ -405,9 +405,6 @@ fn user_key(key: &[u8]) -> Result<&[u8]> {
     if key.starts_with(OUR_XATTRS) { Err(Errno::EPERM.into()) } else { Ok(key) }
 }
 
-fn user_file(open: &Open) -> Result<&OpenFile, Error> {
-    match open {
-        Open::File(handle) => Ok(handle.file()),
-        Open::Virtual(_) => Err(Errno::EOPNOTSUPP.into()),
-    }
+fn user_file(open: &Open) -> Result<&OpenFile> {
+    Ok(open.user_file().ok_or(Errno::EOPNOTSUPP)?.file())
 }

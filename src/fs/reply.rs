@@ -12,6 +12,7 @@ use fuser::{Errno as FuseErrno, FileHandle, Generation, INodeNo};
 use super::convert::{file_attr, file_type};
 use super::handles::{Batch, Entry, Opened};
 use crate::error::{Errno, Result};
+use crate::stats;
 use crate::tiers::disk::Space;
 use crate::tiers::{Attr, Listing};
 
@@ -24,21 +25,21 @@ pub(super) trait Answer: Send + 'static {
         0
     }
 
+    /// The path to count the call for, where only the call itself finds it: CREATE names a directory.
+    fn path(_: &Self::Value) -> Option<&Arc<stats::Path>> {
+        None
+    }
+
     fn answer(self, value: Self::Value);
 
     fn refuse(self, errno: Errno);
 }
 
-/// Implements [`Answer`] for one of fuser's replies.
+/// Implements [`Answer`] for one of fuser's replies; `also` has the methods that are not the default.
 macro_rules! answers {
-    ($reply:ty, $value:ty, |$this:ident, $given:pat_param| $answer:expr $(, bytes $bytes:expr)?) => {
+    ($reply:ty, $value:ty, |$this:ident, $given:pat_param| $answer:expr $(, also { $($more:tt)* })?) => {
         impl Answer for $reply {
             type Value = $value;
-
-            $(fn bytes(value: &Self::Value) -> u64 {
-                let count: fn(&Self::Value) -> u64 = $bytes;
-                count(value)
-            })?
 
             fn answer(self, $given: $value) {
                 let $this = self;
@@ -48,6 +49,8 @@ macro_rules! answers {
             fn refuse(self, errno: Errno) {
                 self.error(FuseErrno::from_i32(errno as i32));
             }
+
+            $($($more)*)?
         }
     };
 }
@@ -57,8 +60,16 @@ const GENERATION: Generation = Generation(0);
 
 answers!(fuser::ReplyEmpty, (), |reply, ()| reply.ok());
 answers!(fuser::ReplyAttr, Attr, |reply, attr| reply.attr(&attr.ttl, &file_attr(&attr)));
-answers!(fuser::ReplyData, Bytes, |reply, bytes| reply.data(bytes.get()), bytes | bytes | bytes.get().len() as u64);
-answers!(fuser::ReplyWrite, u32, |reply, written| reply.written(written), bytes | written | u64::from(*written));
+answers!(fuser::ReplyData, Bytes, |reply, bytes| reply.data(bytes.get()), also {
+    fn bytes(bytes: &Bytes) -> u64 {
+        bytes.len as u64
+    }
+});
+answers!(fuser::ReplyWrite, u32, |reply, written| reply.written(written), also {
+    fn bytes(written: &u32) -> u64 {
+        u64::from(*written)
+    }
+});
 answers!(fuser::ReplyLseek, u64, |reply, offset| reply.offset(offset as i64));
 answers!(fuser::ReplyEntry, Entry, |reply, entry| {
     let attr = entry.hand_over();
@@ -71,6 +82,10 @@ answers!(fuser::ReplyOpen, Opened, |reply, opened| {
 answers!(fuser::ReplyCreate, (Entry, Opened), |reply, (entry, opened)| {
     let (attr, (fh, flags)) = (entry.hand_over(), opened.hand_over());
     reply.created(&attr.ttl, &file_attr(&attr), GENERATION, FileHandle(fh), flags);
+}, also {
+    fn path((_, opened): &(Entry, Opened)) -> Option<&Arc<stats::Path>> {
+        opened.path()
+    }
 });
 answers!(fuser::ReplyXattr, Value, |reply, value| match value {
     Value::Size(size) => reply.size(size),
@@ -131,8 +146,8 @@ impl Value {
     }
 }
 
-/// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: a fresh megabyte would be zeroed
-/// by the kernel, page by page, every time.
+/// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: a fresh megabyte would be
+/// zeroed by the kernel, page by page, every time.
 #[derive(Debug)]
 pub(super) struct Bytes {
     buffer: Vec<u8>,

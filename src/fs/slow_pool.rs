@@ -2,8 +2,8 @@
 //!
 //! A call comes with its reply. Whoever takes the reply out of the call's slot first answers: the thread that ran the
 //! call, or the watchdog once the call has waited too long. A result that comes too late is dropped, and a result that
-//! must be undone (an open file, a counted reference) does that in its own `Drop`. Threads and queue are bounded; what a
-//! call does is its caller's business.
+//! must be undone (an open file, a counted reference) does that in its own `Drop`. Threads and queue are bounded; what
+//! a call does is its caller's business.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -114,8 +114,8 @@ impl SlowPool {
         thread::Builder::new().name(name).spawn(move || body(&shared)).map(drop)
     }
 
-    /// Queues a call. `run` gets the flag that tells it when nobody waits any more. Then either `done` gets the result and
-    /// the reply, or `expired` gets the reply and the result is dropped.
+    /// Queues a call. `run` gets the flag that tells it when nobody waits any more. Then either `done` gets the result
+    /// and the reply, or `expired` gets the reply and the result is dropped.
     ///
     /// Errors: gives `reply` back if the queue is full.
     pub(super) fn submit<R, V>(

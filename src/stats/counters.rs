@@ -1,7 +1,8 @@
 //! What one operation does to the figures: pure arithmetic on relaxed atomics.
 //!
-//! Counters are exact and independent of each other: every field is added to on its own, so a snapshot taken meanwhile may
-//! show a call that is counted but whose bytes are not yet. Nothing here reads a clock; durations come in as arguments.
+//! Counters are exact and independent of each other: every field is added to on its own, so a snapshot taken meanwhile
+//! may show a call that is counted but whose bytes are not yet. Nothing here reads a clock; durations come in as
+//! arguments.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -188,8 +189,8 @@ impl OpCounters {
 }
 
 impl OpFigures {
-    /// The bound below which at least `share` (0 to 1) of the timed calls stayed; `None` without timed calls. Exact to a
-    /// factor of two, and never above the longest call.
+    /// The bound below which at least `share` (0 to 1) of the timed calls stayed; `None` without timed calls. Exact to
+    /// a factor of two, and never above the longest call.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let timed: u64 = self.latency.iter().sum();
         if timed == 0 {
@@ -223,6 +224,7 @@ pub struct PathCounters {
 /// [`PathCounters`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathFigures {
+    /// That succeeded; the others are errors.
     pub opens: u64,
     pub reads: u64,
     pub writes: u64,
@@ -238,7 +240,7 @@ pub struct PathFigures {
 impl PathCounters {
     pub fn record(&self, call: &Call) {
         match call.op {
-            Op::Open | Op::Create => self.opens.fetch_add(1, Relaxed),
+            Op::Open | Op::Create if !call.failed => self.opens.fetch_add(1, Relaxed),
             Op::Read => {
                 self.bytes_read.fetch_add(call.bytes, Relaxed);
                 self.reads.fetch_add(1, Relaxed)

@@ -1,7 +1,7 @@
 //! Snapshots as people and scripts read them: text, and JSON of the same content. Pure: a snapshot in, a string out.
 //!
-//! The first line of the text answers the one question, whether everything is on the slow tier, and names what stands in
-//! the way. No path is named except where a problem's own text does; [`Snapshot::for_others`] takes that text out.
+//! The first line of the text answers the one question, whether everything is on the slow tier, and names what stands
+//! in the way. No path is named except where a problem's own text does; [`Snapshot::for_others`] takes that text out.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub struct Safety {
     pub eta: Option<Duration>,
     /// Why publishing stands still, with the remedy.
     pub held: Option<String>,
-    /// Why the slow tier does not answer.
-    pub slow_down: Option<String>,
+    /// The slow tier does not answer.
+    pub slow_down: bool,
     /// Files whose writer was cut off by a crash.
     pub interrupted: u64,
 }
@@ -79,7 +79,6 @@ pub struct Log {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cache {
     pub objects: u64,
-    pub object_bytes: u64,
     pub known_inodes: u64,
     pub open_files: u64,
 }
@@ -151,11 +150,10 @@ impl From<&(Op, OpFigures)> for Operation {
 }
 
 impl Snapshot {
-    /// The snapshot for a reader who is not the mount's owner: a problem is told, its text, which may name a path, is not.
+    /// The snapshot for a reader who is not the mount's owner: a problem is told, its text, which may name a path, is
+    /// not.
     pub fn for_others(mut self) -> Self {
-        let told = || "see .dlio/stats as the owner of the mount".to_owned();
-        self.safety.held = self.safety.held.map(|_| told());
-        self.safety.slow_down = self.safety.slow_down.map(|_| told());
+        self.safety.held = self.safety.held.map(|_| "see .dlio/stats as the owner of the mount".to_owned());
         self
     }
 
@@ -193,11 +191,8 @@ impl Snapshot {
         writeln!(out, "log          LSN {}, durable {}, applied {}", log.lsn, log.durable_lsn, log.applied_lsn)?;
         writeln!(
             out,
-            "cache        {} objects, {}; {} known inodes, {} open files",
-            cache.objects,
-            bytes(cache.object_bytes),
-            cache.known_inodes,
-            cache.open_files
+            "cache        {} objects, {} known inodes, {} open files",
+            cache.objects, cache.known_inodes, cache.open_files
         )?;
         writeln!(
             out,
@@ -271,7 +266,9 @@ impl Safety {
         }];
         // What holds everything up comes before the figures: whoever reads the line must not miss it.
         parts.extend(self.held.as_ref().map(|why| format!("HELD: {}", one_line(why))));
-        parts.extend(self.slow_down.as_ref().map(|why| format!("SLOW TIER DOWN: {}", one_line(why))));
+        if self.slow_down {
+            parts.push("SLOW TIER DOWN".to_owned());
+        }
         if self.interrupted > 0 {
             parts.push(format!("{} cut off by a crash (sync accepts as it is)", count(self.interrupted, "file")));
         }
@@ -427,8 +424,8 @@ mod tests {
             "NOT SAFE: 2 files, 1.8 GiB only on fast; HELD: quota exceeded; raise it; \
              1 file cut off by a crash (sync accepts as it is); oldest 14 s; ETA 11 s"
         );
-        let down = Safety { safe: true, slow_down: Some("no answer".into()), ..Safety::default() };
-        assert_eq!(down.line(), "SAFE: everything is on the slow tier; SLOW TIER DOWN: no answer");
+        let down = Safety { safe: true, slow_down: true, ..Safety::default() };
+        assert_eq!(down.line(), "SAFE: everything is on the slow tier; SLOW TIER DOWN");
     }
 
     #[test]
