@@ -12,7 +12,7 @@ use crate::tiers::file::Io;
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Path, Record};
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::Node;
+use crate::tiers::view::{self, Meta, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
 
 const STATE: &[u8] = b"user.dlio.state";
@@ -44,7 +44,11 @@ impl Tiers {
                 cx.slow()?;
                 let stat = fd.stat().at("stat on slow", self.label(ino))?;
                 let st = self.state.lock();
-                return Ok(self.attr_of_object(ino, st.view.get(ino).ok_or(Errno::ESTALE)?, &stat));
+                let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+                let shown = self.attr_of_object(ino, node, &stat);
+                let Meta { perm, uid, gid, .. } = node.meta;
+                let pending = node.meta_lsn > st.applied;
+                return Ok(if pending { Attr { perm, uid, gid, ..shown } } else { shown });
             }
         }
         self.attr_from_memory_or_slow(cx, ino)
@@ -80,7 +84,7 @@ impl Tiers {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let limit = if node.ours { self.options.revalidate } else { self.options.ttl_slow };
-            let fresh = self.uptime().saturating_sub(node.seen) < limit || self.slow.is_down();
+            let fresh = view::fresh(node.seen, self.uptime(), limit) || self.slow.is_down();
             let gone = node.slow.is_empty() && ino != crate::tiers::ROOT;
             if fresh || gone || node.meta_lsn > st.applied || node.slow_id.is_none() {
                 return Ok(self.attr_of(ino, node));
@@ -208,6 +212,24 @@ impl Tiers {
         {
             *list = changed;
             *at = lsn.unwrap_or(*at);
+        }
+        Ok(())
+    }
+
+    /// A file that was written in place while a change of its times was still on its way: the write came later.
+    pub(crate) fn commit_in_place(&self, cx: &Cx, file: &crate::tiers::OpenFile) -> Result<()> {
+        let fd = {
+            let io = self.shared(cx, &file.state)?;
+            io.fd.clone().filter(|_| io.place == crate::tiers::file::Bytes::InPlace)
+        };
+        let Some(fd) = fd else { return Ok(()) };
+        cx.slow()?;
+        let stat = fd.stat().at("stat on slow", self.label(file.ino))?;
+        let pending = self.state.lock().events.iter().any(|event| {
+            matches!(event.change, Change::SetAttr { ino, new } if ino == file.ino && new.mtime.is_some())
+        });
+        if pending {
+            self.change_attr(cx, file.ino, NewAttr { mtime: Some(stat.mtime), ..NewAttr::default() })?;
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ impl Tiers {
         if !file.mode.write {
             return Ok(());
         }
+        self.commit_in_place(cx, file)?;
         self.commit(cx, &file.state).map(|_| ())
     }
 

@@ -17,12 +17,13 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::commit::{label, own_xattrs, tmp_name};
-use crate::tiers::disk::{Access, Allocate, File, NewAttr, Seek};
+use crate::tiers::disk::{Access, Allocate, File, NewAttr, Seek, Stat};
 use crate::tiers::file::{Bytes, FileState, Io};
 use crate::tiers::names::Birth;
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
 use crate::tiers::state::State;
+use crate::tiers::view::Meta;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
 /// Bytes copied at a time.
@@ -179,7 +180,7 @@ impl Tiers {
     }
 
     /// Another file stands under a slow-only file's name: the view follows, unless publishing is what changed it.
-    fn adopt_replacement(&self, ino: Ino, old: (u64, u64), stat: &crate::tiers::disk::Stat) {
+    fn adopt_replacement(&self, ino: Ino, old: (u64, u64), stat: &Stat) {
         let mut st = self.state.lock();
         let (now, applied) = (self.uptime(), st.applied);
         let st = &mut *st;
@@ -252,12 +253,15 @@ impl Tiers {
                     drop(io);
                     cx.slow()?;
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
-                    let done = act(&*fd).at("write in place on slow", format_args!("inode {}", state.ino));
-                    if let Some(node) = self.state.lock().view.get_mut(state.ino) {
+                    let done = act(&*fd).and_then(|()| fd.stat());
+                    let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
+                    if let (Ok(stat), Some(node)) = (&done, self.state.lock().view.get_mut(state.ino)) {
                         // The slow file changed, and it was us.
                         node.twin = None;
+                        let Stat { size, blocks, mtime, ctime, .. } = *stat;
+                        node.meta = Meta { size, blocks, mtime, ctime, ..node.meta };
                     }
-                    return done;
+                    return done.map(|_| ());
                 }
                 _ => {}
             }
@@ -332,12 +336,16 @@ impl Tiers {
     /// Gives a slow-only file an object with its first `keep` bytes, or has it written in place.
     fn copy_up(&self, cx: &Cx, state: &Arc<FileState>, keep: u64) -> Result<()> {
         cx.slow()?;
-        let source = self
-            .open_slow(cx, state.ino, Access::ReadWrite)
-            .or_else(|_| self.open_slow(cx, state.ino, Access::Read))?;
+        let held = state.io.read().fd.clone();
+        let (source, named) = match (self.open_slow(cx, state.ino, Access::Read), held) {
+            (Ok(source), _) => (source, true),
+            // Removed while open: the descriptor is all there is.
+            (Err(e), Some(held)) if e.errno() == Errno::ESTALE => (held, false),
+            (Err(e), _) => return Err(e),
+        };
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
-        if stat.nlink > 1 || keep > self.options.copy_up_max {
+        if named && (stat.nlink > 1 || keep > self.options.copy_up_max) {
             let fd = self.open_slow(cx, state.ino, Access::ReadWrite)?;
             let mut io = state.io.write();
             if io.object().is_none() {

@@ -91,7 +91,7 @@ impl Tiers {
                 mtime: shown.mtime,
                 ctime: shown.ctime.max(names.ctime),
             };
-            node.seen = now;
+            node.seen = Some(now);
             node.twin = Some(proof);
         }
         self.drop_clean(&mut st, file, &mut io);

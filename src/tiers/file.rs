@@ -73,6 +73,8 @@ pub(crate) struct Content {
     pub(crate) sealed: AtomicBool,
     /// The finished copy in `tmp`.
     pub(crate) copy: Mutex<Option<Copied>>,
+    /// Published before its turn, in place of an older version that was gone.
+    pub(crate) early: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -91,11 +93,21 @@ impl Content {
             intact: AtomicBool::new(true),
             sealed: AtomicBool::new(false),
             copy: Mutex::new(None),
+            early: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn is_intact(&self) -> bool {
         self.intact.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_early(&self) -> bool {
+        self.early.load(Ordering::Acquire)
+    }
+
+    /// Whether these bytes are anywhere but on their way over.
+    pub(crate) fn exists(&self) -> bool {
+        self.is_intact() || self.is_copied() || self.is_early()
     }
 
     pub(crate) fn is_sealed(&self) -> bool {

@@ -3,8 +3,10 @@
 //! An append is one write, so what was acknowledged survives the daemon; [`Log::sync`] makes it survive a power cut, and
 //! callers that arrive together share one fsync. What the records mean is not known here, except that LSNs rise.
 //!
-//! A torn tail (the last append of a crash) is cut off at the next start. Damage with valid records behind it is not: the
-//! records behind it are kept, and [`Opened::damage`] says where it is.
+//! A torn tail (the last appends of a crash) is cut off at the next start. A power cut may leave valid records behind a
+//! hole; each record says up to which LSN the log was durable when it was written, so a hole that no later record vouches
+//! for is where the tail begins. Damage to what was durable is not cut: the records behind it are kept, and
+//! [`Opened::damage`] says where it is.
 //!
 //! Room: each segment is preallocated, and a ballast file is given back when the tier is full, so a full tier does not
 //! stop the log (promise P8). An append that fails is cut back; nothing half-written is ever acknowledged.
@@ -18,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Context, Error, Result};
 use crate::tiers::Lsn;
-use crate::tiers::disk::{Allocate, Dir, File};
+use crate::tiers::disk::{Access, Allocate, Dir, File};
 use crate::tiers::record::Record;
 
 /// A segment is closed once it is this long, in bytes.
@@ -43,8 +45,6 @@ struct Tail {
     /// Closed segments by their first LSN, oldest first; the last LSN of each is below the next one's first.
     closed: VecDeque<Lsn>,
     first: Lsn,
-    /// Closed segments whose bytes may not be durable yet.
-    unsynced: Vec<Arc<dyn File>>,
     /// Set by the first failure that leaves the tail unknown: nothing is appended or reported durable after it.
     broken: bool,
 }
@@ -68,7 +68,7 @@ impl Log {
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
         let closed = found.segments.into_iter().filter(|first| *first < next).collect();
         let segment = create_segment(&*dir, next)?;
-        let tail = Tail { segment, len: 0, next, closed, first: next, unsynced: Vec::new(), broken: false };
+        let tail = Tail { segment, len: 0, next, closed, first: next, broken: false };
         let log = Log {
             fast,
             dir,
@@ -89,7 +89,8 @@ impl Log {
         if tail.broken {
             return Err(broken());
         }
-        let text: String = records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn)).collect();
+        let durable = self.durable();
+        let text: String = records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable)).collect();
         if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
             self.rotate(&mut tail)?;
         }
@@ -116,15 +117,20 @@ impl Log {
         Ok(())
     }
 
+    /// Starts a new segment. The old one is synced first: what stands in a segment is durable before the next one's first
+    /// record can be.
     fn rotate(&self, tail: &mut Tail) -> Result<()> {
+        if let Err(e) = tail.segment.sync() {
+            tail.broken = true;
+            return Err(Error::io("fsync", "log", e));
+        }
         let new = match create_segment(&*self.dir, tail.next) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull && self.drop_ballast() => {
                 create_segment(&*self.dir, tail.next)?
             }
             other => other?,
         };
-        let old = std::mem::replace(&mut tail.segment, new);
-        tail.unsynced.push(old);
+        tail.segment = new;
         tail.closed.push_back(tail.first);
         tail.first = tail.next;
         tail.len = 0;
@@ -151,21 +157,17 @@ impl Log {
         if self.durable() >= upto {
             return Ok(());
         }
-        let (files, last) = {
-            let mut tail = self.tail.lock();
+        let (segment, last) = {
+            let tail = self.tail.lock();
             if tail.broken {
                 return Err(broken());
             }
-            let mut files = std::mem::take(&mut tail.unsynced);
-            files.push(tail.segment.clone());
-            (files, tail.next - 1)
+            (tail.segment.clone(), tail.next - 1)
         };
-        for file in files {
-            if let Err(e) = file.sync() {
-                // The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
-                self.tail.lock().broken = true;
-                return Err(Error::io("fsync", "log", e));
-            }
+        if let Err(e) = segment.sync() {
+            // The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
+            self.tail.lock().broken = true;
+            return Err(Error::io("fsync", "log", e));
         }
         self.durable.store(last, Ordering::Release);
         Ok(())
@@ -247,71 +249,86 @@ struct Found {
 
 /// Reads a log without changing it, for `rescue`.
 pub(crate) fn read_only(dir: &dyn Dir) -> Result<(Vec<(Lsn, Record)>, Vec<String>)> {
-    let found = scan(dir)?;
-    Ok((found.0.records, found.0.damage))
+    let (found, _) = scan(dir)?;
+    Ok((found.records, found.damage))
 }
 
+/// Reads the log, cuts its torn tail, and makes what is left durable before anything is written behind it.
 fn read(dir: &dyn Dir) -> Result<Found> {
-    let (found, cut) = scan(dir)?;
-    if let Some((name, len)) = cut {
-        let file = dir.open(&name, crate::tiers::disk::Access::ReadWrite).at("open", "last log segment")?;
+    let (mut found, cut) = scan(dir)?;
+    if let Some((keep, len)) = cut {
+        for first in found.segments.split_off(keep + 1) {
+            dir.unlink(&segment_name(first)).at("unlink", "log segment behind a torn tail")?;
+        }
+        let name = segment_name(found.segments[keep]);
+        let file = dir.open(&name, Access::ReadWrite).at("open", "last log segment")?;
         file.set_len(len).at("cut", "last log segment")?;
+    }
+    if let Some(last) = found.segments.last() {
+        let file = dir.open(&segment_name(*last), Access::ReadWrite).at("open", "last log segment")?;
         file.sync().at("fsync", "last log segment")?;
+        dir.sync().at("fsync", "log")?;
     }
     Ok(found)
 }
 
-/// The segment to cut, and the length to cut it to.
-type Cut = Option<(Vec<u8>, u64)>;
+/// The segment to cut (its index) and the length to cut it to; those behind it go.
+type Cut = Option<(usize, u64)>;
+
+/// A run of bytes that are not records: which segment, where in it, how many, and how many records stand before it.
+struct Bad {
+    segment: usize,
+    from: u64,
+    len: u64,
+    before: usize,
+}
 
 fn scan(dir: &dyn Dir) -> Result<(Found, Cut)> {
-    let mut names: Vec<(Lsn, Vec<u8>)> = dir
-        .list()
-        .at("list", "log")?
-        .into_iter()
-        .filter_map(|entry| {
-            let first = std::str::from_utf8(&entry.name).ok()?.strip_suffix(".log")?.parse().ok()?;
-            Some((first, entry.name))
-        })
-        .collect();
-    names.sort();
-    let mut found =
-        Found { records: Vec::new(), segments: names.iter().map(|n| n.0).collect(), torn: 0, damage: vec![] };
-    // Bad bytes seen since the last valid record: a torn tail if nothing valid follows, damage otherwise.
-    let mut bad: Option<(Vec<u8>, u64, u64)> = None;
-    for (_, name) in &names {
-        let bytes = read_all(dir, name)?;
+    let listed = dir.list().at("list", "log")?;
+    let first = |name: &[u8]| std::str::from_utf8(name).ok()?.strip_suffix(".log")?.parse().ok();
+    let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| first(&entry.name)).collect();
+    segments.sort_unstable();
+    // With what each record says was durable.
+    let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
+    let mut bad: Vec<Bad> = Vec::new();
+    for (segment, first) in segments.iter().enumerate() {
+        let bytes = read_all(dir, &segment_name(*first))?;
         let mut at = 0;
         while at < bytes.len() {
-            let end = bytes[at..].iter().position(|b| *b == b'\n').map(|n| at + n);
-            let record = end.and_then(|end| Record::decode(&bytes[at..end]));
-            let last = found.records.last().map_or(0, |r| r.0);
-            match record {
-                Some((lsn, record)) if lsn > last => {
-                    if let Some((name, from, len)) = bad.take() {
-                        let name = String::from_utf8_lossy(&name).into_owned();
-                        found.damage.push(format!("log/{name}: {len} bytes at {from} are not records"));
-                    }
-                    found.records.push((lsn, record));
-                }
-                _ => {
-                    let len = end.map_or(bytes.len(), |end| end + 1) - at;
-                    bad.get_or_insert_with(|| (name.clone(), at as u64, 0)).2 += len as u64;
-                }
+            let end = bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n + 1);
+            let line = bytes[at..end].strip_suffix(b"\n").and_then(Record::decode);
+            let last = records.last().map_or(0, |record| record.0);
+            match line {
+                Some(record) if record.0 > last => records.push(record),
+                _ => match bad.last_mut() {
+                    Some(run) if run.segment == segment && run.from + run.len == at as u64 => run.len += (end - at) as u64,
+                    _ => bad.push(Bad { segment, from: at as u64, len: (end - at) as u64, before: records.len() }),
+                },
             }
-            at = end.map_or(bytes.len(), |end| end + 1);
+            at = end;
         }
     }
-    let cut = bad.map(|(name, from, len)| {
-        found.torn = len;
-        (name, from)
-    });
+    let mut found = Found { records: Vec::new(), segments, torn: 0, damage: Vec::new() };
+    let mut cut = None;
+    for run in bad {
+        let before = run.before.checked_sub(1).map_or(0, |i| records[i].0);
+        let vouched = records[run.before..].iter().any(|(_, durable, _)| *durable > before);
+        if !vouched {
+            found.torn = run.len;
+            records.truncate(run.before);
+            cut = Some((run.segment, run.from));
+            break;
+        }
+        let name = String::from_utf8_lossy(&segment_name(found.segments[run.segment])).into_owned();
+        found.damage.push(format!("log/{name}: {} bytes at {} are not records", run.len, run.from));
+    }
+    found.records = records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect();
     Ok((found, cut))
 }
 
 fn read_all(dir: &dyn Dir, name: &[u8]) -> Result<Vec<u8>> {
     let what = || String::from_utf8_lossy(name).into_owned();
-    let file = dir.open(name, crate::tiers::disk::Access::Read).at("open", what())?;
+    let file = dir.open(name, Access::Read).at("open", what())?;
     let len = file.stat().at("stat", what())?.size;
     let mut bytes = vec![0; len as usize];
     let got = file.read_at(&mut bytes, 0).at("read", what())?;

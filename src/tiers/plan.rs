@@ -92,11 +92,11 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
         if let Some(left) = unsettled(slice, pace) {
             return done_or(batches, Next::Wait(left));
         }
-        let ready = batch.contents.values().all(|(_, content)| content.is_sealed() && content.is_copied());
-        if !ready {
+        let through = batch.contents.values().map(|(lsn, _)| *lsn).max().unwrap_or(0);
+        if !is_ready(&batch) || !ready_through(st, &events, batch.events.end, through, pace.pressure) {
             return done_or(batches, Next::Blocked);
         }
-        let alone = slice.len() > 1 || slice.iter().any(|event| moves_dir(st, &event.change));
+        let alone = slice.len() > 1 || through > batch.upto || slice.iter().any(|event| moves_dir(st, &event.change));
         if (alone && !batches.is_empty()) || !touched.add(st, slice) {
             return Next::Batches(batches);
         }
@@ -136,7 +136,7 @@ pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
     }
     events.iter().enumerate().find_map(|(i, event)| match &event.change {
         Change::Content { ino, content, .. }
-            if !content.is_intact() && !content.is_copied() && stand_in(&events, i, *ino).is_none() =>
+            if !content.exists() && stand_in(&events, i, *ino).is_none() =>
         {
             Some((*ino, event.at))
         }
@@ -146,6 +146,21 @@ pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
 
 fn done_or(batches: Vec<Batch>, otherwise: Next) -> Next {
     if batches.is_empty() { otherwise } else { Next::Batches(batches) }
+}
+
+fn is_ready(batch: &Batch) -> bool {
+    batch.contents.values().all(|(_, content)| content.is_sealed() && content.is_copied())
+}
+
+/// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
+fn ready_through(st: &State, events: &[&Event], mut at: usize, through: Lsn, pressure: bool) -> bool {
+    while events.get(at).is_some_and(|event| event.lsn <= through) {
+        match batch_at(st, events, at, pressure) {
+            Some(batch) if is_ready(&batch) => at = batch.events.end,
+            _ => return false,
+        }
+    }
+    true
 }
 
 fn unsettled(slice: &[&Event], pace: Pace) -> Option<Duration> {
@@ -228,8 +243,7 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
     let mut i = at;
     while i < end {
         if let Change::Content { ino, content, .. } = &events[i].change
-            && !content.is_intact()
-            && !content.is_copied()
+            && !content.exists()
         {
             match stand_in(events, i, *ino) {
                 Some(j) => end = end.max(j + 1),
@@ -246,13 +260,12 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
     let mut contents = HashMap::new();
     for (i, event) in events.iter().enumerate().take(end).skip(at) {
         if let Change::Content { ino, content, .. } = &event.change {
-            let exists = content.is_intact() || content.is_copied();
-            let source = if exists { Some(i) } else { stand_in(events, i, *ino) };
+            let source = if content.exists() { Some(i) } else { stand_in(events, i, *ino) };
             match source.map(|j| (events[j].lsn, &events[j].change)) {
-                Some((lsn, Change::Content { content, .. })) => {
+                Some((lsn, Change::Content { content, .. })) if !content.is_early() => {
                     contents.insert(*ino, (lsn, content.clone()));
                 }
-                // Removed before it ever existed whole again: nothing to publish.
+                // There already, or removed before it ever existed whole again: nothing to publish.
                 _ => {
                     contents.remove(ino);
                 }
@@ -269,7 +282,7 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
 fn stand_in(events: &[&Event], i: usize, ino: Ino) -> Option<usize> {
     events.iter().enumerate().skip(i + 1).find_map(|(j, event)| match &event.change {
         Change::Content { ino: other, content, .. } if *other == ino => {
-            (content.is_intact() || content.is_copied()).then_some(j)
+            content.exists().then_some(j)
         }
         Change::Remove { ino: other, .. } if *other == ino => Some(j),
         Change::Rename { replaced: Some(other), .. } if *other == ino => Some(j),
@@ -479,6 +492,10 @@ impl Planner<'_> {
     /// A change of attributes, if the node is (or this group brings it) there.
     fn attributes(&mut self, change: &Change) -> Option<()> {
         let ino = *change.inodes().first()?;
+        if self.st.early.contains_key(&ino) {
+            // The version that is there is newer than this change.
+            return Some(());
+        }
         let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
         self.attributes_at(change, path, slow);
         Some(())

@@ -60,7 +60,8 @@ impl Tiers {
         }
         if let Some(group) = unfinished.as_mut() {
             self.apply_group(group)?;
-            return self.finish_group(&mut unfinished).map(|()| Progress::Did);
+            self.finish_group(&mut unfinished)?;
+            return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
         }
         let pressure = self.pressure();
         let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options.settle };
@@ -70,7 +71,27 @@ impl Tiers {
             Next::Empty => Ok(Progress::Idle),
             Next::Wait(left) => Ok(Progress::Wait(left)),
             Next::Blocked => self.unblock(),
-            Next::Batches(batches) => self.publish(batches, &mut unfinished).map(|()| Progress::Did),
+            Next::Batches(batches) => {
+                self.publish(batches, &mut unfinished)?;
+                self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did)
+            }
+        }
+    }
+
+    /// The rest of a batch that was cut follows at once: until then the slow tree is inside of it.
+    fn publish_cut_batch(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        loop {
+            let next = {
+                let st = self.state.lock();
+                if st.early.is_empty() {
+                    return Ok(());
+                }
+                plan::next(&st, Pace { now: self.uptime(), settle: std::time::Duration::ZERO, pressure: false })
+            };
+            match next {
+                Next::Batches(batches) => self.publish(batches, unfinished)?,
+                Next::Empty | Next::Wait(_) | Next::Blocked => return Ok(()),
+            }
         }
     }
 
@@ -136,6 +157,11 @@ impl Tiers {
             let tmp = format!("m{lsn:016x}").into_bytes();
             remove_leftover(&*self.slow.tmp, &tmp)?;
             let stat = make(&*self.slow.tmp, &tmp, &spec).at("make on the slow tier", String::from_utf8_lossy(&tmp))?;
+            if spec.kind == Kind::Dir && self.slow.root.order() == MetadataOrder::Unknown {
+                // Its own attributes; for other kinds there is nothing that could be synced.
+                let dir = self.slow.tmp.dir(&tmp).and_then(|dir| dir.sync());
+                dir.at("fsync", String::from_utf8_lossy(&tmp))?;
+            }
             made.insert(lsn, Copied { tmp, id: (stat.dev, stat.ino) });
         }
         Ok(made)
@@ -193,8 +219,9 @@ impl Tiers {
     fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
         let mut stats = HashMap::new();
         for (planned, met) in group.planned.iter().zip(&group.met) {
-            if let (Step::Place { node, path, object: Some(_), .. }, Met::Expected) = (&planned.step, met)
+            if let (Step::Place { node, path, ino, object: Some(_), .. }, Met::Expected) = (&planned.step, met)
                 && let Some(stat) = self.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?
+                && stat.ino == *ino
             {
                 stats.insert(*node, stat);
             }
@@ -209,22 +236,30 @@ impl Tiers {
             for (ino, (lsn, content)) in &batch.contents {
                 self.prove(*ino, content, placed.get(ino))?; // 6
                 if *lsn > batch.upto {
-                    // Published early, in place of a version that was gone: its own turn needs a new copy.
+                    content.early.store(true, std::sync::atomic::Ordering::Release);
                     *content.copy.lock() = None;
+                }
+            }
+        }
+        {
+            let mut st = self.state.lock();
+            for (planned, met) in planned.iter().zip(met) {
+                self.follow(&mut st, planned, met);
+            }
+            for (ino, stat) in placed {
+                if let Some(node) = st.view.get_mut(*ino) {
+                    node.twin = Some(Proof::of(stat));
                 }
             }
         }
         self.renew_proofs(planned, met)?; // 6
         let mut st = self.state.lock();
-        for (planned, met) in planned.iter().zip(met) {
-            self.follow(&mut st, planned, met);
-        }
-        for (ino, stat) in placed {
-            if let Some(node) = st.view.get_mut(*ino) {
-                node.twin = Some(Proof::of(stat));
+        self.forget_applied_attrs(&mut st, *upto);
+        for (ino, (lsn, _)) in batches.iter().flat_map(|batch| &batch.contents) {
+            if *lsn > *upto {
+                st.early.insert(*ino, *lsn);
             }
         }
-        self.forget_applied_attrs(&mut st, *upto);
         let rebound = self.rebind(&st, *upto);
         let mut records: Vec<Record> = rebound.iter().map(|(_, _, record)| record.clone()).collect();
         records.push(Record::Applied { upto: *upto });
@@ -282,16 +317,17 @@ impl Tiers {
             }
         }
         for ino in touched {
-            let (file, path) = {
+            let (file, path, id) = {
                 let st = self.state.lock();
                 let Some(node) = st.view.get(ino) else { continue };
-                (node.file.clone(), st.view.slow_path(ino))
+                (node.file.clone(), st.view.slow_path(ino), node.slow_id)
             };
-            let (Some(file), Some(path)) = (file, path) else { continue };
+            let (Some(file), Some(path), Some(id)) = (file, path, id) else { continue };
             if file.io.read().clean.is_none() {
                 continue;
             }
             let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+            let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
             let mut io = file.io.write();
             let (Some(object), Some(stat), Some(_)) = (io.object(), stat, io.clean) else { continue };
             let fd = self.open_object(&Cx::internal(), object)?;
@@ -327,7 +363,7 @@ impl Tiers {
                 Effect::Name((dir, name), who) => {
                     st.view.set_slow(*dir, name, *who);
                     if let Some(slot) = st.view.get_mut(*dir).and_then(|node| node.dir.as_mut()?.slots.get_mut(name)) {
-                        slot.seen = self.uptime();
+                        slot.seen = Some(self.uptime());
                     }
                 }
                 Effect::Identity(ino, id) => {
@@ -367,7 +403,7 @@ impl Tiers {
                 dir.default_acl = None;
             }
             if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
-                slot.seen = std::time::Duration::ZERO;
+                slot.seen = None;
             }
         }
         self.settle_removed(st, ino);
@@ -381,7 +417,7 @@ impl Tiers {
             if let Some(node) = st.view.get_mut(ino) {
                 node.xattrs.retain(|_, (_, lsn)| *lsn > upto);
                 // Read from the slow tier no earlier than now.
-                node.seen = self.uptime();
+                node.seen = Some(self.uptime());
             }
         }
     }

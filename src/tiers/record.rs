@@ -1,7 +1,7 @@
 //! The log's records: what each says, and how it stands in the file. Pure: text in, text out.
 //!
-//! One record is one line of printable ASCII: `CRC LSN KIND key=value ...`, the CRC-32 (IEEE) over everything behind it up
-//! to the newline. Paths are relative to the mount root, escaped by [`crate::path::escape`]; an empty path is the root.
+//! One record is one line of printable ASCII: `CRC LSN DURABLE KIND key=value ...`, the CRC-32 (IEEE) over everything
+//! behind it up to the newline. DURABLE is the LSN up to which the log was known to be durable when the line was written. Paths are relative to the mount root, escaped by [`crate::path::escape`]; an empty path is the root.
 //! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`, `exchange`,
 //! `unlink`, `rmdir`, `setattr` and `setxattr`; the others speak about objects, events and the slow tree.
 
@@ -170,8 +170,8 @@ pub(crate) enum Record {
 
 impl Record {
     /// The record as one line, newline included.
-    pub(crate) fn encode(&self, lsn: Lsn) -> String {
-        let mut line = Line(format!("{lsn}"));
+    pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn) -> String {
+        let mut line = Line(format!("{lsn} {durable}"));
         match self {
             Record::Start { boot } => {
                 line.word("start").bytes("boot", boot.as_bytes());
@@ -217,8 +217,8 @@ impl Record {
         format!("{:08x} {}\n", crc32fast::hash(line.0.as_bytes()), line.0)
     }
 
-    /// Parses one line without its newline. `None` if anything at all is wrong with it.
-    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Record)> {
+    /// Parses one line without its newline: LSN, durable LSN, record. `None` if anything at all is wrong with it.
+    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record)> {
         let line = std::str::from_utf8(line).ok()?;
         let (crc, rest) = line.split_at_checked(8)?;
         let rest = rest.strip_prefix(' ')?;
@@ -227,8 +227,9 @@ impl Record {
         }
         let mut words = Words(rest.split(' '));
         let lsn = words.0.next()?.parse().ok()?;
+        let durable = words.0.next()?.parse().ok()?;
         let record = words.record()?;
-        words.0.next().is_none().then_some((lsn, record))
+        words.0.next().is_none().then_some((lsn, durable, record))
     }
 }
 
@@ -567,25 +568,25 @@ mod tests {
     #[test]
     fn every_record_round_trips_as_one_printable_line() {
         for (i, record) in examples().into_iter().enumerate() {
-            let line = record.encode(i as Lsn);
+            let line = record.encode(i as Lsn, 7);
             assert!(
                 line.ends_with('\n') && line.trim_end().bytes().all(|b| b == b' ' || b.is_ascii_graphic()),
                 "{line}"
             );
-            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, record)));
+            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, 7, record)));
         }
     }
 
     #[test]
     fn a_flipped_or_missing_byte_is_noticed() {
         for record in examples() {
-            let line = record.encode(1);
+            let line = record.encode(1, 0);
             let line = line.trim_end().as_bytes();
             for i in 0..line.len() {
                 let mut bad = line.to_vec();
                 bad[i] ^= 1;
                 // The CRC's own hex digits may change case without meaning anything else.
-                assert!(Record::decode(&bad).is_none_or(|r| r == (1, record.clone())), "byte {i}");
+                assert!(Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone())), "byte {i}");
                 assert_eq!(Record::decode(&line[..i]), None, "cut at {i}");
             }
         }

@@ -13,7 +13,7 @@
 //!
 //! A crash behind any step repeats it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,11 +23,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
-use crate::tiers::commit::tmp_name;
+use crate::tiers::commit::{own_xattrs, tmp_name};
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Clock, Dir, Kind, NewAttr, RenameMode};
-use crate::tiers::drain::remove_leftover;
-use crate::tiers::file::{Bytes, Content, FileState};
+use crate::tiers::drain::{remove_leftover, set_attrs};
+use crate::tiers::file::{Bytes, Content, FileState, Io};
 use crate::tiers::log::Log;
 use crate::tiers::names::{OURS, add_made, add_subdir, apply_rename};
 use crate::tiers::pool::{Pool, Proof};
@@ -202,8 +202,12 @@ struct Recovery<'a> {
     /// Objects the log speaks of: what becomes of them is known.
     explained: HashSet<ObjectId>,
     struck: HashSet<ObjectId>,
-    /// Sealed length of each object, to cut what a power cut left behind it.
-    lengths: HashMap<ObjectId, u64>,
+    /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
+    /// back the attributes it was sealed with.
+    sealed_as: HashMap<ObjectId, (u64, Attrs)>,
+    /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
+    /// object perhaps not.
+    later_attrs: BTreeMap<Ino, Vec<Record>>,
 }
 
 impl<'a> Recovery<'a> {
@@ -221,7 +225,8 @@ impl<'a> Recovery<'a> {
             cx: Cx::internal(),
             applied: 0,
             struck: HashSet::new(),
-            lengths: HashMap::new(),
+            sealed_as: HashMap::new(),
+            later_attrs: BTreeMap::new(),
             records,
         }
     }
@@ -237,7 +242,8 @@ impl<'a> Recovery<'a> {
             self.replay_bind(path, *ino, *object, self.applied)?;
         }
         self.replay()?; // 5
-        self.cut_unsealed_tails()?;
+        self.restore_sealed()?;
+        self.reapply_attrs()?;
         self.sort_objects()?; // 6
         self.log_start()?; // 7
         self.commit_cut_off()?; // 8
@@ -386,7 +392,7 @@ impl<'a> Recovery<'a> {
             if ino >= crate::tiers::view::FIRST_OWN {
                 st.view.reserve(ino);
             }
-            st.view.waiting.insert(proof.ino, Waiting { object, ino, proof });
+            st.view.wait(Waiting { object, ino, proof });
         }
         Ok(())
     }
@@ -428,8 +434,7 @@ impl<'a> Recovery<'a> {
             Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
             Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
-            Record::SetAttr { path, ino, new } => self.replay_attr(lsn, path, *ino, new),
-            Record::SetXattr { path, ino, key, value } => self.replay_xattr(lsn, path, *ino, key, value.as_deref()),
+            Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
             Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => Ok(()),
         }
     }
@@ -499,7 +504,7 @@ impl<'a> Recovery<'a> {
             // Written to after it was committed: which bytes is not known.
             io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
         } else {
-            self.give_object(&mut st, &file, &mut io, object);
+            self.give_object(&mut st, &file, &mut io, object)?;
         }
         io.dirty = true;
         io.clean = None;
@@ -508,7 +513,17 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn give_object(&self, st: &mut State, file: &FileState, io: &mut crate::tiers::file::Io, object: ObjectId) {
+    /// Attaches an object that a record names. It is not clean, whatever it says itself.
+    fn give_object(&self, st: &mut State, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
+        if object.home == Home::Fast {
+            let fd = self.tiers.open_object(&self.cx, object)?;
+            if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
+                if st.view.waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
+                    st.view.waiting.remove(&proof.ino);
+                }
+                Pool::disprove(&*fd).at("take back the proof of", "object")?;
+            }
+        }
         if let Some(old) = io.object() {
             st.unset_clean(file.ino);
             st.unrefer(old, self.tiers.log.last());
@@ -518,6 +533,7 @@ impl<'a> Recovery<'a> {
         if let Some(node) = st.view.get_mut(file.ino) {
             node.ours = true;
         }
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -536,13 +552,14 @@ impl<'a> Recovery<'a> {
             return Ok(());
         }
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
+        self.later_attrs.remove(&file.ino);
         if self.rebooted {
-            self.lengths.insert(object, size);
+            self.sealed_as.insert(object, (size, attrs.clone()));
         }
         let mut io = file.io.write();
         let mut st = self.tiers.state.lock();
         if io.object() != Some(object) {
-            self.give_object(&mut st, &file, &mut io, object);
+            self.give_object(&mut st, &file, &mut io, object)?;
         }
         if self.tiers.slow.tmp.stat(&tmp_name(object)).is_err() && object.home == Home::Slow {
             return Ok(());
@@ -653,45 +670,67 @@ impl<'a> Recovery<'a> {
         object.map(|object| self.tiers.open_object(&self.cx, object)).transpose()
     }
 
-    fn replay_attr(&self, lsn: Lsn, path: &[u8], ino: Ino, new: &NewAttr) -> Result<()> {
-        let Some(ino) = self.subject(path, ino)? else { return Ok(()) };
-        let fd = self.object_fd(ino)?;
-        if let Some(fd) = &fd {
-            fd.set_attr(new).at("set attributes of", "object")?;
+    fn replay_attr(&mut self, lsn: Lsn, record: &Record) -> Result<()> {
+        let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
+        let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
+        let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let has_object = file.is_some_and(|file| file.holds_bytes());
+        if has_object {
+            self.later_attrs.entry(ino).or_default().push(record.clone());
         }
         let (now, uptime) = (self.tiers.now(), self.tiers.uptime());
         let mut st = self.tiers.state.lock();
-        self.tiers.apply_attr(&mut st, ino, new, now, Some(lsn), fd.is_some())?;
-        st.push(lsn, uptime, Change::SetAttr { ino, new: *new });
-        Ok(())
-    }
-
-    fn replay_xattr(&self, lsn: Lsn, path: &[u8], ino: Ino, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        let Some(ino) = self.subject(path, ino)? else { return Ok(()) };
-        let fd = self.object_fd(ino)?;
-        if let Some(fd) = &fd {
-            match value {
-                Some(value) => fd.set_xattr(key, value),
-                None => fd.remove_xattr(key),
+        let change = match record {
+            Record::SetXattr { key, value, .. } => {
+                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), lsn, now, has_object);
+                Change::SetXattr { ino, key: key.clone(), value: value.clone() }
             }
-            .at("set attribute of", "object")?;
-        }
-        let (now, uptime) = (self.tiers.now(), self.tiers.uptime());
-        let mut st = self.tiers.state.lock();
-        attrs::apply_xattr(&mut st, ino, key, value, lsn, now, fd.is_some());
-        st.push(lsn, uptime, Change::SetXattr { ino, key: key.to_vec(), value: value.map(<[u8]>::to_vec) });
+            Record::SetAttr { new, .. } => {
+                self.tiers.apply_attr(&mut st, ino, new, now, Some(lsn), has_object)?;
+                Change::SetAttr { ino, new: *new }
+            }
+            _ => return Ok(()),
+        };
+        st.push(lsn, uptime, change);
         Ok(())
     }
 
-    /// After a power cut an object may be longer than its sealed version: what follows was never synced.
-    fn cut_unsealed_tails(&self) -> Result<()> {
-        for (object, size) in &self.lengths {
+    /// After a power cut an object may be longer than its sealed version, or have attributes that were never synced.
+    fn restore_sealed(&self) -> Result<()> {
+        for (object, (size, attrs)) in &self.sealed_as {
             let fd = match self.tiers.open_object(&self.cx, *object) {
                 Err(e) if e.errno() == Errno::ENOENT => continue,
                 other => other?,
             };
             if fd.stat().at("stat", "object")?.size > *size {
                 fd.set_len(*size).at("cut", "object")?;
+            }
+            for (key, _) in own_xattrs(&*fd)? {
+                if !attrs.xattrs.iter().any(|(kept, _)| *kept == key) {
+                    fd.remove_xattr(&key).at("set attribute of", "object")?;
+                }
+            }
+            set_attrs(&*fd, attrs).at("set attributes of", "object")?;
+        }
+        Ok(())
+    }
+
+    /// Gives objects the logged changes of attributes again. Times only where no later write can have moved them on.
+    fn reapply_attrs(&self) -> Result<()> {
+        for (ino, records) in &self.later_attrs {
+            let Some(fd) = self.object_fd(*ino)? else { continue };
+            let dirty = self.tiers.state.lock().uncommitted.contains_key(ino);
+            for record in records {
+                match record {
+                    Record::SetAttr { new, .. } => {
+                        let (atime, mtime) = if dirty { (None, None) } else { (new.atime, new.mtime) };
+                        fd.set_attr(&NewAttr { atime, mtime, ..*new })
+                    }
+                    Record::SetXattr { key, value: Some(value), .. } => fd.set_xattr(key, value),
+                    Record::SetXattr { key, .. } => fd.remove_xattr(key),
+                    _ => Ok(()),
+                }
+                .at("set attributes of", "object")?;
             }
         }
         Ok(())

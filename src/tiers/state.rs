@@ -67,6 +67,8 @@ pub(crate) struct State {
     /// Not yet applied, by LSN.
     pub(crate) events: VecDeque<Event>,
     pub(crate) applied: Lsn,
+    /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
+    pub(crate) early: HashMap<Ino, Lsn>,
     /// The newest `bind` record of each file with bytes that no event has; re-logged before `applied` passes it.
     pub(crate) bound: BTreeMap<Lsn, (Ino, ObjectId)>,
     pub(crate) bound_at: HashMap<Ino, Lsn>,
@@ -88,6 +90,7 @@ impl State {
             view,
             events: VecDeque::new(),
             applied: 0,
+            early: HashMap::new(),
             bound: BTreeMap::new(),
             bound_at: HashMap::new(),
             uncommitted: HashMap::new(),
@@ -145,6 +148,7 @@ impl State {
             }
         }
         self.applied = self.applied.max(upto);
+        self.early.retain(|_, lsn| *lsn > upto);
     }
 
     pub(crate) fn refer(&mut self, object: ObjectId) {

@@ -7,7 +7,7 @@
 //!
 //! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,8 +69,8 @@ pub(crate) struct Node {
     /// Device and inode number on the slow tier; `None`: not there.
     pub(crate) slow_id: Option<(u64, u64)>,
     pub(crate) meta: Meta,
-    /// Uptime at which `meta` was last read from the slow tier.
-    pub(crate) seen: Duration,
+    /// Uptime at which `meta` was last read from the slow tier; `None`: to be read again.
+    pub(crate) seen: Option<Duration>,
     /// `meta` holds a change that became event `meta_lsn`.
     pub(crate) meta_lsn: Lsn,
     /// Changed through this mount: its times are the view's, not the slow tier's.
@@ -104,7 +104,7 @@ pub(crate) struct Slot {
     /// Pending events that touch this name.
     pub(crate) pins: u32,
     /// Uptime at which the slow tier was last asked.
-    pub(crate) seen: Duration,
+    pub(crate) seen: Option<Duration>,
     /// The directory's generation at the last change of the view.
     pub(crate) changed: u64,
 }
@@ -136,6 +136,8 @@ pub(crate) struct View {
     pub(crate) by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
     pub(crate) waiting: HashMap<u64, Waiting>,
+    /// The numbers of waiting objects.
+    kept: HashSet<Ino>,
     /// Numbers promised by a listing for slow inodes whose own number is taken.
     promised: HashMap<u64, Ino>,
     next: Ino,
@@ -150,6 +152,7 @@ impl View {
             nodes: HashMap::new(),
             by_slow: HashMap::new(),
             waiting: HashMap::new(),
+            kept: HashSet::new(),
             promised: HashMap::new(),
             next: FIRST_OWN,
             root_dev: root.dev,
@@ -159,7 +162,7 @@ impl View {
         node.refs = 1;
         node.slow_id = Some((root.dev, root.ino));
         node.twin = Some(Proof::of(root));
-        node.seen = now;
+        node.seen = Some(now);
         view.nodes.insert(ROOT, node);
         view.by_slow.insert((root.dev, root.ino), ROOT);
         view
@@ -201,7 +204,7 @@ impl View {
         }
         let ours = slot.view.and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours);
         let limit = if ours { ages.ours } else { ages.slow };
-        (now.saturating_sub(slot.seen) < limit).then_some(slot.view)
+        fresh(slot.seen, now, limit).then_some(slot.view)
     }
 
     /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
@@ -215,7 +218,7 @@ impl View {
     ) -> Option<Ino> {
         let found = stat.map(|stat| self.node_for(stat, now, applied));
         let slot = self.slot_mut(dir, name);
-        slot.seen = now;
+        slot.seen = Some(now);
         if slot.view != found || slot.slow != found {
             self.set_slow(dir, name, found);
             self.set_view(dir, name, found);
@@ -238,7 +241,7 @@ impl View {
         let mut node = new_node(stat.kind, Meta::of(stat));
         node.slow_id = Some(id);
         node.twin = Some(Proof::of(stat));
-        node.seen = now;
+        node.seen = Some(now);
         if stat.kind == Kind::File {
             node.file = Some(Arc::new(FileState::on_slow(ino)));
         }
@@ -259,7 +262,7 @@ impl View {
             {
                 return waiting.ino;
             }
-            if stat.ino > ROOT && stat.ino < FIRST_OWN && !self.nodes.contains_key(&stat.ino) {
+            if self.is_free(stat.ino) {
                 return stat.ino;
             }
             if let Some(ino) = self.promised.remove(&stat.ino) {
@@ -267,6 +270,21 @@ impl View {
             }
         }
         self.new_ino()
+    }
+
+    /// Whether a slow inode may show its own number: nobody has it, or will have it back from before the restart.
+    fn is_free(&self, ino: Ino) -> bool {
+        ino > ROOT && ino < FIRST_OWN && !self.nodes.contains_key(&ino) && !self.kept.contains(&ino)
+    }
+
+    /// A clean object found at start-up, to be met by its file.
+    pub(crate) fn wait(&mut self, waiting: Waiting) {
+        self.kept.insert(waiting.ino);
+        // The slow tier gives inode numbers again: of two objects with the same, the later proof is the true one.
+        let older = |other: &Waiting| other.proof.ctime > waiting.proof.ctime;
+        if !self.waiting.get(&waiting.proof.ino).is_some_and(older) {
+            self.waiting.insert(waiting.proof.ino, waiting);
+        }
     }
 
     /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
@@ -277,7 +295,7 @@ impl View {
         if let Some(waiting) = self.waiting.get(&slow_ino) {
             return waiting.ino;
         }
-        if slow_ino > ROOT && slow_ino < FIRST_OWN && !self.nodes.contains_key(&slow_ino) {
+        if self.is_free(slow_ino) {
             return slow_ino;
         }
         if let Some(&ino) = self.promised.get(&slow_ino) {
@@ -292,7 +310,7 @@ impl View {
     pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, now: Duration, applied: Lsn) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let unchanged = node.twin == Some(Proof::of(stat));
-        node.seen = now;
+        node.seen = Some(now);
         if node.meta_lsn > applied {
             return;
         }
@@ -471,14 +489,14 @@ impl View {
             if dir.listers > 0 {
                 continue;
             }
-            let busy = dir.slots.values().any(|slot| slot.pending() || now.saturating_sub(slot.seen) < ages.ours);
+            let busy = dir.slots.values().any(|slot| slot.pending() || fresh(slot.seen, now, ages.ours));
             if dir.known && on_slow && !busy {
                 dir.known = false;
                 dir.generation += 1;
             }
             if !dir.known {
                 dir.slots.retain(|_, slot| {
-                    slot.pending() || slot.view.is_some() || now.saturating_sub(slot.seen) < ages.slow
+                    slot.pending() || slot.view.is_some() || fresh(slot.seen, now, ages.slow)
                 });
             }
             idle.extend(dir.slots.values().filter_map(|slot| slot.view));
@@ -507,6 +525,11 @@ impl View {
     }
 }
 
+/// Whether an answer of that age still holds.
+pub(crate) fn fresh(seen: Option<Duration>, now: Duration, limit: Duration) -> bool {
+    seen.is_some_and(|seen| now.saturating_sub(seen) < limit)
+}
+
 fn join(mut dir: Vec<u8>, name: &Name) -> Option<Vec<u8>> {
     if !dir.is_empty() {
         dir.push(b'/');
@@ -524,7 +547,7 @@ fn new_node(kind: Kind, meta: Meta) -> Node {
         slow: Vec::new(),
         slow_id: None,
         meta,
-        seen: Duration::ZERO,
+        seen: None,
         meta_lsn: 0,
         ours: false,
         twin: None,

@@ -550,7 +550,7 @@ impl Case {
     }
 
     fn background(&mut self, step: Step) -> Check {
-        if step == Step::Tick {
+        if matches!(step, Step::Tick | Step::Publish) {
             self.model.late(self.options.live_after);
         }
         let batches = self.engine().status().batches;
@@ -634,7 +634,7 @@ impl Case {
             let mut wait = None;
             let mut idle = true;
             for step in [Step::Seal, Step::Drain, Step::Publish, Step::Evict, Step::Tick] {
-                if step == Step::Tick {
+                if matches!(step, Step::Tick | Step::Publish) {
                     self.model.late(self.options.live_after);
                 }
                 let batches = self.engine().status().batches;

@@ -212,14 +212,15 @@ impl Model {
         self.dirty.entry(id).or_insert(self.now);
     }
 
-    /// A crash closed everything. Files that never became events may have done so meanwhile, or may do so now.
+    /// A crash closed everything. Files that never became events may have done so meanwhile, or may do so now; so may files
+    /// with a version that the slow tier has not shown yet.
     pub fn crashed(&mut self) {
         self.open = [None; SLOTS];
         let dirty: Vec<Id> = self.dirty.keys().copied().collect();
         for id in dirty {
             if self.view.names(id).is_empty() {
                 self.dirty.remove(&id);
-            } else if !self.order.has(id) {
+            } else if !self.order.has(id) || self.order.owes(id) {
                 self.maybe_commit(id);
             }
         }
