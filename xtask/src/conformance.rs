@@ -28,7 +28,7 @@ struct Score {
 
 pub(crate) fn pjdfstest(cx: &Context) -> Result<Tally> {
     let scratch = Scratch::new(cx, "pjdfstest")?;
-    let inside = scratch.point().join("pjdfstest");
+    let inside = scratch.point().join("t");
     // Two cases need a second file system.
     let second = PathBuf::from(format!("/dev/shm/pjdfstest-{}", std::process::id()));
     fs::create_dir(&inside)?;

@@ -34,7 +34,7 @@ usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stage
 #[derive(Clone, Debug)]
 struct Context {
     root: PathBuf,
-    /// Cargo's target directory; the tools, the Python environment and the scratch mounts live in it.
+    /// Cargo's target directory; the tools, the Python environment and the logs live in it.
     target: PathBuf,
     all: bool,
 }
@@ -227,7 +227,7 @@ fn choose(names: &[&str], all: bool) -> Result<Vec<&'static Stage>> {
 /// Runs the stages in order, whatever fails, and ends with the summary, whose last line is the count.
 fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
     let needs: Vec<Need> = stages.iter().flat_map(|stage| stage.needs).copied().collect();
-    scratch::sweep(cx)?;
+    scratch::sweep()?;
     let mut setup = Setup::start(cx, &needs)?;
     let mut summary = Vec::new();
     for stage in stages {

@@ -1,6 +1,8 @@
 //! A mount to test: two fresh ext4 tiers on loop devices and the program serving them, gone again whatever happens.
 //!
-//! ext4 on a loop device, because then the scores do not depend on the file system of the machine.
+//! ext4 on a loop device, because then the scores do not depend on the file system of the machine. The images are beside
+//! Cargo's output, where there is room; the mounts are in the directory for temporary files, whose path is short: a socket's
+//! path has 108 bytes, and pjdfstest makes sockets.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,8 @@ use crate::{Context, setup};
 const TIER_BYTES: u64 = 4 << 30;
 /// Descriptors the daemon may have: fewer than the files it will know.
 const DESCRIPTORS: u64 = 20_000;
+/// Scratch directories are named after the process that made them.
+const PREFIX: &str = "dlio-xtask-";
 /// For the daemon to start or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -33,7 +37,7 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Makes the tiers and mounts them.
     pub(crate) fn new(cx: &Context, stage: &str) -> Result<Self> {
-        let dir = scratch_dir(cx).join(format!("{stage}-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
         let log = log_path(cx, stage);
         File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         // From here on dropping it cleans up, also when a step below fails.
@@ -41,8 +45,9 @@ impl Scratch {
         for dir in [scratch.fast(), scratch.slow(), scratch.point()] {
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
-        scratch.make_tier(&scratch.fast())?;
-        scratch.make_tier(&scratch.slow())?;
+        for tier in [scratch.fast(), scratch.slow()] {
+            make_tier(&tier, &setup::work_dir(cx).join(format!("tier-{}.img", std::process::id())))?;
+        }
         scratch.mount()?;
         Ok(scratch)
     }
@@ -57,14 +62,6 @@ impl Scratch {
 
     pub(crate) fn point(&self) -> PathBuf {
         self.dir.join("mnt")
-    }
-
-    fn make_tier(&self, tier: &Path) -> Result<()> {
-        let image = tier.with_extension("img");
-        let file = File::create(&image).with_context(|| format!("cannot create {}", image.display()))?;
-        file.set_len(TIER_BYTES).with_context(|| format!("cannot size {}", image.display()))?;
-        run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image))?;
-        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(tier))
     }
 
     /// Starts the daemon and returns once the mount answers. Also replaces a dead mount.
@@ -144,8 +141,14 @@ fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-fn scratch_dir(cx: &Context) -> PathBuf {
-    setup::work_dir(cx).join("scratch")
+/// Mounts a new file system at `tier`. Its image has no name any more when this returns: it goes with the mount.
+fn make_tier(tier: &Path, image: &Path) -> Result<()> {
+    let file = File::create(image).with_context(|| format!("cannot create {}", image.display()))?;
+    let made = file.set_len(TIER_BYTES).with_context(|| format!("cannot size {}", image.display()));
+    let made = made.and_then(|()| run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image)));
+    let mounted = made.and_then(|()| run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(tier)));
+    fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
+    mounted
 }
 
 /// Where the daemon of a stage says what it has to say.
@@ -154,11 +157,10 @@ pub(crate) fn log_path(cx: &Context, stage: &str) -> PathBuf {
 }
 
 /// Takes away what a run that was itself killed has left behind.
-pub(crate) fn sweep(cx: &Context) -> Result<()> {
-    let Ok(entries) = fs::read_dir(scratch_dir(cx)) else { return Ok(()) };
-    for entry in entries {
+pub(crate) fn sweep() -> Result<()> {
+    for entry in fs::read_dir(std::env::temp_dir())? {
         let dir = entry?.path();
-        let owner = dir.file_name().and_then(|name| name.to_str()?.rsplit_once('-')?.1.parse::<u32>().ok());
+        let owner = dir.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             println!("cleaning up after an interrupted run: {}", dir.display());
             clean(&dir)?;
@@ -167,8 +169,8 @@ pub(crate) fn sweep(cx: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts all below `dir`, the latest mount first, and removes images and directories. Never recursive: should
-/// something still be mounted, its files are not ours to delete.
+/// Unmounts all below `dir`, the latest mount first, and removes the empty directories. Should something still be
+/// mounted, its files are not ours to delete.
 fn clean(dir: &Path) -> Result<()> {
     let dir = dir.canonicalize()?;
     let mountinfo = fs::read("/proc/self/mountinfo")?;
@@ -178,8 +180,7 @@ fn clean(dir: &Path) -> Result<()> {
     }
     for entry in fs::read_dir(&dir)? {
         let path = entry?.path();
-        let removed = if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
-        removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        fs::remove_dir(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     fs::remove_dir(&dir).with_context(|| format!("cannot remove {}", dir.display()))
 }

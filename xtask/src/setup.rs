@@ -96,7 +96,7 @@ fn install(cx: &Context, need: Need) -> Result<()> {
     }
 }
 
-/// Logs and scratch mounts.
+/// Logs, and what the clients note.
 pub(crate) fn work_dir(cx: &Context) -> PathBuf {
     cx.target.join("xtask")
 }
