@@ -1,1 +1,312 @@
-fn main() {}
+//! `cargo xtask`: sets up what the tests need on this machine and runs them, stage by stage.
+//!
+//! A stage is one row of [`STAGES`]; what it does stands in `cargo.rs`, `conformance.rs` and `clients.rs`. How the
+//! machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`, how a program is run `run.rs`.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
+
+mod cargo;
+mod clients;
+mod conformance;
+mod run;
+mod scratch;
+mod setup;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use setup::{Need, Setup};
+
+const USAGE: &str = "\
+usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stages, or the named ones
+       cargo xtask check                     format, lints, documentation and unit tests: what needs no mount
+       cargo xtask setup                     only install what the tests need
+
+  --all   more seeds and more cases, and the stages that are marked (all) below
+";
+
+/// Where things are, and how much is asked for.
+#[derive(Clone, Debug)]
+struct Context {
+    root: PathBuf,
+    /// Cargo's target directory; the tools, the Python environment and the logs live in it.
+    target: PathBuf,
+    all: bool,
+}
+
+/// What a stage counted. A stage that stops with an error counts as one more failure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    /// What else the summary should say.
+    note: String,
+}
+
+impl Tally {
+    fn one() -> Self {
+        Tally { passed: 1, ..Tally::default() }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// `check` and `test`.
+    Check,
+    Test,
+    /// `test --all`, or by name.
+    All,
+}
+
+struct Stage {
+    name: &'static str,
+    about: &'static str,
+    when: When,
+    needs: &'static [Need],
+    /// After this long the stage is stuck: its programs are killed and it has failed.
+    minutes: u64,
+    run: fn(&Context) -> Result<Tally>,
+}
+
+const STAGES: &[Stage] = &[
+    Stage { name: "fmt", about: "formatting", when: When::Check, needs: &[], minutes: 5, run: cargo::fmt },
+    Stage { name: "clippy", about: "lints", when: When::Check, needs: &[], minutes: 15, run: cargo::clippy },
+    Stage { name: "doc", about: "documentation", when: When::Check, needs: &[], minutes: 15, run: cargo::doc },
+    Stage {
+        name: "unit",
+        about: "unit, model, architecture and integration tests",
+        when: When::Check,
+        needs: &[],
+        minutes: 20,
+        run: cargo::test,
+    },
+    Stage {
+        name: "deny",
+        about: "licences of all dependencies",
+        when: When::All,
+        needs: &[],
+        minutes: 5,
+        run: cargo::deny,
+    },
+    Stage {
+        name: "pjdfstest",
+        about: "398 POSIX cases on a real mount",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Pjdfstest],
+        minutes: 5,
+        run: conformance::pjdfstest,
+    },
+    Stage {
+        name: "fsx",
+        about: "random reads, writes and mappings of one file, idle and while it is drained",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Fsx],
+        minutes: 20,
+        run: conformance::fsx,
+    },
+    Stage {
+        name: "files",
+        about: "50,000 files with 20,000 descriptors",
+        when: When::Test,
+        needs: &[Need::Mount],
+        minutes: 15,
+        run: conformance::many_files,
+    },
+    Stage {
+        name: "kill",
+        about: "30 SIGKILLs of the daemon under load",
+        when: When::Test,
+        needs: &[Need::Mount],
+        minutes: 15,
+        run: cargo::kill,
+    },
+    Stage {
+        name: "keras",
+        about: "Keras ModelCheckpoint",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Python],
+        minutes: 10,
+        run: clients::keras,
+    },
+    Stage {
+        name: "tensorflow",
+        about: "TensorFlow CheckpointManager",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Python],
+        minutes: 10,
+        run: clients::tensorflow,
+    },
+    Stage {
+        name: "git",
+        about: "git init, commit, clone, gc, fsck",
+        when: When::Test,
+        needs: &[Need::Mount],
+        minutes: 10,
+        run: clients::git,
+    },
+    Stage {
+        name: "sqlite",
+        about: "SQLite in three journal modes",
+        when: When::Test,
+        needs: &[Need::Mount],
+        minutes: 10,
+        run: clients::sqlite,
+    },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match command(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs one command line; `Ok(false)` when tests failed.
+fn command(args: &[String]) -> Result<bool> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?.to_owned();
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    let mut cx = Context { root, target, all: false };
+    match args.split_first().map(|(verb, rest)| (verb.as_str(), rest)) {
+        Some(("test", rest)) => {
+            cx.all = rest.iter().any(|arg| arg == "--all");
+            let names: Vec<&str> = rest.iter().map(String::as_str).filter(|arg| *arg != "--all").collect();
+            run_stages(&cx, &choose(&names, cx.all)?)
+        }
+        Some(("check", [])) => run_stages(&cx, &with(When::Check)),
+        Some(("setup", [])) => {
+            let needs = [Need::Mount, Need::Pjdfstest, Need::Fsx, Need::Python];
+            let mut setup = Setup::start(&cx, &needs)?;
+            needs.into_iter().try_for_each(|need| setup.wait(need))?;
+            Ok(true)
+        }
+        None | Some(("help" | "--help" | "-h", _)) => {
+            print!("{}", usage());
+            Ok(true)
+        }
+        Some((verb, _)) => bail!("unknown command or argument after `{verb}`\n\n{}", usage()),
+    }
+}
+
+fn usage() -> String {
+    let mut text = format!("{USAGE}\nstages:\n");
+    for stage in STAGES {
+        let mark = if stage.when == When::All { " (all)" } else { "" };
+        text.push_str(&format!("  {:<11} {}{mark}\n", stage.name, stage.about));
+    }
+    text
+}
+
+fn with(when: When) -> Vec<&'static Stage> {
+    STAGES.iter().filter(|stage| stage.when == when).collect()
+}
+
+/// The named stages in the order of the table; without names all that `all` includes.
+fn choose(names: &[&str], all: bool) -> Result<Vec<&'static Stage>> {
+    for name in names {
+        if !STAGES.iter().any(|stage| stage.name == *name) {
+            bail!("no stage is named `{name}`\n\n{}", usage());
+        }
+    }
+    let wanted = |stage: &&Stage| match names {
+        [] => all || stage.when != When::All,
+        names => names.contains(&stage.name),
+    };
+    Ok(STAGES.iter().filter(wanted).collect())
+}
+
+/// Runs the stages in order, whatever fails, and ends with the summary, whose last line is the count.
+fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
+    let needs: Vec<Need> = stages.iter().flat_map(|stage| stage.needs).copied().collect();
+    scratch::sweep()?;
+    let mut setup = Setup::start(cx, &needs)?;
+    let mut summary = Vec::new();
+    for stage in stages {
+        println!("\n==== {}: {}", stage.name, stage.about);
+        let began = Instant::now();
+        let ready = stage.needs.iter().try_for_each(|need| setup.wait(*need));
+        let tally = ready.and_then(|()| run_stage(cx, stage)).unwrap_or_else(|error| {
+            eprintln!("error: {error:#}");
+            run::print_tail(&scratch::log_path(cx, stage.name));
+            Tally { failed: 1, note: "stopped".to_owned(), ..Tally::default() }
+        });
+        let row = row(stage.name, &tally, began.elapsed());
+        println!("---- {row}");
+        summary.push((row, tally));
+    }
+    println!("\n==== summary");
+    for (row, _) in &summary {
+        println!("{row}");
+    }
+    let passed: u64 = summary.iter().map(|(_, tally)| tally.passed).sum();
+    let failed: u64 = summary.iter().map(|(_, tally)| tally.failed).sum();
+    println!("{passed} passed, {failed} failed");
+    Ok(failed == 0)
+}
+
+fn row(name: &str, tally: &Tally, took: Duration) -> String {
+    let result = if tally.failed == 0 { "ok" } else { "FAILED" };
+    let row = format!(
+        "{name:<11} {result:<7} {:>5} passed {:>3} failed {:>6.1} s  {}",
+        tally.passed,
+        tally.failed,
+        took.as_secs_f64(),
+        tally.note
+    );
+    row.trim_end().to_owned()
+}
+
+/// Runs one stage on a thread of its own, so that a mount that hangs cannot hang the run: killing the daemon makes
+/// every call on its mount fail, and the stage ends by itself.
+fn run_stage(cx: &Context, stage: &'static Stage) -> Result<Tally> {
+    let (sender, receiver) = mpsc::channel();
+    let for_stage = cx.clone();
+    let worker = thread::Builder::new().name(stage.name.to_owned()).spawn(move || {
+        let result = (stage.run)(&for_stage);
+        // The receiver has gone when the stage overran its time; nobody is interested any more.
+        drop(sender.send(result));
+    })?;
+    match receiver.recv_timeout(Duration::from_secs(stage.minutes * 60)) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Disconnected) => {
+            drop(worker.join());
+            bail!("the stage panicked")
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            run::kill_all();
+            // Time for the stage to unmount; if it is stuck all the same, the next run sweeps.
+            drop(receiver.recv_timeout(Duration::from_secs(30)));
+            bail!("not finished after {} minutes: killed", stage.minutes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn stages_are_chosen_by_name_in_table_order() {
+        let names: Vec<_> = choose(&["kill", "fmt"], false).unwrap().iter().map(|stage| stage.name).collect();
+        assert_eq!(names, ["fmt", "kill"]);
+        assert!(choose(&["kil"], false).is_err_and(|error| error.to_string().contains("`kil`")));
+    }
+
+    #[test]
+    fn long_stages_run_only_when_asked_for() {
+        let has_deny = |names: &[&str], all| choose(names, all).unwrap().iter().any(|stage| stage.name == "deny");
+        assert!(!has_deny(&[], false));
+        assert!(has_deny(&[], true));
+        assert!(has_deny(&["deny"], false));
+    }
+}

@@ -1,0 +1,214 @@
+//! The floors of the house: imports point down only, and what is pure does no I/O and reads no clock.
+//!
+//! A face and the folder beside it are one room: inside, files may use each other, and the purity of the ones that
+//! compute is checked by what they name.
+//!
+//! Reads the sources. A module that is not in [`FLOORS`] fails the test until somebody has decided where it belongs.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// A module, with all below it that is not listed itself, and its floor. A listed module below a face is plain enough to
+/// be used from further down than the face.
+const FLOORS: &[(&str, u8)] = &[
+    ("main", 5),
+    ("cli", 5),
+    ("mount", 4),
+    ("fs", 4),
+    ("tiers", 3),
+    ("stats", 2),
+    ("tiers::disk", 1),
+    ("stats::counters", 1),
+    ("stats::render", 1),
+    ("config", 0),
+    ("path", 0),
+    ("error", 0),
+];
+
+/// Files that compute and nothing else: their properties are tested without a disk, and time is an argument.
+const PURE: &[&str] = &[
+    "src/tiers/record.rs",
+    "src/tiers/plan.rs",
+    "src/tiers/acl.rs",
+    "src/tiers/view.rs",
+    "src/tiers/state.rs",
+    "src/stats/counters.rs",
+    "src/stats/render.rs",
+    "src/config.rs",
+    "src/path.rs",
+];
+
+/// What a pure file must not name, except what [`ALLOWED`] says.
+const FORBIDDEN: &[&str] = &[
+    "std::fs",
+    "std::os",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "nix::",
+    "tokio",
+    "dyn Dir",
+    "dyn File",
+    "dyn Clock",
+    "Instant::now",
+    "SystemTime::now",
+];
+/// Error numbers, and names as bytes: plain data, although they come from the system's crates.
+const ALLOWED: &[&str] = &["nix::errno", "std::os::unix::ffi"];
+
+#[test]
+fn imports_point_down() {
+    let sources = sources();
+    let mut upward = Vec::new();
+    for (module, source) in &sources {
+        // The crate's root only lists its modules.
+        if module == "lib" {
+            continue;
+        }
+        for path in imports(module, source) {
+            let target = longest_module(&path, &sources);
+            if target.as_deref().is_some_and(|target| face(target) != face(module) && floor(target) > floor(module)) {
+                upward.push(format!("{module} (floor {}) uses {}", floor(module), path.join("::")));
+            }
+        }
+    }
+    assert!(upward.is_empty(), "imports that point up:\n{}", upward.join("\n"));
+}
+
+#[test]
+fn pure_files_do_no_io_and_read_no_clock() {
+    for file in PURE {
+        let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap_or_else(|error| {
+            panic!("{file}: {error}; a pure file that was moved or removed must be so in PURE as well")
+        });
+        assert_eq!(impurities(&code(&source)), [""; 0], "{file} is listed as pure");
+    }
+}
+
+/// Every source file: its module's path and its text without comments and tests.
+fn sources() -> BTreeMap<String, String> {
+    let mut sources = BTreeMap::new();
+    read_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut sources);
+    assert!(sources.contains_key("tiers"), "found no sources");
+    sources
+}
+
+fn read_below(dir: &Path, prefix: &str, sources: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let module = format!("{prefix}{}", path.file_stem().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            read_below(&path, &format!("{module}::"), sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.insert(module, code(&fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+fn face(module: &str) -> &str {
+    module.split("::").next().unwrap_or(module)
+}
+
+fn floor(module: &str) -> u8 {
+    let covers = |top: &str| module == top || module.strip_prefix(top).is_some_and(|rest| rest.starts_with("::"));
+    let listed = FLOORS.iter().filter(|(top, _)| covers(top)).max_by_key(|(top, _)| top.len());
+    listed.unwrap_or_else(|| panic!("module {module} has no floor: give it one in FLOORS")).1
+}
+
+/// The source without comments, and without the unit tests, which are at its end.
+fn code(source: &str) -> String {
+    let lines = source.lines().take_while(|line| *line != "#[cfg(test)]");
+    lines.map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect::<Vec<_>>().join("\n")
+}
+
+/// Every path that begins with `crate::` or `super::`, in the whole text, as segments below the crate's root.
+fn imports(module: &str, source: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let here: Vec<String> = module.split("::").map(str::to_owned).collect();
+    for (at, _) in source.match_indices("crate::") {
+        follow(&source[at + "crate::".len()..], &mut Vec::new(), &mut found);
+    }
+    for (at, _) in source.match_indices("super::").filter(|(at, _)| !source[..*at].ends_with("super::")) {
+        let path = source[at..].trim_start_matches("super::");
+        let up = (source.len() - at - path.len()) / "super::".len();
+        follow(path, &mut here[..here.len().saturating_sub(up)].to_vec(), &mut found);
+    }
+    found
+}
+
+/// Reads one import tree, `a::{b, c::d}`, and adds its leaves; returns what follows it.
+fn follow<'a>(mut rest: &'a str, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> &'a str {
+    let depth = path.len();
+    loop {
+        rest = rest.trim_start();
+        if let Some(group) = rest.strip_prefix('{') {
+            rest = group;
+            while !rest.trim_start().starts_with('}') && !rest.trim_start().is_empty() {
+                rest = follow(rest, path, found).trim_start().trim_start_matches(',');
+            }
+            rest = rest.trim_start().trim_start_matches('}');
+            break;
+        }
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        path.push(rest[..end].to_owned());
+        rest = &rest[end..];
+        match rest.strip_prefix("::") {
+            Some(more) => rest = more,
+            None => {
+                found.push(path.clone());
+                // A glob, a renaming: up to the end of this leaf.
+                rest = &rest[rest.find([',', '}', ';', '\n']).unwrap_or(rest.len())..];
+                break;
+            }
+        }
+    }
+    path.truncate(depth);
+    rest
+}
+
+/// The module that a path leads into; `None` for an item of the crate's root.
+fn longest_module(path: &[String], sources: &BTreeMap<String, String>) -> Option<String> {
+    (1..=path.len()).rev().map(|len| path[..len].join("::")).find(|module| sources.contains_key(module))
+}
+
+fn impurities(code: &str) -> Vec<&'static str> {
+    let without_allowed = ALLOWED.iter().fold(code.to_owned(), |code, allowed| code.replace(allowed, ""));
+    FORBIDDEN.iter().filter(|word| without_allowed.contains(**word)).copied().collect()
+}
+
+#[test]
+fn import_trees_are_read_to_their_leaves() {
+    let read = |module, source| imports(module, source).into_iter().map(|path| path.join("::")).collect::<Vec<_>>();
+    assert_eq!(read("cli", "use crate::error::Error;"), ["error::Error"]);
+    assert_eq!(
+        read(
+            "cli",
+            "use crate::{\n    error::{Errno, Error},\n    tiers::disk::{self, Kind as K},\n    fs::*,\n};\nuse x::y;"
+        ),
+        ["error::Errno", "error::Error", "tiers::disk::self", "tiers::disk::Kind", "fs::"]
+    );
+    assert_eq!(
+        read("tiers::plan", "use super::disk::Time; fn f() { super::super::fs::g(); crate::cli::h() }"),
+        ["cli::h", "tiers::disk::Time", "fs::g"]
+    );
+}
+
+#[test]
+fn upward_and_impure_sources_are_found() {
+    let sources =
+        BTreeMap::from([("tiers", ""), ("fs", ""), ("tiers::disk", "")].map(|(a, b)| (a.to_owned(), b.to_owned())));
+    let segments = |path: &str| path.split("::").map(str::to_owned).collect::<Vec<_>>();
+    let target = |path| longest_module(&segments(path), &sources).unwrap();
+    assert!(floor(&target("fs::Handle")) > floor("tiers::log"));
+    assert!(floor(&target("tiers::Attr")) > floor("stats"));
+    assert!(floor(&target("tiers::disk::Kind")) < floor("stats"));
+    assert_eq!(
+        impurities("use std::fs::File; use nix::errno::Errno; let t = Instant::now();"),
+        ["std::fs", "Instant::now"]
+    );
+    assert_eq!(impurities("use nix::errno::Errno; use std::os::unix::ffi::OsStrExt;"), [""; 0]);
+    assert_eq!(code("use a; // std::fs\n/// crate::fs\n#[cfg(test)]\nuse std::fs;").trim(), "use a;");
+}

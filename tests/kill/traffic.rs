@@ -1,0 +1,316 @@
+//! What the workers do: the habits of training frameworks, one system call after the other, each noted in the ledger.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::ledger::{Ledger, Op};
+use crate::record::record;
+use crate::tree::set_tag;
+
+/// At most one WRITE request each.
+const CHUNK: usize = 64 << 10;
+/// Older checkpoints and directories are removed.
+const KEEP: usize = 2;
+
+/// Which habits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Habits {
+    /// Every version is written to a new or truncated file: each keeps its bytes until it is published, so the slow tier
+    /// must be at an exact prefix of the order.
+    NewFiles,
+    /// Appends and rewrites in place as well: a version may be gone before it was published, and what follows up to the
+    /// newer one is published together.
+    InPlace,
+}
+
+/// The daemon has gone, or the budget is used up: the worker stops where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stopped;
+
+type Done = Result<(), Stopped>;
+
+#[derive(Debug)]
+pub(crate) struct Worker<'a> {
+    pub(crate) dir: PathBuf,
+    pub(crate) ledger: Ledger,
+    habits: Habits,
+    random: SmallRng,
+    generation: u64,
+    /// Ticks before and after each call, one clock for all workers.
+    clock: &'a AtomicU64,
+    /// Calls that may still be made.
+    pub(crate) budget: u64,
+}
+
+impl<'a> Worker<'a> {
+    /// `dir` exists and is this worker's alone.
+    pub(crate) fn new(dir: PathBuf, habits: Habits, seed: u64, clock: &'a AtomicU64) -> Self {
+        let random = SmallRng::seed_from_u64(seed);
+        Worker { dir, ledger: Ledger::default(), habits, random, generation: 0, clock, budget: u64::MAX }
+    }
+
+    /// Works until the daemon is killed or the budget is used up.
+    pub(crate) fn work(&mut self) {
+        let mut done = self.tidy();
+        while done.is_ok() {
+            done = self.act();
+        }
+    }
+
+    /// One call: noted before, acknowledged after.
+    fn call<T>(&mut self, op: Op, call: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, Stopped> {
+        if self.budget == 0 {
+            return Err(Stopped);
+        }
+        self.budget -= 1;
+        let what = format!("{op:?}");
+        self.ledger.begin(op, self.clock.fetch_add(1, Ordering::SeqCst));
+        match call(&self.dir) {
+            Ok(value) => {
+                self.ledger.acknowledge(self.clock.fetch_add(1, Ordering::SeqCst));
+                Ok(value)
+            }
+            Err(error) if is_dead(&error) => Err(Stopped),
+            Err(error) => panic!("{}: {what:.200}: {error}", self.dir.display()),
+        }
+    }
+
+    /// As a restarted job: what was cut off is removed or written anew.
+    fn tidy(&mut self) -> Done {
+        for path in self.ledger.unfinished() {
+            match self.random.random_bool(0.5) {
+                true => self.unlink(&path)?,
+                false => self.overwrite(&path, generation_of(&path))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self) -> Done {
+        let habits = if self.habits == Habits::InPlace { 9 } else { 7 };
+        match self.random.random_range(0..habits) {
+            0 => self.checkpoint(),
+            1 => self.overwrite(Path::new("model.keras"), None),
+            2 => self.rename_while_open(),
+            3 => self.commit_directory(),
+            4 => self.relink(),
+            5 => self.link_best(),
+            6 => self.change_attributes(),
+            7 => self.append(),
+            _ => self.rewrite_in_place(),
+        }
+    }
+
+    /// A data file, then the manifest that names it, then the removal of what no manifest needs: TensorFlow's manager.
+    fn checkpoint(&mut self) -> Done {
+        let generation = self.next_generation();
+        let data = PathBuf::from(format!("ckpt-{generation:08}"));
+        let bytes = self.some_record(generation);
+        self.write_new(&data, &bytes)?;
+        let manifest = PathBuf::from("manifest.tmp");
+        if self.ledger.has(&manifest) {
+            self.unlink(&manifest)?;
+        }
+        self.write_new(&manifest, &record(generation, 0, 40))?;
+        self.rename(&manifest, Path::new("manifest"))?;
+        let mut old = self.ledger.names("ckpt-");
+        old.truncate(old.len().saturating_sub(KEEP));
+        old.iter().try_for_each(|path| self.unlink(path))
+    }
+
+    /// The same name each time, truncated: Keras, torch.save.
+    fn overwrite(&mut self, path: &Path, generation: Option<u64>) -> Done {
+        let generation = generation.unwrap_or_else(|| self.next_generation());
+        let bytes = self.some_record(generation);
+        if !self.ledger.has(path) {
+            return self.write_new(path, &bytes);
+        }
+        let open = |dir: &Path| OpenOptions::new().write(true).truncate(true).open(dir.join(path));
+        let file = self.call(Op::Truncate(path.to_owned()), open)?;
+        self.write_and_close(file, path, 0, &bytes)
+    }
+
+    /// Renamed before it is closed: safetensors.
+    fn rename_while_open(&mut self) -> Done {
+        let generation = self.next_generation();
+        let (tmp, last) = (PathBuf::from(format!(".tmp{generation}")), PathBuf::from("model.safetensors"));
+        let bytes = self.some_record(generation);
+        let file = self.create(&tmp)?;
+        self.write(&file, &tmp, 0, &bytes)?;
+        self.rename(&tmp, &last)?;
+        self.close(file, &last)
+    }
+
+    /// A directory is filled under a temporary name, then renamed: Orbax.
+    fn commit_directory(&mut self) -> Done {
+        let generation = self.next_generation();
+        let (tmp, last) =
+            (PathBuf::from(format!("tmp-{generation:08}")), PathBuf::from(format!("dir-{generation:08}")));
+        self.mkdir(&tmp)?;
+        for name in ["weights", "state"] {
+            let bytes = self.some_record(generation);
+            self.write_new(&tmp.join(name), &bytes)?;
+        }
+        self.rename(&tmp, &last)?;
+        let is_dir = |path: &&PathBuf| path.components().count() == 1;
+        let dirs: Vec<PathBuf> = self.ledger.names("dir-").iter().filter(is_dir).cloned().collect();
+        let abandoned = self.ledger.names("tmp-").into_iter().filter(|path| is_dir(&path));
+        let old: Vec<PathBuf> = abandoned.chain(dirs.iter().rev().skip(KEEP).cloned()).collect();
+        old.iter().try_for_each(|path| self.remove_directory(path))
+    }
+
+    fn remove_directory(&mut self, path: &Path) -> Done {
+        for name in ["weights", "state"].map(|name| path.join(name)) {
+            if self.ledger.has(&name) {
+                self.unlink(&name)?;
+            }
+        }
+        self.call(Op::Rmdir(path.to_owned()), |dir| fs::remove_dir(dir.join(path)))
+    }
+
+    /// A symbolic link to the newest, replaced by rename.
+    fn relink(&mut self) -> Done {
+        let tmp = PathBuf::from("latest.tmp");
+        if self.ledger.has(&tmp) {
+            self.unlink(&tmp)?;
+        }
+        let target = self.ledger.names("ckpt-").pop().unwrap_or_else(|| PathBuf::from("nothing"));
+        self.call(Op::Symlink(target.clone(), tmp.clone()), |dir| symlink(&target, dir.join(&tmp)))?;
+        self.rename(&tmp, Path::new("latest"))
+    }
+
+    /// A second name for the newest checkpoint, which outlives the first.
+    fn link_best(&mut self) -> Done {
+        let Some(newest) = self.ledger.names("ckpt-").pop() else { return Ok(()) };
+        let best = PathBuf::from("best");
+        if self.ledger.has(&best) {
+            self.unlink(&best)?;
+        }
+        self.call(Op::Link(newest.clone(), best.clone()), |dir| fs::hard_link(dir.join(&newest), dir.join(&best)))
+    }
+
+    fn change_attributes(&mut self) -> Done {
+        let Some(newest) = self.ledger.names("ckpt-").pop() else { return Ok(()) };
+        let mode = 0o600 | self.random.random_range(0..0o100);
+        let set_mode = |dir: &Path| fs::set_permissions(dir.join(&newest), Permissions::from_mode(mode));
+        self.call(Op::Chmod(newest.clone(), mode), set_mode)?;
+        let tag = format!("tag {}", self.next_generation()).into_bytes();
+        self.call(Op::Tag(newest.clone(), tag.clone()), |dir| set_tag(&dir.join(&newest), &tag))
+    }
+
+    /// One more record at the end: a log.
+    fn append(&mut self) -> Done {
+        let path = PathBuf::from("log");
+        if !self.ledger.has(&path) || self.ledger.size(&path) > 1 << 20 {
+            return self.overwrite(&path, None);
+        }
+        let generation = self.next_generation();
+        let len = self.random.random_range(0..CHUNK - 100);
+        let bytes = record(generation, 0, len);
+        let offset = self.ledger.size(&path);
+        let file = OpenOptions::new().append(true).open(self.dir.join(&path)).map_err(expect_dead)?;
+        let op = Op::Write { path: path.clone(), offset, bytes: bytes.clone() };
+        self.call(op, |_| io::Write::write_all(&mut &file, &bytes))?;
+        self.close(file, &path)
+    }
+
+    /// Bytes of the same length over the old ones, without truncation: HDF5, memory maps.
+    fn rewrite_in_place(&mut self) -> Done {
+        const LEN: usize = 3 * CHUNK;
+        let path = PathBuf::from("table");
+        let bytes = record(self.next_generation(), 0, LEN);
+        if !self.ledger.has(&path) {
+            return self.write_new(&path, &bytes);
+        }
+        let file = OpenOptions::new().write(true).open(self.dir.join(&path)).map_err(expect_dead)?;
+        // Cut short or not, `tidy` may have written it anew with another length.
+        if self.ledger.size(&path) != bytes.len() {
+            drop(file);
+            self.unlink(&path)?;
+            return self.write_new(&path, &bytes);
+        }
+        self.write_and_close(file, &path, 0, &bytes)
+    }
+
+    fn write_new(&mut self, path: &Path, bytes: &[u8]) -> Done {
+        let file = self.create(path)?;
+        self.write_and_close(file, path, 0, bytes)
+    }
+
+    fn create(&mut self, path: &Path) -> Result<File, Stopped> {
+        let create = |dir: &Path| OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(path));
+        self.call(Op::Create(path.to_owned()), create)
+    }
+
+    fn write(&mut self, file: &File, path: &Path, start: usize, bytes: &[u8]) -> Done {
+        for (number, chunk) in bytes.chunks(CHUNK).enumerate() {
+            let offset = start + number * CHUNK;
+            let op = Op::Write { path: path.to_owned(), offset, bytes: chunk.to_vec() };
+            self.call(op, |_| file.write_all_at(chunk, offset as u64))?;
+        }
+        Ok(())
+    }
+
+    /// Some files are fsynced, most are not, as with the frameworks.
+    fn write_and_close(&mut self, file: File, path: &Path, start: usize, bytes: &[u8]) -> Done {
+        self.write(&file, path, start, bytes)?;
+        if self.random.random_bool(0.2) {
+            self.call(Op::Fsync(path.to_owned()), |_| file.sync_all())?;
+        }
+        self.close(file, path)
+    }
+
+    fn close(&mut self, file: File, path: &Path) -> Done {
+        self.call(Op::Close(path.to_owned()), |_| Ok(nix::unistd::close(file)?))
+    }
+
+    fn mkdir(&mut self, path: &Path) -> Done {
+        self.call(Op::Mkdir(path.to_owned()), |dir| DirBuilder::new().mode(0o700).create(dir.join(path)))
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> Done {
+        let op = Op::Rename(from.to_owned(), to.to_owned());
+        self.call(op, |dir| fs::rename(dir.join(from), dir.join(to)))
+    }
+
+    fn unlink(&mut self, path: &Path) -> Done {
+        self.call(Op::Unlink(path.to_owned()), |dir| fs::remove_file(dir.join(path)))
+    }
+
+    fn next_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
+    }
+
+    /// Mostly small, sometimes several requests long.
+    fn some_record(&mut self, generation: u64) -> Vec<u8> {
+        let len = match self.random.random_range(0..4) {
+            0 => self.random.random_range(0..4 * CHUNK),
+            _ => self.random.random_range(0..CHUNK / 4),
+        };
+        record(generation, self.random.random(), len)
+    }
+}
+
+/// The generation that a file's name promises.
+pub(crate) fn generation_of(path: &Path) -> Option<u64> {
+    path.to_str()?.strip_prefix("ckpt-")?.parse().ok()
+}
+
+/// How a mount without its daemon answers.
+fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOTCONN | Errno::ECONNABORTED))
+}
+
+/// An open that changes nothing fails only because the daemon has gone.
+fn expect_dead(error: io::Error) -> Stopped {
+    assert!(is_dead(&error), "open: {error}");
+    Stopped
+}

@@ -1,0 +1,112 @@
+//! The stages that are Cargo commands.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::run::{run, run_and_read};
+use crate::{Context, Tally};
+
+/// The Cargo that runs this program, in the project's directory.
+pub(crate) fn cargo(cx: &Context) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(&cx.root);
+    command
+}
+
+pub(crate) fn fmt(cx: &Context) -> Result<Tally> {
+    run(cargo(cx).args(["fmt", "--all", "--check"]))?;
+    Ok(Tally::one())
+}
+
+pub(crate) fn clippy(cx: &Context) -> Result<Tally> {
+    run(cargo(cx).args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    Ok(Tally::one())
+}
+
+pub(crate) fn doc(cx: &Context) -> Result<Tally> {
+    let mut command = cargo(cx);
+    command.env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--quiet", "--workspace", "--no-deps"]);
+    run(command.arg("--document-private-items"))?;
+    Ok(Tally::one())
+}
+
+/// Everything that `cargo test` runs by itself; with `--all`, the model test gets ten times its cases.
+pub(crate) fn test(cx: &Context) -> Result<Tally> {
+    let mut command = cargo(cx);
+    command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]);
+    if cx.all {
+        command.env("MODEL_CASES", "100000");
+    }
+    counted(&mut command)
+}
+
+/// The kill test is ignored by a plain `cargo test` because it needs root and takes a minute.
+pub(crate) fn kill(cx: &Context) -> Result<Tally> {
+    counted(cargo(cx).args(["test", "--quiet", "--test", "kill", "--", "--ignored", "--nocapture", "--test-threads=1"]))
+}
+
+/// Only what needs no network: advisories are looked up on the day of a release.
+pub(crate) fn deny(cx: &Context) -> Result<Tally> {
+    let Ok((status, _)) = run_and_read(cargo(cx).args(["deny", "--version"])) else { return Ok(no_deny()) };
+    if !status.success() {
+        return Ok(no_deny());
+    }
+    run(cargo(cx).args(["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
+    Ok(Tally::one())
+}
+
+fn no_deny() -> Tally {
+    Tally {
+        note: "not run: cargo-deny is not installed (cargo install --locked cargo-deny)".to_owned(),
+        ..Tally::default()
+    }
+}
+
+/// Runs `cargo test` and adds up what its test programs report.
+fn counted(command: &mut Command) -> Result<Tally> {
+    let (status, text) = run_and_read(command)?;
+    let tally = add_up(&text);
+    if tally.failed == 0 && !status.success() {
+        bail!("cargo test: {status} before all tests were run");
+    }
+    if tally.passed + tally.failed == 0 {
+        bail!("cargo test ran no test");
+    }
+    Ok(tally)
+}
+
+/// Adds up the lines `test result: ok. 3 passed; 1 failed; ...`.
+fn add_up(text: &str) -> Tally {
+    let mut tally = Tally::default();
+    for line in text.lines().filter_map(|line| line.strip_prefix("test result: ")) {
+        tally.passed += count_before(line, " passed").unwrap_or(0);
+        tally.failed += count_before(line, " failed").unwrap_or(0);
+    }
+    tally
+}
+
+/// The number in front of `word`.
+pub(crate) fn count_before(line: &str, word: &str) -> Option<u64> {
+    let (before, _) = line.split_once(word)?;
+    before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_all_test_programs_are_added_up() {
+        let text = "running 3 tests\n...\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
+                    test result: FAILED. 12 passed; 2 failed; 0 ignored\n";
+        assert_eq!(add_up(text), Tally { passed: 15, failed: 2, note: String::new() });
+        assert_eq!(add_up("error: could not compile"), Tally::default());
+    }
+
+    #[test]
+    fn a_count_is_the_number_right_before_its_word() {
+        assert_eq!(count_before("Summary: 0 failed, 14 skipped, 384 passed", " passed"), Some(384));
+        assert_eq!(count_before("no number passed", " passed"), None);
+    }
+}

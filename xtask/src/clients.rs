@@ -1,0 +1,91 @@
+//! The stages that run real programs on the mount.
+//!
+//! Each is a script in `tests/clients` with two verbs: `write DIR NOTES` does what users do below DIR and notes outside
+//! the mount what must be found again, `verify DIR NOTES` finds it. It is verified through the mount, and again on the
+//! slow tier alone, with the mount gone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::run::run_and_read;
+use crate::scratch::Scratch;
+use crate::setup::{python, work_dir};
+use crate::{Context, Tally};
+
+pub(crate) fn keras(cx: &Context) -> Result<Tally> {
+    client(cx, "keras", &python(cx))
+}
+
+pub(crate) fn tensorflow(cx: &Context) -> Result<Tally> {
+    client(cx, "tensorflow", &python(cx))
+}
+
+pub(crate) fn git(cx: &Context) -> Result<Tally> {
+    client(cx, "git", Path::new("python3"))
+}
+
+pub(crate) fn sqlite(cx: &Context) -> Result<Tally> {
+    client(cx, "sqlite", Path::new("python3"))
+}
+
+fn client(cx: &Context, name: &str, python: &Path) -> Result<Tally> {
+    let notes = work_dir(cx).join(format!("{name}-notes"));
+    if notes.exists() {
+        fs::remove_dir_all(&notes).with_context(|| format!("cannot remove {}", notes.display()))?;
+    }
+    fs::create_dir_all(&notes)?;
+    let mut scratch = Scratch::new(cx, name)?;
+    let script = Script { python, path: cx.root.join(format!("tests/clients/{name}_client.py")), notes };
+    let mut tally = script.run("write", &scratch.point().join(name))?;
+    println!("-- through the mount");
+    add(&mut tally, script.run("verify", &scratch.point().join(name))?);
+    scratch.umount()?;
+    println!("-- from the slow tier, the mount gone");
+    add(&mut tally, script.run("verify", &scratch.slow().join(name))?);
+    Ok(tally)
+}
+
+fn add(tally: &mut Tally, more: Tally) {
+    tally.passed += more.passed;
+    tally.failed += more.failed;
+}
+
+struct Script<'a> {
+    python: &'a Path,
+    path: PathBuf,
+    notes: PathBuf,
+}
+
+impl Script<'_> {
+    fn run(&self, verb: &str, dir: &Path) -> Result<Tally> {
+        let mut command = Command::new(self.python);
+        // Warnings about the machine's missing GPU drown what matters.
+        command.env("TF_CPP_MIN_LOG_LEVEL", "3").env("CUDA_VISIBLE_DEVICES", "").env("PYTHONDONTWRITEBYTECODE", "1");
+        let (status, text) = run_and_read(command.arg(&self.path).arg(verb).arg(dir).arg(&self.notes))?;
+        let tally = count_checks(&text);
+        if tally.failed == 0 && !status.success() || tally.passed + tally.failed == 0 {
+            bail!("{} {verb}: {status} before its checks were done", self.path.display());
+        }
+        Ok(tally)
+    }
+}
+
+/// Counts the lines `ok NAME` and `FAILED NAME: why`.
+fn count_checks(text: &str) -> Tally {
+    let lines = |prefix: &str| text.lines().filter(|line| line.starts_with(prefix)).count() as u64;
+    Tally { passed: lines("ok "), failed: lines("FAILED "), note: String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_counted_by_their_first_word() {
+        let text = "ok weights\nFAILED optimizer: differs\nokay then\nok names\n";
+        assert_eq!(count_checks(text), Tally { passed: 2, failed: 1, note: String::new() });
+    }
+}

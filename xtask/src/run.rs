@@ -1,0 +1,159 @@
+//! Running other programs: echoed, with their output shown or kept, and every one of them known, so that a stage that
+//! is stuck can be ended.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Lines of a log that are shown when something failed.
+const TAIL: usize = 40;
+
+/// Programs under way: started here and not yet waited for.
+static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn running() -> std::sync::MutexGuard<'static, BTreeSet<u32>> {
+    RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A started program; killed when dropped before it ended.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    line: String,
+    ended: Option<ExitStatus>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        let line = line(command);
+        let child = command.stdin(Stdio::null()).spawn().with_context(|| format!("cannot run `{line}`"))?;
+        running().insert(child.id());
+        Ok(Running { child, line, ended: None })
+    }
+
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        let status = match self.ended {
+            Some(status) => status,
+            None => self.child.wait().with_context(|| format!("cannot wait for `{}`", self.line))?,
+        };
+        self.gone(status);
+        Ok(status)
+    }
+
+    /// The exit status if it has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none()
+            && let Some(status) = self.child.try_wait()?
+        {
+            self.gone(status);
+        }
+        Ok(self.ended)
+    }
+
+    fn gone(&mut self, status: ExitStatus) {
+        self.ended = Some(status);
+        running().remove(&self.child.id());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            drop(self.child.kill());
+            drop(self.wait());
+        }
+    }
+}
+
+/// SIGKILL for everything that is under way; those who wait for it see it end.
+pub(crate) fn kill_all() {
+    for pid in running().iter().filter_map(|pid| i32::try_from(*pid).ok()) {
+        // An error means that it ended a moment ago.
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap_or_default();
+    }
+}
+
+/// Runs a program whose output goes to the terminal. An unsuccessful end is an error.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    println!("$ {}", line(command));
+    let mut running = Running::start(command)?;
+    let status = running.wait()?;
+    if !status.success() {
+        bail!("`{}`: {status}", running.line);
+    }
+    Ok(())
+}
+
+/// As [`run`], and returns what the program wrote to its standard output, with the status for the caller to judge.
+pub(crate) fn run_and_read(command: &mut Command) -> Result<(ExitStatus, String)> {
+    println!("$ {}", line(command));
+    let mut running = Running::start(command.stdout(Stdio::piped()))?;
+    let stdout = running.child.stdout.take().context("no standard output")?;
+    let mut text = String::new();
+    for bytes in BufReader::new(stdout).split(b'\n') {
+        let line = String::from_utf8_lossy(&bytes?).into_owned();
+        println!("{line}");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    Ok((running.wait()?, text))
+}
+
+/// Runs a program with its output in `log`, whose end is shown if the program fails.
+pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
+    let file = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
+    let mut running = Running::start(command.stdout(file.try_clone()?).stderr(file))?;
+    let status = running.wait()?;
+    if !status.success() {
+        print_tail(log);
+        bail!("`{}`: {status}; its output is in {}", running.line, log.display());
+    }
+    Ok(())
+}
+
+/// Shows the end of a log; nothing if there is no such log.
+pub(crate) fn print_tail(log: &Path) {
+    let Ok(text) = std::fs::read(log) else { return };
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    println!("---- end of {}", log.display());
+    for line in lines.iter().skip(lines.len().saturating_sub(TAIL)) {
+        println!("{line}");
+    }
+}
+
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_command_and_its_status() {
+        let error = run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err().to_string();
+        assert!(error.contains("sh -c exit 3") && error.contains('3'), "{error}");
+        let error = run(&mut Command::new("/no/such/program")).unwrap_err().to_string();
+        assert!(error.contains("/no/such/program"), "{error}");
+    }
+
+    #[test]
+    fn what_is_dropped_early_is_killed_and_forgotten() {
+        let started = Running::start(Command::new("sleep").arg("1000")).unwrap();
+        let pid = started.child.id();
+        assert!(running().contains(&pid));
+        drop(started);
+        assert!(!running().contains(&pid));
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+}

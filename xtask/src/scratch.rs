@@ -1,0 +1,205 @@
+//! A mount to test: two fresh ext4 tiers on loop devices and the program serving them, gone again whatever happens.
+//!
+//! ext4 on a loop device, because then the scores do not depend on the file system of the machine. The images are beside
+//! Cargo's output, where there is room; the mounts are in the directory for temporary files, whose path is short: a socket's
+//! path has 108 bytes, and pjdfstest makes sockets.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::mount::{MntFlags, umount2};
+
+use crate::run::{Running, run};
+use crate::{Context, setup};
+
+/// Size of each tier; the images are sparse.
+const TIER_BYTES: u64 = 4 << 30;
+/// Descriptors the daemon may have: fewer than the files it will know.
+const DESCRIPTORS: u64 = 20_000;
+/// Scratch directories are named after the process that made them.
+const PREFIX: &str = "dlio-xtask-";
+/// For the daemon to start or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Directories `fast`, `slow` and `mnt` below one scratch directory.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    dir: PathBuf,
+    program: PathBuf,
+    log: PathBuf,
+    daemon: Option<Running>,
+}
+
+impl Scratch {
+    /// Makes the tiers and mounts them.
+    pub(crate) fn new(cx: &Context, stage: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+        let log = log_path(cx, stage);
+        File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        // From here on dropping it cleans up, also when a step below fails.
+        let mut scratch = Scratch { dir, program: cx.target.join("debug/dlio-fs"), log, daemon: None };
+        for dir in [scratch.fast(), scratch.slow(), scratch.point()] {
+            fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        for tier in [scratch.fast(), scratch.slow()] {
+            make_tier(&tier, &setup::work_dir(cx).join(format!("tier-{}.img", std::process::id())))?;
+        }
+        scratch.mount()?;
+        Ok(scratch)
+    }
+
+    pub(crate) fn fast(&self) -> PathBuf {
+        self.dir.join("fast")
+    }
+
+    pub(crate) fn slow(&self) -> PathBuf {
+        self.dir.join("slow")
+    }
+
+    pub(crate) fn point(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    /// Starts the daemon and returns once the mount answers. Also replaces a dead mount.
+    pub(crate) fn mount(&mut self) -> Result<()> {
+        let log = File::options().append(true).open(&self.log)?;
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")).arg(&self.program);
+        command.arg("mount").arg(self.point()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
+        let mut daemon = Running::start(command.arg("--foreground").stdout(log.try_clone()?).stderr(log))?;
+        let stats = self.point().join(".dlio/stats");
+        until("the mount to answer", || {
+            if let Some(status) = daemon.ended()? {
+                bail!("the daemon ended before the mount answered: {status}");
+            }
+            Ok(fs::read(&stats).is_ok())
+        })?;
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    /// A `dlio-fs` command line.
+    pub(crate) fn program(&self) -> Command {
+        Command::new(&self.program)
+    }
+
+    /// Returns when everything written is on the slow tier.
+    pub(crate) fn drain(&self) -> Result<()> {
+        run(self.program().arg("drain").arg(self.point()).arg("--wait"))
+    }
+
+    /// Drains, unmounts, and sees the daemon end.
+    pub(crate) fn umount(&mut self) -> Result<()> {
+        run(self.program().arg("umount").arg(self.point()))?;
+        self.see_it_end()
+    }
+
+    /// Unmounts without draining: what is only on the fast tier stays there.
+    pub(crate) fn umount_now(&mut self) -> Result<()> {
+        /// The exit code of a command that left something undrained.
+        const UNDRAINED: i32 = 3;
+        let mut command = self.program();
+        let status = Running::start(command.arg("umount").arg(self.point()).arg("--now"))?.wait()?;
+        if !matches!(status.code(), Some(0 | UNDRAINED)) {
+            bail!("dlio-fs umount --now: {status}");
+        }
+        self.see_it_end()
+    }
+
+    fn see_it_end(&mut self) -> Result<()> {
+        let Some(mut daemon) = self.daemon.take() else { bail!("nothing is mounted") };
+        let mut status: Option<ExitStatus> = None;
+        until("the daemon to end after the unmount", || {
+            status = daemon.ended()?;
+            Ok(status.is_some())
+        })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Killed by its own id; its mount then answers ENOTCONN until it is taken away below.
+        self.daemon = None;
+        if let Err(error) = clean(&self.dir) {
+            println!("left behind: {error:#}");
+        }
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = Instant::now();
+    while !done()? {
+        if began.elapsed() > PATIENCE {
+            bail!("waited {} s for {what}", PATIENCE.as_secs());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Mounts a new file system at `tier`. Its image has no name any more when this returns: it goes with the mount.
+fn make_tier(tier: &Path, image: &Path) -> Result<()> {
+    let file = File::create(image).with_context(|| format!("cannot create {}", image.display()))?;
+    let made = file.set_len(TIER_BYTES).with_context(|| format!("cannot size {}", image.display()));
+    let made = made.and_then(|()| run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image)));
+    let mounted = made.and_then(|()| run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(tier)));
+    fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
+    mounted
+}
+
+/// Where the daemon of a stage says what it has to say.
+pub(crate) fn log_path(cx: &Context, stage: &str) -> PathBuf {
+    setup::work_dir(cx).join(format!("{stage}-daemon.log"))
+}
+
+/// Takes away what a run that was itself killed has left behind.
+pub(crate) fn sweep() -> Result<()> {
+    for entry in fs::read_dir(std::env::temp_dir())? {
+        let dir = entry?.path();
+        let owner = dir.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            println!("cleaning up after an interrupted run: {}", dir.display());
+            clean(&dir)?;
+        }
+    }
+    Ok(())
+}
+
+/// Unmounts all below `dir`, the latest mount first, and removes the empty directories. Should something still be
+/// mounted, its files are not ours to delete.
+fn clean(dir: &Path) -> Result<()> {
+    let dir = dir.canonicalize()?;
+    let mountinfo = fs::read("/proc/self/mountinfo")?;
+    for point in mount_points(&String::from_utf8_lossy(&mountinfo)).iter().rev().filter(|point| point.starts_with(&dir))
+    {
+        umount2(point, MntFlags::MNT_DETACH).with_context(|| format!("cannot unmount {}", point.display()))?;
+    }
+    for entry in fs::read_dir(&dir)? {
+        let path = entry?.path();
+        fs::remove_dir(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    fs::remove_dir(&dir).with_context(|| format!("cannot remove {}", dir.display()))
+}
+
+/// The fifth field of each line of mountinfo, where the kernel writes blank, tab, newline and backslash in octal.
+fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    let unescape = |field: &str| escapes.iter().fold(field.to_owned(), |text, (from, to)| text.replace(from, to));
+    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(|field| unescape(field).into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_unescaped() {
+        let text =
+            "36 35 98:0 / /mnt/a rw,noatime master:1 - ext4 /dev/root rw\n37 35 0:9 / /with\\040blank rw - fuse x rw\n";
+        assert_eq!(mount_points(text), [PathBuf::from("/mnt/a"), PathBuf::from("/with blank")]);
+    }
+}

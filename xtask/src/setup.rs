@@ -1,0 +1,188 @@
+//! What the tests need from the machine, installed only where it is missing, in the background while other stages run.
+//!
+//! Everything but system packages and the user `tests` stays inside Cargo's target directory.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use nix::unistd::{Uid, User};
+
+use crate::{Context, cargo, run};
+
+/// What a stage cannot run without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// Root, `/dev/fuse`, ext4 images, and the built program.
+    Mount,
+    Pjdfstest,
+    Fsx,
+    /// A virtual environment with TensorFlow and Keras.
+    Python,
+}
+
+/// Debian's names of the packages.
+const fn packages(need: Need) -> &'static [&'static str] {
+    match need {
+        Need::Mount => &["e2fsprogs", "fuse3", "git", "python3"],
+        Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
+        Need::Fsx => &[],
+        Need::Python => &["python3-venv"],
+    }
+}
+
+pub(crate) const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
+pub(crate) const FSX: (&str, &str) = ("fsx", "0.3.2");
+
+/// The path of an installed tool.
+pub(crate) fn tool(cx: &Context, (name, _): (&str, &str)) -> PathBuf {
+    cx.target.join("tools/bin").join(name)
+}
+
+/// The interpreter of the virtual environment.
+pub(crate) fn python(cx: &Context) -> PathBuf {
+    cx.target.join("venv/bin/python")
+}
+
+/// Installations under way, and how they ended.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    cx: Context,
+    under_way: HashMap<Need, JoinHandle<Result<()>>>,
+    ended: HashMap<Need, Result<(), String>>,
+}
+
+impl Setup {
+    /// Installs system packages at once, since the rest builds on them, and starts the rest.
+    pub(crate) fn start(cx: &Context, needs: &[Need]) -> Result<Self> {
+        let mut needs = needs.to_vec();
+        needs.sort_unstable();
+        needs.dedup();
+        fs::create_dir_all(work_dir(cx)).with_context(|| format!("cannot create {}", work_dir(cx).display()))?;
+        install_packages(cx, &needs)?;
+        let mut under_way = HashMap::new();
+        for need in needs {
+            // `Mount` is quick and needs the compiler that other stages are using: done when waited for.
+            if need != Need::Mount {
+                let for_thread = cx.clone();
+                under_way.insert(need, thread::spawn(move || install(&for_thread, need)));
+            }
+        }
+        Ok(Setup { cx: cx.clone(), under_way, ended: HashMap::new() })
+    }
+
+    /// Returns once `need` is there; the same answer every time.
+    pub(crate) fn wait(&mut self, need: Need) -> Result<()> {
+        if !self.ended.contains_key(&need) {
+            let result = match self.under_way.remove(&need) {
+                Some(thread) => thread.join().unwrap_or_else(|_| Err(anyhow!("the installation panicked"))),
+                None => install(&self.cx, need),
+            };
+            self.ended.insert(need, result.map_err(|error| format!("{error:#}")));
+        }
+        self.ended[&need].clone().map_err(|error| anyhow!("cannot set up {need:?}: {error}"))
+    }
+}
+
+fn install(cx: &Context, need: Need) -> Result<()> {
+    match need {
+        Need::Mount => ready_to_mount(cx),
+        Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
+        Need::Fsx => install_tool(cx, FSX),
+        Need::Python => install_python(cx),
+    }
+}
+
+/// Logs, and what the clients note.
+pub(crate) fn work_dir(cx: &Context) -> PathBuf {
+    cx.target.join("xtask")
+}
+
+fn ready_to_mount(cx: &Context) -> Result<()> {
+    if !Uid::effective().is_root() {
+        bail!("stages with a mount need root (loop devices, other users' files): run as root, or `cargo xtask check`");
+    }
+    if !Path::new("/dev/fuse").exists() {
+        bail!(
+            "/dev/fuse is missing: load the kernel module (modprobe fuse), or pass --device /dev/fuse to the container"
+        );
+    }
+    run::run(cargo::cargo(cx).args(["build", "--quiet", "--bin", "dlio-fs"]))
+}
+
+fn install_packages(cx: &Context, needs: &[Need]) -> Result<()> {
+    let wanted = needs.iter().flat_map(|need| packages(*need)).copied();
+    let missing: Vec<&str> = wanted.filter(|package| !is_installed(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !has_program("apt-get") {
+        println!("not a Debian system; make sure that what Debian calls these is installed: {}", missing.join(" "));
+        return Ok(());
+    }
+    if !Uid::effective().is_root() {
+        bail!("packages are missing and only root can install them: apt-get install {}", missing.join(" "));
+    }
+    println!("installing {}", missing.join(" "));
+    let log = work_dir(cx).join("apt.log");
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "DPkg::Lock::Timeout=300"]);
+        command
+    };
+    run::run_logged(apt().arg("update"), &log)?;
+    run::run_logged(apt().args(["install", "--no-install-recommends"]).args(&missing), &log)
+}
+
+fn is_installed(package: &str) -> bool {
+    let query =
+        Command::new("dpkg-query").args(["-W", "-f=${db:Status-Status}", package]).stderr(Stdio::null()).output();
+    query.is_ok_and(|output| output.stdout == b"installed")
+}
+
+fn has_program(name: &str) -> bool {
+    Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// Without optimisation: half the time to build, and the tests wait for the file system anyway.
+fn install_tool(cx: &Context, (name, version): (&str, &str)) -> Result<()> {
+    let tools = cx.target.join("tools");
+    let record = fs::read_to_string(tools.join(".crates.toml")).unwrap_or_default();
+    if record.contains(&format!("\"{name} {version} ")) && tool(cx, (name, version)).exists() {
+        return Ok(());
+    }
+    println!("installing {name} {version} in the background");
+    let mut command = cargo::cargo(cx);
+    command.args(["install", "--locked", "--debug", name, "--version", version, "--root"]).arg(&tools);
+    command.arg("--target-dir").arg(tools.join("build"));
+    run::run_logged(&mut command, &work_dir(cx).join(format!("{name}.log")))
+}
+
+/// pjdfstest changes to two users without rights: `nobody`, which every system has, and this one.
+fn add_dummy_user() -> Result<()> {
+    if User::from_name("tests")?.is_some() {
+        return Ok(());
+    }
+    run::run(Command::new("useradd").args(["--create-home", "--user-group", "tests"]))
+}
+
+fn install_python(cx: &Context) -> Result<()> {
+    let venv = cx.target.join("venv");
+    let requirements = cx.root.join("tests/clients/requirements.txt");
+    let wanted = fs::read(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
+    // Written last: says that all of it was installed.
+    let stamp = venv.join("installed.txt");
+    if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    println!("installing TensorFlow and Keras in the background");
+    let log = work_dir(cx).join("python.log");
+    run::run_logged(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), &log)?;
+    let mut pip = Command::new(python(cx));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&requirements);
+    run::run_logged(&mut pip, &log)?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+}
