@@ -135,7 +135,7 @@ impl Tiers {
         self.release(cx, handle);
     }
 
-    fn change_attr(&self, cx: &Cx, ino: Ino, mut new: NewAttr) -> Result<()> {
+    pub(crate) fn change_attr(&self, cx: &Cx, ino: Ino, mut new: NewAttr) -> Result<()> {
         let before = self.getattr(cx, ino)?;
         if before.kind != Kind::Dir && new.perm.is_none() && (new.uid.is_some() || new.gid.is_some()) {
             // As the kernel's chown does; said explicitly, because the slow tier sees it later and by another caller.
@@ -211,24 +211,6 @@ impl Tiers {
         {
             *list = changed;
             *at = lsn.unwrap_or(*at);
-        }
-        Ok(())
-    }
-
-    /// A file that was written in place while a change of its times was still on its way: the write came later.
-    pub(crate) fn commit_in_place(&self, cx: &Cx, file: &crate::tiers::OpenFile) -> Result<()> {
-        let fd = {
-            let io = self.shared(cx, &file.state)?;
-            io.fd.clone().filter(|_| io.place == crate::tiers::file::Bytes::InPlace)
-        };
-        let Some(fd) = fd else { return Ok(()) };
-        cx.slow()?;
-        let stat = fd.stat().at("stat on slow", self.label(file.ino))?;
-        let pending = self.state.lock().events.iter().any(|event| {
-            matches!(event.change, Change::SetAttr { ino, new } if ino == file.ino && new.mtime.is_some())
-        });
-        if pending {
-            self.change_attr(cx, file.ino, NewAttr { mtime: Some(stat.mtime), ..NewAttr::default() })?;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::tiers::file::{Bytes, FileState, Io};
 use crate::tiers::names::Birth;
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
-use crate::tiers::state::State;
+use crate::tiers::state::{Change, State};
 use crate::tiers::view::Meta;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
@@ -255,19 +255,33 @@ impl Tiers {
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
                     let done = act(&*fd).and_then(|()| fd.stat());
                     let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
-                    if let (Ok(stat), Some(node)) = (&done, self.state.lock().view.get_mut(state.ino)) {
-                        // The slow file changed, and it was us.
-                        node.twin = None;
-                        let Stat { size, blocks, mtime, ctime, .. } = *stat;
-                        node.meta = Meta { size, blocks, mtime, ctime, ..node.meta };
-                    }
-                    return done.map(|_| ());
+                    return done.and_then(|stat| self.changed_in_place(cx, state.ino, &stat));
                 }
                 _ => {}
             }
             drop(io);
             self.make_writable(cx, state)?;
         }
+    }
+
+    /// After a write in place: what the slow file shows now is what the view shows. A change of its times that is still on
+    /// its way is older than the write, and would undo its mtime.
+    fn changed_in_place(&self, cx: &Cx, ino: Ino, stat: &Stat) -> Result<()> {
+        let overtaken = {
+            let mut st = self.state.lock();
+            if let Some(node) = st.view.get_mut(ino) {
+                node.twin = None;
+                let Stat { size, blocks, mtime, ctime, .. } = *stat;
+                node.meta = Meta { size, blocks, mtime, ctime, ..node.meta };
+            }
+            st.events.iter().any(|event| {
+                matches!(event.change, Change::SetAttr { ino: other, new } if other == ino && new.mtime.is_some())
+            })
+        };
+        if overtaken {
+            self.change_attr(cx, ino, NewAttr { mtime: Some(stat.mtime), ..NewAttr::default() })?;
+        }
+        Ok(())
     }
 
     /// Brings the file into a state in which its bytes may change (the numbers are the module's).

@@ -136,7 +136,7 @@ pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
     }
     events.iter().enumerate().find_map(|(i, event)| match &event.change {
         Change::Content { ino, content, .. }
-            if !content.exists() && stand_in(&events, i, *ino).is_none() =>
+            if !content.exists() && stand_in(st, &events, i, *ino).is_none() =>
         {
             Some((*ino, event.at))
         }
@@ -245,7 +245,7 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
         if let Change::Content { ino, content, .. } = &events[i].change
             && !content.exists()
         {
-            match stand_in(events, i, *ino) {
+            match stand_in(st, events, i, *ino) {
                 Some(j) => end = end.max(j + 1),
                 // Under pressure the batch was only taken long because it may be.
                 None if pressure && i > at => end = i,
@@ -260,7 +260,7 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
     let mut contents = HashMap::new();
     for (i, event) in events.iter().enumerate().take(end).skip(at) {
         if let Change::Content { ino, content, .. } = &event.change {
-            let source = if content.exists() { Some(i) } else { stand_in(events, i, *ino) };
+            let source = if content.exists() { Some(i) } else { stand_in(st, events, i, *ino) };
             match source.map(|j| (events[j].lsn, &events[j].change)) {
                 Some((lsn, Change::Content { content, .. })) if !content.is_early() => {
                     contents.insert(*ino, (lsn, content.clone()));
@@ -278,16 +278,21 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
     Some(Batch { events: at..end, upto: events[end - 1].lsn, contents })
 }
 
-/// The event that stands in for content event `i` of `ino`: its next version that exists, or its removal.
-fn stand_in(events: &[&Event], i: usize, ino: Ino) -> Option<usize> {
-    events.iter().enumerate().skip(i + 1).find_map(|(j, event)| match &event.change {
-        Change::Content { ino: other, content, .. } if *other == ino => {
-            content.exists().then_some(j)
-        }
-        Change::Remove { ino: other, .. } if *other == ino => Some(j),
-        Change::Rename { replaced: Some(other), .. } if *other == ino => Some(j),
-        _ => None,
-    })
+/// The event that stands in for content event `i` of `ino`: its next version that exists, or the loss of its last name.
+fn stand_in(st: &State, events: &[&Event], i: usize, ino: Ino) -> Option<usize> {
+    let next = events.iter().enumerate().skip(i + 1).find(|(_, event)| match &event.change {
+        Change::Content { ino: other, content, .. } => *other == ino && content.exists(),
+        _ => false,
+    });
+    let gone = || {
+        let unnamed = st.view.get(ino).is_none_or(|node| node.links.is_empty());
+        let last = events.iter().rposition(|event| match &event.change {
+            Change::Remove { ino: other, .. } | Change::Rename { replaced: Some(other), .. } => *other == ino,
+            _ => false,
+        });
+        last.filter(|j| unnamed && *j > i)
+    };
+    next.map(|(j, _)| j).or_else(gone)
 }
 
 /// Files that lose their only name within these events and are not on the slow tier before.

@@ -438,10 +438,15 @@ impl State {
         }
     }
 
+    /// With the directory go the attributes of the links and special files in it: nothing else could ever sync them.
     fn sync_dir(&mut self, ino: Ino, order: MetadataOrder) {
+        let inodes = &self.live.inodes;
+        let children = inodes.get(&ino).into_iter().flat_map(|dir| dir.entries.values());
+        let unsyncable = |child: &&Ino| inodes.get(child).is_some_and(|child| !matches!(child.kind, Kind::File | Kind::Dir));
+        let with: BTreeSet<Ino> = children.filter(unsyncable).copied().chain([ino]).collect();
         self.flush(order, |change| match change {
-            Change::New(new, _) => *new == ino,
-            Change::Meta(of, _) | Change::Xattr { ino: of, .. } => *of == ino,
+            Change::New(new, _) => with.contains(new),
+            Change::Meta(of, _) | Change::Xattr { ino: of, .. } => with.contains(of),
             Change::Entry { dir, .. } => *dir == ino,
         });
     }
