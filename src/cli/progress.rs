@@ -104,8 +104,11 @@ fn message(now: &Standing) -> String {
     if now.pipeline.drain_bytes_per_s > 0 {
         text.push_str(&format!(", {}/s", ByteSize(now.pipeline.drain_bytes_per_s)));
     }
-    for problem in [&safety.held, &safety.slow_down].into_iter().flatten() {
-        text.push_str(&format!("; {problem}"));
+    if safety.slow_down {
+        text.push_str("; the slow tier does not answer");
+    }
+    if let Some(why) = &safety.held {
+        text.push_str(&format!("; held: {why}"));
     }
     text
 }

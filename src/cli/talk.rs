@@ -26,7 +26,7 @@ pub(super) struct Safety {
     pub(super) bytes: u64,
     pub(super) events: u64,
     pub(super) held: Option<String>,
-    pub(super) slow_down: Option<String>,
+    pub(super) slow_down: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -42,7 +42,7 @@ pub(super) struct Exceptions {
 impl Standing {
     pub(super) fn exit(&self) -> Exit {
         let Safety { safe, held, slow_down, .. } = &self.safety;
-        match (self.exceptions.conflicts, held.is_some() || slow_down.is_some(), safe) {
+        match (self.exceptions.conflicts, held.is_some() || *slow_down, safe) {
             (1.., ..) => Exit::Conflict,
             (0, true, _) => Exit::Degraded,
             (0, false, false) => Exit::Undrained,
