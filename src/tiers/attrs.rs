@@ -12,7 +12,7 @@ use crate::tiers::file::Io;
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Path, Record};
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::{self, Meta, Node};
+use crate::tiers::view::{self, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
 
 const STATE: &[u8] = b"user.dlio.state";
@@ -45,10 +45,9 @@ impl Tiers {
                 let stat = fd.stat().at("stat on slow", self.label(ino))?;
                 let st = self.state.lock();
                 let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-                let shown = self.attr_of_object(ino, node, &stat);
-                let Meta { perm, uid, gid, .. } = node.meta;
+                // While a change of attributes is on its way, memory has both it and what was written since.
                 let pending = node.meta_lsn > st.applied;
-                return Ok(if pending { Attr { perm, uid, gid, ..shown } } else { shown });
+                return Ok(if pending { self.attr_of(ino, node) } else { self.attr_of_object(ino, node, &stat) });
             }
         }
         self.attr_from_memory_or_slow(cx, ino)

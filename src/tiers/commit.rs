@@ -40,7 +40,7 @@ impl Tiers {
     pub fn release(&self, cx: &Cx, file: OpenFile) {
         let state = &file.state;
         if file.mode.write {
-            if let Err(e) = self.commit(cx, state) {
+            if let Err(e) = self.commit_in_place(cx, &file).and_then(|()| self.commit(cx, state)) {
                 // Nobody is left to tell; the bytes stay bound to the file and `tick` tries again.
                 tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
             }

@@ -450,14 +450,18 @@ impl Tiers {
 
 /// Makes a node in `tmp` with all its attributes.
 fn make(tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<Stat> {
-    match spec.kind {
-        Kind::Dir => tmp.mkdir(name, 0o700)?,
-        Kind::Symlink => tmp.symlink(name, &spec.target)?,
-        kind => tmp.mknod(name, kind, 0o600, spec.rdev)?,
-    }
     let Attrs { perm, uid, gid, mtime, xattrs } = &spec.attrs;
-    tmp.set_attr(name, &NewAttr { uid: Some(*uid), gid: Some(*gid), ..NewAttr::default() })?;
-    if spec.kind != Kind::Symlink {
+    match spec.kind {
+        Kind::Dir => tmp.mkdir(name, *perm)?,
+        Kind::Symlink => tmp.symlink(name, &spec.target)?,
+        kind => tmp.mknod(name, kind, *perm, spec.rdev)?,
+    }
+    let made = tmp.stat(name)?;
+    if (made.uid, made.gid) != (*uid, *gid) {
+        tmp.set_attr(name, &NewAttr { uid: Some(*uid), gid: Some(*gid), ..NewAttr::default() })?;
+    }
+    // A chown clears suid; a parent with setgid or a default ACL changes more.
+    if spec.kind != Kind::Symlink && tmp.stat(name)?.perm != *perm {
         tmp.set_attr(name, &NewAttr { perm: Some(*perm), ..NewAttr::default() })?;
     }
     for (key, value) in xattrs {
