@@ -68,6 +68,8 @@ pub enum Exit {
     Degraded = 4,
     /// A foreign change and ours met; both versions are kept.
     Conflict = 5,
+    /// Ended by Ctrl-C, as a shell reports it.
+    Interrupted = 130,
 }
 
 /// Why a command failed: its exit code and the line to print.

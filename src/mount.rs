@@ -118,26 +118,33 @@ pub fn serve(request: Request) -> Result<Left> {
     catch_signals(&runtime, &ended)?; // 7
     let attached = attach::attach(mountpoint, *replaces_dead)?; // 8
     // Where there was a dead mount there will be one again, rather than a bare directory.
-    let guard = (!replaces_dead).then(|| DetachOnFailure(mountpoint));
+    let guard = DetachOnFailure((!replaces_dead).then_some(mountpoint));
     let session = session(&request, &tiers, attached)?;
     answer(session, ended)?; // 9
     background::start(&runtime, &tiers);
     if request.in_background {
         spawn::announce(&request.log)?;
     }
-    std::mem::forget(guard);
+    guard.disarm();
     info!(mountpoint = %mountpoint.display(), "mounted");
     wait_for_the_end(&end, &tiers, mountpoint)?; // 10
     leave(runtime, &tiers, lock) // 11
 }
 
-/// Takes away a mount that nobody serves yet. Dropped only on the way out of a failed start.
-struct DetachOnFailure<'a>(&'a Path);
+/// Takes a mount away when its start fails.
+struct DetachOnFailure<'a>(Option<&'a Path>);
+
+impl DetachOnFailure<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for DetachOnFailure<'_> {
     fn drop(&mut self) {
-        if let Err(errno) = detach(self.0, Detach::Now) {
-            warn!(mountpoint = %self.0.display(), %errno, "could not unmount after a failed start");
+        let Some(mountpoint) = self.0 else { return };
+        if let Err(errno) = detach(mountpoint, Detach::Now) {
+            warn!(mountpoint = %mountpoint.display(), %errno, "could not unmount after a failed start");
         }
     }
 }

@@ -329,8 +329,8 @@ fn doctor_finds_what_a_tier_lacks_and_cleans_up() {
 #[test]
 fn status_without_a_mount_is_empty_json() {
     // Other mounts of this machine are none of this test's business: it looks into a mount name space without any.
-    let script = "for m in $(grep -o ' [^ ]* [^ ]* [^ ]* .*- fuse.dlio' /proc/self/mountinfo | cut -d' ' -f3); do \
-                  umount -l $m; done; exec $0 status --json";
+    let script = "for m in $(awk '/ - fuse.dlio /{print $5}' /proc/self/mountinfo); do umount -l $m; done; \
+                  exec $0 status --json";
     let mut command = Command::new("unshare");
     let output = command.args(["--mount", "--propagation", "private", "sh", "-c", script, PROGRAM]).output().unwrap();
     if nix::unistd::geteuid().is_root() {

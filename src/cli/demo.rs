@@ -9,10 +9,13 @@ mod stage;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use clap::Args;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::drain::{self, Place};
 use super::progress::Progress;
@@ -35,22 +38,54 @@ pub(super) struct DemoArgs {
 /// What the demonstration wrote and did not delete: path below the mount, and its bytes.
 type Expected = BTreeMap<PathBuf, Vec<u8>>;
 
+/// What ends the demonstration.
+enum End {
+    Played(Result<(), Failure>),
+    Interrupted,
+}
+
 pub(super) fn run(args: &DemoArgs) -> Outcome {
     mount::open_device()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let stage = Stage::set(&parent)?;
-    let played = play(&stage);
-    stage.stop_if_interrupted();
-    if played.is_err() {
-        for line in stage.last_log_lines(5) {
-            complain(format_args!("the daemon said: {line}"));
+    let (ended, end) = mpsc::channel();
+    let _signals = watch_signals(ended.clone())?;
+    let (stage, dir) = Stage::set(&parent)?;
+    // On a thread of its own, which Ctrl-C leaves behind wherever it is.
+    let player = stage.clone();
+    std::thread::spawn(move || ended.send(End::Played(play(&player))).is_ok());
+    match end.recv() {
+        Ok(End::Played(Ok(()))) => {
+            stage.clear(dir)?;
+            say("Nothing is left behind. With your own directories: dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
+            Ok(Exit::Done)
+        }
+        Ok(End::Played(Err(failure))) => {
+            for line in stage.last_log_lines(5) {
+                complain(format_args!("the daemon said: {line}"));
+            }
+            stage.clear(dir)?;
+            Err(failure)
+        }
+        Ok(End::Interrupted) | Err(_) => {
+            complain("interrupted; clearing away");
+            stage.clear(dir)?;
+            Ok(Exit::Interrupted)
         }
     }
-    let cleaned = stage.clear();
-    played?;
-    cleaned?;
-    say("Nothing is left behind. Now with your own directories: dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
-    Ok(Exit::Done)
+}
+
+/// Signals are caught for as long as the runtime lives.
+fn watch_signals(ended: mpsc::Sender<End>) -> Result<Runtime, Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
+    let runtime = runtime.at("start", "signal handling")?;
+    let inside = runtime.enter();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let (mut arrivals, ended) = (signal(kind).at("catch", "signals")?, ended.clone());
+        // Nobody listens any more once the demonstration has ended by itself.
+        runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| ended.send(End::Interrupted).is_ok()) });
+    }
+    drop(inside);
+    Ok(runtime)
 }
 
 fn play(stage: &Stage) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,6 +14,7 @@ use super::talk::{self, Standing};
 
 /// How often a mount is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// Shows how a mount's drain goes on, from a thread of its own, until it is dropped. Holds nothing open in between.
 #[derive(Debug)]
@@ -55,13 +56,13 @@ struct Display {
     bar: Option<ProgressBar>,
     /// The most bytes there ever were at once.
     total: u64,
-    last_line: String,
+    last_line: Option<(Instant, String)>,
 }
 
 impl Display {
     fn new() -> Self {
         let bar = stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
-        Display { bar, total: 0, last_line: String::new() }
+        Display { bar, total: 0, last_line: None }
     }
 
     fn show(&mut self, now: &Standing) {
@@ -74,14 +75,19 @@ impl Display {
                 bar.set_message(message(now));
             }
             None if now.safety.safe => {}
-            None => {
-                // One line per change of what is left, not per look.
-                let line = format!("{} left: {}", ByteSize(remaining), message(now));
-                if line != self.last_line {
-                    complain(&line);
-                    self.last_line = line;
-                }
-            }
+            None => self.show_line(format!("{} left: {}", ByteSize(remaining), message(now))),
+        }
+    }
+
+    /// For a log file: now and then, and only what is new.
+    fn show_line(&mut self, line: String) {
+        let due = match &self.last_line {
+            Some((at, last)) => at.elapsed() >= LINE_EVERY && *last != line,
+            None => true,
+        };
+        if due {
+            complain(&line);
+            self.last_line = Some((Instant::now(), line));
         }
     }
 
@@ -107,8 +113,8 @@ fn message(now: &Standing) -> String {
     if safety.slow_down {
         text.push_str("; the slow tier does not answer");
     }
-    if let Some(problem) = &safety.held {
-        text.push_str(&format!("; {problem}"));
+    if let Some(why) = &safety.held {
+        text.push_str(&format!("; held: {why}"));
     }
     text
 }

@@ -1,10 +1,11 @@
 //! `dlio-fs status`: what `.dlio/stats` of each mount says, and the exit code that goes with it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Exit, Failure, Outcome, say, talk};
+use super::{Exit, Outcome, say, talk};
+use crate::error::Error;
 
 /// Say whether everything is on the slow tier, and how it is going
 ///
@@ -35,16 +36,10 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
         if mountpoints.len() > 1 {
             say(format_args!("{}:", mountpoint.display()))?;
         }
-        match talk::is_dead(mountpoint) {
-            true => {
-                say(format_args!("DEAD: {}", talk::dead(mountpoint)))?;
-                worst = worst.max(Exit::Failure);
-            }
-            false => {
-                say(talk::read(mountpoint, "stats")?.trim_end())?;
-                worst = worst.max(talk::standing(mountpoint)?.exit());
-            }
-        }
+        // A mount that does not answer must not hide the others.
+        let (text, exit) = look(mountpoint, "stats").unwrap_or_else(|e| (format!("UNKNOWN: {e}"), Exit::Failure));
+        say(text.trim_end())?;
+        worst = worst.max(exit);
     }
     Ok(worst)
 }
@@ -53,19 +48,23 @@ fn as_json(mountpoints: &[PathBuf]) -> Outcome {
     let mut worst = Exit::Done;
     let mut all = serde_json::Map::new();
     for mountpoint in mountpoints {
-        let value = match talk::is_dead(mountpoint) {
-            true => {
-                worst = worst.max(Exit::Failure);
-                serde_json::json!({ "dead": talk::dead(mountpoint).to_string() })
-            }
-            false => {
-                worst = worst.max(talk::standing(mountpoint)?.exit());
-                let text = talk::read(mountpoint, "stats.json")?;
-                serde_json::from_str(&text).map_err(|e| Failure::new(Exit::Failure, format!("stats.json: {e}")))?
-            }
+        let parsed = look(mountpoint, "stats.json").map(|(text, exit)| (serde_json::from_str(&text), exit));
+        let (value, exit) = match parsed {
+            Ok((Ok(value), exit)) => (value, exit),
+            Ok((Err(e), _)) => (serde_json::json!({ "error": e.to_string() }), Exit::Failure),
+            Err(e) => (serde_json::json!({ "error": e.to_string() }), Exit::Failure),
         };
+        worst = worst.max(exit);
         all.insert(mountpoint.display().to_string(), value);
     }
     say(serde_json::Value::Object(all))?;
     Ok(worst)
+}
+
+/// A file of `.dlio`, and the exit code that its mount deserves.
+fn look(mountpoint: &Path, file: &str) -> Result<(String, Exit), Error> {
+    if talk::is_dead(mountpoint) {
+        return Err(talk::dead(mountpoint));
+    }
+    Ok((talk::read(mountpoint, file)?, talk::standing(mountpoint)?.exit()))
 }

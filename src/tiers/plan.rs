@@ -49,6 +49,9 @@ pub(crate) struct Batch {
     pub(crate) upto: Lsn,
     /// The version that is published of each file with content in the batch, and the event it belongs to.
     pub(crate) contents: HashMap<Ino, (Lsn, Arc<Content>)>,
+    /// Files whose version in this batch is gone and stood in for by an event behind it, because the batch was cut: until
+    /// then the slow tree is inside of a batch.
+    pub(crate) ahead: Vec<(Ino, Lsn)>,
 }
 
 /// A step on the slow tree, and what it means for the view's knowledge of it.
@@ -92,7 +95,7 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
         if let Some(left) = unsettled(slice, pace) {
             return done_or(batches, Next::Wait(left));
         }
-        let through = batch.contents.values().map(|(lsn, _)| *lsn).max().unwrap_or(0);
+        let through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
         if !is_ready(&batch) || !ready_through(st, &events, batch.events.end, through, pace.pressure) {
             return done_or(batches, Next::Blocked);
         }
@@ -258,9 +261,11 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
         end = cut;
     }
     let mut contents = HashMap::new();
+    let mut ahead = Vec::new();
     for (i, event) in events.iter().enumerate().take(end).skip(at) {
         if let Change::Content { ino, content, .. } = &event.change {
             let source = if content.exists() { Some(i) } else { stand_in(st, events, i, *ino) };
+            ahead.extend(source.filter(|j| *j >= end).map(|j| (*ino, events[j].lsn)));
             match source.map(|j| (events[j].lsn, &events[j].change)) {
                 Some((lsn, Change::Content { content, .. })) if !content.is_early() => {
                     contents.insert(*ino, (lsn, content.clone()));
@@ -275,7 +280,7 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
     // What the batch itself removes need not be copied.
     let gone = removed_in(st, &events[at..end]);
     contents.retain(|ino, _| !gone.contains(ino));
-    Some(Batch { events: at..end, upto: events[end - 1].lsn, contents })
+    Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead })
 }
 
 /// The event that stands in for content event `i` of `ino`: its next version that exists, or the loss of its last name.
@@ -355,8 +360,7 @@ pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) 
         ends.push(planner.out.len());
     }
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    let early = |batch: &Batch| batch.contents.values().any(|(lsn, _)| *lsn > batch.upto);
-    let stepped = starts.zip(&ends).zip(batches).filter(|((start, end), batch)| *end - start > 1 || early(batch));
+    let stepped = starts.zip(&ends).zip(batches).filter(|((start, end), batch)| *end - start > 1 || !batch.ahead.is_empty());
     let stepped = stepped.count() as u64;
     Some((planner.out, stepped))
 }

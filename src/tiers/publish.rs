@@ -255,11 +255,7 @@ impl Tiers {
         self.renew_proofs(planned, met)?; // 6
         let mut st = self.state.lock();
         self.forget_applied_attrs(&mut st, *upto);
-        for (ino, (lsn, _)) in batches.iter().flat_map(|batch| &batch.contents) {
-            if *lsn > *upto {
-                st.early.insert(*ino, *lsn);
-            }
-        }
+        st.early.extend(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
         let rebound = self.rebind(&st, *upto);
         let mut records: Vec<Record> = rebound.iter().map(|(_, _, record)| record.clone()).collect();
         records.push(Record::Applied { upto: *upto });

@@ -3,41 +3,34 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use parking_lot::Mutex;
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::super::{Exit, Failure, complain, talk};
+use super::super::{Exit, Failure, talk};
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Detach, Started};
 
 /// How long a daemon may take to end by itself once its mount is gone.
 const END_WAIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
 
-/// What a shell reports for a program that ended by Ctrl-C.
-const INTERRUPTED: i32 = 130;
-
-/// A temporary directory with both tiers, the mount point and the daemon's log.
+/// Both tiers, the mount point and the daemon's log, in one temporary directory.
+#[derive(Clone)]
 pub(super) struct Stage {
     root: PathBuf,
     mountpoint: PathBuf,
     fast: PathBuf,
     slow: PathBuf,
     log: PathBuf,
-    /// Taken by whoever clears the stage: the end of the demonstration, or a signal.
-    dir: Arc<Mutex<Option<TempDir>>>,
-    interrupted: Arc<AtomicBool>,
 }
 
 impl Stage {
-    /// Makes the directories. From here on Ctrl-C clears them away too.
-    pub(super) fn set(parent: &Path) -> Result<Stage> {
+    /// Makes the directories. They go with the returned guard, but not while something is mounted there: give it to
+    /// [`Stage::clear`].
+    pub(super) fn set(parent: &Path) -> Result<(Stage, TempDir)> {
         let dir = tempfile::Builder::new().prefix("dlio-fs-demo-").tempdir_in(parent).map_err(|e| {
             let remedy = "name a directory that you may write to with --dir";
             Error::refused(format!("no temporary directory in {}: {e}", parent.display()), remedy)
@@ -47,17 +40,7 @@ impl Stage {
         for path in [&mountpoint, &fast, &slow] {
             fs::create_dir(path).at("mkdir", path.display())?;
         }
-        let stage = Stage {
-            root,
-            mountpoint,
-            fast,
-            slow,
-            log,
-            dir: Arc::new(Mutex::new(Some(dir))),
-            interrupted: Arc::default(),
-        };
-        stage.clear_on_signals()?;
-        Ok(stage)
+        Ok((Stage { root, mountpoint, fast, slow, log }, dir))
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -106,77 +89,35 @@ impl Stage {
         lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
-    /// Never returns after Ctrl-C: what fails then is no news, and the process is about to end.
-    pub(super) fn stop_if_interrupted(&self) {
-        while self.interrupted.load(Ordering::Relaxed) {
-            std::thread::park();
-        }
-    }
-
     /// Removes mount, daemon and directories, as far as they are still there.
-    pub(super) fn clear(&self) -> Result<()> {
-        clear(&self.dir, &self.mountpoint)
-    }
-
-    fn clear_on_signals(&self) -> Result<()> {
-        let (dir, mountpoint) = (Arc::clone(&self.dir), self.mountpoint.clone());
-        let interrupted = Arc::clone(&self.interrupted);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_io().build().at("start", "signal handling")?;
-        let mut signals = Vec::new();
-        {
-            let _inside = runtime.enter();
-            for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-                signals.push(signal(kind).at("catch", "signals")?);
-            }
+    pub(super) fn clear(&self, dir: TempDir) -> Result<()> {
+        let daemon = talk::daemon_of(&self.mountpoint);
+        let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, &self.mountpoint).is_some());
+        if mounted && let Err(errno) = mount::detach(&self.mountpoint, Detach::Now) {
+            let what = format!("cannot unmount {}: {}", self.mountpoint.display(), errno.desc());
+            return Err(Error::refused(what, format!("unmount it by hand, then remove {}", dir.keep().display())));
         }
-        std::thread::spawn(move || {
-            let [interrupt, terminate, hangup] = signals.as_mut_slice() else { return };
-            runtime.block_on(async {
-                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hangup.recv() => {} }
-            });
-            interrupted.store(true, Ordering::Relaxed);
-            complain("interrupted; clearing away");
-            if let Err(e) = clear(&dir, &mountpoint) {
-                complain(e);
-            }
-            std::process::exit(INTERRUPTED);
-        });
-        Ok(())
+        if let Some(daemon) = daemon {
+            end(&daemon);
+        }
+        dir.close().at("remove", self.root.display())
     }
-}
-
-/// The lock is held to the end: whoever comes second waits, and finds nothing left to do.
-fn clear(dir: &Mutex<Option<TempDir>>, mountpoint: &Path) -> Result<()> {
-    let mut dir = dir.lock();
-    let Some(dir) = dir.take() else { return Ok(()) };
-    let daemon = talk::daemon_of(mountpoint);
-    let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, mountpoint).is_some());
-    if mounted && let Err(errno) = mount::detach(mountpoint, Detach::Now) {
-        let remedy = format!("unmount it by hand, then remove {}", dir.keep().display());
-        return Err(Error::refused(format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()), remedy));
-    }
-    if let Some(daemon) = daemon {
-        end(&daemon);
-    }
-    let path = dir.path().display().to_string();
-    dir.close().at("remove", path)
 }
 
 /// Without its mount the daemon ends by itself; one that does not is ended.
 fn end(daemon: &talk::Daemon) {
-    let alive = || talk::is_daemon(daemon);
-    let begun = Instant::now();
-    while alive() && begun.elapsed() < END_WAIT {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let ends_within = |limit| {
+        let begun = Instant::now();
+        while talk::is_daemon(daemon) && begun.elapsed() < limit {
+            std::thread::sleep(POLL);
+        }
+        !talk::is_daemon(daemon)
+    };
     // The signal fails only if the daemon has ended in this moment.
-    if alive()
+    if !ends_within(END_WAIT)
         && let Ok(pid) = i32::try_from(daemon.pid)
         && kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok()
     {
-        while alive() && begun.elapsed() < 2 * END_WAIT {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        ends_within(END_WAIT);
     }
 }
