@@ -1,5 +1,10 @@
 //! dlio-fs: a mount over slow storage that absorbs checkpoints on fast storage and copies them down in order.
 
+pub mod cli;
+pub mod config;
 pub mod error;
+pub mod fs;
+pub mod mount;
 pub mod path;
+pub mod stats;
 pub mod tiers;

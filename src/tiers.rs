@@ -3,15 +3,59 @@
 //! [`Tiers`] is the engine. Its methods are the file system's operations on inode numbers, without a word of FUSE; its
 //! `*_step` methods are the background's work, each a bounded piece that a test can stop after.
 
-pub mod disk;
+//!
+//! How a write becomes a file on the slow tier: `data` puts the bytes into an object and its name into the view, a close
+//! makes them an event of the log (`commit`), `seal` makes the event durable on fast, `drain` copies the bytes to the slow
+//! tier's `tmp`, `publish` moves them into place in the order of the log, `evict` lets the object go. `recovery` is how
+//! every start begins.
+//!
+//! # Locks, in the order in which they are taken
+//!
+//! 1. a file's `io` (two files: by inode number) - held across calls to the fast tier, never across the slow tier's, but
+//!    for objects that live there;
+//! 2. [`state::State`], one for the engine - held for memory and for the append to the log, never across the slow tier;
+//! 3. the log's own.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod acl;
+mod attrs;
+mod commit;
+mod data;
+pub mod disk;
+mod drain;
+mod evict;
+mod file;
+mod log;
+mod names;
+pub mod os;
+mod plan;
+mod pool;
+mod publish;
+mod record;
+mod recovery;
+mod rescue;
+mod seal;
+mod slow;
+mod state;
+mod status;
+mod view;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::error::{Errno, Error, Result};
-use crate::path::Name;
-use disk::{Allocate, Clock, Dir, DirEntry, Kind, NewAttr, RenameMode, Seek, Space, Time};
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
+use file::FileState;
+use log::Log;
+use pool::Pool;
+use slow::SlowTier;
+use state::State as EngineState;
+use view::Ages;
+
+pub use recovery::open;
+pub use rescue::{RescueReport, rescue};
 
 /// An inode number of the view: ours, stable while the kernel or an object knows the file. The root is 1.
 pub type Ino = u64;
@@ -67,6 +111,29 @@ impl Cx {
     }
 }
 
+impl Cx {
+    /// For the background and for tests: may wait, is never given up.
+    pub fn internal() -> Self {
+        Cx::may_wait(0, 0, Arc::new(AtomicBool::new(false)))
+    }
+
+    /// Call before anything that touches the slow tier.
+    fn slow(&self) -> Result<()> {
+        match &self.slow {
+            SlowAccess::Forbidden => Err(Error::NeedSlow),
+            SlowAccess::Allowed(_) => self.proceed(),
+        }
+    }
+
+    /// Call before the first change: whoever asked may have been answered EIO meanwhile.
+    fn proceed(&self) -> Result<()> {
+        match &self.slow {
+            SlowAccess::Allowed(gave_up) if gave_up.load(Ordering::Acquire) => Err(Error::SlowTimeout),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Changes asked for by one SETATTR.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
@@ -88,7 +155,7 @@ pub struct OpenMode {
 pub struct OpenFile {
     pub ino: Ino,
     pub mode: OpenMode,
-    // private: Arc<FileState>
+    state: Arc<FileState>,
 }
 
 /// A merged directory listing, frozen when the directory was opened. `.` and `..` are included, first.
@@ -118,9 +185,7 @@ pub enum State {
     Dirty,
     Draining,
     Clean,
-    Staged,
     Failed,
-    Conflict,
 }
 
 /// What a background step achieved.
@@ -155,7 +220,7 @@ pub struct Status {
     pub durable_lsn: Lsn,
     pub applied_lsn: Lsn,
     pub objects: u64,
-    pub object_bytes: u64,
+
     pub evictions: u64,
     pub known_inodes: u64,
     pub open_files: u64,
@@ -171,85 +236,11 @@ pub struct Status {
     /// Why publishing stands still, with the remedy; shown first.
     pub held: Option<String>,
     /// Set while the slow tier does not answer.
-    pub slow_down: Option<String>,
+    pub slow_down: bool,
     /// Files whose writer was cut off by a crash; a sync, drain or close accepts them as they are.
     pub interrupted: u64,
     pub fast: Space,
     pub slow: Space,
-}
-
-#[derive(Debug)]
-pub struct Tiers {}
-
-#[allow(unused_variables, clippy::too_many_arguments)]
-impl Tiers {
-    /// Looks up a name and counts one kernel reference to what it finds (given back by [`Tiers::forget`]).
-    pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> { todo!() }
-    pub fn forget(&self, ino: Ino, count: u64) { todo!() }
-    pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> { todo!() }
-    pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> { todo!() }
-    pub fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Vec<u8>> { todo!() }
-    /// `mode` has the caller's mode bits, `umask` is applied here (a default ACL replaces it). Counts one reference.
-    pub fn mkdir(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32) -> Result<Attr> { todo!() }
-    pub fn mknod(&self, cx: &Cx, parent: Ino, name: &Name, kind: Kind, mode: u32, umask: u32, rdev: u64) -> Result<Attr> { todo!() }
-    pub fn symlink(&self, cx: &Cx, parent: Ino, name: &Name, target: &[u8]) -> Result<Attr> { todo!() }
-    /// Creates and opens; EEXIST if the name is there (the kernel asks for creation only when it believes it is not).
-    pub fn create(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32, open: OpenMode) -> Result<(Attr, OpenFile)> { todo!() }
-    pub fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> { todo!() }
-    pub fn unlink(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> { todo!() }
-    pub fn rmdir(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> { todo!() }
-    pub fn rename(&self, cx: &Cx, parent: Ino, name: &Name, to: Ino, to_name: &Name, mode: RenameMode) -> Result<()> { todo!() }
-    pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Listing> { todo!() }
-    pub fn open(&self, cx: &Cx, ino: Ino, mode: OpenMode) -> Result<OpenFile> { todo!() }
-    /// Fills `buf`; a short count means end of file.
-    pub fn read(&self, cx: &Cx, file: &OpenFile, buf: &mut [u8], offset: u64) -> Result<usize> { todo!() }
-    /// Writes all or fails. `kill_privileges`: clear suid and sgid as POSIX asks of a write by an unprivileged process.
-    pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> { todo!() }
-    /// One `close()` of one descriptor: what was written gets its place in the order.
-    pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> { todo!() }
-    /// The last reference is gone. Cannot fail towards the application; a failure is kept in the file's state.
-    pub fn release(&self, cx: &Cx, file: OpenFile) { todo!() }
-    /// D1: returns when bytes, name and every earlier record are durable on the fast tier.
-    pub fn fsync(&self, cx: &Cx, file: &OpenFile) -> Result<()> { todo!() }
-    /// D1 for the names in a directory and for the files in it; for the root, D1 for everything.
-    pub fn fsync_dir(&self, cx: &Cx, ino: Ino) -> Result<()> { todo!() }
-    pub fn allocate(&self, cx: &Cx, file: &OpenFile, what: Allocate, offset: u64, len: u64) -> Result<()> { todo!() }
-    pub fn seek(&self, cx: &Cx, file: &OpenFile, what: Seek, offset: u64) -> Result<u64> { todo!() }
-    /// Copies between two open files; returns the bytes copied, 0 at the end of the source.
-    pub fn copy_range(&self, cx: &Cx, from: &OpenFile, from_offset: u64, to: &OpenFile, to_offset: u64, len: u64) -> Result<u64> { todo!() }
-    /// `Ok(None)`: no such attribute. Includes `user.dlio.state` and `user.dlio.tier`.
-    pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> { todo!() }
-    /// `create`/`replace` as XATTR_CREATE and XATTR_REPLACE.
-    pub fn set_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> { todo!() }
-    pub fn remove_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<()> { todo!() }
-    pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> { todo!() }
-    /// The slow tier's size, and its free space less what is pending.
-    pub fn statfs(&self, cx: &Cx) -> Result<Space> { todo!() }
-
-    /// The inode's path from the mount root, escaped, for messages and statistics; `None` when it has no name any more.
-    pub fn path_of(&self, ino: Ino) -> Option<String> { todo!() }
-    pub fn status(&self) -> Status { todo!() }
-    /// The paths that only the fast tier has, oldest first, at most `limit`.
-    pub fn unsafe_paths(&self, limit: usize) -> Vec<String> { todo!() }
-    /// D1 for everything: commits, seals and syncs all that was written. Waits for the fast tier only.
-    pub fn sync_fast(&self) -> Result<()> { todo!() }
-    /// While set, publishing does not wait for `settle`: somebody waits for D2.
-    pub fn set_hurry(&self, hurry: bool) { todo!() }
-    /// The LSN up to which everything must be applied for all of what is written now to be D2.
-    pub fn last_lsn(&self) -> Lsn { todo!() }
-    pub fn applied_lsn(&self) -> Lsn { todo!() }
-    /// The same below one path: `None` when nothing under it is pending or uncommitted.
-    pub fn pending_below(&self, ino: Ino) -> Option<Lsn> { todo!() }
-
-    // The background's work. One thread each; drain may run on several.
-    pub fn seal_step(&self) -> Result<Progress> { todo!() }
-    pub fn drain_step(&self) -> Result<Progress> { todo!() }
-    pub fn publish_step(&self) -> Result<Progress> { todo!() }
-    pub fn evict_step(&self) -> Result<Progress> { todo!() }
-    /// Snapshots files held open for longer than `live_after`, forgets what is idle.
-    pub fn tick(&self) -> Result<Progress> { todo!() }
-    /// Called once with a function that wakes the background: something was appended, closed or published.
-    pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) { todo!() }
 }
 
 /// What the engine is told; `config` makes it.
@@ -273,6 +264,67 @@ pub struct Options {
     pub ttl_slow: Duration,
 }
 
-/// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
-/// `boot` names this boot of the machine: what was not sealed in another boot is struck.
-pub fn open(fast: Arc<dyn Dir>, slow: Arc<dyn Dir>, options: Options, clock: Arc<dyn Clock>, boot: &str) -> Result<Tiers> { todo!() }
+/// The engine. See the module's documentation for how its parts work together.
+pub struct Tiers {
+    log: Log,
+    pool: Pool,
+    slow: SlowTier,
+    fast: Arc<dyn Dir>,
+    state: Mutex<EngineState>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// How many wait for everything to be published.
+    hurry: AtomicU64,
+    /// Taken by the one who publishes; a group that an error interrupted.
+    publishing: Mutex<Option<publish::Unfinished>>,
+    /// Damage in the log: nothing is published until somebody has looked.
+    damaged: Option<String>,
+    counters: status::Counters,
+}
+
+impl std::fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tiers").field("log", &self.log.last()).finish_non_exhaustive()
+    }
+}
+
+impl Tiers {
+    fn ages(&self) -> Ages {
+        Ages { ours: self.options.revalidate, slow: self.options.ttl_slow }
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.clock.uptime()
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
+    /// Called once, with a function that wakes the background: something was appended, closed or published.
+    pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        // A second caller would be a second background, which the fast tier's lock excludes.
+        let _ = self.wake.set(wake);
+    }
+
+    /// While somebody hurries, publishing does not wait for `settle`: they wait for D2.
+    pub fn set_hurry(&self, hurry: bool) {
+        if hurry {
+            self.hurry.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.hurry.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.wake();
+    }
+
+    fn hurried(&self) -> bool {
+        self.hurry.load(Ordering::Relaxed) > 0
+    }
+}

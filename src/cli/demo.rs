@@ -1,0 +1,168 @@
+//! `dlio-fs demo`: a newcomer's first contact. Two temporary tiers and a mount, checkpoints written as frameworks do,
+//! the drain, and the slow copies verified with the mount gone.
+//!
+//! Leaves nothing behind: not when it ends well, not when a step fails, not on Ctrl-C.
+
+mod frameworks;
+mod stage;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use clap::Args;
+
+use super::drain::{self, Place};
+use super::progress::Progress;
+use super::{Exit, Failure, Outcome, complain, say, talk, umount};
+use crate::error::{Context, Error};
+use crate::mount::{self, PRIVATE_DIR};
+use frameworks::Epoch;
+use stage::Stage;
+
+/// See all of it in a minute: two temporary tiers, a mount, checkpoints, the drain, and the copies verified
+///
+/// Needs /dev/fuse, and root or fusermount3. Writes about 150 MiB to a temporary directory and removes it again.
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// Where to put the temporary tiers; the system's directory for temporary files if left out
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// What the demonstration wrote and did not delete: path below the mount, and its bytes.
+type Expected = BTreeMap<PathBuf, Vec<u8>>;
+
+pub(super) fn run(args: &DemoArgs) -> Outcome {
+    mount::open_device()?;
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let stage = Stage::set(&parent)?;
+    let played = play(&stage);
+    stage.stop_if_interrupted();
+    if played.is_err() {
+        for line in stage.last_log_lines(5) {
+            complain(format_args!("the daemon said: {line}"));
+        }
+    }
+    let cleaned = stage.clear();
+    played?;
+    cleaned?;
+    say("Nothing is left behind. Now with your own directories: dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
+    Ok(Exit::Done)
+}
+
+fn play(stage: &Stage) -> Result<(), Failure> {
+    say(format_args!("A fast tier, a slow tier and a mount over both, in {}", stage.root().display()))?;
+    say("(on one disk here, so the figures say nothing about yours):")?;
+    say("   dlio-fs mount mnt --fast fast --slow slow\n")?;
+    stage.mount()?;
+
+    say("1. Training writes checkpoints to the mount, as frameworks do. They land on the fast tier.")?;
+    let expected = train(stage)?;
+    say(format_args!("   {}\n", talk::first_line(stage.mountpoint())?))?;
+
+    say("2. They are copied to the slow tier and published there, in the order in which they were written.")?;
+    let begun = Instant::now();
+    let progress = Progress::watch(stage.mountpoint());
+    drain::wait(&Place::whole(stage.mountpoint().to_path_buf()), None)?;
+    drop(progress);
+    say(format_args!("   done in {:.1} s\n", begun.elapsed().as_secs_f64()))?;
+
+    say("3. What the mount says of itself: cat mnt/.dlio/stats")?;
+    let stats = talk::read(stage.mountpoint(), "stats")?;
+    // The table of operations would fill the screen.
+    let shown = stats.lines().filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("operation"));
+    shown.map(|line| format!("   {line}")).try_for_each(say)?;
+
+    say("\n4. The mount is left. The slow tier alone holds, byte for byte, what was written:")?;
+    match umount::leave(stage.mountpoint())? {
+        Exit::Done => verify(stage.slow(), &expected),
+        _ => Err(wrong("something is left on the fast tier after the drain".to_owned())),
+    }
+}
+
+/// Saves as TensorFlow and Keras do, and says how fast the fast tier took it.
+fn train(stage: &Stage) -> Result<Expected, Failure> {
+    say("   TensorFlow: ckpt-N under temporary names, renamed, then the manifest; only the newest two are kept")?;
+    say("   Keras: model.keras, overwritten in place each epoch")?;
+    let (mut expected, mut bytes, mut took) = (Expected::new(), 0, Duration::ZERO);
+    for number in 1..=frameworks::EPOCHS {
+        let epoch = Epoch::new(number);
+        let begun = Instant::now();
+        epoch.save_as_tensorflow(stage.mountpoint())?;
+        epoch.save_as_keras(stage.mountpoint())?;
+        took += begun.elapsed();
+        bytes += epoch.bytes();
+        epoch.expect(&mut expected);
+    }
+    let speed = bytes as f64 / took.as_secs_f64().max(1e-6);
+    say(format_args!("   {} in {:.2} s, {}/s", ByteSize(bytes), took.as_secs_f64(), ByteSize(speed as u64)))?;
+    Ok(expected)
+}
+
+/// Compares the slow tree with what was written: the same names, the same bytes, nothing else.
+fn verify(slow: &Path, expected: &Expected) -> Result<(), Failure> {
+    let mut found = BTreeMap::new();
+    collect(slow, Path::new(""), &mut found)?;
+    for (path, bytes) in expected {
+        match found.remove(path) {
+            Some(copy) if copy == *bytes => {
+                say(format_args!("   {:<32} {:>10}  identical", path.display(), ByteSize(bytes.len() as u64)))?;
+            }
+            Some(_) => return Err(wrong(format!("{} differs on the slow tier", path.display()))),
+            None => return Err(wrong(format!("{} is missing on the slow tier", path.display()))),
+        }
+    }
+    match found.keys().next() {
+        None => say(""),
+        Some(path) => Err(wrong(format!("{} is on the slow tier but was deleted", path.display()))),
+    }
+}
+
+fn wrong(what: String) -> Failure {
+    Error::refused(what, "this must not happen: please report it").into()
+}
+
+/// All regular files below, but for what is ours.
+fn collect(root: &Path, below: &Path, into: &mut Expected) -> Result<(), Error> {
+    let dir = root.join(below);
+    for entry in fs::read_dir(&dir).at("list", dir.display())? {
+        let entry = entry.at("list", dir.display())?;
+        let path = below.join(entry.file_name());
+        if path == Path::new(PRIVATE_DIR) {
+            continue;
+        }
+        match entry.file_type().at("stat", path.display())?.is_dir() {
+            true => collect(root, &path, into)?,
+            false => drop(into.insert(path, fs::read(entry.path()).at("read", entry.path().display())?)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verification_notices_a_difference_a_loss_and_a_leftover() {
+        let slow = tempfile::tempdir().expect("a temporary directory");
+        let put = |name: &str, text: &str| fs::write(slow.path().join(name), text).expect("write");
+        fs::create_dir(slow.path().join(PRIVATE_DIR)).expect("mkdir");
+        put(".dlio-fs/id", "ours");
+        fs::create_dir(slow.path().join("d")).expect("mkdir");
+        put("d/a", "1");
+        let expected = Expected::from([(PathBuf::from("d/a"), b"1".to_vec())]);
+        verify(slow.path(), &expected).expect("equal");
+        let failure = |why| verify(slow.path(), &expected).expect_err(why).message;
+        put("d/a", "2");
+        assert!(failure("another byte").contains("d/a differs"));
+        put("d/a", "1");
+        put("b", "1");
+        assert!(failure("one more").contains("b is on the slow tier but"));
+        fs::remove_file(slow.path().join("d/a")).expect("rm");
+        assert!(failure("one less").contains("d/a is missing"));
+    }
+}

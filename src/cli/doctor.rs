@@ -1,0 +1,101 @@
+//! `dlio-fs doctor`: what of this machine and these directories will not work, and the remedy.
+//!
+//! Looks and tries; the only thing it writes is a temporary directory in each tier, which it removes again.
+
+mod machine;
+mod tier;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{Exit, Outcome, say};
+
+/// Look for what will not work on this machine and with these directories, and name the remedy
+///
+/// Without directories only the machine is looked at. In each tier that is named, a temporary directory is made and
+/// removed to try what the file system can do. Exit code 1 if something that a mount needs is missing.
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// A directory to be used as the fast tier
+    #[arg(long, value_name = "DIR")]
+    fast: Option<PathBuf>,
+    /// A directory to be used as the slow tier
+    #[arg(long, value_name = "DIR")]
+    slow: Option<PathBuf>,
+    /// Print JSON: an array of findings
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    verdict: Verdict,
+    about: String,
+    found: String,
+    /// What it means and what to do; absent when all is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    /// A mount works, with less than it could have.
+    Warn,
+    /// A mount does not work.
+    Fail,
+}
+
+impl Finding {
+    fn ok(about: impl Into<String>, found: impl Into<String>) -> Self {
+        Finding { verdict: Verdict::Ok, about: about.into(), found: found.into(), remedy: None }
+    }
+
+    fn warn(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { verdict: Verdict::Warn, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
+    }
+
+    fn fail(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { verdict: Verdict::Fail, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
+    }
+}
+
+pub(super) fn run(args: &DoctorArgs) -> Outcome {
+    let mut findings = machine::examine();
+    findings.extend(args.fast.iter().flat_map(|path| tier::examine(tier::Role::Fast, path)));
+    findings.extend(args.slow.iter().flat_map(|path| tier::examine(tier::Role::Slow, path)));
+    if let (Some(fast), Some(slow)) = (&args.fast, &args.slow) {
+        findings.extend(tier::compare(fast, slow));
+    }
+    match args.json {
+        true => say(serde_json::json!(findings))?,
+        false => findings.iter().try_for_each(print)?,
+    }
+    let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
+    let warned = findings.iter().filter(|finding| finding.verdict == Verdict::Warn).count();
+    if !args.json {
+        say(match (failed, warned) {
+            (0, 0) => "all is well".to_owned(),
+            (0, _) => format!("a mount works; {warned} of {} findings limit it", findings.len()),
+            _ => format!("a mount does not work: {failed} of {} findings stand in the way", findings.len()),
+        })?;
+    }
+    Ok(if failed == 0 { Exit::Done } else { Exit::Failure })
+}
+
+fn print(finding: &Finding) -> Result<(), super::Failure> {
+    let verdict = match finding.verdict {
+        Verdict::Ok => "ok  ",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    };
+    say(format_args!("{verdict}  {:<24} {}", finding.about, finding.found))?;
+    match &finding.remedy {
+        Some(remedy) => say(format_args!("      {:<24} -> {remedy}", "")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,214 @@
+//! One tier: whether it answers, what its file system can do, how much room it has.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::sys::statfs::{self, FsType, statfs};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use tempfile::TempDir;
+
+use super::Finding;
+use crate::mount;
+
+/// A tier that takes longer for these few calls is hung.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Below this a fast tier absorbs nothing worth the name.
+const FAST_LEAST: u64 = 1 << 30;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Fast,
+    Slow,
+}
+
+impl Role {
+    fn about(self, what: &str) -> String {
+        match self {
+            Role::Fast => format!("fast: {what}"),
+            Role::Slow => format!("slow: {what}"),
+        }
+    }
+}
+
+pub(super) fn examine(role: Role, path: &Path) -> Vec<Finding> {
+    let asked = path.to_path_buf();
+    // The calls may hang in a dead server; then they are left behind, and the program ends without them.
+    match mount::within(PATIENCE, move || probe(role, &asked)) {
+        Some(findings) => findings,
+        None => vec![Finding::fail(
+            role.about("answers"),
+            format!("{} did not within {} s", path.display(), PATIENCE.as_secs()),
+            "see whether its server or device is up",
+        )],
+    }
+}
+
+fn probe(role: Role, path: &Path) -> Vec<Finding> {
+    let trial = match tempfile::Builder::new().prefix(".dlio-fs-doctor-").tempdir_in(path) {
+        Ok(trial) => trial,
+        Err(e) => {
+            let remedy = "name an existing directory that you may write to";
+            return vec![Finding::fail(role.about("directory"), format!("{}: {e}", path.display()), remedy)];
+        }
+    };
+    let mut findings = vec![Finding::ok(role.about("directory"), format!("{} can be written", path.display()))];
+    findings.push(file_system(role, path));
+    findings.push(xattrs(role, &trial));
+    if role == Role::Slow {
+        findings.push(renames(role, &trial));
+    }
+    findings.push(space(role, path));
+    if let Err(e) = trial.close() {
+        findings.push(Finding::warn(role.about("clean-up"), e.to_string(), "remove .dlio-fs-doctor-* by hand"));
+    }
+    findings
+}
+
+/// What a file system is called, and what it means for the order in which names become durable.
+fn file_system(role: Role, path: &Path) -> Finding {
+    let about = role.about("file system");
+    let kind = match statfs(path) {
+        Ok(stat) => stat.filesystem_type(),
+        Err(errno) => return Finding::fail(about, errno.desc(), "see the kernel log"),
+    };
+    let name = name_of(kind);
+    match (role, name) {
+        (Role::Fast, "tmpfs") => Finding::warn(
+            about,
+            "tmpfs: in memory, so what is only there is lost with the power",
+            "use a file system on a device (ext4, xfs) for anything that matters",
+        ),
+        (_, "FUSE") => Finding::warn(
+            about,
+            "FUSE: order and durability are up to its daemon",
+            "fine for GlusterFS or MooseFS as the slow tier; never use a dlio-fs mount as a tier",
+        ),
+        (_, "ext4" | "xfs") => {
+            Finding::ok(about, format!("{name}: names become durable in order, one fsync serves many"))
+        }
+        (Role::Fast, _) => Finding::ok(about, name),
+        (Role::Slow, _) => {
+            Finding::ok(about, format!("{name}: each directory is synced before the order leaves it (slower)"))
+        }
+    }
+}
+
+fn name_of(kind: FsType) -> &'static str {
+    // Not in the C library's headers; the numbers are those of the kernel's and Lustre's.
+    const LUSTRE: FsType = FsType(0x0bd0_0bd0);
+    const CEPH: FsType = FsType(0x00c3_6400);
+    const GPFS: FsType = FsType(0x4750_4653);
+    const ZFS: FsType = FsType(0x2fc1_2fc1);
+    const BEEGFS: FsType = FsType(0x1983_0326);
+    match kind {
+        statfs::EXT4_SUPER_MAGIC => "ext4",
+        statfs::XFS_SUPER_MAGIC => "xfs",
+        statfs::BTRFS_SUPER_MAGIC => "btrfs",
+        statfs::F2FS_SUPER_MAGIC => "f2fs",
+        statfs::TMPFS_MAGIC => "tmpfs",
+        statfs::NFS_SUPER_MAGIC => "NFS",
+        statfs::FUSE_SUPER_MAGIC => "FUSE",
+        statfs::OVERLAYFS_SUPER_MAGIC => "overlayfs",
+        LUSTRE => "Lustre",
+        CEPH => "CephFS",
+        GPFS => "GPFS",
+        ZFS => "ZFS",
+        BEEGFS => "BeeGFS",
+        _ => "a file system unknown to dlio-fs",
+    }
+}
+
+fn xattrs(role: Role, trial: &TempDir) -> Finding {
+    let about = role.about("user xattrs");
+    let key = OsStr::new("user.dlio.doctor");
+    let path = trial.path().join("xattr");
+    let stored = File::create(&path)
+        .and_then(|_| xattr::set(&path, key, b"1"))
+        .and_then(|()| xattr::get(&path, key))
+        .map(|value| value.as_deref() == Some(b"1"));
+    match (stored, role) {
+        (Ok(true), _) => Finding::ok(about, "kept"),
+        (Ok(false), _) => Finding::fail(about, "accepted but not kept", "use another file system"),
+        (Err(e), Role::Fast) => Finding::fail(
+            about,
+            e.to_string(),
+            "proofs of what is clean live in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
+        ),
+        (Err(e), Role::Slow) => Finding::warn(
+            about,
+            e.to_string(),
+            "files that carry xattrs cannot be kept whole there: mount it with user_xattr if it has that option",
+        ),
+    }
+}
+
+/// Publishing tells a foreign change by these two.
+fn renames(role: Role, trial: &TempDir) -> Finding {
+    let about = role.about("renameat2");
+    let [a, b] = ["a", "b"].map(|name| trial.path().join(name));
+    let try_rename = |flags| renameat2(AT_FDCWD, &a, AT_FDCWD, &b, flags);
+    let made: io::Result<()> = [&a, &b].into_iter().try_for_each(|path| File::create(path).map(drop));
+    if let Err(e) = made {
+        return Finding::fail(about, e.to_string(), "see its quota and its free space");
+    }
+    let no_replace = try_rename(RenameFlags::RENAME_NOREPLACE) == Err(Errno::EEXIST);
+    match (no_replace, try_rename(RenameFlags::RENAME_EXCHANGE)) {
+        (true, Ok(())) => Finding::ok(about, "NOREPLACE and EXCHANGE work"),
+        (no_replace, exchange) => {
+            let lacking = [(no_replace, "NOREPLACE"), (exchange.is_ok(), "EXCHANGE")];
+            let lacking: Vec<_> = lacking.iter().filter(|(works, _)| !works).map(|(_, name)| *name).collect();
+            Finding::warn(
+                about,
+                format!("no {}", lacking.join(" and no ")),
+                "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only",
+            )
+        }
+    }
+}
+
+fn space(role: Role, path: &Path) -> Finding {
+    let about = role.about("space");
+    let stat = match statvfs(path) {
+        Ok(stat) => stat,
+        Err(errno) => return Finding::fail(about, errno.desc(), "see the kernel log"),
+    };
+    let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+    let total = stat.blocks().saturating_mul(stat.fragment_size());
+    let found = format!("{} of {} free", ByteSize(free), ByteSize(total));
+    if stat.flags().contains(FsFlags::ST_RDONLY) {
+        return Finding::fail(about, "mounted read-only", "remount it for writing");
+    }
+    match role {
+        Role::Fast if free < FAST_LEAST => Finding::warn(
+            about,
+            found,
+            "make room for at least one checkpoint, or everything goes at the slow tier's speed",
+        ),
+        _ => Finding::ok(about, found),
+    }
+}
+
+/// What can be said of the two only together.
+pub(super) fn compare(fast: &Path, slow: &Path) -> Vec<Finding> {
+    let device = |path: &Path| {
+        let path: PathBuf = path.to_path_buf();
+        mount::within(PATIENCE, move || path.metadata().map(|m| m.dev()))?.ok()
+    };
+    match (device(fast), device(slow)) {
+        (Some(a), Some(b)) if a == b => vec![Finding::warn(
+            "tiers",
+            "both are on the same file system",
+            "nothing gets faster or safer that way: put the fast tier on faster storage",
+        )],
+        (Some(_), Some(_)) => vec![Finding::ok("tiers", "are on different file systems")],
+        // Said above already.
+        _ => Vec::new(),
+    }
+}

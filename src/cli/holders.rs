@@ -1,0 +1,82 @@
+//! Who uses a mount: processes with files open below it, working in it, or mapping from it.
+//!
+//! A path below the mount point is not enough: a shell may still stand in the directory that the mount hides. So the
+//! file system is compared too, which asks the mount's daemon; call this for a live mount only.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A process that keeps a mount busy.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pid: u32,
+    name: String,
+    /// One thing it holds, of perhaps many.
+    path: PathBuf,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {}): {}", self.name, self.pid, self.path.display())
+    }
+}
+
+/// All that this user may see; as root, all there are in this mount name space.
+pub(super) fn of(mountpoint: &Path) -> Vec<Holder> {
+    let Ok(device) = mountpoint.metadata().map(|m| m.dev()) else { return Vec::new() };
+    let inside = |link: &PathBuf| {
+        let path = std::fs::read_link(link).ok().filter(|path| path.starts_with(mountpoint))?;
+        (link.metadata().ok()?.dev() == device).then_some(path)
+    };
+    processes()
+        .filter_map(|pid| Some(Holder { pid, path: links(pid).iter().find_map(inside)?, name: name(pid) }))
+        .collect()
+}
+
+/// The links of `/proc` to everything that a process holds: where it stands, what it has open, what it has mapped (a
+/// file stays mapped after its descriptor is closed).
+fn links(pid: u32) -> Vec<PathBuf> {
+    let mut links: Vec<PathBuf> = ["cwd", "root", "exe"].map(|name| format!("/proc/{pid}/{name}").into()).into();
+    links.extend(entries(&format!("/proc/{pid}/fd")));
+    links.extend(entries(&format!("/proc/{pid}/map_files")));
+    links
+}
+
+/// Empty if the process is another user's, or gone.
+fn entries(dir: &str) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+pub(super) fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// What the process's descriptors refer to.
+pub(super) fn open_files(pid: u32) -> Vec<PathBuf> {
+    entries(&format!("/proc/{pid}/fd")).iter().filter_map(|link| std::fs::read_link(link).ok()).collect()
+}
+
+fn name(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if name.is_empty() { "a process".into() } else { name.trim().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_file_is_held_by_its_process() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().canonicalize().expect("it is there");
+        assert_eq!(of(&path), []);
+        let file = std::fs::File::create(path.join("held")).expect("create");
+        let holders = of(&path);
+        assert_eq!(holders.len(), 1);
+        assert_eq!((holders[0].pid, holders[0].path.clone()), (std::process::id(), path.join("held")));
+        drop(file);
+        assert_eq!(of(&path), []);
+    }
+}

@@ -1,0 +1,174 @@
+//! `dlio-fs mount`: from flags and configuration to a checked request, then the daemon, here or in the background.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::{Exit, Failure, Outcome, complain};
+use crate::config::{Config, IoPath};
+use crate::error::{Context, Error};
+use crate::mount::{self, LogTo, Places, Request, Started};
+use crate::tiers;
+
+/// Show the slow tier's tree at MOUNTPOINT, absorbing what is written on the fast tier
+///
+/// Returns once the mount answers; the daemon goes on in the background and logs to --log-file or syslog. With
+/// --foreground it stays, logs to standard error, and leaves at Ctrl-C: what is not on the slow tier by then stays on the
+/// fast tier (exit code 3), and the next mount goes on with it.
+#[derive(Debug, Args)]
+pub(super) struct MountArgs {
+    /// Where the tree appears: an existing directory outside of both tiers
+    mountpoint: Option<PathBuf>,
+    /// The fast tier: an existing directory on fast storage, used by one mount only
+    #[arg(long, value_name = "DIR")]
+    fast: Option<PathBuf>,
+    /// The slow tier: the directory that owns the tree
+    #[arg(long, value_name = "DIR")]
+    slow: Option<PathBuf>,
+    /// Stay in the foreground, as a service manager or a container wants it
+    #[arg(long)]
+    foreground: bool,
+    /// Read the configuration from FILE; flags override it (see config.example.toml)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Append log lines to FILE
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Set any key of the configuration; may be given several times
+    #[arg(short = 'o', value_name = "KEY=VALUE")]
+    options: Vec<String>,
+    /// Used by `mount` itself when it starts the daemon: tell on standard output when the mount answers
+    #[arg(long, hide = true, requires = "foreground")]
+    announce: bool,
+}
+
+pub(super) fn run(args: &MountArgs) -> Outcome {
+    let config = args.effective_config().map_err(Failure::usage)?;
+    let places = check_places(&config).map_err(Failure::usage)?;
+    // Before anything is created: without the device nothing would come of it.
+    mount::open_device()?;
+    match args.foreground {
+        true => serve(args, &config, places),
+        false => start(args, &config, &places),
+    }
+}
+
+impl MountArgs {
+    /// Defaults, then the file, then `-o`, then the flags.
+    fn effective_config(&self) -> crate::error::Result<Config> {
+        let mut config = Config::default();
+        if let Some(file) = &self.config {
+            let name = file.display().to_string();
+            let text = std::fs::read_to_string(file).map_err(|e| {
+                let remedy = "name a readable text file; config.example.toml has every key";
+                Error::refused(format!("--config {name}: {e}"), remedy)
+            })?;
+            config.apply_toml(&text, &name)?;
+        }
+        self.options.iter().try_for_each(|option| config.apply_option(option))?;
+        let flags = [
+            (&self.mountpoint, &mut config.mountpoint),
+            (&self.fast, &mut config.fast),
+            (&self.slow, &mut config.slow),
+            (&self.log_file, &mut config.log_file),
+        ];
+        for (flag, key) in flags {
+            if flag.is_some() {
+                key.clone_from(flag);
+            }
+        }
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The same request as arguments for the daemon.
+    fn for_daemon(&self) -> Vec<OsString> {
+        let with = |flag: &str, value: &Path| {
+            let mut argument = OsString::from(flag);
+            argument.push("=");
+            argument.push(value);
+            argument
+        };
+        let mut arguments: Vec<OsString> = ["mount", "--foreground", "--announce"].map(OsString::from).into();
+        let flags = [
+            ("--fast", &self.fast),
+            ("--slow", &self.slow),
+            ("--config", &self.config),
+            ("--log-file", &self.log_file),
+        ];
+        arguments.extend(flags.into_iter().filter_map(|(flag, value)| Some(with(flag, value.as_ref()?))));
+        arguments.extend(self.options.iter().map(|option| OsString::from(format!("-o{option}"))));
+        if let Some(mountpoint) = &self.mountpoint {
+            arguments.extend(["--".into(), mountpoint.into()]);
+        }
+        arguments
+    }
+}
+
+fn check_places(config: &Config) -> crate::error::Result<Places> {
+    let given = |key: &str, value: &Option<PathBuf>, remedy: &str| match value {
+        Some(path) if !path.as_os_str().is_empty() => Ok(path.clone()),
+        _ => Err(Error::refused(format!("no {key} is given"), remedy)),
+    };
+    let mountpoint = given("mount point", &config.mountpoint, "write dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
+    let fast = given("fast tier", &config.fast, "add --fast DIR: a directory on fast storage")?;
+    let slow = given("slow tier", &config.slow, "add --slow DIR: the directory that owns the tree")?;
+    Places::check(&mountpoint, &fast, &slow)
+}
+
+/// Runs the daemon in this process.
+fn serve(args: &MountArgs, config: &Config, places: Places) -> Outcome {
+    let log = match &config.log_file {
+        // The daemon changes its directory later.
+        Some(file) => LogTo::File(std::path::absolute(file).at("find", file.display())?),
+        None if args.announce => LogTo::Syslog,
+        None => LogTo::Stderr,
+    };
+    mount::start_logging(&log)?;
+    let request = Request {
+        places,
+        options: engine_options(config),
+        slow_wait: config.slow_wait,
+        log,
+        in_background: args.announce,
+    };
+    let left = mount::serve(request)?;
+    Ok(if left.is_nothing() { Exit::Done } else { Exit::Undrained })
+}
+
+/// Runs the daemon in the background and waits until its mount answers.
+fn start(args: &MountArgs, config: &Config, places: &Places) -> Outcome {
+    match mount::start_in_background(args.for_daemon(), &places.mountpoint)? {
+        Started::Up => {
+            if config.log_file.is_none() && !mount::has_syslog() {
+                complain("note: there is no syslog here, the daemon's log is lost; use --log-file FILE to keep it");
+            }
+            Ok(Exit::Done)
+        }
+        Started::Failed(status) => match (mount::describe(status), status.code()) {
+            (Some(killed), _) => Err(Failure::new(Exit::Failure, format!("{killed}; see its log"))),
+            // The daemon has said why, on the standard error it shares with us.
+            (None, Some(2)) => Ok(Exit::Usage),
+            (None, _) => Ok(Exit::Failure),
+        },
+    }
+}
+
+fn engine_options(config: &Config) -> tiers::Options {
+    // The engine behaves the same on every I/O path; so far there is one.
+    let IoPath::Exact = config.io;
+    tiers::Options {
+        settle: config.settle,
+        live_after: config.live_after,
+        copy_up_max: config.copy_up_max,
+        revalidate: config.revalidate,
+        max_pending: config.max_pending,
+        high: config.high,
+        low: config.low,
+        reserve: config.reserve,
+        ballast: config.ballast,
+        ttl_ours: config.attribute_lifetime,
+        ttl_slow: config.attribute_lifetime_slow,
+    }
+}

@@ -1,0 +1,70 @@
+//! `dlio-fs rescue`: restore what only the fast tier has, without a mount and without the slow tier.
+
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::{Exit, Failure, Outcome, complain, say};
+use crate::error::{Context, Error};
+use crate::mount::{FastLock, PRIVATE_DIR};
+use crate::tiers::disk::Dir;
+use crate::tiers::os::OsDir;
+use crate::tiers::{self, RescueReport};
+
+/// Restore every file that only the fast tier has into a directory, with no mount
+///
+/// Reads the log of the fast tier FAST, or without it what the objects themselves tell, and changes nothing there. Use it
+/// when the slow tier is lost, or the fast one was moved to another machine. Exit code 3 if something was found that
+/// nothing explains; it is listed.
+#[derive(Debug, Args)]
+pub(super) struct RescueArgs {
+    /// The fast tier of a mount that is not running
+    fast: PathBuf,
+    /// Where the files go: an empty directory, or one that does not exist yet
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+}
+
+pub(super) fn run(args: &RescueArgs) -> Outcome {
+    if !args.fast.join(PRIVATE_DIR).is_dir() {
+        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.display());
+        return Err(Failure::usage(Error::refused(what, "name the directory that was given to --fast")));
+    }
+    // Held until the end: a daemon must not change what is being read.
+    let _lock = FastLock::take(&args.fast, &args.to)?;
+    empty_directory(&args.to)?;
+    let report = rescue(&args.fast, &args.to)?;
+    for path in &report.restored {
+        say(path)?;
+    }
+    for path in &report.unexplained {
+        complain(format_args!("not explained by any record, left where it is: {path}"));
+    }
+    complain(format_args!("{} restored to {}", report.restored.len(), args.to.display()));
+    Ok(if report.unexplained.is_empty() { Exit::Done } else { Exit::Undrained })
+}
+
+fn rescue(fast: &Path, to: &Path) -> Result<RescueReport, Error> {
+    let open =
+        |path: &Path| -> Result<Arc<dyn Dir>, Error> { Ok(Arc::new(OsDir::open(path).at("open", path.display())?)) };
+    tiers::rescue(open(fast)?, open(to)?)
+}
+
+fn empty_directory(to: &Path) -> Result<(), Failure> {
+    match DirBuilder::new().mode(0o700).create(to) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        done => return Ok(done.at("mkdir", to.display())?),
+    }
+    let mut entries = std::fs::read_dir(to).at("list", to.display())?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => {
+            let what = format!("--to {} is not empty", to.display());
+            Err(Failure::usage(Error::refused(what, "name an empty or a new directory")))
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Finding mounts and speaking with their daemons: `.dlio/stats.json` and `.dlio/control` of the mount.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use serde::Deserialize;
+
+use super::{Exit, Failure, holders};
+use crate::error::{Context, Error};
+use crate::mount::{self, MountEntry, PRIVATE_DIR};
+
+/// What of `.dlio/stats.json` the commands act upon.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Standing {
+    pub(super) safety: Safety,
+    pub(super) pipeline: Pipeline,
+    pub(super) exceptions: Exceptions,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Safety {
+    pub(super) safe: bool,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) events: u64,
+    pub(super) held: Option<String>,
+    pub(super) slow_down: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Pipeline {
+    pub(super) drain_bytes_per_s: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Exceptions {
+    pub(super) conflicts: u64,
+}
+
+impl Standing {
+    pub(super) fn exit(&self) -> Exit {
+        let Safety { safe, held, slow_down, .. } = &self.safety;
+        match (self.exceptions.conflicts, held.is_some() || slow_down.is_some(), safe) {
+            (1.., ..) => Exit::Conflict,
+            (0, true, _) => Exit::Degraded,
+            (0, false, false) => Exit::Undrained,
+            (0, false, true) => Exit::Done,
+        }
+    }
+}
+
+/// The mount a user means: the one named, or the only one.
+pub(super) fn the_mount(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let mounts = mount::mounts()?;
+    let Some(named) = named else {
+        return match our_mountpoints(&mounts).as_slice() {
+            [only] => Ok(only.clone()),
+            [] => Err(Failure::new(Exit::Failure, "there is no dlio-fs mount here; make one with dlio-fs mount")),
+            several => {
+                let list: Vec<_> = several.iter().map(|path| path.display().to_string()).collect();
+                Err(Failure::new(Exit::Usage, format!("several mounts; name one of {}", list.join(", "))))
+            }
+        };
+    };
+    let canonical = canonical(named);
+    match mount::mounted_at(&mounts, &canonical) {
+        Some(mount) if mount.is_ours() => Ok(canonical),
+        _ => Err(not_a_mount(named, &mounts)),
+    }
+}
+
+pub(super) fn all_mounts() -> Result<Vec<PathBuf>, Error> {
+    Ok(our_mountpoints(&mount::mounts()?))
+}
+
+/// The mount that holds a path, and the path below it.
+pub(super) fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
+    let mounts = mount::mounts()?;
+    let canonical = path.canonicalize().at("find", path.display())?;
+    let holder = canonical.ancestors().find_map(|above| Some((above, mount::mounted_at(&mounts, above)?)));
+    match holder {
+        Some((above, mount)) if mount.is_ours() => {
+            let below = canonical.strip_prefix(above).unwrap_or(Path::new("")).to_path_buf();
+            Ok((above.to_path_buf(), below))
+        }
+        _ => Err(not_a_mount(path, &mounts)),
+    }
+}
+
+fn not_a_mount(path: &Path, mounts: &[MountEntry]) -> Failure {
+    let ours: Vec<_> = our_mountpoints(mounts).iter().map(|path| path.display().to_string()).collect();
+    let ours = if ours.is_empty() { "there is none here".to_owned() } else { format!("mounts: {}", ours.join(", ")) };
+    Failure::new(Exit::Failure, format!("{} is not on a dlio-fs mount; {ours}", path.display()))
+}
+
+fn our_mountpoints(mounts: &[MountEntry]) -> Vec<PathBuf> {
+    let mut ours: Vec<PathBuf> = mounts.iter().filter(|m| m.is_ours()).map(|m| m.at.clone()).collect();
+    ours.sort();
+    ours.dedup();
+    ours
+}
+
+/// Like `canonicalize`, but a dead mount, which cannot be looked at, keeps its name.
+fn canonical(path: &Path) -> PathBuf {
+    let absolute = || {
+        let absolute = std::path::absolute(path).ok()?;
+        Some(absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?))
+    };
+    path.canonicalize().ok().or_else(absolute).unwrap_or_else(|| path.to_path_buf())
+}
+
+/// Whether the daemon of a mount is gone.
+pub(super) fn is_dead(mountpoint: &Path) -> bool {
+    matches!(mount::ask(mountpoint), Err(e) if e.raw_os_error() == Some(Errno::ENOTCONN as i32))
+}
+
+/// Reads a file of `.dlio`, naming the remedy when the mount is dead.
+pub(super) fn read(mountpoint: &Path, name: &str) -> Result<String, Error> {
+    let path = mountpoint.join(".dlio").join(name);
+    std::fs::read_to_string(&path).map_err(|e| match e.raw_os_error() {
+        Some(errno) if errno == Errno::ENOTCONN as i32 => dead(mountpoint),
+        _ => Error::io("read", path.display().to_string(), e),
+    })
+}
+
+pub(super) fn dead(mountpoint: &Path) -> Error {
+    Error::refused(
+        format!("the daemon of {} is gone", mountpoint.display()),
+        "mount it again with the same tiers: nothing acknowledged is lost",
+    )
+}
+
+pub(super) fn standing(mountpoint: &Path) -> Result<Standing, Error> {
+    let text = read(mountpoint, "stats.json")?;
+    serde_json::from_str(&text).map_err(|e| {
+        let what = format!("{}: {e}", mountpoint.join(".dlio/stats.json").display());
+        Error::refused(what, "use the dlio-fs that made the mount")
+    })
+}
+
+/// The one line that answers the one question.
+pub(super) fn first_line(mountpoint: &Path) -> Result<String, Error> {
+    let text = read(mountpoint, "stats")?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// One command on `.dlio/control`. Dropping it ends the waiting.
+#[derive(Debug)]
+pub(super) struct Control {
+    file: BufReader<File>,
+    path: String,
+}
+
+/// A line of the daemon's reply.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// Comes about once a second while the command is carried out.
+    Waiting(String),
+    Done(String),
+    Error(String),
+}
+
+impl Control {
+    pub(super) fn ask(mountpoint: &Path, command: &str) -> Result<Control, Error> {
+        let path = mountpoint.join(".dlio/control");
+        let told = path.display().to_string();
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let mut file = opened.map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOTCONN) => dead(mountpoint),
+            Some(Errno::EACCES) => {
+                Error::refused(format!("{told} is not yours"), "only root and the owner of the mount may command it")
+            }
+            _ => Error::io("open", told.clone(), e),
+        })?;
+        // A command is one write, as the daemon takes it.
+        file.write_all(format!("{command}\n").as_bytes()).at("write to", &told)?;
+        Ok(Control { file: BufReader::new(file), path: told })
+    }
+
+    /// The next line. After `Done` or `Error` there is none.
+    pub(super) fn listen(&mut self) -> Result<Said, Error> {
+        let mut line = String::new();
+        self.file.read_line(&mut line).at("read from", &self.path)?;
+        let line = line.trim_end();
+        Ok(match line.split_once(": ") {
+            Some(("ok", text)) => Said::Done(text.to_owned()),
+            Some(("error", text)) => Said::Error(text.to_owned()),
+            _ if line.is_empty() => Said::Error(format!("{}: the reply ended early", self.path)),
+            _ => Said::Waiting(line.to_owned()),
+        })
+    }
+}
+
+/// The process that serves a mount.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) pid: u32,
+    pub(super) fast: PathBuf,
+}
+
+/// Finds the daemon by the lock it holds open; `None` if it is another user's.
+pub(super) fn daemon_of(mountpoint: &Path) -> Option<Daemon> {
+    let here = format!("mountpoint={}", crate::path::escape(mountpoint.as_os_str().as_encoded_bytes()));
+    holders::processes().find_map(|pid| {
+        let lock = lock_held_by(pid)?;
+        let text = std::fs::read_to_string(&lock).ok()?;
+        let words: Vec<&str> = text.lines().next()?.split(' ').collect();
+        if !words.contains(&here.as_str()) || !words.contains(&format!("pid={pid}").as_str()) {
+            return None;
+        }
+        Some(Daemon { pid, fast: lock.parent()?.parent()?.to_path_buf() })
+    })
+}
+
+/// Whether the process is still there, and still that daemon.
+pub(super) fn is_daemon(daemon: &Daemon) -> bool {
+    lock_held_by(daemon.pid).is_some_and(|lock| lock.starts_with(&daemon.fast))
+}
+
+fn lock_held_by(pid: u32) -> Option<PathBuf> {
+    holders::open_files(pid).into_iter().find(|file| file.ends_with(Path::new(PRIVATE_DIR).join("lock")))
+}

@@ -1,0 +1,146 @@
+//! `dlio-fs umount`: drain, unmount, wait for the daemon, and list what stays on the fast tier (P10).
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use nix::errno::Errno;
+
+use super::drain::{self, Place, Waited};
+use super::progress::Progress;
+use super::{Exit, Failure, Outcome, complain, holders, parse_duration, say, talk};
+use crate::error::Error;
+use crate::mount::{self, Detach, Left};
+
+/// How long the daemon may take to end once its mount is gone: it makes all durable on the fast tier.
+const END_WAIT: Duration = Duration::from_secs(60);
+/// How long a mount may be busy with nobody to be named.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Leave a mount once everything is on the slow tier, showing progress
+///
+/// With --timeout or --now, what has not arrived by then stays on the fast tier and is listed (exit code 3); the next
+/// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named.
+#[derive(Debug, Args)]
+pub(super) struct UmountArgs {
+    mountpoint: PathBuf,
+    /// Wait at most this long for the slow tier, as "30s" or "10min"
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Do not wait for the slow tier at all
+    #[arg(long, conflicts_with = "timeout")]
+    now: bool,
+}
+
+pub(super) fn run(args: &UmountArgs) -> Outcome {
+    let mountpoint = talk::the_mount(Some(&args.mountpoint))?;
+    if talk::is_dead(&mountpoint) {
+        return leave_dead(&mountpoint);
+    }
+    // Before a long drain rather than after it.
+    refuse_if_busy(&mountpoint)?;
+    if !args.now {
+        let progress = Progress::watch(&mountpoint);
+        let waited = drain::wait(&Place::whole(mountpoint.clone()), args.timeout)?;
+        drop(progress);
+        if waited == Waited::TimedOut {
+            complain("the time is up; leaving with what has arrived");
+        }
+    }
+    leave(&mountpoint)
+}
+
+/// Unmounts as it is, waits for the daemon to end, and lists what stays on the fast tier.
+pub(super) fn leave(mountpoint: &Path) -> Outcome {
+    let daemon = talk::daemon_of(mountpoint);
+    let standing = talk::standing(mountpoint)?;
+    unmount(mountpoint)?;
+    match daemon {
+        Some(daemon) => tell(mountpoint, wait_for_end(&daemon)?),
+        // Another user's daemon: only what it said last is known.
+        None if standing.safety.safe => Ok(Exit::Done),
+        None => {
+            let (files, changes) = (standing.safety.files, standing.safety.events);
+            say(format_args!("{files} files and {changes} changes are only on the fast tier"))?;
+            Ok(Exit::Undrained)
+        }
+    }
+}
+
+fn leave_dead(mountpoint: &Path) -> Outcome {
+    mount::detach(mountpoint, Detach::Now).map_err(|errno| failed(mountpoint, errno))?;
+    complain(format_args!(
+        "the daemon of {} was gone already; mount the same tiers again to bring over what is only on the fast tier",
+        mountpoint.display()
+    ));
+    Ok(Exit::Undrained)
+}
+
+/// A look-up or a reader of `/proc` that passes by keeps a mount busy for a moment without being a user of it: only what
+/// can be named, or lasts, refuses.
+fn unmount(mountpoint: &Path) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        match mount::detach(mountpoint, Detach::WhenFree) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EBUSY) => refuse_if_busy(mountpoint)?,
+            Err(errno) => return Err(failed(mountpoint, errno)),
+        }
+        if begun.elapsed() >= BUSY_WAIT {
+            return Err(busy(mountpoint, "processes that this user may not see, or a mount below it"));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn refuse_if_busy(mountpoint: &Path) -> Result<(), Failure> {
+    let holders = holders::of(mountpoint);
+    if holders.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
+    Err(busy(mountpoint, &names.join(", ")))
+}
+
+fn busy(mountpoint: &Path, holders: &str) -> Failure {
+    Error::refused(format!("{} is in use by {holders}", mountpoint.display()), "end them, then leave the mount").into()
+}
+
+fn failed(mountpoint: &Path, errno: Errno) -> Failure {
+    let remedy = "only root and the user who mounted it may unmount it";
+    Error::refused(format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()), remedy).into()
+}
+
+/// The lock is given back as the daemon's last act, with the list of what it leaves.
+fn wait_for_end(daemon: &talk::Daemon) -> Result<Left, Failure> {
+    let begun = Instant::now();
+    while begun.elapsed() < END_WAIT {
+        if let Some(left) = mount::last_left(&daemon.fast) {
+            return Ok(left);
+        }
+        if !talk::is_daemon(daemon) && mount::last_left(&daemon.fast).is_none() {
+            let what = format!("the daemon (pid {}) ended without saying what it left", daemon.pid);
+            return Err(Error::refused(what, "see its log; nothing acknowledged is lost, mount again to go on").into());
+        }
+        std::thread::sleep(POLL);
+    }
+    let what = format!("unmounted, but the daemon (pid {}) still runs after {} s", daemon.pid, END_WAIT.as_secs());
+    Err(Error::refused(what, "see its log; it makes what it holds durable on the fast tier").into())
+}
+
+fn tell(mountpoint: &Path, left: Left) -> Outcome {
+    if left.is_nothing() {
+        return Ok(Exit::Done);
+    }
+    for path in &left.paths {
+        say(path)?;
+    }
+    complain(format_args!(
+        "{} files and {} changes stay on the fast tier; the next mount at {} goes on with them",
+        left.files,
+        left.events,
+        mountpoint.display()
+    ));
+    Ok(Exit::Undrained)
+}

@@ -1,0 +1,407 @@
+//! What the user may decide, its defaults, and which decisions contradict each other.
+//!
+//! One struct for the configuration file, `-o key=value` and the example file. Keys are set one by one, so that every
+//! error can name its key, its value and the remedy. No I/O: reading the file is the caller's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The configuration of one mount. Only keys that do something are here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The directory at which the view appears.
+    pub mountpoint: Option<PathBuf>,
+    /// The fast tier: a directory on fast storage.
+    pub fast: Option<PathBuf>,
+    /// The slow tier: the directory that owns the tree.
+    pub slow: Option<PathBuf>,
+    /// Where a daemon in the background logs to; without it, syslog.
+    pub log_file: Option<PathBuf>,
+    /// How the daemon sees reads and writes.
+    pub io: IoPath,
+    /// How long a version stays untouched before it is drained.
+    #[serde(with = "duration")]
+    pub settle: Duration,
+    /// How long a file that is never quiet may hold up the order; then a snapshot of it is published.
+    #[serde(with = "duration")]
+    pub live_after: Duration,
+    /// Bytes. A slow file larger than this is written in place instead of being copied up first.
+    #[serde(with = "size")]
+    pub copy_up_max: u64,
+    /// How often, at most, an open looks whether a slow file was changed behind the mount.
+    #[serde(with = "duration")]
+    pub revalidate: Duration,
+    /// How long an operation waits for the slow tier before it answers EIO.
+    #[serde(with = "duration")]
+    pub slow_wait: Duration,
+    /// Share of the fast tier in use at which eviction starts.
+    #[serde(with = "share")]
+    pub high: f64,
+    /// Share of the fast tier in use at which eviction stops.
+    #[serde(with = "share")]
+    pub low: f64,
+    /// Share of the fast tier that only new checkpoints may take.
+    #[serde(with = "share")]
+    pub reserve: f64,
+    /// Bytes set aside for the log, given back to it when the fast tier is full.
+    #[serde(with = "size")]
+    pub ballast: u64,
+    /// Events not yet on the slow tier at which further changes are refused with ENOSPC.
+    pub max_pending: u64,
+    /// How long the kernel may believe attributes of files that were changed through this mount.
+    #[serde(with = "duration")]
+    pub attribute_lifetime: Duration,
+    /// The same for files that are known only from the slow tier.
+    #[serde(with = "duration")]
+    pub attribute_lifetime_slow: Duration,
+}
+
+/// The I/O path (design section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", try_from = "String")]
+pub enum IoPath {
+    /// The daemon sees every read and write as it was issued.
+    Exact,
+}
+
+impl TryFrom<String> for IoPath {
+    type Error = &'static str;
+
+    fn try_from(word: String) -> Result<Self, Self::Error> {
+        match word.as_str() {
+            "exact" => Ok(IoPath::Exact),
+            _ => Err("no such I/O path; write io = \"exact\", the only one there is so far"),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            mountpoint: None,
+            fast: None,
+            slow: None,
+            log_file: None,
+            io: IoPath::Exact,
+            settle: Duration::from_secs(1),
+            live_after: Duration::from_secs(60),
+            copy_up_max: 64 << 20,
+            revalidate: Duration::from_secs(30),
+            slow_wait: Duration::from_secs(5),
+            high: 0.85,
+            low: 0.70,
+            reserve: 0.10,
+            ballast: 64 << 20,
+            max_pending: 1_000_000,
+            attribute_lifetime: Duration::from_secs(60),
+            attribute_lifetime_slow: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Config {
+    /// Every key, in the order of the struct.
+    pub fn keys() -> Vec<String> {
+        match serde_json::to_value(Config::default()) {
+            Ok(serde_json::Value::Object(map)) => map.into_iter().map(|(key, _)| key).collect(),
+            _ => unreachable!("a struct of plain fields is a JSON object"),
+        }
+    }
+
+    /// Takes the keys that a configuration file sets. `origin` names the file in errors.
+    pub fn apply_toml(&mut self, text: &str, origin: &str) -> Result<()> {
+        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
+            let line = e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            let what = format!("config file {origin}, line {line}: {}", one_line(e.message()));
+            Error::refused(what, "write it as TOML: key = value, text in double quotes")
+        })?;
+        table.into_iter().try_for_each(|(key, value)| self.set(&key, value, &format!("config file {origin}")))
+    }
+
+    /// Takes one `key=value` as it stands on a command line; quotes around text may be left out.
+    pub fn apply_option(&mut self, option: &str) -> Result<()> {
+        let Some((key, value)) = option.split_once('=') else {
+            let what = format!("option -o {option}: no value");
+            return Err(Error::refused(what, "write -o key=value"));
+        };
+        let value = match value.parse::<toml::Value>() {
+            Ok(value @ (toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_))) => value,
+            Ok(toml::Value::String(text)) => toml::Value::String(text),
+            _ => toml::Value::String(value.to_owned()),
+        };
+        self.set(key, value, "option -o")
+    }
+
+    /// Sets one key. `origin` says in an error where the key stood.
+    fn set(&mut self, key: &str, value: toml::Value, origin: &str) -> Result<()> {
+        let keys = Config::keys();
+        if !keys.iter().any(|known| known == key) {
+            return Err(Error::refused(format!("{origin}: unknown key \"{key}\""), nearest(key, &keys)));
+        }
+        let shown = value.to_string();
+        let mut whole = toml::Table::try_from(&*self).map_err(|e| Error::refused(e.to_string(), "report this"))?;
+        whole.insert(key.to_owned(), value);
+        *self = whole.try_into().map_err(|e: toml::de::Error| {
+            let (why, remedy) = split_remedy(&one_line(e.message()));
+            Error::refused(format!("{origin}: {key} = {}: {why}", one_line(&shown)), remedy)
+        })?;
+        Ok(())
+    }
+
+    /// Refuses values that are out of range or contradict each other.
+    pub fn validate(&self) -> Result<()> {
+        self.validate_shares()?;
+        let durations = [
+            ("settle", self.settle, Duration::ZERO, Duration::from_secs(3600)),
+            ("live_after", self.live_after, Duration::from_secs(1), Duration::from_secs(86_400)),
+            ("revalidate", self.revalidate, Duration::ZERO, Duration::from_secs(86_400)),
+            ("slow_wait", self.slow_wait, Duration::from_millis(100), Duration::from_secs(600)),
+            ("attribute_lifetime", self.attribute_lifetime, Duration::ZERO, Duration::from_secs(86_400)),
+            ("attribute_lifetime_slow", self.attribute_lifetime_slow, Duration::ZERO, Duration::from_secs(86_400)),
+        ];
+        for (key, value, least, most) in durations {
+            check_range(key, value, least, most, |d| humantime::format_duration(*d).to_string())?;
+        }
+        let size = |bytes: &u64| bytesize::ByteSize(*bytes).to_string();
+        check_range("ballast", self.ballast, 1 << 20, 64 << 30, size)?;
+        check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
+        if self.settle > self.live_after {
+            let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
+            let what = format!("settle = {settle} is longer than live_after = {live}: no file would be drained quiet");
+            return Err(Error::refused(what, "make settle shorter than live_after"));
+        }
+        Ok(())
+    }
+
+    fn validate_shares(&self) -> Result<()> {
+        let percent = |share: &f64| share::text(*share);
+        check_range("high", self.high, 0.02, 0.98, percent)?;
+        check_range("low", self.low, 0.01, 0.97, percent)?;
+        check_range("reserve", self.reserve, 0.0, 0.9, percent)?;
+        if self.low >= self.high {
+            let what = format!("low = {} is not below high = {}", percent(&self.low), percent(&self.high));
+            return Err(Error::refused(what, "eviction runs from high down to low: choose low below high"));
+        }
+        Ok(())
+    }
+}
+
+fn check_range<T: PartialOrd>(key: &str, value: T, least: T, most: T, text: impl Fn(&T) -> String) -> Result<()> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    let what = format!("{key} = {} is out of range", text(&value));
+    Err(Error::refused(what, format!("choose {} to {}", text(&least), text(&most))))
+}
+
+/// The known key that an unknown one was probably meant to be, or all of them.
+fn nearest(key: &str, keys: &[String]) -> String {
+    let close = keys.iter().map(|known| (strsim::jaro_winkler(key, known), known)).max_by(|a, b| a.0.total_cmp(&b.0));
+    match close {
+        Some((score, known)) if score > 0.75 => format!("did you mean \"{known}\"?"),
+        _ => format!("known keys: {}", keys.join(", ")),
+    }
+}
+
+/// Errors of the value parsers below have the form `why; remedy`.
+fn split_remedy(message: &str) -> (String, String) {
+    match message.split_once("; ") {
+        Some((why, remedy)) => (why.to_owned(), remedy.to_owned()),
+        None => (message.to_owned(), "see config.example.toml for what this key takes".to_owned()),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A duration as text: `500ms`, `1s`, `10min`.
+mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        let error =
+            || de::Error::custom("not a duration; write a number and a unit, as \"500ms\", \"1s\" or \"10min\"");
+        let text = String::deserialize(d).map_err(|_| error())?;
+        humantime::parse_duration(&text).map_err(|_| error())
+    }
+}
+
+/// Bytes as text, `64MiB`, or as a plain number.
+mod size {
+    use bytesize::ByteSize;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, s: S) -> Result<S::Ok, S::Error> {
+        // Written in bytes: `ByteSize` rounds to one decimal, and a key that is set again must not change.
+        s.serialize_u64(*value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Size {
+            Bytes(u64),
+            Text(String),
+        }
+        let error = || de::Error::custom("not a size; write bytes, or a number and a unit, as \"64MiB\" or \"2GiB\"");
+        let bytes = match Size::deserialize(d).map_err(|_| error())? {
+            Size::Bytes(bytes) => bytes,
+            Size::Text(text) => text.parse::<ByteSize>().map_err(|_| error())?.0,
+        };
+        // TOML has signed numbers only, and no tier has an exbibyte.
+        if bytes <= 1 << 60 { Ok(bytes) } else { Err(error()) }
+    }
+}
+
+/// A share of the fast tier as text, `85%`, or as a number from 0 to 1.
+mod share {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn text(value: f64) -> String {
+        // Rounded to what a person would have written: 0.07 * 100 is not 7.
+        format!("{}%", (value * 1e6).round() / 1e4)
+    }
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_f64(*value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Share {
+            Number(f64),
+            Text(String),
+        }
+        let error = || de::Error::custom("not a share of the fast tier; write it as \"85%\"");
+        let share = match Share::deserialize(d).map_err(|_| error())? {
+            Share::Number(share) => share,
+            Share::Text(text) => {
+                let digits = text.trim().strip_suffix('%').ok_or_else(error)?;
+                digits.trim().parse::<f64>().map_err(|_| error())? / 100.0
+            }
+        };
+        // Also refuses NaN, which every later comparison would let through.
+        if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../config.example.toml");
+
+    fn refusal(result: Result<()>) -> String {
+        let text = result.expect_err("must be refused").to_string();
+        assert!(!text.contains('\n'), "not one line: {text}");
+        text
+    }
+
+    fn from_toml(text: &str) -> Result<Config> {
+        let mut config = Config::default();
+        config.apply_toml(text, "x.toml")?;
+        config.validate().map(|()| config)
+    }
+
+    #[test]
+    fn the_example_file_is_exactly_the_defaults() {
+        assert_eq!(from_toml(EXAMPLE).expect("the example is valid"), Config::default());
+    }
+
+    #[test]
+    fn the_example_file_has_every_key_once() {
+        for key in Config::keys() {
+            let set = format!("{key} = ");
+            let lines = EXAMPLE.lines().filter(|line| line.trim_start_matches("# ").starts_with(&set)).count();
+            assert_eq!(lines, 1, "key {key}");
+        }
+    }
+
+    #[test]
+    fn every_key_of_the_example_that_is_commented_out_parses_too() {
+        let uncommented: String = EXAMPLE
+            .lines()
+            .filter_map(|l| l.strip_prefix("# "))
+            .filter(|l| l.contains(" = "))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let config = from_toml(&uncommented).expect("valid once the comment sign is removed");
+        assert!(config.mountpoint.is_some() && config.fast.is_some() && config.slow.is_some());
+        assert!(config.log_file.is_some());
+    }
+
+    #[test]
+    fn human_units_are_understood() {
+        let config =
+            from_toml("settle = \"250ms\"\ncopy_up_max = \"2GiB\"\nballast = 1048576\nhigh = 0.5\nlow = \"12.5%\"")
+                .expect("valid");
+        assert_eq!(config.settle, Duration::from_millis(250));
+        assert_eq!(config.copy_up_max, 2 << 30);
+        assert_eq!(config.ballast, 1 << 20);
+        assert_eq!((config.high, config.low), (0.5, 0.125));
+    }
+
+    #[test]
+    fn options_override_the_file() {
+        let mut config = from_toml("settle = \"3s\"\nmax_pending = 5000").expect("valid");
+        config.apply_option("settle=2s").expect("bare text");
+        config.apply_option("fast=/a b").expect("a path with a blank");
+        config.apply_option("high=90%").expect("a share");
+        assert_eq!((config.settle, config.max_pending, config.high), (Duration::from_secs(2), 5000, 0.9));
+        assert_eq!(config.fast, Some("/a b".into()));
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest_one() {
+        let text = refusal(from_toml("setle = \"1s\"").map(drop));
+        assert_eq!(text, "config file x.toml: unknown key \"setle\"; did you mean \"settle\"?");
+        let text = refusal(Config::default().apply_option("copy-up-max=1"));
+        assert!(text.contains("did you mean \"copy_up_max\"?"), "{text}");
+        let text = refusal(Config::default().apply_option("zzz=1"));
+        assert!(text.contains("known keys: ") && text.contains("slow_wait"), "{text}");
+    }
+
+    #[test]
+    fn a_bad_value_names_key_value_and_remedy() {
+        for (line, parts) in [
+            ("settle = 5", ["settle = 5", "\"1s\""]),
+            ("settle = \"soon\"", ["settle = \"soon\"", "\"1s\""]),
+            ("copy_up_max = \"64 Mangos\"", ["64 Mangos", "\"64MiB\""]),
+            ("copy_up_max = -1", ["-1", "\"64MiB\""]),
+            ("high = \"85\"", ["\"85\"", "\"85%\""]),
+            ("high = 85", ["high = 85", "\"85%\""]),
+            ("low = nan", ["low = nan", "\"85%\""]),
+            ("copy_up_max = \"12EiB\"", ["12EiB", "\"64MiB\""]),
+            ("io = \"cached\"", ["io = \"cached\"", "write io = \"exact\""]),
+            ("max_pending = 5", ["max_pending = 5", "choose 1000 to"]),
+            ("slow_wait = \"0s\"", ["slow_wait = 0s", "choose 100ms to"]),
+            ("low = \"90%\"", ["low = 90%", "high = 85%"]),
+            ("settle = \"2min\"", ["settle = 2m", "live_after = 1m"]),
+            ("settle = \"1s", ["line 1", "TOML"]),
+            ("a = 1\n[[", ["line 2", "TOML"]),
+        ] {
+            let text = refusal(from_toml(line).map(drop));
+            for part in parts {
+                assert!(text.contains(part), "{line}: no {part:?} in {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_option_without_a_value_is_refused() {
+        assert_eq!(refusal(Config::default().apply_option("settle")), "option -o settle: no value; write -o key=value");
+    }
+}

@@ -1,0 +1,596 @@
+//! The kernel's side: FUSE requests in, replies out.
+//!
+//! One short handler per operation, and all of them through one place, `DlioFs::observe`: it calls the engine, counts
+//! the call, logs a failure, and answers. What an operation means is `tiers`' business; mounting is the caller's.
+//!
+//! No thread that serves the kernel waits for the slow tier. A call is first tried with what the fast tier and memory
+//! have; if that does not suffice it moves, with its reply, to a bounded pool of threads that may wait, and a watchdog
+//! answers EIO for it after `slow_wait`.
+
+mod control;
+mod convert;
+mod failures;
+mod handles;
+mod ops;
+mod reply;
+mod slow_pool;
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::stats::counters::{Call, Op};
+use crate::stats::{self, Stats};
+use crate::tiers::{Cx, Ino, Tiers};
+use failures::Failures;
+use handles::Open;
+use ops::{Changes, Core};
+use reply::Answer;
+use slow_pool::{Limits, SlowPool};
+
+/// What the file system is told besides its engine.
+#[derive(Clone, Copy, Debug)]
+pub struct FsOptions {
+    /// How long an application waits for the slow tier before it gets EIO.
+    pub slow_wait: Duration,
+    /// The owner of the mount: may read `.dlio/files` and write to `.dlio/control`.
+    pub owner_uid: u32,
+    pub owner_gid: u32,
+}
+
+impl Default for FsOptions {
+    /// The documented wait, and root's mount.
+    fn default() -> Self {
+        FsOptions { slow_wait: Duration::from_secs(5), owner_uid: 0, owner_gid: 0 }
+    }
+}
+
+/// How many calls wait for the slow tier at once. More would not make a disk faster.
+const SLOW_THREADS: usize = 32;
+/// How many more may stand in line.
+const SLOW_QUEUE: usize = 1024;
+/// For `.dlio`, where a read answers within a second and only a `sync` holds a thread, for the fast tier.
+const CONTROL_THREADS: usize = 4;
+const CONTROL_QUEUE: usize = 64;
+
+/// Background requests (read-ahead of mappings, asynchronous direct I/O) that the kernel keeps under way.
+const MAX_BACKGROUND: u16 = 64;
+
+/// What is asked of the kernel, each on its own, and what is missing without it.
+const CAPABILITIES: [(InitFlags, &str); 9] = [
+    (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups and listings of one directory run one after the other"),
+    (InitFlags::FUSE_DO_READDIRPLUS, "listings with attributes need a look-up per file"),
+    (InitFlags::FUSE_READDIRPLUS_AUTO, "every listing fetches attributes"),
+    (InitFlags::FUSE_ATOMIC_O_TRUNC, "O_TRUNC takes a second request"),
+    (InitFlags::FUSE_ASYNC_DIO, "asynchronous direct I/O runs one request after the other"),
+    (InitFlags::FUSE_CACHE_SYMLINKS, "symbolic links are read each time"),
+    (InitFlags::FUSE_POSIX_ACL, "POSIX ACLs are not honoured"),
+    (InitFlags::FUSE_DONT_MASK, "default ACLs do not replace the umask"),
+    (InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, "shared mappings fail with ENODEV (Linux 6.6 or later has them)"),
+];
+
+/// The file system as fuser runs it.
+///
+/// It expects to be mounted with `MountOption::DefaultPermissions` (permission is the kernel's to check: no handler
+/// does), `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid`
+/// only where the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with
+/// `AutoUnmount`. Handlers must not be called from a thread that uses this mount.
+#[derive(Debug)]
+pub struct DlioFs {
+    core: Arc<Core>,
+    failures: Arc<Failures>,
+    slow: Arc<SlowPool>,
+    control: SlowPool,
+}
+
+/// A call under way: what it is, on what, and since when.
+#[derive(Clone, Debug)]
+struct Seen {
+    op: Op,
+    on: Subject,
+    since: Instant,
+}
+
+/// What a call is counted for.
+#[derive(Clone, Debug)]
+enum Subject {
+    Inode(Ino),
+    Open(Arc<Open>),
+}
+
+impl DlioFs {
+    /// Starts the threads that may wait. Errors: a thread could not be started.
+    pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, options: FsOptions) -> Result<Self> {
+        let wait = Limits { threads: SLOW_THREADS, queue: SLOW_QUEUE, wait: Some(options.slow_wait) };
+        let control = Limits { threads: CONTROL_THREADS, queue: CONTROL_QUEUE, wait: None };
+        let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
+        let control = SlowPool::new("control", control).at("start thread", "control")?;
+        let owner = (options.owner_uid, options.owner_gid);
+        let core = Core::new(tiers, stats, Arc::clone(&slow), owner);
+        Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
+    }
+
+    /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything
+    /// in `.dlio`, goes on elsewhere with a copy of `payload` (a name, bytes to write: borrowed from the receive
+    /// buffer).
+    fn observe<R, B, F>(&self, req: &Request, op: Op, on: Subject, payload: &B, reply: R, run: F)
+    where
+        R: Answer,
+        B: ToOwned + ?Sized,
+        B::Owned: Send + 'static,
+        F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
+    {
+        let seen = Seen { op, on, since: Instant::now() };
+        if !seen.on.is_virtual() {
+            match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
+                Err(Error::NeedSlow) => {}
+                result => return finish(&self.core, &self.failures, &seen, reply, result),
+            }
+        }
+        self.go_on_elsewhere(req, seen, payload.to_owned(), reply, run);
+    }
+
+    fn go_on_elsewhere<R, B, O, F>(&self, req: &Request, seen: Seen, payload: O, reply: R, run: F)
+    where
+        R: Answer,
+        B: ?Sized,
+        O: std::borrow::Borrow<B> + Send + 'static,
+        F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
+    {
+        let (uid, gid) = (req.uid(), req.gid());
+        let end = {
+            let (core, failures) = (Arc::clone(&self.core), Arc::clone(&self.failures));
+            move |seen: &Seen, reply: R, result| finish(&core, &failures, seen, reply, result)
+        };
+        let core = Arc::clone(&self.core);
+        let run = move |gave_up| run(&core, &Cx::may_wait(uid, gid, gave_up), payload.borrow());
+        let done = {
+            let (seen, end) = (seen.clone(), end.clone());
+            move |reply, result| end(&seen, reply, result)
+        };
+        let expired = {
+            let (seen, end) = (seen.clone(), end.clone());
+            move |reply| end(&seen, reply, Err(Error::SlowTimeout))
+        };
+        let pool = if seen.on.is_virtual() { &self.control } else { &*self.slow };
+        if let Err(reply) = pool.submit(reply, run, done, expired) {
+            end(&seen, reply, Err(Error::SlowTimeout));
+        }
+    }
+
+    /// `DlioFs::observe` for a call on an open file. EBADF if the kernel names a handle that we do not know.
+    fn observe_open<R, B, F>(&self, req: &Request, op: Op, fh: FileHandle, payload: &B, reply: R, run: F)
+    where
+        R: Answer,
+        B: ToOwned + ?Sized,
+        B::Owned: Send + 'static,
+        F: Fn(&Core, &Cx, &Open, &B) -> Result<R::Value> + Send + 'static,
+    {
+        match self.core.files.get(fh.0) {
+            None => reply.refuse(Errno::EBADF),
+            Some(open) => {
+                let on = Subject::Open(Arc::clone(&open));
+                self.observe(req, op, on, payload, reply, move |core, cx, payload| run(core, cx, &open, payload));
+            }
+        }
+    }
+
+    /// What is left to the kernel, or nobody's.
+    fn refuse<R: Answer>(&self, req: &Request, ino: INodeNo, reply: R, errno: Errno) {
+        self.observe(req, Op::Refused, ino.into(), &(), reply, move |_, _, ()| Err(errno.into()));
+    }
+}
+
+/// Counts, logs, answers; in this order, so that whoever has the answer finds it counted.
+fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, result: Result<R::Value>) {
+    let call = Call {
+        op: seen.op,
+        took: seen.since.elapsed(),
+        bytes: result.as_ref().map_or(0, R::bytes),
+        failed: result.is_err(),
+    };
+    // What is read in `.dlio` says how the file system is used, and is no such use itself.
+    if !seen.on.is_virtual() {
+        let found = result.as_ref().ok().and_then(R::path).cloned();
+        if let Some(path) = found.or_else(|| seen.on.path(core)) {
+            core.stats.record(&call, &path);
+        }
+    }
+    match result {
+        Ok(value) => reply.answer(value),
+        Err(error) => {
+            failures.log(seen.op, seen.on.ino(), &error, |ino| core.path_of(ino));
+            reply.refuse(error.errno());
+        }
+    }
+}
+
+impl Subject {
+    /// Of `.dlio`.
+    fn is_virtual(&self) -> bool {
+        match self {
+            Subject::Inode(ino) => control::owns(*ino),
+            Subject::Open(open) => open.user_file().is_none(),
+        }
+    }
+
+    /// None for an open file of `.dlio`.
+    fn ino(&self) -> Option<Ino> {
+        match self {
+            Subject::Inode(ino) => Some(*ino),
+            Subject::Open(open) => open.user_file().map(|handle| handle.file().ino),
+        }
+    }
+
+    /// What a call is counted for: an open file brings it along, so that reads and writes look nothing up.
+    fn path(&self, core: &Core) -> Option<Arc<stats::Path>> {
+        match self {
+            Subject::Inode(ino) => Some(core.stats.path(*ino, || core.path_of(*ino))),
+            Subject::Open(open) => open.user_file().map(|handle| Arc::clone(&handle.path)),
+        }
+    }
+}
+
+impl From<INodeNo> for Subject {
+    fn from(ino: INodeNo) -> Self {
+        Subject::Inode(ino.0)
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the signatures are fuser's")]
+impl Filesystem for DlioFs {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for (capability, without) in CAPABILITIES {
+            if config.add_capabilities(capability).is_err() {
+                tracing::warn!(?capability, "the kernel does not offer {capability:?}: {without}");
+            }
+        }
+        // Only 0 is refused.
+        config.set_max_background(MAX_BACKGROUND).map(drop).map_err(|_| io::ErrorKind::InvalidInput.into())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.lookup(cx, parent.0, name);
+        self.observe(req, Op::Lookup, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
+        if !control::owns(ino.0) {
+            self.core.tiers.forget(ino.0, count);
+            self.core.stats.record_untimed(Op::Forget, 1);
+        }
+    }
+
+    fn getattr(&self, req: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.observe(req, Op::Getattr, ino.into(), &(), reply, move |core, cx, ()| core.getattr(cx, ino.0));
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes { mode, uid, gid, size, atime, mtime };
+        let run = move |core: &Core, cx: &Cx, (): &()| core.setattr(cx, ino.0, &changes);
+        self.observe(req, Op::Setattr, ino.into(), &(), reply, run);
+    }
+
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.observe(req, Op::Readlink, ino.into(), &(), reply, move |core, cx, ()| core.readlink(cx, ino.0));
+    }
+
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.mknod(cx, parent.0, name, mode, umask, rdev);
+        self.observe(req, Op::Mknod, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.mkdir(cx, parent.0, name, mode, umask);
+        self.observe(req, Op::Mkdir, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.unlink(cx, parent.0, name);
+        self.observe(req, Op::Unlink, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.rmdir(cx, parent.0, name);
+        self.observe(req, Op::Rmdir, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().to_owned();
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.symlink(cx, parent.0, name, target.as_bytes());
+        self.observe(req, Op::Symlink, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        to: INodeNo,
+        to_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let to_name = to_name.to_owned();
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| {
+            core.rename(cx, (parent.0, name), (to.0, to_name.as_bytes()), flags)
+        };
+        self.observe(req, Op::Rename, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.link(cx, ino.0, parent.0, name);
+        self.observe(req, Op::Link, ino.into(), name.as_bytes(), reply, run);
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.create(cx, parent.0, name, mode, umask, flags);
+        self.observe(req, Op::Create, parent.into(), name.as_bytes(), reply, run);
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.observe(req, Op::Open, ino.into(), &(), reply, move |core, cx, ()| core.open(cx, ino.0, flags.0));
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.read(cx, open, offset, size);
+        self.observe_open(req, Op::Read, fh, &(), reply, run);
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let run = move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| core.write(cx, open, data, offset, kill);
+        self.observe_open(req, Op::Write, fh, data, reply, run);
+    }
+
+    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        self.observe_open(req, Op::Flush, fh, &(), reply, |core, cx, open, ()| core.flush(cx, open));
+    }
+
+    fn release(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let run = move |core: &Core, _: &Cx, (): &()| {
+            core.release(fh.0);
+            Ok(())
+        };
+        self.observe(req, Op::Release, ino.into(), &(), reply, run);
+    }
+
+    fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.observe_open(req, Op::Fsync, fh, &(), reply, |core, cx, open, ()| core.fsync(cx, open));
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let run = move |core: &Core, _: &Cx, (): &()| Ok(core.opendir(ino.0));
+        self.observe(req, Op::Opendir, ino.into(), &(), reply, run);
+    }
+
+    fn readdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        let run = move |core: &Core, cx: &Cx, (): &()| core.readdir(cx, fh.0, offset);
+        self.observe(req, Op::Readdir, ino.into(), &(), reply, run);
+    }
+
+    fn readdirplus(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        let run = move |core: &Core, cx: &Cx, (): &()| core.readdirplus(cx, fh.0, offset);
+        self.observe(req, Op::Readdirplus, ino.into(), &(), reply, run);
+    }
+
+    fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let run = move |core: &Core, _: &Cx, (): &()| {
+            core.releasedir(fh.0);
+            Ok(())
+        };
+        self.observe(req, Op::Releasedir, ino.into(), &(), reply, run);
+    }
+
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.observe(req, Op::Fsyncdir, ino.into(), &(), reply, move |core, cx, ()| core.fsyncdir(cx, ino.0));
+    }
+
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.observe(req, Op::Statfs, ino.into(), &(), reply, |core, cx, ()| core.statfs(cx));
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        key: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let key = key.to_owned();
+        let run = move |core: &Core, cx: &Cx, value: &[u8]| core.setxattr(cx, ino.0, key.as_bytes(), value, flags);
+        self.observe(req, Op::Setxattr, ino.into(), value, reply, run);
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, key: &OsStr, size: u32, reply: ReplyXattr) {
+        let run = move |core: &Core, cx: &Cx, key: &[u8]| core.getxattr(cx, ino.0, key, size);
+        self.observe(req, Op::Getxattr, ino.into(), key.as_bytes(), reply, run);
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.observe(req, Op::Listxattr, ino.into(), &(), reply, move |core, cx, ()| core.listxattr(cx, ino.0, size));
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, key: &OsStr, reply: ReplyEmpty) {
+        let run = move |core: &Core, cx: &Cx, key: &[u8]| core.removexattr(cx, ino.0, key);
+        self.observe(req, Op::Removexattr, ino.into(), key.as_bytes(), reply, run);
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fallocate(cx, open, offset, len, mode);
+        self.observe_open(req, Op::Fallocate, fh, &(), reply, run);
+    }
+
+    fn lseek(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.lseek(cx, open, offset, whence);
+        self.observe_open(req, Op::Lseek, fh, &(), reply, run);
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let run = move |core: &Core, cx: &Cx, from: &Open, (): &()| {
+            core.copy_range(cx, (from, offset_in), (fh_out.0, offset_out), len)
+        };
+        self.observe_open(req, Op::CopyFileRange, fh_in, &(), reply, run);
+    }
+
+    // Left to the kernel: ENOSYS is remembered, and it does the work itself from then on.
+
+    fn access(&self, req: &Request, ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        self.refuse(req, ino, reply, Errno::ENOSYS);
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        _typ: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        self.refuse(req, ino, reply, Errno::ENOSYS);
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        _typ: i32,
+        _pid: u32,
+        _sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.refuse(req, ino, reply, Errno::ENOSYS);
+    }
+
+    fn bmap(&self, req: &Request, ino: INodeNo, _blocksize: u32, _idx: u64, reply: ReplyBmap) {
+        self.refuse(req, ino, reply, Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _handle: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        self.refuse(req, ino, reply, Errno::ENOSYS);
+    }
+
+    // No device: an ioctl is nobody's.
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.refuse(req, ino, reply, Errno::ENOTTY);
+    }
+}

@@ -1,0 +1,531 @@
+//! The virtual directory `.dlio`: statistics to read, and `control` for line commands.
+//!
+//! It lives in a range of inode numbers of its own at the top, is found in the root by name and never listed there. A
+//! file's text is rendered when it is opened and kept in the handle. All of this runs on a small pool of its own:
+//! neither the threads that serve the kernel nor those that wait for the slow tier ever wait for a command.
+//!
+//! A conversation with `control`, on one descriptor: write one line, then read until end of file. While the command
+//! runs, each read answers within a second, with a line that tells what it waits for; then comes the result, `ok: ...`
+//! or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean nothing here.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::convert;
+use super::slow_pool::SlowPool;
+use crate::error::{Errno, Error, Result};
+use crate::path::{self, Name};
+use crate::stats::{Stats, render};
+use crate::tiers::disk::{Kind, Space, Time};
+use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenMode, ROOT, Status, Tiers};
+
+/// The name of the directory in the root. A user's file of this name is hidden by it.
+pub(super) const NAME: &[u8] = b".dlio";
+
+/// The first inode number that is ours; the engine's numbers stay below.
+const FIRST: Ino = u64::MAX - 0xFF;
+
+/// Nothing in here ever changes but the text, and that is never cached.
+const TTL: Duration = Duration::from_secs(60);
+
+/// The longest command: a path of 4,096 bytes, each escaped.
+const COMMAND_MAX: usize = 3 * 4096 + 64;
+
+/// How long a read of `control` waits before it tells what it is waiting for: a process waiting for us cannot be
+/// interrupted, only between two reads.
+const PROGRESS: Duration = Duration::from_secs(1);
+/// How often the applied LSN is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How many paths `.dlio/files` lists.
+const FILES_SHOWN: usize = 1_000;
+
+const USAGE: &str = "commands: sync | sync PATH | status (write one line, then read; PATH from the mount's root, \
+                     escaped as in .dlio/files: %20 for a space)\n";
+
+/// What the I/O path `exact` cannot show.
+const EXACT: render::IoPath = render::IoPath {
+    name: "exact",
+    not_seen: &[
+        "accesses through mmap: the kernel turns them into reads and writes of whole pages",
+        "sync and syncfs: they never reach a FUSE file system (fsync of the mount's root does)",
+        "moves of the file position, and look-ups and attributes that the kernel's cache answers",
+        "calls larger than fs.fuse.max_pages_limit: they arrive split",
+    ],
+};
+
+/// Whether an inode number is one of ours.
+pub(super) fn owns(ino: Ino) -> bool {
+    ino >= FIRST
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Dir,
+    Stats,
+    StatsJson,
+    Files,
+    Control,
+}
+
+impl Node {
+    const FILES: [Node; 4] = [Node::Stats, Node::StatsJson, Node::Files, Node::Control];
+
+    fn ino(self) -> Ino {
+        FIRST + self as u64
+    }
+
+    /// ENOENT for a number that is in our range but names nothing.
+    fn of(ino: Ino) -> Result<Node, Errno> {
+        [Node::Dir].into_iter().chain(Node::FILES).find(|node| node.ino() == ino).ok_or(Errno::ENOENT)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Node::Dir => ".dlio",
+            Node::Stats => "stats",
+            Node::StatsJson => "stats.json",
+            Node::Files => "files",
+            Node::Control => "control",
+        }
+    }
+
+    fn perm(self) -> u32 {
+        match self {
+            Node::Dir => 0o555,
+            Node::Stats | Node::StatsJson => 0o444,
+            // Names the paths of all users.
+            Node::Files => 0o400,
+            Node::Control => 0o600,
+        }
+    }
+}
+
+/// The directory, and what its files tell about.
+#[derive(Debug)]
+pub(super) struct Control {
+    tiers: Arc<Tiers>,
+    stats: Arc<Stats>,
+    slow: Arc<SlowPool>,
+    owner: (u32, u32),
+    since: Time,
+    started: Instant,
+    /// How many commands want publishing to hurry.
+    hurried: Arc<Mutex<u32>>,
+}
+
+/// An open file of `.dlio`.
+#[derive(Debug)]
+pub(super) enum Virtual {
+    /// Rendered when it was opened.
+    Text(Vec<u8>),
+    Control(Mutex<Session>),
+}
+
+/// The conversation on one descriptor of `control`.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    /// What is to be read next.
+    reply: Vec<u8>,
+    /// The command that has not ended yet.
+    running: Option<Wait>,
+}
+
+/// Waiting for D2: everything up to an LSN applied to the slow tier.
+#[derive(Debug)]
+struct Wait {
+    /// What will be safe then, for the reply.
+    what: String,
+    lsn: Lsn,
+    _hurry: Hurry,
+}
+
+/// While one of these lives, publishing does not wait for files to settle.
+#[derive(Debug)]
+struct Hurry {
+    tiers: Arc<Tiers>,
+    count: Arc<Mutex<u32>>,
+}
+
+impl Hurry {
+    fn new(tiers: &Arc<Tiers>, count: &Arc<Mutex<u32>>) -> Self {
+        let mut n = count.lock();
+        *n += 1;
+        if *n == 1 {
+            tiers.set_hurry(true);
+        }
+        Hurry { tiers: Arc::clone(tiers), count: Arc::clone(count) }
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        let mut n = self.count.lock();
+        *n -= 1;
+        if *n == 0 {
+            self.tiers.set_hurry(false);
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Command {
+    /// Waits until everything, or everything below a path (its names, from the root), is on the slow tier.
+    Sync(Option<Vec<Name>>),
+    Status,
+}
+
+impl Command {
+    /// One line, with or without its newline. The error is the text of the reply.
+    fn parse(line: &[u8]) -> Result<Command, String> {
+        let line = std::str::from_utf8(line).map_err(|_| "a command is plain ASCII; escape the path".to_owned())?;
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        if line.contains('\n') {
+            return Err("one command at a time: write one line, then read its reply".into());
+        }
+        let (word, argument) = line.split_once(' ').unwrap_or((line, ""));
+        match (word, argument.trim()) {
+            ("sync", "") => Ok(Command::Sync(None)),
+            ("sync", path) => Ok(Command::Sync(Some(Command::names(path)?))),
+            ("status", "") => Ok(Command::Status),
+            ("status", extra) => Err(format!("status takes no argument, got {extra:?}")),
+            (unknown, _) => Err(format!("unknown command {unknown:?}; known: sync, sync PATH, status")),
+        }
+    }
+
+    /// The names of an escaped path, from the mount's root.
+    fn names(escaped: &str) -> Result<Vec<Name>, String> {
+        let bad = |why: &str| format!("path {escaped:?}: {why}; give it from the mount's root, %20 for a space");
+        let path = path::unescape(escaped).ok_or_else(|| bad("not escaped"))?;
+        path.split(|&b| b == b'/')
+            .filter(|name| !name.is_empty())
+            .map(|name| Name::new(name).map_err(|errno| bad(errno.desc())))
+            .collect()
+    }
+}
+
+impl Control {
+    pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, slow: Arc<SlowPool>, owner: (u32, u32)) -> Self {
+        let since = convert::time_after_1970(SystemTime::now());
+        Control { tiers, stats, slow, owner, since, started: Instant::now(), hurried: Arc::default() }
+    }
+
+    pub(super) fn root_attr(&self) -> Attr {
+        self.node_attr(Node::Dir)
+    }
+
+    pub(super) fn attr(&self, ino: Ino) -> Result<Attr> {
+        Ok(self.node_attr(Node::of(ino)?))
+    }
+
+    /// Finds a name in `.dlio` itself.
+    pub(super) fn lookup(&self, name: &[u8]) -> Result<Attr> {
+        let node = Node::FILES.into_iter().find(|node| node.name().as_bytes() == name).ok_or(Errno::ENOENT)?;
+        Ok(self.node_attr(node))
+    }
+
+    fn node_attr(&self, node: Node) -> Attr {
+        let (kind, nlink) = if node == Node::Dir { (Kind::Dir, 2) } else { (Kind::File, 1) };
+        Attr {
+            ino: node.ino(),
+            kind,
+            perm: node.perm(),
+            nlink,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            // As in /proc: the text is made when the file is opened.
+            size: 0,
+            blocks: 0,
+            atime: self.since,
+            mtime: self.since,
+            ctime: self.since,
+            ttl: TTL,
+        }
+    }
+
+    pub(super) fn list(&self) -> Listing {
+        let dir = |name: &[u8], ino| ListEntry { name: name.to_vec(), ino, kind: Kind::Dir };
+        let mut entries = vec![dir(b".", Node::Dir.ino()), dir(b"..", ROOT)];
+        entries.extend(Node::FILES.map(|node| ListEntry {
+            name: node.name().into(),
+            ino: node.ino(),
+            kind: Kind::File,
+        }));
+        Listing { entries }
+    }
+
+    /// Opens one of the files. The kernel has checked the mode bits, but root passes every check: writing to what is
+    /// read-only is EACCES for root too.
+    pub(super) fn open(&self, ino: Ino, mode: OpenMode, uid: u32) -> Result<Virtual> {
+        let node = Node::of(ino)?;
+        if mode.write && node != Node::Control {
+            return Err(Errno::EACCES.into());
+        }
+        let text = match node {
+            Node::Dir => return Err(Errno::EISDIR.into()),
+            Node::Stats => self.snapshot_for(uid).text(),
+            Node::StatsJson => self.snapshot_for(uid).json(),
+            Node::Files => self.files(),
+            Node::Control => {
+                let session = Session { reply: USAGE.into(), running: None };
+                return Ok(Virtual::Control(Mutex::new(session)));
+            }
+        };
+        Ok(Virtual::Text(text.into_bytes()))
+    }
+
+    pub(super) fn read(&self, open: &Virtual, offset: u64, size: usize) -> Vec<u8> {
+        match open {
+            Virtual::Text(text) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+                text[from..text.len().min(from.saturating_add(size))].to_vec()
+            }
+            Virtual::Control(session) => {
+                let mut session = session.lock();
+                if session.reply.is_empty()
+                    && let Some(wait) = session.running.take()
+                {
+                    let (line, wait) = self.watch(wait);
+                    session.reply = line.into_bytes();
+                    session.running = wait;
+                }
+                let taken = session.reply.len().min(size);
+                session.reply.drain(..taken).collect()
+            }
+        }
+    }
+
+    /// Runs a command line on `control`. What the reader has not read of the former reply is gone. EBUSY while the
+    /// former command has not ended.
+    pub(super) fn write(&self, open: &Virtual, line: &[u8]) -> Result<()> {
+        let Virtual::Control(session) = open else { return Err(Errno::EACCES.into()) };
+        let mut session = session.lock();
+        if session.running.is_some() {
+            return Err(Errno::EBUSY.into());
+        }
+        if line.len() > COMMAND_MAX {
+            return Err(Errno::E2BIG.into());
+        }
+        *session = match Command::parse(line) {
+            Ok(Command::Status) => Session { reply: self.snapshot().json().into_bytes(), running: None },
+            Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
+            Err(text) => Session::said("error", text),
+        };
+        Ok(())
+    }
+
+    /// D1 for everything at once, and the LSN that must be applied for D2.
+    fn sync(&self, below: Option<Vec<Name>>) -> Result<Session> {
+        let hurry = Hurry::new(&self.tiers, &self.hurried);
+        self.tiers.sync_fast()?;
+        let (what, lsn) = match below {
+            None => ("everything".to_owned(), Some(self.tiers.last_lsn())),
+            Some(names) => {
+                let shown = format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"));
+                match self.pending_below(names) {
+                    Ok(lsn) => (shown, lsn),
+                    Err(error) => return Ok(Session::said("error", format!("{shown}: {error}"))),
+                }
+            }
+        };
+        Ok(match lsn {
+            None => Session::said("ok", format!("{what} is on the slow tier")),
+            Some(lsn) => Session { reply: Vec::new(), running: Some(Wait { what, lsn, _hurry: hurry }) },
+        })
+    }
+
+    /// Finds the path where waiting for the slow tier is bounded: with that tier down, `.dlio/stats` must go on
+    /// answering.
+    fn pending_below(&self, names: Vec<Name>) -> Result<Option<Lsn>> {
+        let (found, answer) = mpsc::sync_channel(1);
+        let tiers = Arc::clone(&self.tiers);
+        let walk = move |gave_up| pending_below(&tiers, &Cx::may_wait(0, 0, gave_up), &names);
+        // One answer at most, and one place for it: sending never blocks, and fails only if nobody listens any more.
+        let done = |found: SyncSender<_>, lsn| drop(found.try_send(lsn));
+        let expired = |found: SyncSender<_>| drop(found.try_send(Err(Error::SlowTimeout)));
+        drop(self.slow.submit(found, walk, done, expired));
+        // Refused, or dropped unanswered while the mount ends.
+        answer.recv().unwrap_or(Err(Error::SlowTimeout))
+    }
+
+    /// Waits for at most [`PROGRESS`]; a line for the reader, and what is left to wait for.
+    fn watch(&self, wait: Wait) -> (String, Option<Wait>) {
+        let until = Instant::now() + PROGRESS;
+        while self.tiers.applied_lsn() < wait.lsn {
+            if Instant::now() >= until {
+                let status = self.tiers.status();
+                let left = wait.lsn.saturating_sub(self.tiers.applied_lsn());
+                return (format!("waiting for {left} events: {}\n", safety(&status).line()), Some(wait));
+            }
+            thread::park_timeout(LOOK);
+        }
+        (format!("ok: {} is on the slow tier (LSN {})\n", wait.what, wait.lsn), None)
+    }
+
+    fn files(&self) -> String {
+        let lines = self.stats.busiest(FILES_SHOWN, |ino| path_of(&self.tiers, ino));
+        render::path_table(&lines, &self.stats.path_totals())
+    }
+
+    fn snapshot_for(&self, uid: u32) -> render::Snapshot {
+        let snapshot = self.snapshot();
+        if uid == 0 || uid == self.owner.0 { snapshot } else { snapshot.for_others() }
+    }
+
+    fn snapshot(&self) -> render::Snapshot {
+        let status = self.tiers.status();
+        let (limits, counts) = (self.slow.limits(), self.slow.counts());
+        render::Snapshot {
+            safety: safety(&status),
+            version: env!("CARGO_PKG_VERSION"),
+            mounted_for: self.started.elapsed(),
+            fast: tier(&status.fast),
+            slow: tier(&status.slow),
+            pipeline: render::Pipeline {
+                pending_events: status.pending_events,
+                published_events: status.published_events,
+                drained_files: status.drained_files,
+                drained_bytes: status.drained_bytes,
+                drain_bytes_per_s: status.drain_bytes_per_s,
+                evictions: status.evictions,
+            },
+            log: render::Log { lsn: status.log_lsn, durable_lsn: status.durable_lsn, applied_lsn: status.applied_lsn },
+            cache: render::Cache {
+                objects: status.objects,
+                known_inodes: status.known_inodes,
+                open_files: status.open_files,
+            },
+            exceptions: render::Exceptions {
+                batches: status.batches,
+                late_snapshots: status.late_snapshots,
+                in_place_writes: status.in_place_writes,
+                conflicts: status.conflicts,
+                spilled: status.spilled,
+                struck: status.struck,
+                quarantined: status.quarantined,
+            },
+            slow_calls: render::SlowCalls {
+                waiting: counts.waiting,
+                limit: limits.queue,
+                threads: limits.threads,
+                served: counts.served,
+                timed_out: counts.timed_out,
+                refused: counts.refused,
+            },
+            io_path: EXACT,
+            operations: self.stats.operations().iter().map(render::Operation::from).collect(),
+            paths: self.stats.path_totals(),
+        }
+    }
+}
+
+impl Session {
+    fn said(verdict: &str, text: impl std::fmt::Display) -> Self {
+        Session { reply: format!("{verdict}: {text}\n").into_bytes(), running: None }
+    }
+}
+
+/// Walks from the root. Each step's reference is given back as soon as the next is held.
+fn pending_below(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Option<Lsn>> {
+    let mut held = Reference { tiers, ino: ROOT, counted: false };
+    for name in names {
+        let ino = tiers.lookup(cx, held.ino, name)?.ino;
+        held = Reference { tiers, ino, counted: true };
+    }
+    Ok(tiers.pending_below(held.ino))
+}
+
+/// An inode that is held for a moment.
+struct Reference<'a> {
+    tiers: &'a Tiers,
+    ino: Ino,
+    counted: bool,
+}
+
+impl Drop for Reference<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.tiers.forget(self.ino, 1);
+        }
+    }
+}
+
+/// An inode's path for people: from the mount's root, which is `/`.
+pub(super) fn path_of(tiers: &Tiers, ino: Ino) -> Option<String> {
+    tiers.path_of(ino).map(|path| format!("/{}", path.trim_start_matches('/')))
+}
+
+fn safety(status: &Status) -> render::Safety {
+    render::Safety {
+        safe: status.unsafe_files == 0 && status.pending_events == 0 && status.interrupted == 0,
+        files: status.unsafe_files,
+        bytes: status.unsafe_bytes,
+        events: status.pending_events,
+        oldest: status.oldest,
+        eta: status.eta,
+        held: status.held.clone(),
+        slow_down: status.slow_down,
+        interrupted: status.interrupted,
+    }
+}
+
+fn tier(space: &Space) -> render::Tier {
+    render::Tier { total: space.total, used: space.total.saturating_sub(space.free), available: space.avail }
+}
+
+/// EPERM for the name of our directory in the root, and for everything inside it.
+pub(super) fn refuse_change(parent: Ino, name: &[u8]) -> Result<(), Error> {
+    if owns(parent) || (parent == ROOT && name == NAME) { Err(Errno::EPERM.into()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_inode_numbers_are_apart_from_the_engine_s() {
+        assert!(!owns(ROOT) && !owns(FIRST - 1) && owns(FIRST));
+        for node in [Node::Dir].into_iter().chain(Node::FILES) {
+            assert_eq!(Node::of(node.ino()), Ok(node));
+        }
+        assert_eq!(Node::of(u64::MAX), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn only_the_root_s_entry_and_what_is_inside_are_protected() {
+        assert!(refuse_change(ROOT, b".dlio").is_err());
+        assert!(refuse_change(Node::Dir.ino(), b"anything").is_err());
+        assert!(refuse_change(ROOT, b".dlio2").is_ok());
+        assert!(refuse_change(7, b".dlio").is_ok());
+    }
+
+    #[test]
+    fn commands_are_single_lines() {
+        assert_eq!(Command::parse(b"sync\n"), Ok(Command::Sync(None)));
+        assert_eq!(Command::parse(b"sync"), Ok(Command::Sync(None)));
+        assert_eq!(Command::parse(b"status\n"), Ok(Command::Status));
+        let name = |bytes: &[u8]| Name::new(bytes).expect("a valid name");
+        assert_eq!(
+            Command::parse(b"sync /run/epoch%201\n"),
+            Ok(Command::Sync(Some(vec![name(b"run"), name(b"epoch 1")])))
+        );
+        assert_eq!(Command::parse(b"sync /\n"), Ok(Command::Sync(Some(vec![]))));
+    }
+
+    #[test]
+    fn a_bad_command_says_what_is_known() {
+        let said = |line: &[u8]| Command::parse(line).expect_err("not a command");
+        assert_eq!(said(b"frobnicate now\n"), "unknown command \"frobnicate\"; known: sync, sync PATH, status");
+        assert!(said(b"\n").contains("known: sync"));
+        assert!(said(b"sync\nsync\n").contains("one command at a time"));
+        assert!(said(b"sync a b\n").contains("%20 for a space"));
+        assert!(said(b"sync ../../etc\n").contains("../../etc"));
+        assert!(said(b"sync \xff\n").contains("ASCII"));
+        assert!(said(b"status now\n").contains("no argument"));
+    }
+}

@@ -1,0 +1,241 @@
+//! What the kernel holds of ours: open files, open directories, counted references. Each is a type that gives itself
+//! back when it is dropped, so that no path through the code (an error, a reply that came too late) can leak one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use dashmap::DashMap;
+use fuser::FopenFlags;
+use parking_lot::Mutex;
+
+use super::control::Virtual;
+use crate::stats;
+use crate::tiers::{Attr, Cx, Ino, Listing, OpenFile, Tiers};
+
+/// Handle number to what it stands for. Numbers are never used twice.
+#[derive(Debug)]
+pub(super) struct Handles<T> {
+    open: DashMap<u64, Arc<T>>,
+    next: AtomicU64,
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Handles { open: DashMap::new(), next: AtomicU64::new(1) }
+    }
+}
+
+impl<T> Handles<T> {
+    pub(super) fn insert(&self, handle: T) -> u64 {
+        let fh = self.next.fetch_add(1, Relaxed);
+        self.open.insert(fh, Arc::new(handle));
+        fh
+    }
+
+    /// A clone of the reference: no lock of the table outlives this call.
+    pub(super) fn get(&self, fh: u64) -> Option<Arc<T>> {
+        self.open.get(&fh).map(|handle| Arc::clone(&handle))
+    }
+
+    pub(super) fn remove(&self, fh: u64) -> Option<Arc<T>> {
+        self.open.remove(&fh).map(|(_, handle)| handle)
+    }
+}
+
+/// What a file handle of the kernel stands for.
+#[derive(Debug)]
+pub(super) enum Open {
+    File(FileHandle),
+    Virtual(Virtual),
+}
+
+impl Open {
+    /// None for a file of `.dlio`.
+    pub(super) fn user_file(&self) -> Option<&FileHandle> {
+        match self {
+            Open::File(handle) => Some(handle),
+            Open::Virtual(_) => None,
+        }
+    }
+}
+
+/// An open file of the view. Dropping the last reference to it closes it in the engine; a call that was given up may
+/// still hold one when the kernel releases the handle.
+#[derive(Debug)]
+pub(super) struct FileHandle {
+    tiers: Arc<Tiers>,
+    /// Taken by `drop` only.
+    file: Option<OpenFile>,
+    cx: Cx,
+    /// Opened with O_SYNC or O_DSYNC.
+    pub(super) sync: bool,
+    pub(super) path: Arc<stats::Path>,
+}
+
+impl FileHandle {
+    pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, sync: bool, path: Arc<stats::Path>) -> Self {
+        // Not the opener's own: an open that was given up must still be closed.
+        let cx = Cx::fast_only(cx.uid, cx.gid);
+        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, path }
+    }
+
+    pub(super) fn file(&self) -> &OpenFile {
+        self.file.as_ref().expect("only drop takes it")
+    }
+}
+
+impl Drop for FileHandle {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.tiers.release(&self.cx, file);
+        }
+    }
+}
+
+/// An open directory. Its listing is made when reading starts at offset 0 (after opendir and rewinddir), and frozen.
+#[derive(Debug)]
+pub(super) struct DirHandle {
+    pub(super) ino: Ino,
+    listing: Mutex<Option<Arc<Listing>>>,
+    /// How many entries with attributes to gather for one reply; learned from what fitted into the last one.
+    batch: AtomicUsize,
+}
+
+/// A guess for the first reply: what fits into a page is about this much.
+const FIRST_BATCH: usize = 24;
+/// Bounds the look-ups that one reply waits for.
+const LARGEST_BATCH: usize = 1024;
+
+impl DirHandle {
+    pub(super) fn new(ino: Ino) -> Self {
+        DirHandle { ino, listing: Mutex::new(None), batch: AtomicUsize::new(FIRST_BATCH) }
+    }
+
+    /// The frozen listing, or what `list` makes if there is none yet or `fresh` asks for a new one. `list` is called
+    /// without any lock.
+    pub(super) fn listing<E>(&self, fresh: bool, list: impl FnOnce() -> Result<Listing, E>) -> Result<Arc<Listing>, E> {
+        if !fresh && let Some(listing) = self.listing.lock().as_ref() {
+            return Ok(Arc::clone(listing));
+        }
+        let listing = Arc::new(list()?);
+        *self.listing.lock() = Some(Arc::clone(&listing));
+        Ok(listing)
+    }
+
+    pub(super) fn batch(&self) -> usize {
+        self.batch.load(Relaxed)
+    }
+
+    /// Learns from a reply: `fitted` of `gathered` entries went into it.
+    fn learn(&self, fitted: usize, gathered: usize) {
+        let next = if fitted < gathered { fitted } else { self.batch() * 2 };
+        self.batch.store(next.clamp(1, LARGEST_BATCH), Relaxed);
+    }
+}
+
+/// An inode whose counted reference is on its way to the kernel. Dropped on the way, the reference is given back.
+#[derive(Debug)]
+pub(super) struct Entry {
+    attr: Attr,
+    /// None for what is not counted: our own `.dlio`, and a reference that was handed over.
+    counted_by: Option<Arc<Tiers>>,
+}
+
+impl Entry {
+    pub(super) fn counted(tiers: &Arc<Tiers>, attr: Attr) -> Self {
+        Entry { attr, counted_by: Some(Arc::clone(tiers)) }
+    }
+
+    pub(super) fn uncounted(attr: Attr) -> Self {
+        Entry { attr, counted_by: None }
+    }
+
+    /// The kernel has the reference from here on.
+    pub(super) fn hand_over(mut self) -> Attr {
+        self.counted_by = None;
+        self.attr
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(tiers) = self.counted_by.take() {
+            tiers.forget(self.attr.ino, 1);
+        }
+    }
+}
+
+/// A new handle on its way to the kernel. Dropped on the way, the file or directory is closed.
+#[derive(Debug)]
+pub(super) struct Opened {
+    fh: u64,
+    flags: FopenFlags,
+    table: Option<Arc<dyn Close>>,
+    /// What the calls on it are counted for.
+    path: Option<Arc<stats::Path>>,
+}
+
+/// A table of handles, whatever they are.
+trait Close: Send + Sync + std::fmt::Debug {
+    fn close(&self, fh: u64);
+}
+
+impl<T: Send + Sync + std::fmt::Debug> Close for Handles<T> {
+    fn close(&self, fh: u64) {
+        drop(self.remove(fh));
+    }
+}
+
+impl Opened {
+    pub(super) fn new<T>(table: &Arc<Handles<T>>, handle: T, flags: FopenFlags, path: Option<Arc<stats::Path>>) -> Self
+    where
+        T: Send + Sync + std::fmt::Debug + 'static,
+    {
+        let fh = table.insert(handle);
+        let table: Arc<Handles<T>> = Arc::clone(table);
+        Opened { fh, flags, table: Some(table), path }
+    }
+
+    pub(super) fn path(&self) -> Option<&Arc<stats::Path>> {
+        self.path.as_ref()
+    }
+
+    /// The kernel has the handle from here on.
+    pub(super) fn hand_over(mut self) -> (u64, FopenFlags) {
+        self.table = None;
+        (self.fh, self.flags)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.take() {
+            table.close(self.fh);
+        }
+    }
+}
+
+/// Entries of a directory with their attributes, for one READDIRPLUS. The kernel takes a reference to each but `.` and
+/// `..`; what does not fit is given back.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) dir: Arc<DirHandle>,
+    pub(super) listing: Arc<Listing>,
+    /// Position in the listing, and the entry.
+    pub(super) found: Vec<(usize, Entry)>,
+}
+
+impl Batch {
+    /// Offers each entry to `add` (position, name, attributes) until it says that the reply is full.
+    pub(super) fn hand_over(self, mut add: impl FnMut(usize, &[u8], &Attr) -> bool) {
+        let (gathered, mut fitted) = (self.found.len(), 0);
+        for (position, entry) in self.found {
+            if add(position, &self.listing.entries[position].name, &entry.attr) {
+                break;
+            }
+            entry.hand_over();
+            fitted += 1;
+        }
+        self.dir.learn(fitted, gathered);
+    }
+}

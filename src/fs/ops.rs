@@ -1,0 +1,410 @@
+//! The operations themselves, without the kernel's replies: names checked, handles found, `.dlio` told apart, and the
+//! engine asked. Every function may answer `Error::NeedSlow` having changed nothing, and is then called again on a
+//! thread that may wait.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{FopenFlags, TimeOrNow};
+
+use super::control::{self, Control};
+use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
+use super::reply::{Bytes, Page, Value};
+use super::{convert, slow_pool::SlowPool};
+use crate::error::{Errno, Result};
+use crate::path::Name;
+use crate::stats::Stats;
+use crate::tiers::disk::{Kind, NewAttr, Space, Time};
+use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, OpenFile, ROOT, SetAttr, Tiers};
+
+/// The extended attributes that are ours.
+const OUR_XATTRS: &[u8] = b"user.dlio.";
+
+/// What one COPY_FILE_RANGE copies at most: the caller asks again for the rest, and can be interrupted in between.
+const COPY_MAX: u64 = 128 << 20;
+
+/// Files of the view: every read and write comes to us as it was issued.
+const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+/// What SETATTR asks for; what is `None` stays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changes {
+    pub(super) mode: Option<u32>,
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
+    pub(super) size: Option<u64>,
+    pub(super) atime: Option<TimeOrNow>,
+    pub(super) mtime: Option<TimeOrNow>,
+}
+
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) tiers: Arc<Tiers>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) control: Control,
+    pub(super) files: Arc<Handles<Open>>,
+    pub(super) dirs: Arc<Handles<DirHandle>>,
+}
+
+impl Core {
+    pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, slow: Arc<SlowPool>, owner: (u32, u32)) -> Self {
+        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, owner);
+        Core { tiers, stats, control, files: Arc::default(), dirs: Arc::default() }
+    }
+
+    /// An inode's path for people: from the mount's root, which is `/`.
+    pub(super) fn path_of(&self, ino: Ino) -> Option<String> {
+        control::path_of(&self.tiers, ino)
+    }
+
+    // Names
+
+    pub(super) fn lookup(&self, cx: &Cx, parent: Ino, name: &[u8]) -> Result<Entry> {
+        if control::owns(parent) {
+            return self.control.lookup(name).map(Entry::uncounted);
+        }
+        if parent == ROOT && name == control::NAME {
+            return Ok(Entry::uncounted(self.control.root_attr()));
+        }
+        self.counted(self.tiers.lookup(cx, parent, &Name::new(name)?))
+    }
+
+    pub(super) fn mkdir(&self, cx: &Cx, parent: Ino, name: &[u8], mode: u32, umask: u32) -> Result<Entry> {
+        self.counted(self.tiers.mkdir(cx, parent, &changeable(parent, name)?, perm(mode), umask))
+    }
+
+    pub(super) fn mknod(&self, cx: &Cx, parent: Ino, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Entry> {
+        let (name, kind) = (changeable(parent, name)?, convert::kind_of_mode(mode)?);
+        self.counted(self.tiers.mknod(cx, parent, &name, kind, perm(mode), umask, rdev.into()))
+    }
+
+    pub(super) fn symlink(&self, cx: &Cx, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.counted(self.tiers.symlink(cx, parent, &changeable(parent, name)?, target))
+    }
+
+    pub(super) fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.counted(self.tiers.link(cx, user_ino(ino)?, parent, &changeable(parent, name)?))
+    }
+
+    pub(super) fn unlink(&self, cx: &Cx, parent: Ino, name: &[u8]) -> Result<()> {
+        self.tiers.unlink(cx, parent, &changeable(parent, name)?)
+    }
+
+    pub(super) fn rmdir(&self, cx: &Cx, parent: Ino, name: &[u8]) -> Result<()> {
+        self.tiers.rmdir(cx, parent, &changeable(parent, name)?)
+    }
+
+    pub(super) fn rename(
+        &self,
+        cx: &Cx,
+        (parent, name): (Ino, &[u8]),
+        (to, to_name): (Ino, &[u8]),
+        flags: fuser::RenameFlags,
+    ) -> Result<()> {
+        let (name, to_name) = (changeable(parent, name)?, changeable(to, to_name)?);
+        self.tiers.rename(cx, parent, &name, to, &to_name, convert::rename_mode(flags)?)
+    }
+
+    pub(super) fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Bytes> {
+        self.tiers.readlink(cx, user_ino(ino)?).map(Bytes::from)
+    }
+
+    fn counted(&self, attr: Result<Attr>) -> Result<Entry> {
+        attr.map(|attr| Entry::counted(&self.tiers, attr))
+    }
+
+    // Attributes
+
+    pub(super) fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
+        if control::owns(ino) { self.control.attr(ino) } else { self.tiers.getattr(cx, ino) }
+    }
+
+    pub(super) fn setattr(&self, cx: &Cx, ino: Ino, changes: &Changes) -> Result<Attr> {
+        if control::owns(ino) {
+            // `echo sync > control` truncates first.
+            let only_size = Changes { size: None, mtime: None, ..*changes }.are_none();
+            return if only_size { self.control.attr(ino) } else { Err(Errno::EPERM.into()) };
+        }
+        let now = SystemTime::now();
+        let time = |time: Option<TimeOrNow>| time.map(|time| convert::time_or_now(time, now));
+        let attr = NewAttr {
+            uid: changes.uid,
+            gid: changes.gid,
+            perm: changes.mode.map(perm),
+            atime: time(changes.atime),
+            mtime: time(changes.mtime),
+        };
+        self.tiers.setattr(cx, ino, &SetAttr { attr, size: changes.size })
+    }
+
+    pub(super) fn statfs(&self, cx: &Cx) -> Result<Space> {
+        self.tiers.statfs(cx)
+    }
+
+    pub(super) fn getxattr(&self, cx: &Cx, ino: Ino, key: &[u8], room: u32) -> Result<Value> {
+        if control::owns(ino) {
+            return Err(Errno::ENODATA.into());
+        }
+        let value = self.tiers.get_xattr(cx, ino, key)?.ok_or(Errno::ENODATA)?;
+        Value::fitting(value, room)
+    }
+
+    pub(super) fn setxattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        let flag = |flag| flags & flag != 0;
+        let (create, replace) = (flag(nix::libc::XATTR_CREATE), flag(nix::libc::XATTR_REPLACE));
+        self.tiers.set_xattr(cx, user_ino(ino)?, user_key(key)?, value, create, replace)
+    }
+
+    pub(super) fn removexattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<()> {
+        self.tiers.remove_xattr(cx, user_ino(ino)?, user_key(key)?)
+    }
+
+    /// The names, each ended by NUL.
+    pub(super) fn listxattr(&self, cx: &Cx, ino: Ino, room: u32) -> Result<Value> {
+        let keys = if control::owns(ino) { Vec::new() } else { self.tiers.list_xattr(cx, ino)? };
+        let mut list = Vec::new();
+        for key in keys.iter().filter(|key| !key.starts_with(OUR_XATTRS)) {
+            list.extend_from_slice(key);
+            list.push(0);
+        }
+        Value::fitting(list, room)
+    }
+
+    // Files
+
+    pub(super) fn create(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Result<(Entry, Opened)> {
+        let name = changeable(parent, name)?;
+        let created = self.tiers.create(cx, parent, &name, perm(mode), umask, convert::open_mode(flags));
+        let (attr, file) = created.map_err(|error| match error.errno() {
+            // The kernel believed that the name was free and has checked no permission to the file that is there now
+            // (another node made it). ESTALE makes it look again and open what it finds.
+            Errno::EEXIST if !convert::wants_exclusive(flags) => Errno::ESTALE.into(),
+            _ => error,
+        })?;
+        let entry = Entry::counted(&self.tiers, attr);
+        Ok((entry, self.opened(cx, file, flags)))
+    }
+
+    pub(super) fn open(&self, cx: &Cx, ino: Ino, flags: i32) -> Result<Opened> {
+        let mode = convert::open_mode(flags);
+        if control::owns(ino) {
+            let open = Open::Virtual(self.control.open(ino, mode, cx.uid)?);
+            return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO, None));
+        }
+        let opened = self.tiers.open(cx, ino, mode).map(|file| self.opened(cx, file, flags))?;
+        if mode.truncate {
+            self.drop_privileges(cx, ino)?;
+        }
+        Ok(opened)
+    }
+
+    /// A truncating open by a user clears suid and sgid as a write does; with O_TRUNC in OPEN the kernel leaves that to
+    /// us. Whoever has CAP_FSETID is taken to be root.
+    fn drop_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        const SUID: u32 = 0o4000;
+        const SGID_EXEC: u32 = 0o2010;
+        if cx.uid == 0 {
+            return Ok(());
+        }
+        let attr = self.tiers.getattr(cx, ino)?;
+        let sgid = if attr.perm & SGID_EXEC == SGID_EXEC { 0o2000 } else { 0 };
+        let kept = attr.perm & !(SUID | sgid);
+        if kept != attr.perm {
+            let perm = NewAttr { perm: Some(kept), ..NewAttr::default() };
+            self.tiers.setattr(cx, ino, &SetAttr { attr: perm, size: None })?;
+        }
+        Ok(())
+    }
+
+    fn opened(&self, cx: &Cx, file: OpenFile, flags: i32) -> Opened {
+        let path = self.stats.path(file.ino, || self.path_of(file.ino));
+        let handle = FileHandle::new(&self.tiers, cx, file, convert::wants_sync(flags), Arc::clone(&path));
+        Opened::new(&self.files, Open::File(handle), EXACT, Some(path))
+    }
+
+    pub(super) fn read(&self, cx: &Cx, open: &Open, offset: u64, size: u32) -> Result<Bytes> {
+        match open {
+            Open::File(handle) => Bytes::read(size as usize, |buf| self.tiers.read(cx, handle.file(), buf, offset)),
+            Open::Virtual(open) => Ok(self.control.read(open, offset, size as usize).into()),
+        }
+    }
+
+    pub(super) fn write(&self, cx: &Cx, open: &Open, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<u32> {
+        match open {
+            Open::File(handle) => {
+                self.tiers.write(cx, handle.file(), bytes, offset, kill_privileges)?;
+                if handle.sync {
+                    self.tiers.fsync(cx, handle.file())?;
+                }
+            }
+            Open::Virtual(open) => self.control.write(open, bytes)?,
+        }
+        // A request is at most 16 MiB long.
+        Ok(bytes.len() as u32)
+    }
+
+    pub(super) fn flush(&self, cx: &Cx, open: &Open) -> Result<()> {
+        open.user_file().map_or(Ok(()), |handle| self.tiers.flush(cx, handle.file()))
+    }
+
+    pub(super) fn fsync(&self, cx: &Cx, open: &Open) -> Result<()> {
+        open.user_file().map_or(Ok(()), |handle| self.tiers.fsync(cx, handle.file()))
+    }
+
+    /// The kernel's last word on a handle. The file closes with the last call that still uses it.
+    pub(super) fn release(&self, fh: u64) {
+        drop(self.files.remove(fh));
+    }
+
+    pub(super) fn fallocate(&self, cx: &Cx, open: &Open, offset: u64, len: u64, mode: i32) -> Result<()> {
+        self.tiers.allocate(cx, user_file(open)?, convert::allocate(mode)?, offset, len)
+    }
+
+    pub(super) fn lseek(&self, cx: &Cx, open: &Open, offset: i64, whence: i32) -> Result<u64> {
+        let what = convert::seek(whence)?;
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        self.tiers.seek(cx, user_file(open)?, what, offset)
+    }
+
+    pub(super) fn copy_range(
+        &self,
+        cx: &Cx,
+        (from, from_offset): (&Open, u64),
+        (to, to_offset): (u64, u64),
+        len: u64,
+    ) -> Result<u32> {
+        let to = self.files.get(to).ok_or(Errno::EBADF)?;
+        let (from, to_file) = (user_file(from)?, user_file(&to)?);
+        let copied = self.tiers.copy_range(cx, from, from_offset, to_file, to_offset, len.min(COPY_MAX))?;
+        if let Open::File(handle) = &*to
+            && handle.sync
+        {
+            self.tiers.fsync(cx, handle.file())?;
+        }
+        Ok(copied as u32)
+    }
+
+    // Directories
+
+    pub(super) fn opendir(&self, ino: Ino) -> Opened {
+        Opened::new(&self.dirs, DirHandle::new(ino), FopenFlags::empty(), None)
+    }
+
+    pub(super) fn releasedir(&self, fh: u64) {
+        drop(self.dirs.remove(fh));
+    }
+
+    pub(super) fn fsyncdir(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        if control::owns(ino) { Ok(()) } else { self.tiers.fsync_dir(cx, ino) }
+    }
+
+    pub(super) fn readdir(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Page> {
+        let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
+        let listing = self.listing(cx, &dir, offset)?;
+        Ok(Page { listing, from: position(offset) })
+    }
+
+    /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When
+    /// one fails or needs the slow tier, those before it are answered, and the kernel asks again from there.
+    pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Batch> {
+        let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
+        let listing = self.listing(cx, &dir, offset)?;
+        let mut batch = Batch { listing: Arc::clone(&listing), found: Vec::new(), dir };
+        for (at, entry) in listing.entries.iter().enumerate().skip(position(offset)) {
+            if batch.found.len() >= batch.dir.batch() {
+                break;
+            }
+            match self.listed(cx, batch.dir.ino, entry) {
+                Ok(found) => batch.found.push((at, found)),
+                Err(error) if error.errno() == Errno::ENOENT => {}
+                Err(error) if batch.found.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(batch)
+    }
+
+    fn listed(&self, cx: &Cx, dir: Ino, entry: &ListEntry) -> Result<Entry> {
+        match entry.name.as_slice() {
+            b"." | b".." => Ok(Entry::uncounted(bare(entry))),
+            name => self.lookup(cx, dir, name),
+        }
+    }
+
+    /// Offset 0 is opendir or rewinddir: what the directory holds now.
+    fn listing(&self, cx: &Cx, dir: &DirHandle, offset: u64) -> Result<Arc<Listing>> {
+        dir.listing(offset == 0, || {
+            if control::owns(dir.ino) {
+                return Ok(self.control.list());
+            }
+            let mut listing = self.tiers.list(cx, dir.ino)?;
+            if dir.ino == ROOT {
+                // A user's `.dlio` on the slow tier: the name is ours.
+                listing.entries.retain(|entry| entry.name != control::NAME);
+            }
+            Ok(listing)
+        })
+    }
+}
+
+impl Changes {
+    fn are_none(&self) -> bool {
+        let Changes { mode, uid, gid, size, atime, mtime } = self;
+        mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && atime.is_none() && mtime.is_none()
+    }
+}
+
+/// The kernel uses the number and the kind of `.` and `..`, nothing else.
+fn bare(entry: &ListEntry) -> Attr {
+    let time = Time::default();
+    Attr {
+        ino: entry.ino,
+        kind: Kind::Dir,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        ttl: std::time::Duration::ZERO,
+    }
+}
+
+/// A directory offset is the position of the entry to continue with.
+fn position(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+fn perm(mode: u32) -> u32 {
+    mode & 0o7777
+}
+
+/// A name that the user may add, change or remove.
+fn changeable(parent: Ino, name: &[u8]) -> Result<Name> {
+    control::refuse_change(parent, name)?;
+    Ok(Name::new(name)?)
+}
+
+fn user_ino(ino: Ino) -> Result<Ino> {
+    if control::owns(ino) { Err(Errno::EPERM.into()) } else { Ok(ino) }
+}
+
+fn user_key(key: &[u8]) -> Result<&[u8]> {
+    if key.starts_with(OUR_XATTRS) { Err(Errno::EPERM.into()) } else { Ok(key) }
+}
+
+fn user_file(open: &Open) -> Result<&OpenFile> {
+    Ok(open.user_file().ok_or(Errno::EOPNOTSUPP)?.file())
+}

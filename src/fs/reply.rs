@@ -1,0 +1,229 @@
+//! The kernel's replies as one shape: each kind of reply knows what value it takes, and how to say no. Nothing but
+//! [`super`] and this file sees fuser's reply types.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use fuser::{Errno as FuseErrno, FileHandle, Generation, INodeNo};
+
+use super::convert::{file_attr, file_type};
+use super::handles::{Batch, Entry, Opened};
+use crate::error::{Errno, Result};
+use crate::stats;
+use crate::tiers::disk::Space;
+use crate::tiers::{Attr, Listing};
+
+/// One request's answer: used exactly once.
+pub(super) trait Answer: Send + 'static {
+    type Value: Send + 'static;
+
+    /// How many bytes of file content a value stands for.
+    fn bytes(_: &Self::Value) -> u64 {
+        0
+    }
+
+    /// The path to count the call for, where only the call itself finds it: CREATE names a directory.
+    fn path(_: &Self::Value) -> Option<&Arc<stats::Path>> {
+        None
+    }
+
+    fn answer(self, value: Self::Value);
+
+    fn refuse(self, errno: Errno);
+}
+
+/// Implements [`Answer`] for one of fuser's replies; `also` has the methods that are not the default.
+macro_rules! answers {
+    ($reply:ty, $value:ty, |$this:ident, $given:pat_param| $answer:expr $(, also { $($more:tt)* })?) => {
+        impl Answer for $reply {
+            type Value = $value;
+
+            fn answer(self, $given: $value) {
+                let $this = self;
+                $answer
+            }
+
+            fn refuse(self, errno: Errno) {
+                self.error(FuseErrno::from_i32(errno as i32));
+            }
+
+            $($($more)*)?
+        }
+    };
+}
+
+/// Inode numbers are never used for another file while the kernel knows them.
+const GENERATION: Generation = Generation(0);
+
+answers!(fuser::ReplyEmpty, (), |reply, ()| reply.ok());
+answers!(fuser::ReplyAttr, Attr, |reply, attr| reply.attr(&attr.ttl, &file_attr(&attr)));
+answers!(fuser::ReplyData, Bytes, |reply, bytes| reply.data(bytes.get()), also {
+    fn bytes(bytes: &Bytes) -> u64 {
+        bytes.len as u64
+    }
+});
+answers!(fuser::ReplyWrite, u32, |reply, written| reply.written(written), also {
+    fn bytes(written: &u32) -> u64 {
+        u64::from(*written)
+    }
+});
+answers!(fuser::ReplyLseek, u64, |reply, offset| reply.offset(offset as i64));
+answers!(fuser::ReplyEntry, Entry, |reply, entry| {
+    let attr = entry.hand_over();
+    reply.entry(&attr.ttl, &file_attr(&attr), GENERATION);
+});
+answers!(fuser::ReplyOpen, Opened, |reply, opened| {
+    let (fh, flags) = opened.hand_over();
+    reply.opened(FileHandle(fh), flags);
+});
+answers!(fuser::ReplyCreate, (Entry, Opened), |reply, (entry, opened)| {
+    let (attr, (fh, flags)) = (entry.hand_over(), opened.hand_over());
+    reply.created(&attr.ttl, &file_attr(&attr), GENERATION, FileHandle(fh), flags);
+}, also {
+    fn path((_, opened): &(Entry, Opened)) -> Option<&Arc<stats::Path>> {
+        opened.path()
+    }
+});
+answers!(fuser::ReplyXattr, Value, |reply, value| match value {
+    Value::Size(size) => reply.size(size),
+    Value::Whole(bytes) => reply.data(&bytes),
+});
+answers!(fuser::ReplyStatfs, Space, |reply, space| {
+    let block = u64::from(space.block.max(1));
+    let (total, free, avail) = (space.total / block, space.free / block, space.avail / block);
+    let block = block as u32;
+    reply.statfs(total, free, avail, space.files, space.files_free, block, space.name_max, block);
+});
+answers!(fuser::ReplyDirectory, Page, |reply, page| {
+    let mut reply = reply;
+    for (at, entry) in page.listing.entries.iter().enumerate().skip(page.from) {
+        let name = OsStr::from_bytes(&entry.name);
+        if reply.add(INodeNo(entry.ino), at as u64 + 1, file_type(entry.kind), name) {
+            break;
+        }
+    }
+    reply.ok();
+});
+answers!(fuser::ReplyDirectoryPlus, Batch, |reply, batch| {
+    let mut reply = reply;
+    batch.hand_over(|at, name, attr| {
+        let name = OsStr::from_bytes(name);
+        reply.add(INodeNo(attr.ino), at as u64 + 1, name, &attr.ttl, &file_attr(attr), GENERATION)
+    });
+    reply.ok();
+});
+// What is always refused has no value to answer with.
+answers!(fuser::ReplyIoctl, Infallible, |_reply, never| match never {});
+answers!(fuser::ReplyLock, Infallible, |_reply, never| match never {});
+answers!(fuser::ReplyBmap, Infallible, |_reply, never| match never {});
+answers!(fuser::ReplyPoll, Infallible, |_reply, never| match never {});
+
+/// A part of a frozen listing: from a position to whatever fits.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) listing: Arc<Listing>,
+    pub(super) from: usize,
+}
+
+/// An extended attribute, or the list of their names, as the kernel asked for it.
+#[derive(Debug)]
+pub(super) enum Value {
+    Size(u32),
+    Whole(Vec<u8>),
+}
+
+impl Value {
+    /// `room` 0 asks for the size only. ERANGE if it does not fit.
+    pub(super) fn fitting(bytes: Vec<u8>, room: u32) -> Result<Self> {
+        match u32::try_from(bytes.len()) {
+            Ok(size) if room == 0 => Ok(Value::Size(size)),
+            Ok(size) if size <= room => Ok(Value::Whole(bytes)),
+            _ => Err(Errno::ERANGE.into()),
+        }
+    }
+}
+
+/// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: a fresh megabyte would be
+/// zeroed by the kernel, page by page, every time.
+#[derive(Debug)]
+pub(super) struct Bytes {
+    buffer: Vec<u8>,
+    len: usize,
+}
+
+thread_local! {
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Bytes {
+    /// Fills a buffer of `size` bytes with what `read` finds; it returns how many bytes are good.
+    pub(super) fn read<E>(size: usize, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Self, E> {
+        let mut bytes = Bytes { buffer: SPARE.take(), len: 0 };
+        if bytes.buffer.len() < size {
+            bytes.buffer.resize(size, 0);
+        }
+        bytes.len = read(&mut bytes.buffer[..size])?.min(size);
+        Ok(bytes)
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(buffer: Vec<u8>) -> Self {
+        Bytes { len: buffer.len(), buffer }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        // The larger of the two is kept. A thread that is ending has no place for it any more.
+        SPARE
+            .try_with(|spare| {
+                let other = spare.take();
+                spare.set(if other.len() > buffer.len() { other } else { buffer });
+            })
+            .ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_shows_only_what_was_read_and_keeps_its_buffer() {
+        let fill = |n: usize, byte: u8| {
+            Bytes::read(n, |buf| {
+                buf.fill(byte);
+                Ok::<_, Errno>(n / 2)
+            })
+            .expect("no error")
+        };
+        let first = fill(4096, 1);
+        assert_eq!(first.get(), &[1; 2048]);
+        let at = first.get().as_ptr();
+        drop(first);
+        let second = fill(8, 2);
+        assert_eq!(second.get(), &[2; 4], "nothing of the former read shows");
+        assert_eq!(second.get().as_ptr(), at, "the same memory");
+    }
+
+    #[test]
+    fn a_failed_read_is_an_error() {
+        assert_eq!(Bytes::read(8, |_| Err(Errno::EIO)).err(), Some(Errno::EIO));
+    }
+
+    #[test]
+    fn an_attribute_fits_or_is_erange() {
+        assert!(matches!(Value::fitting(vec![1; 5], 0), Ok(Value::Size(5))));
+        assert!(matches!(Value::fitting(vec![1; 5], 5), Ok(Value::Whole(bytes)) if bytes == [1; 5]));
+        assert_eq!(Value::fitting(vec![1; 5], 4).expect_err("too large").errno(), Errno::ERANGE);
+    }
+}

@@ -1,0 +1,247 @@
+//! The life of one mount, from the checked request to what is left behind.
+//!
+//! The daemon, in this order; a start that fails leaves no mount, or the dead one it found:
+//!
+//!  1. `umask(0)`: modes are the applications', each request brings its own umask.
+//!  2. Descriptors: the soft limit is raised to the hard one.
+//!  3. The fast tier is locked (P7), before anything of it is read.
+//!  4. Both tiers are opened; from here on only these descriptors are used.
+//!  5. The boot id is read: what was not sealed in another boot is struck (P4).
+//!  6. The engine is opened. Recovery is this call, always.
+//!  7. Signals are caught, so that from step 8 on no signal leaves a mount behind.
+//!  8. The mount is made, in place of a dead one of ours if there is one.
+//!  9. The session starts to answer, the background to work, and the starter is told.
+//! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
+//!     lazily, give open files a moment.
+//! 11. The background is stopped, everything made durable once more, and what only the fast tier has is listed.
+//!
+//! A panic aborts the process and leaves a mount that answers ENOTCONN, never a bare directory (P3, P10). The daemon
+//! itself never looks at its own mount: nobody but it could answer.
+
+mod attach;
+mod background;
+mod lock;
+mod logging;
+mod places;
+mod spawn;
+mod table;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::Duration;
+
+use fuser::Session;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{getegid, geteuid};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+pub use attach::{Detach, detach, helper_version, open_device, others_allowed};
+pub use lock::{FastLock, PRIVATE_DIR, last_left};
+pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
+pub use places::{Places, ask, within};
+pub use spawn::{Started, describe, start as start_in_background};
+pub use table::{MountEntry, mounted_at, mounts};
+
+use crate::error::{Context, Error, Result};
+use crate::fs::{DlioFs, FsOptions};
+use crate::stats::Stats;
+use crate::tiers::disk::{Clock, Dir};
+use crate::tiers::os::{OsClock, OsDir};
+use crate::tiers::{self, Tiers};
+
+/// Threads that answer the kernel. More than the slow-tier waits that may block some of them.
+const FUSE_THREADS: usize = 16;
+/// How long open files may keep a mount alive that was told to leave.
+const LEAVE_WAIT: Duration = Duration::from_secs(5);
+/// How long background steps may take to come to their end; any of them may be cut off.
+const STOP_WAIT: Duration = Duration::from_secs(2);
+/// How many paths are listed when leaving.
+const LEFT_MAX: usize = 1_000;
+
+/// A mount to be made: checked places and the engine's options.
+#[derive(Debug)]
+pub struct Request {
+    pub places: Places,
+    pub options: tiers::Options,
+    /// How long an operation waits for the slow tier.
+    pub slow_wait: Duration,
+    pub log: LogTo,
+    /// Started by [`start_in_background`], which waits to be told.
+    pub in_background: bool,
+}
+
+/// What only the fast tier has when a daemon leaves.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    pub files: u64,
+    /// Changes of names and attributes included.
+    pub events: u64,
+    /// Escaped; at most a thousand, oldest first.
+    pub paths: Vec<String>,
+}
+
+impl Left {
+    pub fn is_nothing(&self) -> bool {
+        self.files == 0 && self.events == 0 && self.paths.is_empty()
+    }
+}
+
+/// What ends step 10.
+enum End {
+    Signal(&'static str),
+    Session(io::Result<()>),
+}
+
+/// Mounts, serves until told to leave, and says what was left behind.
+pub fn serve(request: Request) -> Result<Left> {
+    let Places { mountpoint, fast, slow, replaces_dead } = &request.places;
+    if request.in_background {
+        spawn::become_session_leader()?;
+    }
+    // The directory it was started in must stay free to be unmounted. All paths are absolute by now.
+    std::env::set_current_dir("/").at("change to", "/")?;
+    umask(Mode::empty()); // 1
+    raise_descriptor_limit(); // 2
+    let lock = FastLock::take(fast, mountpoint)?; // 3
+    let fast: Arc<dyn Dir> = Arc::new(OsDir::open(fast).at("open", fast.display())?); // 4
+    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(slow).at("open", slow.display())?);
+    let boot = boot_id()?; // 5
+    let clock: Arc<dyn Clock> = Arc::new(OsClock);
+    let tiers = Arc::new(tiers::open(fast, slow, request.options.clone(), clock, &boot)?); // 6
+    let runtime = background::runtime()?;
+    let (ended, end) = mpsc::sync_channel(4);
+    catch_signals(&runtime, &ended)?; // 7
+    let attached = attach::attach(mountpoint, *replaces_dead)?; // 8
+    // Where there was a dead mount there will be one again, rather than a bare directory.
+    let guard = (!replaces_dead).then(|| DetachOnFailure(mountpoint));
+    let session = session(&request, &tiers, attached)?;
+    answer(session, ended)?; // 9
+    background::start(&runtime, &tiers);
+    if request.in_background {
+        spawn::announce(&request.log)?;
+    }
+    std::mem::forget(guard);
+    info!(mountpoint = %mountpoint.display(), "mounted");
+    wait_for_the_end(&end, &tiers, mountpoint)?; // 10
+    leave(runtime, &tiers, lock) // 11
+}
+
+/// Takes away a mount that nobody serves yet. Dropped only on the way out of a failed start.
+struct DetachOnFailure<'a>(&'a Path);
+
+impl Drop for DetachOnFailure<'_> {
+    fn drop(&mut self) {
+        if let Err(errno) = detach(self.0, Detach::Now) {
+            warn!(mountpoint = %self.0.display(), %errno, "could not unmount after a failed start");
+        }
+    }
+}
+
+fn session(request: &Request, tiers: &Arc<Tiers>, attached: attach::Attached) -> Result<Session<DlioFs>> {
+    let mut config = fuser::Config::default();
+    config.acl = attached.acl;
+    config.n_threads = Some(FUSE_THREADS);
+    // Each thread gets its own queue in the kernel.
+    config.clone_fd = true;
+    let options =
+        FsOptions { slow_wait: request.slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
+    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), options)?;
+    let mountpoint = request.places.mountpoint.display();
+    Session::from_fd(fs, attached.device, attached.acl, config).at("start the FUSE session at", mountpoint)
+}
+
+/// Answers the kernel on threads of its own until the mount is gone.
+fn answer(session: Session<DlioFs>, ended: SyncSender<End>) -> Result<()> {
+    let run = move || {
+        let end = End::Session(session.run());
+        // Nobody listens once the daemon is on its way out.
+        drop(ended.send(end));
+    };
+    std::thread::Builder::new().name("dlio-session".into()).spawn(run).map(drop).at("start", "the session thread")
+}
+
+fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
+    // A closed terminal asks a foreground daemon to leave as well.
+    let asked =
+        [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT"), (SignalKind::hangup(), "SIGHUP")];
+    let _inside = runtime.enter();
+    for (kind, name) in asked {
+        let mut arrivals = signal(kind).at("catch", name)?;
+        let ended = ended.clone();
+        runtime.spawn(async move {
+            // The channel is full only of other reasons to leave.
+            while arrivals.recv().await.is_some() {
+                drop(ended.try_send(End::Signal(name)));
+            }
+        });
+    }
+    Ok(())
+}
+
+fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, mountpoint: &Path) -> Result<()> {
+    let name = match end.recv() {
+        Ok(End::Signal(name)) => name,
+        Ok(End::Session(Ok(()))) => {
+            info!("unmounted");
+            return Ok(());
+        }
+        // The mount stays as it is, answering ENOTCONN once we have gone (P3).
+        Ok(End::Session(Err(e))) => return Err(Error::io("serve", mountpoint.display().to_string(), e)),
+        Err(_) => unreachable!("the signal tasks hold a sender for as long as the runtime lives"),
+    };
+    info!(signal = name, "leaving");
+    // What happens after this sync and before the unmount is caught by the second one, in step 11.
+    tiers.sync_fast()?;
+    if let Err(errno) = detach(mountpoint, Detach::Now) {
+        warn!(mountpoint = %mountpoint.display(), %errno, "could not unmount");
+    }
+    match wait_for_session(end) {
+        true => info!("unmounted"),
+        false => warn!(open_files = tiers.status().open_files, "leaving with files open; their users get errors"),
+    }
+    Ok(())
+}
+
+/// Whether the session came to its end. Being asked again is being asked to hurry: nothing is lost by going now (P3).
+fn wait_for_session(end: &Receiver<End>) -> bool {
+    matches!(end.recv_timeout(LEAVE_WAIT), Ok(End::Session(_)))
+}
+
+fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock) -> Result<Left> {
+    // Stopped before the list is made, so that the list is true. A step that hangs in the slow tier ends with us.
+    runtime.shutdown_timeout(STOP_WAIT);
+    tiers.sync_fast()?;
+    let status = tiers.status();
+    let left = Left { files: status.unsafe_files, events: status.pending_events, paths: tiers.unsafe_paths(LEFT_MAX) };
+    lock.leave(&left)?;
+    match left.is_nothing() {
+        true => info!("everything is on the slow tier"),
+        false => warn!(
+            files = left.files,
+            events = left.events,
+            paths = %left.paths.join(" "),
+            "only the fast tier has these; the next mount goes on with them"
+        ),
+    }
+    Ok(left)
+}
+
+/// Applications' open files each cost one of ours. A limit that cannot be raised is no reason not to mount.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
+    match raised {
+        Ok(limit) => info!(limit, "descriptors"),
+        Err(errno) => warn!(%errno, "could not raise the limit of open files"),
+    }
+}
+
+fn boot_id() -> Result<String> {
+    let file = "/proc/sys/kernel/random/boot_id";
+    Ok(std::fs::read_to_string(file).at("read", file)?.trim().to_owned())
+}

@@ -1,0 +1,300 @@
+//! Making and removing a FUSE mount: directly as root, through `fusermount3` otherwise.
+//!
+//! fuser's own mounting is not used: its teardown unmounts whatever is at the path by then, even a file system that was
+//! below our mount, and it cannot give the mount its type `fuse.dlio`. A session gets the descriptor made here.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fuser::SessionACL;
+use nix::errno::Errno;
+use nix::mount::MntFlags;
+use nix::unistd::{getegid, geteuid};
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, move_mount,
+};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::error::{Context, Error, Result};
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+const SOURCE: &str = "dlio-fs";
+const SUBTYPE: &str = "dlio";
+
+/// A mount nobody answers yet: the kernel's end of it, and who may use it.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) device: OwnedFd,
+    pub(super) acl: SessionACL,
+}
+
+/// Mounts, in place of a dead mount of ours if `replace` says that there is one.
+///
+/// What is written there meanwhile waits for us or fails, but never lands in the directory below, where nobody would
+/// find it again (P3): the new mount is put beneath the dead one, which is then taken away. Before Linux 6.5, and through
+/// the helper, the directory is bare for a moment.
+pub(super) fn attach(mountpoint: &Path, replace: bool) -> Result<Attached> {
+    let device = open_device()?;
+    let mount = match detached_mount(&device) {
+        Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => {
+            if replace {
+                take_away(mountpoint)?;
+            }
+            return attach_with_helper(mountpoint);
+        }
+        Err(e) if e.raw_os_error() == Some(Errno::ENODEV as i32) => {
+            let remedy = "load it with `modprobe fuse`, or use a kernel built with CONFIG_FUSE_FS";
+            return Err(Error::refused("this kernel has no FUSE file system", remedy));
+        }
+        mount => mount.at("mount", mountpoint.display())?,
+    };
+    let place = |how| move_mount(&mount, "", CWD, mountpoint, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | how);
+    let placed = match replace {
+        true if place(MoveMountFlags::MOVE_MOUNT_BENEATH).is_ok() => return beneath(mountpoint, device),
+        true => take_away(mountpoint).map(|()| place(MoveMountFlags::empty()))?,
+        false => place(MoveMountFlags::empty()),
+    };
+    placed.map_err(io::Error::from).at("mount", mountpoint.display())?;
+    Ok(Attached { device: device.into(), acl: SessionACL::All })
+}
+
+fn beneath(mountpoint: &Path, device: File) -> Result<Attached> {
+    take_away(mountpoint)?;
+    Ok(Attached { device: device.into(), acl: SessionACL::All })
+}
+
+/// A mount that is nowhere yet. `suid` and `dev` are on, as on any file system that root mounts.
+fn detached_mount(device: &File) -> io::Result<OwnedFd> {
+    let config = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let options = [
+        ("source", SOURCE.to_owned()),
+        ("subtype", SUBTYPE.to_owned()),
+        ("fd", device.as_raw_fd().to_string()),
+        ("rootmode", "40000".to_owned()),
+        ("user_id", geteuid().to_string()),
+        ("group_id", getegid().to_string()),
+    ];
+    for (key, value) in options {
+        fsconfig_set_string(&config, key, value)?;
+    }
+    for flag in ["default_permissions", "allow_other"] {
+        fsconfig_set_flag(&config, flag)?;
+    }
+    fsconfig_create(&config)?;
+    Ok(fsmount(&config, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+}
+
+fn take_away(mountpoint: &Path) -> Result<()> {
+    detach(mountpoint, Detach::Now).map_err(|errno| {
+        let what = format!("the dead mount at {} cannot be taken away: {}", mountpoint.display(), errno.desc());
+        Error::refused(what, format!("as root: umount -l {}", mountpoint.display()))
+    })
+}
+
+/// Opens the device, or says what to do about it. The helper opens it as the user, so it is no way around.
+pub fn open_device() -> Result<File> {
+    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Error::refused(
+            format!("{DEVICE} is missing"),
+            "load the module with `modprobe fuse`; in a container, add `--device /dev/fuse --cap-add SYS_ADMIN`",
+        ),
+        _ => Error::refused(
+            format!("{DEVICE} cannot be opened by user {}: {e}", geteuid()),
+            "as root: chmod 666 /dev/fuse (udev's rules of the package fuse3 do it); in a container, `--device /dev/fuse`",
+        ),
+    })
+}
+
+/// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
+fn attach_with_helper(mountpoint: &Path) -> Result<Attached> {
+    let acl = if others_allowed() { SessionACL::All } else { SessionACL::Owner };
+    let mut options = format!("fsname={SOURCE},subtype={SUBTYPE},default_permissions");
+    if acl == SessionACL::All {
+        options.push_str(",allow_other");
+    }
+    let failed = |e: io::Error| Error::io("run", HELPER, e);
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    // The socket is the helper's standard input: the one descriptor number that is certain to be inherited.
+    let child = Command::new(HELPER)
+        .args(["-o", &options, "--"])
+        .arg(mountpoint)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = match child {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let what = format!("user {} may not mount, and {HELPER} is not installed", geteuid());
+            return Err(Error::refused(what, "install the package fuse3, or run as root"));
+        }
+        child => child.map_err(failed)?,
+    };
+    let output = child.wait_with_output().map_err(failed)?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).lines().collect::<Vec<_>>().join(" ");
+        let what = format!("{HELPER} could not mount at {}: {}", mountpoint.display(), why.trim());
+        return Err(Error::refused(what, "own the mount point, or run as root"));
+    }
+    match receive_descriptor(&ours).map_err(failed)? {
+        Some(device) => Ok(Attached { device, acl }),
+        None => Err(Error::refused(format!("{HELPER} passed no descriptor"), "update the package fuse3")),
+    }
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let received = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(received)
+}
+
+/// Whether users other than root may let others into their mounts.
+pub fn others_allowed() -> bool {
+    std::fs::read_to_string("/etc/fuse.conf").is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"))
+}
+
+/// How to take a mount away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detach {
+    /// Only when nobody uses it; EBUSY otherwise.
+    WhenFree,
+    /// From the name space at once; it ends when its last user has gone.
+    Now,
+}
+
+/// Unmounts what is on top at `mountpoint`.
+pub fn detach(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
+    let flags = match how {
+        Detach::WhenFree => MntFlags::UMOUNT_NOFOLLOW,
+        Detach::Now => MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH,
+    };
+    match nix::mount::umount2(mountpoint, flags) {
+        Err(Errno::EPERM) => detach_with_helper(mountpoint, how),
+        done => done,
+    }
+}
+
+fn detach_with_helper(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
+    let flags = if how == Detach::Now { "-uz" } else { "-u" };
+    let output = Command::new(HELPER).args([flags, "--"]).arg(mountpoint).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        // The helper has one exit code for all failures; its text is the C library's.
+        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Errno::EBUSY),
+        Ok(_) => Err(Errno::EPERM),
+        Err(e) => Err(e.raw_os_error().map_or(Errno::EIO, Errno::from_raw)),
+    }
+}
+
+/// What the helper says it is; `None` if it is not installed.
+pub fn helper_version() -> Option<String> {
+    let output = Command::new(HELPER).arg("-V").stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use fuser::{Config, FileAttr, FileHandle, FileType, Filesystem, INodeNo, ReplyAttr, Request, Session};
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::mount::Places;
+    use crate::mount::table::{mounted_at, mounts};
+
+    /// A root directory and nothing else.
+    #[derive(Debug)]
+    struct Bare;
+
+    impl Filesystem for Bare {
+        fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+            let now = SystemTime::now();
+            let attr = FileAttr {
+                ino,
+                size: 0,
+                blocks: 0,
+                atime: now,
+                mtime: now,
+                ctime: now,
+                crtime: now,
+                kind: FileType::Directory,
+                perm: 0o755,
+                nlink: 2,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                blksize: 4096,
+                flags: 0,
+            };
+            reply.attr(&Duration::ZERO, &attr);
+        }
+    }
+
+    fn mountpoint() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a temporary directory")
+    }
+
+    /// Mounts, serves, looks, unmounts; both ways of mounting must give the same.
+    fn life(attach: impl Fn(&Path) -> Result<Attached>) {
+        let dir = mountpoint();
+        let path = dir.path().canonicalize().expect("it is there");
+        let Attached { device, acl } = attach(&path).expect("this test needs /dev/fuse, and root or fusermount3");
+        let mut config = Config::default();
+        config.acl = acl;
+        let session = Session::from_fd(Bare, device, acl, config).expect("the handshake");
+        let served = std::thread::spawn(move || session.run());
+
+        assert!(path.metadata().expect("the mount answers").is_dir());
+        let table = mounts().expect("the table of mounts");
+        assert!(mounted_at(&table, &path).expect("mounted").is_ours());
+        let busy = File::open(&path).expect("the root directory");
+        assert_eq!(detach(&path, Detach::WhenFree), Err(Errno::EBUSY));
+        drop(busy);
+        detach(&path, Detach::WhenFree).expect("free");
+        served.join().expect("no panic").expect("the session ends well");
+        assert!(mounted_at(&mounts().expect("the table of mounts"), &path).is_none());
+    }
+
+    #[test]
+    fn a_mount_is_made_directly() {
+        life(|path| attach(path, false));
+    }
+
+    #[test]
+    fn a_mount_is_made_through_the_helper() {
+        life(attach_with_helper);
+    }
+
+    #[test]
+    fn a_dead_mount_is_seen_replaced_and_taken_away() {
+        let dir = mountpoint();
+        let path = dir.path().canonicalize().expect("it is there");
+        let (fast, slow) = (mountpoint(), mountpoint());
+        let dead = |replace| {
+            let attached = attach(&path, replace).expect("this test needs root and /dev/fuse");
+            let served = Session::from_fd(Bare, attached.device, attached.acl, Config::default());
+            drop(served.expect("the handshake"));
+            let gone = path.metadata().expect_err("nobody serves it");
+            assert_eq!(gone.raw_os_error(), Some(Errno::ENOTCONN as i32));
+        };
+        dead(false);
+        let places = Places::check(&path, fast.path(), slow.path()).expect("a dead mount is no hindrance");
+        assert!(places.replaces_dead);
+        dead(true);
+        detach(&path, Detach::Now).expect("taken away");
+        assert!(path.metadata().is_ok_and(|m| m.is_dir()), "the bare directory is back");
+    }
+}

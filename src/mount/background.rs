@@ -1,0 +1,181 @@
+//! The background: one loop per kind of work, each running the engine's bounded steps one after another.
+//!
+//! A step is synchronous and may hang in the slow tier, so it runs on a blocking thread; the loop around it decides when
+//! the next one is due. What a step does, and that it may be cut off at any point, is the engine's business.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tracing::{error, info, warn};
+
+use crate::error::{Context, Result};
+use crate::tiers::{Progress, Tiers};
+
+/// The longest sleep: what no wake-up announces (time passing, a foreign change) is noticed after this.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two steps that found nothing to do yet, however often the loop is woken.
+const BREATH: Duration = Duration::from_millis(10);
+const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+const BACKOFF_MOST: Duration = Duration::from_secs(60);
+
+/// One kind of background work.
+#[derive(Clone, Copy)]
+struct Work {
+    name: &'static str,
+    step: fn(&Tiers) -> Result<Progress>,
+    /// Fails when the slow tier does; the others touch the fast tier only.
+    needs_slow: bool,
+}
+
+const WORKS: [Work; 5] = [
+    Work { name: "seal", step: Tiers::seal_step, needs_slow: false },
+    Work { name: "drain", step: Tiers::drain_step, needs_slow: true },
+    Work { name: "publish", step: Tiers::publish_step, needs_slow: true },
+    Work { name: "evict", step: Tiers::evict_step, needs_slow: true },
+    Work { name: "tick", step: Tiers::tick, needs_slow: false },
+];
+
+/// Makes the runtime of the background. Shut down with a timeout: a step may hang.
+pub(super) fn runtime() -> Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    // Two carry timers and signals; the steps have threads of their own.
+    let built = builder.worker_threads(2).max_blocking_threads(2 * WORKS.len()).thread_name("dlio-work").enable_all();
+    built.build().at("start", "background threads")
+}
+
+/// Starts all loops. They end with the runtime.
+pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>) {
+    let wakes: Vec<Arc<Notify>> = WORKS.iter().map(|_| Arc::default()).collect();
+    for (work, wake) in WORKS.into_iter().zip(&wakes) {
+        runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(wake)));
+    }
+    // `notify_one` keeps a permit when the loop is not waiting yet, so no wake-up is lost between a step and the sleep.
+    tiers.on_work(Box::new(move || wakes.iter().for_each(|wake| wake.notify_one())));
+}
+
+async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>) {
+    let mut health = Health::new(work);
+    loop {
+        let on_thread = Arc::clone(&tiers);
+        let Ok(done) = tokio::task::spawn_blocking(move || (work.step)(&on_thread)).await else {
+            // Only a runtime that is being shut down cancels a blocking task; a panic has aborted the process.
+            return;
+        };
+        match next(done, &mut health) {
+            Next::Again => {}
+            Next::Sleep(time) => tokio::time::sleep(time).await,
+            Next::Await { least, most } => {
+                tokio::time::sleep(least).await;
+                tokio::select! {
+                    () = wake.notified() => {}
+                    () = tokio::time::sleep(most) => {}
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Again,
+    /// For the whole time: being woken does not make a failed tier answer.
+    Sleep(Duration),
+    /// Until woken, but not less than `least`, nor (beyond it) more than `most`.
+    Await {
+        least: Duration,
+        most: Duration,
+    },
+}
+
+fn next(done: Result<Progress>, health: &mut Health) -> Next {
+    match done {
+        Ok(progress) => {
+            health.succeeded();
+            match progress {
+                Progress::Did => Next::Again,
+                Progress::Idle => Next::Await { least: Duration::ZERO, most: TICK },
+                // A sync may cut the waiting short, so it can be woken; what is woken for each write must not spin.
+                Progress::Wait(time) => Next::Await { least: time.min(BREATH), most: time.min(TICK) },
+            }
+        }
+        Err(error) => Next::Sleep(health.failed(&error)),
+    }
+}
+
+/// Whether a loop's work succeeds, and how long to wait when it does not. Logs changes only.
+struct Health {
+    work: Work,
+    failures: u32,
+}
+
+impl Health {
+    fn new(work: Work) -> Self {
+        Health { work, failures: 0 }
+    }
+
+    fn succeeded(&mut self) {
+        if self.failures > 0 {
+            info!(work = self.work.name, after_failures = self.failures, "works again");
+        }
+        self.failures = 0;
+    }
+
+    /// Returns how long to wait: slow-tier work backs off, with jitter so that many nodes do not return at once.
+    fn failed(&mut self, error: &crate::error::Error) -> Duration {
+        if self.failures == 0 {
+            let work = self.work.name;
+            match self.work.needs_slow {
+                true => warn!(work, %error, "failed; nothing is dropped, it is tried again until it succeeds"),
+                false => error!(work, %error, "failed on the fast tier; what it holds may not be durable"),
+            }
+        }
+        self.failures = self.failures.saturating_add(1);
+        if self.work.needs_slow { backoff(self.failures, rand::rng().random_range(0.5..1.0)) } else { BACKOFF_FIRST }
+    }
+}
+
+/// 1 s, doubled per failure up to 60 s, less what `jitter` (0.5 to 1) takes off from the second one on.
+fn backoff(failures: u32, jitter: f64) -> Duration {
+    let full = BACKOFF_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(BACKOFF_MOST);
+    full.mul_f64(jitter).max(BACKOFF_FIRST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Errno, Error};
+
+    const SLOW: Work = Work { name: "test", step: |_| Ok(Progress::Idle), needs_slow: true };
+
+    #[test]
+    fn backoff_goes_from_one_second_to_sixty() {
+        let seconds: Vec<f64> = (1..=9).map(|n| backoff(n, 1.0).as_secs_f64()).collect();
+        assert_eq!(seconds, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]);
+        assert_eq!(backoff(1, 0.5), Duration::from_secs(1), "never less than a second");
+        assert_eq!(backoff(u32::MAX, 0.5), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_failed_step_is_not_repeated_at_once_and_success_forgets_the_failures() {
+        let mut health = Health::new(SLOW);
+        for _ in 0..3 {
+            let next = next(Err(Error::from(Errno::EIO)), &mut health);
+            assert!(matches!(next, Next::Sleep(time) if time >= BACKOFF_FIRST), "{next:?}");
+        }
+        assert_eq!(health.failures, 3);
+        assert_eq!(next(Ok(Progress::Did), &mut health), Next::Again);
+        assert_eq!(health.failures, 0);
+    }
+
+    #[test]
+    fn waiting_can_be_cut_short_but_does_not_spin() {
+        let mut health = Health::new(SLOW);
+        let long = Progress::Wait(Duration::from_secs(50));
+        assert_eq!(next(Ok(long), &mut health), Next::Await { least: BREATH, most: TICK });
+        let idle = Next::Await { least: Duration::ZERO, most: TICK };
+        assert_eq!(next(Ok(Progress::Idle), &mut health), idle, "work that appears is begun at once");
+    }
+}

@@ -1,0 +1,82 @@
+//! Starting the daemon in the background: the program runs itself again and returns once the mount answers.
+//!
+//! There is no fork, which a process with threads must not do. The readiness pipe is the daemon's standard output: one
+//! word is written when the mount stands, and end-of-file without it means that the daemon has failed, having said why
+//! on the standard error it shares with us.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::mount::logging::LogTo;
+use crate::mount::places;
+
+const READY: &[u8] = b"ready\n";
+/// How long the kernel may take to show a mount that its daemon calls ready.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How starting a daemon ended.
+#[derive(Debug)]
+pub enum Started {
+    /// The mount answers.
+    Up,
+    /// The daemon gave up. If it exited by itself it has said why.
+    Failed(ExitStatus),
+}
+
+/// Runs this program with `arguments` as a daemon, and waits until `mountpoint` answers.
+pub fn start(arguments: impl IntoIterator<Item = OsString>, mountpoint: &Path) -> Result<Started> {
+    let program = std::env::current_exe().at("find", "this program")?;
+    let mut command = Command::new(&program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut daemon = command.spawn().at("run", program.display())?;
+    let mut said = Vec::new();
+    if let Some(mut pipe) = daemon.stdout.take() {
+        pipe.by_ref().take(READY.len() as u64).read_to_end(&mut said).at("read from", "the daemon")?;
+    }
+    if said == READY { answers(mountpoint).map(|()| Started::Up) } else { exited(daemon) }
+}
+
+fn exited(mut daemon: Child) -> Result<Started> {
+    daemon.wait().map(Started::Failed).at("wait for", "the daemon")
+}
+
+fn answers(mountpoint: &Path) -> Result<()> {
+    let asked = mountpoint.to_path_buf();
+    match places::within(ANSWER, move || places::ask(&asked)) {
+        Some(answer) => answer.at("ask", mountpoint.display()),
+        None => {
+            let what = format!("the mount at {} does not answer", mountpoint.display());
+            Err(Error::refused(what, "look into the daemon's log"))
+        }
+    }
+}
+
+/// A text for a daemon that was killed and could not say why.
+pub fn describe(status: ExitStatus) -> Option<String> {
+    status.signal().map(|signal| format!("the daemon was killed by signal {signal} before the mount answered"))
+}
+
+/// The daemon's side: a session of its own, so that the terminal's signals and its end do not reach it.
+pub(super) fn become_session_leader() -> Result<()> {
+    nix::unistd::setsid().map(drop).map_err(io::Error::from).at("call", "setsid")
+}
+
+/// Tells the starter that the mount stands, then lets go of its terminal. Fails when the starter has gone: nobody wants
+/// the mount any more.
+pub(super) fn announce(log: &LogTo) -> Result<()> {
+    let mut stdout = io::stdout();
+    stdout.write_all(READY).and_then(|()| stdout.flush()).at("tell", "the starting process")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").at("open", "/dev/null")?;
+    nix::unistd::dup2_stdout(&null).map_err(io::Error::from).at("redirect", "standard output")?;
+    // What a panic says goes where the log goes.
+    let stderr = match log {
+        LogTo::File(path) => std::fs::OpenOptions::new().append(true).open(path).at("open", path.display())?,
+        LogTo::Stderr | LogTo::Syslog => null,
+    };
+    nix::unistd::dup2_stderr(&stderr).map_err(io::Error::from).at("redirect", "standard error")
+}

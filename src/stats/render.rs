@@ -1,0 +1,498 @@
+//! Snapshots as people and scripts read them: text, and JSON of the same content. Pure: a snapshot in, a string out.
+//!
+//! The first line of the text answers the one question, whether everything is on the slow tier, and names what stands
+//! in the way. No path is named except where a problem's own text does; [`Snapshot::for_others`] takes that text out.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::PathTotals;
+use super::counters::{BUCKETS, Op, OpFigures, PathFigures};
+
+/// Everything `.dlio/stats` says. Durations are in seconds, sizes in bytes. The JSON keys are the field names.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    pub safety: Safety,
+    pub version: &'static str,
+    #[serde(serialize_with = "as_seconds")]
+    pub mounted_for: Duration,
+    pub fast: Tier,
+    pub slow: Tier,
+    pub pipeline: Pipeline,
+    pub log: Log,
+    pub cache: Cache,
+    pub exceptions: Exceptions,
+    pub slow_calls: SlowCalls,
+    pub io_path: IoPath,
+    pub operations: Vec<Operation>,
+    pub paths: PathTotals,
+}
+
+/// Whether losing the fast tier now would lose anything, and what stands in the way.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Safety {
+    /// Nothing is only on the fast tier.
+    pub safe: bool,
+    pub files: u64,
+    pub bytes: u64,
+    /// Events the slow tier does not have yet: contents, and changes of names and attributes.
+    pub events: u64,
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub oldest: Option<Duration>,
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub eta: Option<Duration>,
+    /// Why publishing stands still, with the remedy.
+    pub held: Option<String>,
+    /// The slow tier does not answer.
+    pub slow_down: bool,
+    /// Files whose writer was cut off by a crash.
+    pub interrupted: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tier {
+    pub total: u64,
+    pub used: u64,
+    pub available: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pipeline {
+    pub pending_events: u64,
+    pub published_events: u64,
+    pub drained_files: u64,
+    pub drained_bytes: u64,
+    pub drain_bytes_per_s: u64,
+    pub evictions: u64,
+}
+
+/// Log sequence numbers: the last one given, the last durable on fast, the last applied to slow.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Log {
+    pub lsn: u64,
+    pub durable_lsn: u64,
+    pub applied_lsn: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Cache {
+    pub objects: u64,
+    pub known_inodes: u64,
+    pub open_files: u64,
+}
+
+/// Counts of what the order of publishing makes an exception for, and of what recovery found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Exceptions {
+    pub batches: u64,
+    pub late_snapshots: u64,
+    pub in_place_writes: u64,
+    pub conflicts: u64,
+    pub spilled: u64,
+    pub struck: u64,
+    pub quarantined: u64,
+}
+
+/// Operations that had to wait for the slow tier.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SlowCalls {
+    pub waiting: usize,
+    pub limit: usize,
+    pub threads: usize,
+    pub served: u64,
+    /// Answered EIO because the slow tier took longer than the bounded wait.
+    pub timed_out: u64,
+    /// Answered EIO at once because `limit` calls were waiting.
+    pub refused: u64,
+}
+
+/// How file contents travel, and what that hides from these figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct IoPath {
+    pub name: &'static str,
+    pub not_seen: &'static [&'static str],
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Operation {
+    pub op: &'static str,
+    pub calls: u64,
+    pub errors: u64,
+    pub bytes: u64,
+    #[serde(serialize_with = "as_seconds")]
+    pub total: Duration,
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub p50: Option<Duration>,
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub p99: Option<Duration>,
+    #[serde(serialize_with = "as_seconds")]
+    pub max: Duration,
+    /// Calls by latency: element `i` counts those shorter than `2^i` microseconds that no element before it counts.
+    pub latency_log2_us: [u64; BUCKETS],
+}
+
+impl From<&(Op, OpFigures)> for Operation {
+    fn from((op, figures): &(Op, OpFigures)) -> Self {
+        Operation {
+            op: op.name(),
+            calls: figures.calls,
+            errors: figures.errors,
+            bytes: figures.bytes,
+            total: figures.total,
+            p50: figures.quantile(0.5),
+            p99: figures.quantile(0.99),
+            max: figures.max,
+            latency_log2_us: figures.latency,
+        }
+    }
+}
+
+impl Snapshot {
+    /// The snapshot for a reader who is not the mount's owner: a problem is told, its text, which may name a path, is
+    /// not.
+    pub fn for_others(mut self) -> Self {
+        self.safety.held = self.safety.held.map(|_| "see .dlio/stats as the owner of the mount".to_owned());
+        self
+    }
+
+    /// The text of `.dlio/stats`. Ends with a newline.
+    pub fn text(&self) -> String {
+        let mut out = self.safety.line();
+        out.push_str("\n\n");
+        // Writing to a String cannot fail.
+        self.sections(&mut out).expect("formatting into memory");
+        out
+    }
+
+    /// The text of `.dlio/stats.json`, one object. Ends with a newline.
+    pub fn json(&self) -> String {
+        let mut out = serde_json::to_string_pretty(self).expect("plain numbers and strings have a JSON form");
+        out.push('\n');
+        out
+    }
+
+    fn sections(&self, out: &mut String) -> std::fmt::Result {
+        let Snapshot { pipeline, log, cache, exceptions, slow_calls, paths, .. } = self;
+        writeln!(out, "dlio-fs {}, mounted for {}", self.version, seconds(self.mounted_for))?;
+        writeln!(out, "fast tier    {}", self.fast.line())?;
+        writeln!(out, "slow tier    {}", self.slow.line())?;
+        writeln!(
+            out,
+            "pipeline     {} events pending, {} published; {} files, {} drained at {}/s; {} evicted",
+            pipeline.pending_events,
+            pipeline.published_events,
+            pipeline.drained_files,
+            bytes(pipeline.drained_bytes),
+            bytes(pipeline.drain_bytes_per_s),
+            pipeline.evictions
+        )?;
+        writeln!(out, "log          LSN {}, durable {}, applied {}", log.lsn, log.durable_lsn, log.applied_lsn)?;
+        writeln!(
+            out,
+            "cache        {} objects, {} known inodes, {} open files",
+            cache.objects, cache.known_inodes, cache.open_files
+        )?;
+        writeln!(
+            out,
+            "exceptions   {} batches, {} late snapshots, {} in-place writes, {} spilled, {} conflicts; \
+             last recovery: {} struck, {} quarantined",
+            exceptions.batches,
+            exceptions.late_snapshots,
+            exceptions.in_place_writes,
+            exceptions.spilled,
+            exceptions.conflicts,
+            exceptions.struck,
+            exceptions.quarantined
+        )?;
+        writeln!(
+            out,
+            "slow calls   {} waiting (limit {}, {} threads), {} served, {} timed out, {} refused",
+            slow_calls.waiting,
+            slow_calls.limit,
+            slow_calls.threads,
+            slow_calls.served,
+            slow_calls.timed_out,
+            slow_calls.refused
+        )?;
+        writeln!(out, "I/O path     {}", self.io_path.name)?;
+        for hidden in self.io_path.not_seen {
+            writeln!(out, "  not seen:  {hidden}")?;
+        }
+        writeln!(
+            out,
+            "paths        {} known (limit {}), {} calls not attributed to one",
+            paths.known, paths.limit, paths.unattributed_calls
+        )?;
+        operation_table(out, &self.operations)
+    }
+}
+
+fn operation_table(out: &mut String, operations: &[Operation]) -> std::fmt::Result {
+    let row = |out: &mut String, cells: [&str; 8]| {
+        let [op, calls, errors, size, mean, p50, p99, max] = cells;
+        writeln!(out, "{op:<16}{calls:>10}{errors:>9}{size:>12}{mean:>11}{p50:>11}{p99:>11}{max:>11}")
+    };
+    out.push('\n');
+    row(out, ["operation", "calls", "errors", "bytes", "mean", "p50 <", "p99 <", "max"])?;
+    for line in operations {
+        let optional = |time: Option<Duration>| time.map_or_else(|| "-".into(), latency);
+        let mean = line.p50.map(|_| line.total.div_f64(line.calls.max(1) as f64));
+        row(
+            out,
+            [
+                line.op,
+                &line.calls.to_string(),
+                &line.errors.to_string(),
+                &bytes(line.bytes),
+                &optional(mean),
+                &optional(line.p50),
+                &optional(line.p99),
+                &optional(line.p50.map(|_| line.max)),
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+impl Safety {
+    /// One line: the verdict first, then what stands in the way. Without a newline.
+    pub fn line(&self) -> String {
+        let mut parts = vec![match (self.safe, self.files) {
+            (true, _) => "SAFE: everything is on the slow tier".to_owned(),
+            (false, 0) => format!("NOT SAFE: {} only on fast", count(self.events, "change")),
+            (false, files) => format!("NOT SAFE: {}, {} only on fast", count(files, "file"), bytes(self.bytes)),
+        }];
+        // What holds everything up comes before the figures: whoever reads the line must not miss it.
+        parts.extend(self.held.as_ref().map(|why| format!("HELD: {}", one_line(why))));
+        if self.slow_down {
+            parts.push("SLOW TIER DOWN".to_owned());
+        }
+        if self.interrupted > 0 {
+            parts.push(format!("{} cut off by a crash (sync accepts as it is)", count(self.interrupted, "file")));
+        }
+        if !self.safe {
+            parts.extend(self.oldest.map(|age| format!("oldest {}", seconds(age))));
+            parts.push(self.eta.map_or_else(|| "ETA unknown".into(), |eta| format!("ETA {}", seconds(eta))));
+        }
+        parts.join("; ")
+    }
+}
+
+impl Tier {
+    fn line(&self) -> String {
+        format!("{} used of {}, {} available", bytes(self.used), bytes(self.total), bytes(self.available))
+    }
+}
+
+/// The table of busiest paths, as `.dlio/files` shows it to the mount's owner.
+pub fn path_table(lines: &[(String, PathFigures)], totals: &PathTotals) -> String {
+    let mut out = format!(
+        "{} of {} known paths, most time first; {} calls not attributed to a path (limit {} paths)\n\n",
+        lines.len(),
+        totals.known,
+        totals.unattributed_calls,
+        totals.limit
+    );
+    out.push_str("     opens     reads    writes     other  errors        read     written       time  path\n");
+    for (path, f) in lines {
+        writeln!(
+            out,
+            "{:>10}{:>10}{:>10}{:>10}{:>8}{:>12}{:>12}{:>11}  {path}",
+            f.opens,
+            f.reads,
+            f.writes,
+            f.other,
+            f.errors,
+            bytes(f.bytes_read),
+            bytes(f.bytes_written),
+            latency(f.total)
+        )
+        .expect("formatting into memory");
+    }
+    out
+}
+
+/// `1 file`, `2 files`.
+fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// A size with one decimal in binary units: `0 B`, `1.8 GiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (n as f64, "B");
+    for next in UNITS {
+        // 1023.95 would print as 1024.0 of the smaller unit.
+        if value < 1023.95 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, next);
+    }
+    if unit == "B" { format!("{n} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// A span as a person says it: `14 s`, `3 min`, `2 h`, `5 d`; rounded down.
+pub fn seconds(span: Duration) -> String {
+    match span.as_secs() {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7_200 => format!("{} min", s / 60),
+        s @ 7_200..172_800 => format!("{} h", s / 3_600),
+        s => format!("{} d", s / 86_400),
+    }
+}
+
+/// A latency with three digits or so: `4 us`, `1.5 ms`, `2.1 s`.
+fn latency(span: Duration) -> String {
+    match span.as_micros() {
+        us @ 0..1_000 => format!("{us} us"),
+        us @ 1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        us => format!("{:.1} s", us as f64 / 1e6),
+    }
+}
+
+/// The first line must stay one line, whatever an error message holds.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn as_seconds<S: serde::Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(span.as_secs_f64())
+}
+
+fn as_optional_seconds<S: serde::Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    span.map(|span| span.as_secs_f64()).serialize(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::counters::{Call, OpCounters};
+
+    const GIB: u64 = 1 << 30;
+
+    fn unsafe_now() -> Safety {
+        Safety {
+            files: 2,
+            bytes: (18 * GIB) / 10,
+            events: 5,
+            oldest: Some(Duration::from_millis(14_900)),
+            eta: Some(Duration::from_secs(11)),
+            ..Safety::default()
+        }
+    }
+
+    fn snapshot(safety: Safety) -> Snapshot {
+        let counters = OpCounters::default();
+        counters.record(&Call { op: Op::Read, took: Duration::from_micros(100), bytes: 4096, failed: false });
+        let forgotten = OpCounters::default();
+        forgotten.record_untimed(9);
+        Snapshot {
+            safety,
+            version: "1.2.3",
+            mounted_for: Duration::from_secs(90),
+            fast: Tier { total: 10 * GIB, used: GIB, available: 9 * GIB },
+            slow: Tier::default(),
+            pipeline: Pipeline::default(),
+            log: Log { lsn: 12, durable_lsn: 11, applied_lsn: 10 },
+            cache: Cache::default(),
+            exceptions: Exceptions::default(),
+            slow_calls: SlowCalls::default(),
+            io_path: IoPath { name: "exact", not_seen: &["lseek"] },
+            operations: vec![(&(Op::Read, counters.figures())).into(), (&(Op::Forget, forgotten.figures())).into()],
+            paths: PathTotals { known: 3, limit: 10, unattributed_calls: 0 },
+        }
+    }
+
+    #[test]
+    fn the_first_line_answers_the_one_question() {
+        let safe = Safety { safe: true, ..Safety::default() };
+        assert_eq!(safe.line(), "SAFE: everything is on the slow tier");
+        assert_eq!(unsafe_now().line(), "NOT SAFE: 2 files, 1.8 GiB only on fast; oldest 14 s; ETA 11 s");
+        let one = Safety { files: 1, bytes: 512, oldest: None, eta: None, ..unsafe_now() };
+        assert_eq!(one.line(), "NOT SAFE: 1 file, 512 B only on fast; ETA unknown");
+        let names_only = Safety { files: 0, eta: None, ..unsafe_now() };
+        assert_eq!(names_only.line(), "NOT SAFE: 5 changes only on fast; oldest 14 s; ETA unknown");
+    }
+
+    #[test]
+    fn problems_stand_in_the_first_line_right_after_the_verdict() {
+        let held = Safety { held: Some("quota\nexceeded; raise it".into()), interrupted: 1, ..unsafe_now() };
+        assert_eq!(
+            held.line(),
+            "NOT SAFE: 2 files, 1.8 GiB only on fast; HELD: quota exceeded; raise it; \
+             1 file cut off by a crash (sync accepts as it is); oldest 14 s; ETA 11 s"
+        );
+        let down = Safety { safe: true, slow_down: true, ..Safety::default() };
+        assert_eq!(down.line(), "SAFE: everything is on the slow tier; SLOW TIER DOWN");
+    }
+
+    #[test]
+    fn others_learn_of_a_problem_but_not_of_the_path_in_its_text() {
+        let held = Safety { held: Some("rename /secret/run: EDQUOT".into()), ..unsafe_now() };
+        let shown = snapshot(held.clone()).for_others();
+        for text in [shown.text(), shown.json()] {
+            assert!(!text.contains("secret"), "{text}");
+        }
+        assert!(shown.text().lines().next().expect("a line").contains("HELD"));
+        assert!(snapshot(held).text().contains("secret"), "the owner sees all of it");
+    }
+
+    #[test]
+    fn text_lists_every_operation_and_what_is_not_seen() {
+        let text = snapshot(unsafe_now()).text();
+        assert!(text.starts_with("NOT SAFE: "));
+        assert!(text.ends_with('\n'));
+        assert!(text.contains("LSN 12, durable 11, applied 10"), "{text}");
+        assert!(text.contains("not seen:  lseek"), "{text}");
+        let cells = |op: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.starts_with(op)).expect("a row per operation");
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        let read = ["read", "1", "0", "4.0", "KiB", "100", "us", "100", "us", "100", "us", "100", "us"];
+        assert_eq!(cells("read"), read, "no quantile is above the longest call");
+        assert_eq!(cells("forget"), ["forget", "9", "0", "0", "B", "-", "-", "-", "-"], "no duration is invented");
+    }
+
+    #[test]
+    fn json_has_the_same_content() {
+        let value: serde_json::Value = serde_json::from_str(&snapshot(unsafe_now()).json()).expect("valid JSON");
+        assert_eq!(value["safety"]["safe"], false);
+        assert_eq!(value["safety"]["files"], 2);
+        assert_eq!(value["safety"]["oldest"], 14.9);
+        assert_eq!(value["log"]["applied_lsn"], 10);
+        assert_eq!(value["io_path"]["name"], "exact");
+        assert_eq!(value["operations"][0]["op"], "read");
+        assert_eq!(value["operations"][0]["latency_log2_us"][7], 1);
+        assert!(value["operations"][1]["p50"].is_null());
+        assert_eq!(value["paths"]["known"], 3);
+    }
+
+    #[test]
+    fn sizes_and_spans_read_well_at_their_edges() {
+        for (n, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (GIB - 1, "1.0 GiB"),
+            (GIB, "1.0 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(bytes(n), text);
+        }
+        for (s, text) in [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")] {
+            assert_eq!(seconds(Duration::from_secs(s)), text);
+        }
+    }
+
+    #[test]
+    fn the_path_table_names_each_path_once() {
+        let figures = PathFigures { opens: 1, writes: 2, bytes_written: 2048, ..PathFigures::default() };
+        let totals = PathTotals { known: 2, limit: 8, unattributed_calls: 4 };
+        let table = path_table(&[("ckpt/epoch%201".into(), figures)], &totals);
+        assert!(table.starts_with("1 of 2 known paths"), "{table}");
+        let last = table.lines().last().expect("a row");
+        assert!(last.ends_with("ckpt/epoch%201") && last.contains("2.0 KiB"), "{last}");
+    }
+}

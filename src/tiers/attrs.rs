@@ -1,0 +1,491 @@
+//! Attributes: who knows them, and changing them.
+//!
+//! A file with an object has its attributes on the object; only names, link count and the change time of its names are
+//! the view's. Everything else is known from memory while a change of it is pending, and from the slow tier otherwise.
+//! A change is logged first and applied to the object second; recovery applies it again.
+
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::{Dir, Kind, NewAttr, Space, Stat, Time};
+use crate::tiers::file::Io;
+use crate::tiers::pool::PRIVATE;
+use crate::tiers::record::{Home, Path, Record};
+use crate::tiers::state::{Change, State};
+use crate::tiers::view::{self, Node};
+use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
+
+const STATE: &[u8] = b"user.dlio.state";
+const TIER: &[u8] = b"user.dlio.tier";
+
+impl Tiers {
+    pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
+        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        if let Some(file) = file {
+            let io = self.shared(cx, &file)?;
+            if let Some(object) = io.object() {
+                let stat = match (&io.fd, object.home) {
+                    (Some(fd), _) => fd.stat(),
+                    (None, Home::Fast) => self.pool.stat(object.number),
+                    (None, Home::Slow) => {
+                        cx.slow()?;
+                        self.slow.tmp.stat(&crate::tiers::commit::tmp_name(object))
+                    }
+                };
+                let stat = stat.at("stat", crate::tiers::commit::label(object))?;
+                let st = self.state.lock();
+                return Ok(self.attr_of_object(ino, st.view.get(ino).ok_or(Errno::ESTALE)?, &stat));
+            }
+            if io.place == crate::tiers::file::Bytes::InPlace
+                && let Some(fd) = &io.fd
+            {
+                let fd = fd.clone();
+                drop(io);
+                cx.slow()?;
+                let stat = fd.stat().at("stat on slow", self.label(ino))?;
+                let st = self.state.lock();
+                let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+                // While a change of attributes is on its way, memory has both it and what was written since.
+                let pending = node.meta_lsn > st.applied;
+                return Ok(if pending { self.attr_of(ino, node) } else { self.attr_of_object(ino, node, &stat) });
+            }
+        }
+        self.attr_from_memory_or_slow(cx, ino)
+    }
+
+    fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
+        let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
+        let shown = Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, ..self.attr_of(ino, node) };
+        Attr { ctime: ctime.max(node.meta.ctime), ..shown }
+    }
+
+    fn attr_of(&self, ino: Ino, node: &Node) -> Attr {
+        let meta = &node.meta;
+        Attr {
+            ino,
+            kind: node.kind,
+            perm: meta.perm,
+            nlink: meta.nlink,
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev: meta.rdev,
+            size: meta.size,
+            blocks: meta.blocks,
+            atime: meta.atime,
+            mtime: meta.mtime,
+            ctime: meta.ctime,
+            ttl: if node.ours { self.options.ttl_ours } else { self.options.ttl_slow },
+        }
+    }
+
+    fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
+        let (path, id) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            let limit = if node.ours { self.options.revalidate } else { self.options.ttl_slow };
+            let fresh = view::fresh(node.seen, self.uptime(), limit) || self.slow.is_down();
+            let gone = node.slow.is_empty() && ino != crate::tiers::ROOT;
+            if fresh || gone || node.meta_lsn > st.applied || node.slow_id.is_none() {
+                return Ok(self.attr_of(ino, node));
+            }
+            (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, node.slow_id)
+        };
+        cx.slow()?;
+        let found = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+        let mut st = self.state.lock();
+        let (now, applied) = (self.uptime(), st.applied);
+        let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+        match found {
+            Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, now, applied),
+            // Publishing moved it meanwhile, or somebody else changed it: the next look-up of the name finds out.
+            _ if node.slow_id != id || node.links != node.slow => {}
+            _ => return Err(Errno::ENOENT.into()),
+        }
+        let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+        Ok(self.attr_of(ino, node))
+    }
+
+    /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had been
+    /// opened and closed.
+    pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if let Some(size) = set.size {
+            let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone().ok_or(Errno::EISDIR)?;
+            let open = crate::tiers::OpenMode { write: true, ..Default::default() };
+            let handle = self.open(cx, ino, open)?;
+            let done = self.truncate(cx, &file, size);
+            // With another writer about, its close decides when these bytes are complete.
+            let alone = file.writers.load(Ordering::Acquire) == 1;
+            let done = done.and_then(|()| if alone { self.flush(cx, &handle) } else { Ok(()) });
+            self.release_uncommitted(cx, handle, alone);
+            done?;
+        }
+        if set.attr != NewAttr::default() {
+            self.change_attr(cx, ino, set.attr)?;
+        }
+        self.wake();
+        self.getattr(cx, ino)
+    }
+
+    /// Gives back a handle; unless `commit`, without making what was written an event.
+    fn release_uncommitted(&self, cx: &Cx, mut handle: crate::tiers::OpenFile, commit: bool) {
+        if !commit {
+            handle.state.writers.fetch_sub(1, Ordering::AcqRel);
+            handle.mode.write = false;
+        }
+        self.release(cx, handle);
+    }
+
+    fn change_attr(&self, cx: &Cx, ino: Ino, mut new: NewAttr) -> Result<()> {
+        let before = self.getattr(cx, ino)?;
+        if before.kind != Kind::Dir && new.perm.is_none() && (new.uid.is_some() || new.gid.is_some()) {
+            // As the kernel's chown does; said explicitly, because the slow tier sees it later and by another caller.
+            let perm = chowned(before.perm);
+            new.perm = (perm != before.perm).then_some(perm);
+        }
+        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let mut io = file.as_ref().map(|file| file.io.write());
+        self.log_attr(cx, ino, &new, io.as_deref())?;
+        if let (Some(file), Some(io)) = (&file, io.as_deref_mut())
+            && let Some(object) = io.object()
+        {
+            let fd = self.fd(cx, io, object)?;
+            fd.set_attr(&new).at("set attributes of", self.label(ino))?;
+            if let Some(perm) = new.perm {
+                file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn log_attr(&self, cx: &Cx, ino: Ino, new: &NewAttr, io: Option<&Io>) -> Result<()> {
+        let now = self.now();
+        let mut st = self.state.lock();
+        let has_object = io.is_some_and(|io| io.object().is_some());
+        let path = st.view.path(ino);
+        let event = path.filter(|_| self.is_in_order(&st, ino, io));
+        let Some(path) = event else {
+            // Travels with the content, or ends with the last handle.
+            cx.proceed()?;
+            return self.apply_attr(&mut st, ino, new, now, None, has_object);
+        };
+        let record = Record::SetAttr { path, ino, new: *new };
+        let change = Change::SetAttr { ino, new: *new };
+        let mut applied = Ok(());
+        self.log_event(cx, &mut st, record, change, |st, lsn| {
+            applied = self.apply_attr(st, ino, new, now, Some(lsn), has_object);
+        })?;
+        applied
+    }
+
+    /// Whether a change of the node is an event of its own: not for a file that has never become one.
+    fn is_in_order(&self, st: &State, ino: Ino, io: Option<&Io>) -> bool {
+        let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id.is_some());
+        match io {
+            Some(io) if io.object().is_some() => on_slow || io.latest.is_some(),
+            _ => true,
+        }
+    }
+
+    /// Changes the view's copy of the attributes. For a file with an object only what belongs to its names.
+    pub(crate) fn apply_attr(
+        &self,
+        st: &mut State,
+        ino: Ino,
+        new: &NewAttr,
+        now: Time,
+        lsn: Option<u64>,
+        has_object: bool,
+    ) -> Result<()> {
+        let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
+        node.ours = true;
+        if has_object {
+            return Ok(());
+        }
+        node.meta.change(new, now);
+        if let Some(lsn) = lsn {
+            node.meta_lsn = lsn;
+        }
+        if let Some(perm) = new.perm
+            && let Some((Some(list), at)) = node.xattrs.get_mut(acl::ACCESS)
+            && let Some(changed) = acl::chmod(list, perm)
+        {
+            *list = changed;
+            *at = lsn.unwrap_or(*at);
+        }
+        Ok(())
+    }
+
+    /// A file that was written in place while a change of its times was still on its way: the write came later.
+    pub(crate) fn commit_in_place(&self, cx: &Cx, file: &crate::tiers::OpenFile) -> Result<()> {
+        let fd = {
+            let io = self.shared(cx, &file.state)?;
+            io.fd.clone().filter(|_| io.place == crate::tiers::file::Bytes::InPlace)
+        };
+        let Some(fd) = fd else { return Ok(()) };
+        cx.slow()?;
+        let stat = fd.stat().at("stat on slow", self.label(file.ino))?;
+        let pending = self.state.lock().events.iter().any(|event| {
+            matches!(event.change, Change::SetAttr { ino, new } if ino == file.ino && new.mtime.is_some())
+        });
+        if pending {
+            self.change_attr(cx, file.ino, NewAttr { mtime: Some(stat.mtime), ..NewAttr::default() })?;
+        }
+        Ok(())
+    }
+
+    fn kill_privileges_of(perm: u32) -> u32 {
+        chowned(perm)
+    }
+
+    /// Clears suid, and sgid of a group-executable file.
+    pub(crate) fn kill_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        let before = self.getattr(cx, ino)?.perm;
+        let perm = Self::kill_privileges_of(before);
+        if perm != before {
+            self.change_attr(cx, ino, NewAttr { perm: Some(perm), ..NewAttr::default() })?;
+        }
+        Ok(())
+    }
+
+    pub fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Vec<u8>> {
+        let path = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            if node.kind != Kind::Symlink {
+                return Err(Errno::EINVAL.into());
+            }
+            if !node.target.is_empty() {
+                return Ok(node.target.clone());
+            }
+            st.view.slow_path(ino).ok_or(Errno::ESTALE)?
+        };
+        cx.slow()?;
+        let target = self.slow.parent(&path).and_then(|(dir, name)| dir.readlink(name));
+        let target = target.at("read link on slow", self.label(ino))?;
+        if let Some(node) = self.state.lock().view.get_mut(ino) {
+            // A link's target never changes.
+            node.target = target.clone();
+        }
+        Ok(target)
+    }
+
+    /// `Ok(None)`: no such attribute. `user.dlio.state` and `user.dlio.tier` say what is not in any listing.
+    pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        if key.starts_with(PRIVATE) {
+            return self.own_xattr(ino, key);
+        }
+        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        if let Some(file) = file {
+            let io = self.shared(cx, &file)?;
+            if let Some(object) = io.object() {
+                let fd = self.fd(cx, &io, object)?;
+                return fd.get_xattr(key).at("read attribute of", self.label(ino));
+            }
+        }
+        let path = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            if let Some((value, _)) = node.xattrs.get(key) {
+                return Ok(value.clone());
+            }
+            match (node.slow_id, st.view.slow_path(ino)) {
+                (Some(_), Some(path)) => path,
+                _ => return Ok(None),
+            }
+        };
+        cx.slow()?;
+        self.on_slow(&path, |dir, name| dir.get_xattr(name, key)).at("read attribute on slow of", self.label(ino))
+    }
+
+    pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        if let Some(file) = file {
+            let io = self.shared(cx, &file)?;
+            if let Some(object) = io.object() {
+                let fd = self.fd(cx, &io, object)?;
+                let mut keys = fd.list_xattr().at("list attributes of", self.label(ino))?;
+                keys.retain(|key| !key.starts_with(PRIVATE));
+                return Ok(keys);
+            }
+        }
+        let (pending, path) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            let path = node.slow_id.and_then(|_| st.view.slow_path(ino));
+            (node.xattrs.clone(), path)
+        };
+        let mut keys = Vec::new();
+        if let Some(path) = path {
+            cx.slow()?;
+            let listed = self.on_slow(&path, |dir, name| dir.list_xattr(name));
+            keys = listed.at("list attributes on slow of", self.label(ino))?;
+            keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
+        }
+        keys.extend(pending.into_iter().filter(|(_, (value, _))| value.is_some()).map(|(key, _)| key));
+        Ok(keys)
+    }
+
+    /// `create` and `replace` as XATTR_CREATE and XATTR_REPLACE.
+    pub fn set_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        self.change_xattr(cx, ino, key, Some(value), |exists| match exists {
+            true if create => Err(Errno::EEXIST),
+            false if replace => Err(Errno::ENODATA),
+            _ => Ok(()),
+        })
+    }
+
+    pub fn remove_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<()> {
+        self.change_xattr(cx, ino, key, None, |exists| if exists { Ok(()) } else { Err(Errno::ENODATA) })
+    }
+
+    fn change_xattr(
+        &self,
+        cx: &Cx,
+        ino: Ino,
+        key: &[u8],
+        value: Option<&[u8]>,
+        may: impl Fn(bool) -> Result<(), Errno>,
+    ) -> Result<()> {
+        if key.starts_with(PRIVATE) {
+            return Err(Errno::EPERM.into());
+        }
+        may(self.get_xattr(cx, ino, key)?.is_some())?;
+        let before = self.getattr(cx, ino)?;
+        if key.starts_with(b"user.") && !matches!(before.kind, Kind::File | Kind::Dir) {
+            return Err(Errno::EPERM.into());
+        }
+        // An access ACL is also the mode; one that says no more than the mode is not kept.
+        let mode =
+            value.filter(|_| key == acl::ACCESS).map(|list| acl::mode_of(list, before.perm).ok_or(Errno::EINVAL));
+        let mode = mode.transpose()?;
+        let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
+        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let mut io = file.as_ref().map(|file| file.io.write());
+        self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
+        if let Some(io) = io.as_deref_mut()
+            && let Some(object) = io.object()
+        {
+            let fd = self.fd(cx, io, object)?;
+            let done = match kept {
+                Some(value) => fd.set_xattr(key, value),
+                None => fd.remove_xattr(key),
+            };
+            done.at("set attribute of", self.label(ino))?;
+            if let Some((perm, _)) = mode {
+                fd.set_attr(&NewAttr { perm: Some(perm), ..NewAttr::default() }).at("chmod", self.label(ino))?;
+            }
+        }
+        drop(io);
+        self.wake();
+        Ok(())
+    }
+
+    fn log_xattr(
+        &self,
+        cx: &Cx,
+        ino: Ino,
+        key: &[u8],
+        value: Option<&[u8]>,
+        perm: Option<u32>,
+        io: Option<&Io>,
+    ) -> Result<()> {
+        let now = self.now();
+        let mut st = self.state.lock();
+        let has_object = io.is_some_and(|io| io.object().is_some());
+        let mode = perm.map(|perm| NewAttr { perm: Some(perm), ..NewAttr::default() });
+        let event = st.view.path(ino).filter(|_| self.is_in_order(&st, ino, io));
+        let Some(path) = event else {
+            cx.proceed()?;
+            apply_xattr(&mut st, ino, key, value, u64::MAX, now, has_object);
+            return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
+        };
+        let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));
+        let record = Record::SetXattr { path: path.clone(), ino, key: key.clone(), value: value.clone() };
+        let change = Change::SetXattr { ino, key: key.clone(), value: value.clone() };
+        self.log_event(cx, &mut st, record, change, |st, lsn| {
+            apply_xattr(st, ino, &key, value.as_deref(), lsn, now, has_object);
+        })?;
+        if let Some(new) = mode {
+            let record = Record::SetAttr { path, ino, new };
+            let mut applied = Ok(());
+            self.log_event(cx, &mut st, record, Change::SetAttr { ino, new }, |st, lsn| {
+                applied = self.apply_attr(st, ino, &new, now, Some(lsn), has_object);
+            })?;
+            applied?;
+        }
+        Ok(())
+    }
+
+    /// Calls `act` with the directory and name of a slow path; the root is `.` in itself.
+    pub(crate) fn on_slow<T>(
+        &self,
+        path: &Path,
+        act: impl FnOnce(&dyn Dir, &[u8]) -> std::io::Result<T>,
+    ) -> std::io::Result<T> {
+        let (dir, name) = self.slow.parent(path)?;
+        act(&*dir, if name.is_empty() { b"." } else { name })
+    }
+
+    fn own_xattr(&self, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (status, tier) = self.file_status(ino)?;
+        let word = match key {
+            STATE => match status {
+                FileStatus::Slow => "slow",
+                FileStatus::Dirty => "dirty",
+                FileStatus::Draining => "draining",
+                FileStatus::Clean => "clean",
+                FileStatus::Failed => "failed",
+            },
+            TIER => match tier {
+                crate::tiers::TierKind::Fast => "fast",
+                crate::tiers::TierKind::Slow => "slow",
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some(word.as_bytes().to_vec()))
+    }
+
+    /// The slow tier's size, and its free space less what is pending.
+    pub fn statfs(&self, cx: &Cx) -> Result<Space> {
+        let pending = self.pending_bytes();
+        let space = match self.counters.slow_space() {
+            Some(space) if self.slow.is_down() || matches!(cx.slow(), Err(Error::NeedSlow)) => space,
+            _ => {
+                cx.slow()?;
+                let space = self.slow.root.space().at("statfs", "slow tier")?;
+                self.counters.set_slow_space(space);
+                space
+            }
+        };
+        Ok(Space { free: space.free.saturating_sub(pending), avail: space.avail.saturating_sub(pending), ..space })
+    }
+}
+
+/// Mode bits after a chown or a write by an unprivileged process (Linux `setattr_should_drop_suidgid`).
+fn chowned(perm: u32) -> u32 {
+    let perm = perm & !0o4000;
+    if perm & 0o2010 == 0o2010 { perm & !0o2000 } else { perm }
+}
+
+/// Changes the view's copy of an extended attribute; a file with an object keeps it there.
+pub(crate) fn apply_xattr(
+    st: &mut State,
+    ino: Ino,
+    key: &[u8],
+    value: Option<&[u8]>,
+    lsn: u64,
+    now: Time,
+    has_object: bool,
+) {
+    let Some(node) = st.view.get_mut(ino) else { return };
+    node.ours = true;
+    node.meta.ctime = now;
+    if key == acl::DEFAULT
+        && let Some(dir) = &mut node.dir
+    {
+        dir.default_acl = None;
+    }
+    if !has_object {
+        node.xattrs.insert(key.to_vec(), (value.map(<[u8]>::to_vec), lsn));
+    }
+}

@@ -1,0 +1,397 @@
+//! Giving what was written its place in the order, and making it durable on fast.
+//!
+//! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file, and
+//! every `live_after` while it is held open. The event stands for the first `size` bytes the object has then; a later write
+//! below that breaches the version (see [`FileState::breach`]).
+//!
+//! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is synced
+//! up to the seal - and with it every record before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::{Access, File};
+use crate::tiers::file::{Bytes, Content, FileState, Io};
+use crate::tiers::pool::{Named, PRIVATE, Pool};
+use crate::tiers::record::{Attrs, Home, ObjectId, Record};
+use crate::tiers::state::{Change, State};
+use crate::tiers::{Cx, Ino, Lsn, OpenFile, Progress, ROOT, Tiers};
+
+/// A version about to become an event: read from the object before the state lock is taken.
+pub(crate) struct Frozen {
+    object: ObjectId,
+    size: u64,
+    attrs: Attrs,
+    fd: Arc<dyn File>,
+}
+
+impl Tiers {
+    /// One `close()` of one descriptor: what was written through it gets its place in the order.
+    pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
+        if !file.mode.write {
+            return Ok(());
+        }
+        self.commit_in_place(cx, file)?;
+        self.commit(cx, &file.state).map(|_| ())
+    }
+
+    /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too.
+    pub fn release(&self, cx: &Cx, file: OpenFile) {
+        let state = &file.state;
+        if file.mode.write {
+            if let Err(e) = self.commit_in_place(cx, &file).and_then(|()| self.commit(cx, state)) {
+                // Nobody is left to tell; the bytes stay bound to the file and `tick` tries again.
+                tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
+            }
+            state.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+        if state.opens.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(mut io) = state.io.try_write()
+            && state.opens.load(Ordering::Acquire) == 0
+        {
+            io.fd = None;
+            if io.place == Bytes::InPlace {
+                io.place = Bytes::Slow;
+            }
+        }
+        let mut st = self.state.lock();
+        if let Some(node) = st.view.get_mut(state.ino) {
+            node.pins -= 1;
+        }
+        self.settle_removed(&mut st, state.ino);
+        st.view.collect(state.ino);
+        drop(st);
+        self.wake();
+    }
+
+    /// D1: returns when bytes, name and every earlier record are durable on the fast tier.
+    ///
+    /// Errors: EIO if the tier could not make them durable, now or at an earlier fsync; it is not tried again.
+    pub fn fsync(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
+        let state = &file.state;
+        if state.failed.load(Ordering::Acquire) {
+            return Err(Errno::EIO.into());
+        }
+        let (place, fd) = {
+            let io = state.io.read();
+            (io.place, io.fd.clone())
+        };
+        if !matches!(place, Bytes::Object(_)) {
+            if place == Bytes::InPlace
+                && let Some(fd) = fd
+            {
+                cx.slow()?;
+                fd.sync().at("fsync on slow", self.label(state.ino))?;
+            }
+            return self.log.sync(self.log.last());
+        }
+        self.commit(cx, state)?;
+        let pending = self.unsealed(|ino, _| ino == state.ino);
+        self.seal(cx, &pending)?;
+        self.log.sync(self.log.last())
+    }
+
+    /// D1 for a directory's names and for the files in it; for the root, D1 for everything.
+    pub fn fsync_dir(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        if ino == ROOT {
+            return self.sync_fast_as(cx);
+        }
+        let inside =
+            |st: &State, file: Ino| st.view.get(file).is_some_and(|node| node.links.iter().any(|(dir, _)| *dir == ino));
+        for state in self.uncommitted_files(|st, file| inside(st, file)) {
+            self.commit(cx, &state)?;
+        }
+        let files: std::collections::HashSet<Ino> = {
+            let st = self.state.lock();
+            let named = st.events.iter().flat_map(|event| event.change.inodes()).filter(|file| inside(&st, *file));
+            named.collect()
+        };
+        let pending = self.unsealed(|file, _| files.contains(&file));
+        self.seal(cx, &pending)?;
+        self.log.sync(self.log.last())
+    }
+
+    /// D1 for everything: commits, seals and syncs all that was written. Waits for the fast tier only, but for objects that
+    /// did not fit on it.
+    pub fn sync_fast(&self) -> Result<()> {
+        self.sync_fast_as(&Cx::internal())
+    }
+
+    fn sync_fast_as(&self, cx: &Cx) -> Result<()> {
+        for state in self.uncommitted_files(|_, _| true) {
+            self.commit(cx, &state)?;
+        }
+        let pending = self.unsealed(|_, _| true);
+        self.seal(cx, &pending)?;
+        self.log.sync(self.log.last())?;
+        self.wake();
+        Ok(())
+    }
+
+    fn uncommitted_files(&self, which: impl Fn(&State, Ino) -> bool) -> Vec<Arc<FileState>> {
+        let st = self.state.lock();
+        let files = st.uncommitted.keys().filter(|ino| which(&st, **ino));
+        files.filter_map(|ino| st.view.get(*ino)?.file.clone()).collect()
+    }
+
+    /// Makes a content event of what changed since the last one. Returns its LSN if there was anything.
+    pub(crate) fn commit(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
+        if !state.io.read().uncommitted() {
+            return Ok(None);
+        }
+        let mut io = state.io.write();
+        let Some(frozen) = self.freeze_if_uncommitted(cx, Some(&mut io))? else { return Ok(None) };
+        let mut st = self.state.lock();
+        let lsn = self.commit_frozen(cx, &mut st, Some(state), Some(&mut io), Some(frozen))?;
+        drop(st);
+        drop(io);
+        self.wake();
+        Ok(lsn)
+    }
+
+    /// First half, before the state lock: reads what the event will say from the object.
+    pub(crate) fn freeze_if_uncommitted(&self, cx: &Cx, io: Option<&mut Io>) -> Result<Option<Frozen>> {
+        let Some(io) = io.filter(|io| io.uncommitted()) else { return Ok(None) };
+        let Some(object) = io.object() else { return Ok(None) };
+        let fd = self.fd(cx, io, object)?;
+        let stat = fd.stat().at("stat", "object")?;
+        let xattrs = own_xattrs(&*fd)?;
+        let attrs = Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs };
+        Ok(Some(Frozen { object, size: stat.size, attrs, fd }))
+    }
+
+    /// Second half, under the state lock: logs and queues the event. A file without a name has no place in the order.
+    pub(crate) fn commit_frozen(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        state: Option<&FileState>,
+        io: Option<&mut Io>,
+        frozen: Option<Frozen>,
+    ) -> Result<Option<Lsn>> {
+        let (Some(state), Some(io), Some(frozen)) = (state, io, frozen) else { return Ok(None) };
+        let ino = state.ino;
+        let Some(at) = st.view.get(ino).and_then(|node| node.links.first().cloned()) else {
+            return Ok(None);
+        };
+        let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
+        let Frozen { object, size, attrs, fd } = frozen;
+        let content = Arc::new(Content::new(object, size, attrs.clone()));
+        let record = Record::Content { path: path.clone(), ino, object, size, attrs };
+        let change = Change::Content { ino, at, content: content.clone() };
+        let lsn = self.log_event(cx, st, record, change, |_, _| ())?;
+        state.owe(io, content);
+        io.dirty = false;
+        io.interrupted = false;
+        st.committed(ino);
+        if object.home == Home::Fast {
+            // Only for a rescue without a log; the event itself is logged.
+            if let Err(e) = Pool::set_name(&*fd, &Named { lsn, ino, path }) {
+                tracing::debug!(ino, error = %e, "an object could not be told its name");
+            }
+        }
+        Ok(Some(lsn))
+    }
+
+    /// The object's descriptor: the one kept open, or one for this call.
+    pub(crate) fn fd(&self, cx: &Cx, io: &Io, object: ObjectId) -> Result<Arc<dyn File>> {
+        if let Some(fd) = &io.fd {
+            return Ok(fd.clone());
+        }
+        self.open_object(cx, object)
+    }
+
+    pub(crate) fn open_object(&self, cx: &Cx, object: ObjectId) -> Result<Arc<dyn File>> {
+        match object.home {
+            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at("open", label(object)),
+            Home::Slow => {
+                cx.slow()?;
+                self.slow.tmp.open(&tmp_name(object), Access::ReadWrite).at("open", label(object))
+            }
+        }
+    }
+
+    /// The content events not sealed yet, in LSN order.
+    pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
+        let st = self.state.lock();
+        let contents = st.events.iter().filter_map(|event| match &event.change {
+            Change::Content { ino, content, .. } if !content.is_sealed() && which(*ino, event.lsn) => {
+                Some((event.lsn, *ino, content.clone()))
+            }
+            _ => None,
+        });
+        contents.collect()
+    }
+
+    /// Seals these content events, in order:
+    ///
+    /// 1. sync the object's bytes;
+    /// 2. sync its name;
+    /// 3. log the seals (made durable by the caller's log sync).
+    pub(crate) fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
+        let mut seals = Vec::with_capacity(pending.len());
+        let mut synced = std::collections::HashSet::new();
+        for (lsn, ino, content) in pending {
+            if synced.insert(content.object) {
+                self.sync_object(cx, *ino, content.object)?;
+            }
+            seals.push(Record::Seal { of: *lsn, size: content.size });
+        }
+        if seals.is_empty() {
+            return Ok(());
+        }
+        self.log.append(&seals)?; // 3
+        for (_, _, content) in pending {
+            content.sealed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn sync_object(&self, cx: &Cx, ino: Ino, object: ObjectId) -> Result<()> {
+        let state = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let open = state.as_ref().and_then(|state| {
+            let io = state.io.read();
+            io.fd.clone().filter(|_| io.object() == Some(object))
+        });
+        let fd = match open {
+            Some(fd) => fd,
+            None => match self.open_object(cx, object) {
+                // Deleted since: whatever referred to it is gone, and so is the event.
+                Err(e) if e.errno() == Errno::ENOENT => return Ok(()),
+                other => other?,
+            },
+        };
+        let synced = fd.sync().and_then(|()| match object.home {
+            Home::Fast => self.pool.sync_name(object.number), // 2
+            Home::Slow => self.slow.tmp.sync(),
+        });
+        if let Err(e) = synced {
+            // The kernel may have dropped the pages; a second fsync would succeed and prove nothing.
+            if let Some(state) = state {
+                state.failed.store(true, Ordering::Release);
+            }
+            return Err(Error::io("fsync", self.label(ino), e));
+        }
+        Ok(())
+    }
+
+    /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached
+    /// answers age.
+    pub fn tick(&self) -> Result<Progress> {
+        let (now, cx) = (self.uptime(), Cx::internal());
+        let due = |st: &State, ino: Ino| {
+            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options.live_after)
+        };
+        for state in self.uncommitted_files(due) {
+            if state.io.read().interrupted {
+                continue;
+            }
+            if self.commit(&cx, &state)?.is_some() {
+                self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.delete_doomed(&cx)?;
+        let ages = self.ages();
+        let mut st = self.state.lock();
+        let orphans: Vec<Ino> =
+            st.view.nodes.iter().filter(|(ino, node)| node.links.is_empty() && **ino != ROOT).map(|n| *n.0).collect();
+        for ino in orphans {
+            self.settle_removed(&mut st, ino);
+            st.view.collect(ino);
+        }
+        st.view.age(now, ages);
+        drop(st);
+        self.log.restore_ballast_if_room();
+        Ok(Progress::Idle)
+    }
+
+    /// Deletes the objects nobody refers to, once the log says so durably.
+    pub(crate) fn delete_doomed(&self, cx: &Cx) -> Result<()> {
+        let needed = self.state.lock().doomed.back().map(|(lsn, _)| *lsn);
+        let Some(needed) = needed else { return Ok(()) };
+        self.log.sync(needed)?;
+        let doomed: Vec<_> = {
+            let mut st = self.state.lock();
+            let durable = self.log.durable();
+            let (gone, later): (Vec<_>, Vec<_>) = st.doomed.drain(..).partition(|(lsn, _)| *lsn <= durable);
+            st.doomed = later.into();
+            gone
+        };
+        for (_, object) in doomed {
+            if object.home == Home::Slow {
+                cx.slow()?;
+            }
+            self.remove_object(object);
+        }
+        Ok(())
+    }
+
+    /// Deletes an object's file. A leftover is found by the next start's recovery.
+    pub(crate) fn remove_object(&self, object: ObjectId) {
+        let removed = match object.home {
+            Home::Fast => self.pool.remove(object.number),
+            Home::Slow => self.slow.tmp.unlink(&tmp_name(object)),
+        };
+        if let Err(e) = removed
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(object = %label(object), error = %e, "an object that is not needed could not be deleted");
+        }
+    }
+
+    /// Lets go of a file's object once the file has no name and nobody has it open.
+    pub(crate) fn settle_removed(&self, st: &mut State, ino: Ino) {
+        let Some(node) = st.view.get(ino) else { return };
+        if !node.links.is_empty() || ino == ROOT {
+            return;
+        }
+        let Some(file) = node.file.clone() else { return };
+        st.committed(ino);
+        if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
+            return;
+        }
+        // `io` comes before the state lock; when somebody is just looking, `tick` comes back to it.
+        let Some(mut io) = file.io.try_write() else { return };
+        if let Some(object) = io.object() {
+            file.place(&mut io, Bytes::Slow, None);
+            io.dirty = false;
+            st.unset_clean(ino);
+            let lsn = self.log.last();
+            st.unrefer(object, lsn);
+        }
+    }
+
+    /// A path for messages.
+    pub(crate) fn label(&self, ino: Ino) -> String {
+        self.path_of(ino).unwrap_or_else(|| format!("removed file {ino}"))
+    }
+}
+
+pub(crate) fn label(object: ObjectId) -> String {
+    match object.home {
+        Home::Fast => format!("object {}", object.number),
+        Home::Slow => format!("object {} on the slow tier", object.number),
+    }
+}
+
+/// An object's name in the slow tier's `tmp`.
+pub(crate) fn tmp_name(object: ObjectId) -> Vec<u8> {
+    format!("o{:016x}", object.number).into_bytes()
+}
+
+/// The file's own extended attributes, without ours.
+pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let keys = match fd.list_xattr() {
+        Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Vec::new(),
+        other => other.at("list attributes of", "object")?,
+    };
+    let mut all = Vec::new();
+    for key in keys.into_iter().filter(|key| !key.starts_with(PRIVATE)) {
+        if let Some(value) = fd.get_xattr(&key).at("read attributes of", "object")? {
+            all.push((key, value));
+        }
+    }
+    all.sort();
+    Ok(all)
+}

@@ -1,0 +1,598 @@
+//! Opening, reading and writing: which tier's file the bytes go to, and how a file moves from one to the other.
+//!
+//! A write goes to the object the inode has *now*. Before the first byte after a commit changes ([`Tiers::make_writable`]):
+//!
+//! 1. a clean object's proof is taken back, durably (P6);
+//! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
+//! 3. the byte is written.
+//!
+//! A slow file is copied up at its first write, not at its open; one that is too large or has several names is written in
+//! place. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::commit::{label, own_xattrs, tmp_name};
+use crate::tiers::disk::{Access, Allocate, File, NewAttr, Seek, Stat};
+use crate::tiers::file::{Bytes, FileState, Io};
+use crate::tiers::names::Birth;
+use crate::tiers::pool::{Pool, Proof};
+use crate::tiers::record::{Home, ObjectId, Record};
+use crate::tiers::state::State;
+use crate::tiers::view::Meta;
+use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
+
+/// Bytes copied at a time.
+pub(crate) const CHUNK: usize = 1 << 20;
+/// A fast-only caller waits this long for somebody who moves the file's bytes, then asks again with slow access.
+const BRIEF: Duration = Duration::from_millis(20);
+/// The part of the fast tier below which new files go to the slow tier at once: 1/50.
+const FLOOR: u64 = 50;
+
+impl Tiers {
+    pub fn open(&self, cx: &Cx, ino: Ino, mode: OpenMode) -> Result<OpenFile> {
+        let state = {
+            let mut st = self.state.lock();
+            let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
+            let state = node.file.clone().ok_or(Errno::EISDIR)?;
+            node.pins += 1;
+            state.opens.fetch_add(1, Ordering::AcqRel);
+            state
+        };
+        let file = self.hold_open(&state, mode);
+        match self.prepare_open(cx, &state, mode) {
+            Ok(()) => Ok(file),
+            Err(e) => {
+                // Nothing was written through it: not a close.
+                self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
+                if mode.write {
+                    state.writers.fetch_sub(1, Ordering::AcqRel);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// The handle of a file whose open count was raised under the state lock.
+    pub(crate) fn hold_open(&self, state: &Arc<FileState>, mode: OpenMode) -> OpenFile {
+        if mode.write {
+            state.writers.fetch_add(1, Ordering::AcqRel);
+        }
+        OpenFile { ino: state.ino, mode, state: state.clone() }
+    }
+
+    fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
+        self.revalidate(cx, state)?;
+        if mode.truncate {
+            self.truncate(cx, state, 0)?;
+        }
+        let place = self.shared(cx, state)?.place;
+        let has_fd = || state.io.read().fd.is_some();
+        if has_fd() {
+            return Ok(());
+        }
+        match place {
+            Bytes::Object(object) => {
+                let fd = self.open_object(cx, object)?;
+                let mut io = state.io.write();
+                if io.object() == Some(object) && io.fd.is_none() {
+                    io.fd = Some(fd);
+                }
+            }
+            Bytes::Slow | Bytes::InPlace => {
+                let fd = self.open_slow(cx, state.ino, Access::Read)?;
+                let mut io = state.io.write();
+                if io.object().is_none() && io.fd.is_none() {
+                    io.fd = Some(fd);
+                }
+            }
+        }
+        if has_fd() { Ok(()) } else { self.prepare_open(cx, state, OpenMode { truncate: false, ..mode }) }
+    }
+
+    /// P11: compares a clean object with its slow twin, at most every `revalidate`. A slow file changed by somebody else is
+    /// the newer version: the object is let go. With the slow tier down the fast copy is served.
+    fn revalidate(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        let (proof, checked) = {
+            let io = self.shared(cx, state)?;
+            (io.clean, io.checked)
+        };
+        let Some(proof) = proof else { return Ok(()) };
+        if self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options.revalidate {
+            return Ok(());
+        }
+        cx.slow()?;
+        let path = self.state.lock().view.slow_path(state.ino);
+        let Some(path) = path else { return Ok(()) };
+        let found = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
+        let same = found.as_ref().is_some_and(|stat| Proof::of(stat) == proof);
+        let mut io = state.io.write();
+        if io.clean != Some(proof) {
+            return Ok(());
+        }
+        io.checked = self.uptime();
+        if same {
+            return Ok(());
+        }
+        let mut st = self.state.lock();
+        // An event of ours under way changes the twin too; publishing renews the proof when it is done.
+        if st.view.get(state.ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        tracing::info!(path = %self.label_in(&st, state.ino), "changed on the slow tier by somebody else; the fast copy is dropped");
+        self.drop_clean(&mut st, state, &mut io);
+        if let Some(stat) = found
+            && stat.kind == crate::tiers::disk::Kind::File
+        {
+            st.view.set_slow_id(state.ino, Some((stat.dev, stat.ino)));
+            let (now, applied) = (self.uptime(), st.applied);
+            if let Some(node) = st.view.get_mut(state.ino) {
+                node.ours = false;
+            }
+            st.view.refresh(state.ino, &stat, now, applied);
+        }
+        Ok(())
+    }
+
+    /// Lets go of a clean file's object; the bytes are the slow tier's from now on.
+    pub(crate) fn drop_clean(&self, st: &mut State, state: &FileState, io: &mut Io) {
+        let Some(object) = io.object() else { return };
+        state.place(io, Bytes::Slow, None);
+        st.unset_clean(state.ino);
+        let lsn = self.log.last();
+        st.unrefer(object, lsn);
+    }
+
+    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for one who does.
+    pub(crate) fn shared<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockReadGuard<'a, Io>> {
+        if let Some(io) = state.io.try_read_for(BRIEF) {
+            return Ok(io);
+        }
+        cx.slow()?;
+        Ok(state.io.read())
+    }
+
+    /// Opens what the slow tier has for this inode, checking that it is the same.
+    pub(crate) fn open_slow(&self, cx: &Cx, ino: Ino, access: Access) -> Result<Arc<dyn File>> {
+        for _ in 0..3 {
+            let (path, id) = {
+                let st = self.state.lock();
+                let id = st.view.get(ino).and_then(|node| node.slow_id);
+                (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, id.ok_or(Errno::ESTALE)?)
+            };
+            cx.slow()?;
+            let opened = self.slow.parent(&path).and_then(|(dir, name)| dir.open(name, access));
+            let fd = match opened {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.at("open on slow", self.label(ino))?,
+            };
+            let stat = fd.stat().at("stat on slow", self.label(ino))?;
+            if (stat.dev, stat.ino) == id {
+                return Ok(fd);
+            }
+            self.adopt_replacement(ino, id, &stat);
+        }
+        Err(Errno::ESTALE.into())
+    }
+
+    /// Another file stands under a slow-only file's name: the view follows, unless publishing is what changed it.
+    fn adopt_replacement(&self, ino: Ino, old: (u64, u64), stat: &Stat) {
+        let mut st = self.state.lock();
+        let (now, applied) = (self.uptime(), st.applied);
+        let st = &mut *st;
+        let Some(node) = st.view.nodes.get_mut(&ino) else { return };
+        if node.slow_id == Some(old) && node.links == node.slow && !st.view.by_slow.contains_key(&(stat.dev, stat.ino))
+        {
+            node.ours = false;
+            st.view.set_slow_id(ino, Some((stat.dev, stat.ino)));
+            st.view.refresh(ino, stat, now, applied);
+        }
+    }
+
+    /// Fills `buf`; a short count means end of file.
+    pub fn read(&self, cx: &Cx, file: &OpenFile, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let io = self.shared(cx, &file.state)?;
+        let fd = io.fd.clone().ok_or(Errno::EIO)?;
+        if io.object().is_some_and(|object| object.home == Home::Fast) {
+            return fd.read_at(buf, offset).at("read", format_args!("inode {}", file.ino));
+        }
+        // The descriptor outlives the lock: the slow tier may take its time.
+        drop(io);
+        cx.slow()?;
+        fd.read_at(buf, offset).at("read on slow", format_args!("inode {}", file.ino))
+    }
+
+    /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.
+    pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
+        let end = offset + bytes.len() as u64;
+        self.change(cx, &file.state, offset, end, |fd| fd.write_at(bytes, offset))?;
+        if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
+            self.kill_privileges(cx, file.ino)?;
+        }
+        Ok(())
+    }
+
+    pub fn allocate(&self, cx: &Cx, file: &OpenFile, what: Allocate, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        // Room without other bytes breaches no version.
+        let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
+        self.change(cx, &file.state, from, end, |fd| fd.allocate(what, offset, len))
+    }
+
+    /// Changes bytes from `from` on, through the file that holds them; moves the bytes where they can be changed first.
+    fn change(
+        &self,
+        cx: &Cx,
+        state: &Arc<FileState>,
+        from: u64,
+        end: u64,
+        act: impl Fn(&dyn File) -> std::io::Result<()>,
+    ) -> Result<()> {
+        loop {
+            let io = self.shared(cx, state)?;
+            match (io.place, &io.fd) {
+                (Bytes::Object(object), Some(fd)) if io.dirty => {
+                    if object.home == Home::Slow {
+                        cx.slow()?;
+                    }
+                    state.breach(&io, from);
+                    match act(&**fd) {
+                        Err(e) if object.home == Home::Fast && is_full(&e) => {}
+                        other => return other.at("write", format_args!("inode {}", state.ino)),
+                    }
+                    drop(io);
+                    self.spill(cx, state, end)?;
+                    continue;
+                }
+                (Bytes::InPlace, Some(fd)) => {
+                    let fd = fd.clone();
+                    drop(io);
+                    cx.slow()?;
+                    self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
+                    let done = act(&*fd).and_then(|()| fd.stat());
+                    let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
+                    if let (Ok(stat), Some(node)) = (&done, self.state.lock().view.get_mut(state.ino)) {
+                        // The slow file changed, and it was us.
+                        node.twin = None;
+                        let Stat { size, blocks, mtime, ctime, .. } = *stat;
+                        node.meta = Meta { size, blocks, mtime, ctime, ..node.meta };
+                    }
+                    return done.map(|_| ());
+                }
+                _ => {}
+            }
+            drop(io);
+            self.make_writable(cx, state)?;
+        }
+    }
+
+    /// Brings the file into a state in which its bytes may change (the numbers are the module's).
+    fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        let place = self.shared(cx, state)?.place;
+        if !matches!(place, Bytes::Object(_)) {
+            return self.copy_up(cx, state, u64::MAX);
+        }
+        let mut io = state.io.write();
+        let Some(object) = io.object() else { return Ok(()) };
+        if io.fd.is_none() {
+            io.fd = Some(self.open_object(cx, object)?);
+        }
+        if io.dirty {
+            return Ok(());
+        }
+        cx.proceed()?;
+        if io.clean.is_some()
+            && let Some(fd) = &io.fd
+        {
+            Pool::disprove(&**fd).at("take back the proof of", label(object))?; // 1
+            io.clean = None;
+        }
+        if object.home == Home::Slow {
+            if io.latest.as_ref().is_some_and(|latest| latest.is_copied()) {
+                // About to be published by renaming this very file: from here on it does not change any more.
+                drop(io);
+                return self.leave_slow_object(cx, state, object);
+            }
+            // No version of it survives the next byte.
+            io.owed.iter().for_each(|content| content.lose());
+        }
+        let mut st = self.state.lock();
+        st.unset_clean(state.ino);
+        self.log_bind(&mut st, state.ino, object)?; // 2
+        io.dirty = true;
+        Ok(())
+    }
+
+    /// Goes on in a new object with the same bytes.
+    fn leave_slow_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
+        let source = self.open_object(cx, object)?;
+        let size = source.stat().at("stat", label(object))?.size;
+        let (id, fd) = self.object_like(cx, state, size)?;
+        let copied = copy_bytes(&*source, &*fd, size).and_then(|()| fd.set_len(size));
+        let installed = copied
+            .at("copy", self.label(state.ino))
+            .and_then(|()| self.install(cx, state, id, fd, |io| io.object() == Some(object) && !io.dirty));
+        if !matches!(installed, Ok(true)) {
+            self.remove_object(id);
+        }
+        installed.map(|_| ())
+    }
+
+    /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it ends
+    /// with its last handle.
+    fn log_bind(&self, st: &mut State, ino: Ino, object: ObjectId) -> Result<()> {
+        let Some(path) = st.view.path(ino) else { return Ok(()) };
+        self.room_for_event(st)?;
+        let lsn = self.log.append(&[Record::Bind { path, ino, object }])?;
+        let now = self.uptime();
+        st.bind(ino, lsn, object, now);
+        Ok(())
+    }
+
+    /// Gives a slow-only file an object with its first `keep` bytes, or has it written in place.
+    fn copy_up(&self, cx: &Cx, state: &Arc<FileState>, keep: u64) -> Result<()> {
+        cx.slow()?;
+        let held = state.io.read().fd.clone();
+        let (source, named) = match (self.open_slow(cx, state.ino, Access::Read), held) {
+            (Ok(source), _) => (source, true),
+            // Removed while open: the descriptor is all there is.
+            (Err(e), Some(held)) if e.errno() == Errno::ESTALE => (held, false),
+            (Err(e), _) => return Err(e),
+        };
+        let stat = source.stat().at("stat on slow", self.label(state.ino))?;
+        let keep = keep.min(stat.size);
+        if named && (stat.nlink > 1 || keep > self.options.copy_up_max) {
+            let fd = self.open_slow(cx, state.ino, Access::ReadWrite)?;
+            let mut io = state.io.write();
+            if io.object().is_none() {
+                io.place = Bytes::InPlace;
+                io.fd = Some(fd);
+            }
+            return Ok(());
+        }
+        let (object, fd) = self.object_like(cx, state, keep)?;
+        let copied = copy_bytes(&*source, &*fd, keep).and_then(|()| fd.set_len(keep)).and_then(|()| {
+            fd.set_attr(&NewAttr { mtime: Some(stat.mtime), atime: Some(stat.atime), ..NewAttr::default() })
+        });
+        let installed = copied
+            .at("copy up", self.label(state.ino))
+            .and_then(|()| self.install(cx, state, object, fd, |io| io.object().is_none()));
+        if !matches!(installed, Ok(true)) {
+            self.remove_object(object);
+        }
+        installed.map(|_| ())
+    }
+
+    /// A new object with the file's attributes and none of its bytes; `size` is what will go into it.
+    fn object_like(&self, cx: &Cx, state: &Arc<FileState>, size: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        let attr = self.getattr(cx, state.ino)?;
+        let mut xattrs = Vec::new();
+        for key in self.list_xattr(cx, state.ino)? {
+            if let Some(value) = self.get_xattr(cx, state.ino, &key)? {
+                xattrs.push((key, value));
+            }
+        }
+        let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs };
+        self.new_object_for(cx, &birth, size)
+    }
+
+    /// Makes `object` the file's bytes, ahead of its events. `false` if `expected` no longer holds: nothing was done.
+    fn install(
+        &self,
+        cx: &Cx,
+        state: &Arc<FileState>,
+        object: ObjectId,
+        fd: Arc<dyn File>,
+        expected: impl Fn(&Io) -> bool,
+    ) -> Result<bool> {
+        let mut io = state.io.write();
+        if !expected(&io) {
+            return Ok(false);
+        }
+        self.install_locked(cx, state, &mut io, object, fd)?;
+        Ok(true)
+    }
+
+    fn install_locked(
+        &self,
+        cx: &Cx,
+        state: &FileState,
+        io: &mut RwLockWriteGuard<'_, Io>,
+        object: ObjectId,
+        fd: Arc<dyn File>,
+    ) -> Result<()> {
+        cx.proceed()?;
+        let old = io.object();
+        let mut st = self.state.lock();
+        self.log_bind(&mut st, state.ino, object)?;
+        st.refer(object);
+        st.unset_clean(state.ino);
+        if let Some(old) = old {
+            let lsn = self.log.last();
+            st.unrefer(old, lsn);
+        }
+        state.place(io, Bytes::Object(object), Some(fd));
+        io.dirty = true;
+        io.interrupted = false;
+        Ok(())
+    }
+
+    pub(crate) fn new_object(&self, cx: &Cx, birth: &Birth) -> Result<(ObjectId, Arc<dyn File>)> {
+        self.new_object_for(cx, birth, 0)
+    }
+
+    /// Creates an object: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8).
+    fn new_object_for(&self, cx: &Cx, birth: &Birth, size: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        let number = self.pool.number();
+        if self.fits(size) {
+            let id = ObjectId { home: Home::Fast, number };
+            let made = self.pool.create(number, birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
+            match made {
+                Ok(fd) => return Ok((id, fd)),
+                Err(e) if is_full(&e) => self.remove_object(id),
+                Err(e) => {
+                    self.remove_object(id);
+                    return Err(Error::io("create", label(id), e));
+                }
+            }
+        }
+        self.new_slow_object(cx, birth, number)
+    }
+
+    fn new_slow_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        cx.slow()?;
+        let id = ObjectId { home: Home::Slow, number };
+        let made = self.slow.tmp.create(&tmp_name(id), birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
+        match made {
+            Ok(fd) => {
+                self.counters.spilled.fetch_add(1, Ordering::Relaxed);
+                Ok((id, fd))
+            }
+            Err(e) => {
+                self.remove_object(id);
+                Err(Error::io("create", label(id), e))
+            }
+        }
+    }
+
+    /// Whether the fast tier has room for this many bytes and some to spare.
+    fn fits(&self, size: u64) -> bool {
+        self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.total / FLOOR)
+    }
+
+    /// The fast tier is full in the middle of a change: room is made by eviction, or the file moves to the slow tier's
+    /// `tmp` and goes on there. `end`: where the change would end.
+    fn spill(&self, cx: &Cx, state: &Arc<FileState>, end: u64) -> Result<()> {
+        cx.slow()?;
+        if self.evict_for(end)? {
+            return Ok(());
+        }
+        let attr = self.getattr(cx, state.ino)?;
+        let mut io = state.io.write();
+        let (Some(object), Some(source)) = (io.object(), io.fd.clone()) else { return Ok(()) };
+        if object.home == Home::Slow {
+            return Ok(());
+        }
+        let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs: own_xattrs(&*source)? };
+        let (id, fd) = self.new_slow_object(cx, &birth, self.pool.number())?;
+        let moved = source
+            .stat()
+            .and_then(|stat| {
+                copy_bytes(&*source, &*fd, stat.size)?;
+                fd.set_len(stat.size)
+            })
+            .at("move to the slow tier", self.label(state.ino))
+            .and_then(|()| self.install_locked(cx, state, &mut io, id, fd));
+        if moved.is_err() {
+            self.remove_object(id);
+        }
+        moved
+    }
+
+    /// Sets the file's length, as ftruncate or O_TRUNC.
+    pub(crate) fn truncate(&self, cx: &Cx, state: &Arc<FileState>, size: u64) -> Result<()> {
+        let (place, fresh) = {
+            let io = self.shared(cx, state)?;
+            (io.place, io.dirty && io.latest.is_none())
+        };
+        match place {
+            Bytes::Object(_) if size > 0 || fresh => self.change(cx, state, size, size, |fd| fd.set_len(size)),
+            Bytes::Object(object) => {
+                let (id, fd) = self.object_like(cx, state, 0)?;
+                let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object));
+                if !matches!(installed, Ok(true)) {
+                    self.remove_object(id);
+                }
+                if installed? { Ok(()) } else { self.truncate(cx, state, size) }
+            }
+            Bytes::Slow | Bytes::InPlace => {
+                self.copy_up(cx, state, size)?;
+                self.change(cx, state, size, size, |fd| fd.set_len(size))
+            }
+        }
+    }
+
+    pub fn seek(&self, cx: &Cx, file: &OpenFile, what: Seek, offset: u64) -> Result<u64> {
+        let io = self.shared(cx, &file.state)?;
+        let fd = io.fd.clone().ok_or(Errno::EIO)?;
+        if io.object().is_none_or(|object| object.home == Home::Slow) {
+            drop(io);
+            cx.slow()?;
+        }
+        fd.seek(what, offset).at("seek", format_args!("inode {}", file.ino))
+    }
+
+    /// Copies between two open files; returns the bytes copied, fewer than asked at the end of the source.
+    pub fn copy_range(
+        &self,
+        cx: &Cx,
+        from: &OpenFile,
+        from_offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let mut buf = vec![0; len.min(CHUNK as u64) as usize];
+        let mut done = 0;
+        while done < len {
+            let want = buf.len().min((len - done) as usize);
+            let got = self.read(cx, from, &mut buf[..want], from_offset + done)?;
+            if got == 0 {
+                break;
+            }
+            self.write(cx, to, &buf[..got], to_offset + done, false)?;
+            done += got as u64;
+        }
+        Ok(done)
+    }
+}
+
+/// Gives a new object its owner, the mode bits a chown cleared, and its extended attributes.
+fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
+    if (birth.uid, birth.gid) != (0, 0) {
+        fd.set_attr(&NewAttr {
+            uid: Some(birth.uid),
+            gid: Some(birth.gid),
+            perm: (birth.perm & 0o6000 != 0).then_some(birth.perm),
+            ..NewAttr::default()
+        })?;
+    }
+    for (key, value) in &birth.xattrs {
+        fd.set_xattr(key, value)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn is_full(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
+/// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
+pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
+    let mut buf = vec![0; CHUNK.min(len as usize)];
+    let mut at = 0;
+    while at < len {
+        at = match from.seek(Seek::Data, at) {
+            Ok(data) => data,
+            // No data behind this point, or a file system that does not know holes.
+            Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => break,
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => at,
+            Err(e) => return Err(e),
+        };
+        let end = from.seek(Seek::Hole, at).unwrap_or(len).min(len);
+        while at < end {
+            let want = buf.len().min((end - at) as usize);
+            let got = from.read_at(&mut buf[..want], at)?;
+            if got == 0 {
+                return Ok(());
+            }
+            to.write_at(&buf[..got], at)?;
+            at += got as u64;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
+//!
+//! 1. create `c<LSN>` in `tmp` (a leftover of an earlier try goes first);
+//! 2. copy the first `size` bytes, holes as holes;
+//! 3. owner, mode, extended attributes, times last;
+//! 4. fsync; an error means: discard and copy again, never a second fsync;
+//! 5. verify length and owner against what was asked for;
+//! 6. look whether the version was breached meanwhile: if so, discard.
+//!
+//! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::data::copy_bytes;
+use crate::tiers::disk::{File, NewAttr};
+use crate::tiers::file::{Content, Copied, FileState};
+use crate::tiers::record::{Attrs, Home};
+use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
+
+impl Tiers {
+    /// Copies one version that publishing waits for. May run on several threads.
+    pub fn drain_step(&self) -> Result<Progress> {
+        let Some((lsn, state, content)) = self.next_to_copy()? else { return Ok(Progress::Idle) };
+        let copied = self.copy_version(lsn, &state, &content);
+        state.draining.store(false, Ordering::Release);
+        let done = copied?;
+        if done {
+            self.counters.drained(content.size, self.uptime());
+        }
+        self.wake();
+        Ok(Progress::Did)
+    }
+
+    fn next_to_copy(&self) -> Result<Option<(Lsn, Arc<FileState>, Arc<Content>)>> {
+        let pressure = self.pressure();
+        let st = self.state.lock();
+        for (lsn, ino, content) in plan::wanted(&st, pressure) {
+            let Some(file) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
+            let ready = content.is_sealed() && content.is_intact();
+            if ready && !file.draining.swap(true, Ordering::AcqRel) {
+                return Ok(Some((lsn, file, content)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `false`: the version no longer exists.
+    fn copy_version(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
+        if content.object.home == Home::Slow {
+            return self.adopt_slow_object(state, content);
+        }
+        let source = self.open_object(&Cx::internal(), content.object)?;
+        let tmp = copy_name(lsn);
+        remove_leftover(&*self.slow.tmp, &tmp)?; // 1
+        let label = || self.label(state.ino);
+        let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
+        let copied = copy_bytes(&*source, &*file, content.size) // 2
+            .and_then(|()| file.set_len(content.size))
+            .and_then(|()| set_attrs(&*file, &content.attrs)) // 3
+            .and_then(|()| file.sync()) // 4
+            .and_then(|()| verify(&*file, content)); // 5
+        let stat = match copied.and_then(|()| file.stat()) {
+            Ok(stat) => stat,
+            Err(e) => {
+                discard(&*self.slow.tmp, &tmp);
+                return Err(Error::io("copy to the slow tier", label(), e));
+            }
+        };
+        file.forget_cached();
+        // 6: exclusive, so that no write that came before is still on its way.
+        let _io = state.io.write();
+        if !content.is_intact() {
+            discard(&*self.slow.tmp, &tmp);
+            return Ok(false);
+        }
+        *content.copy.lock() = Some(Copied { tmp, id: (stat.dev, stat.ino) });
+        Ok(true)
+    }
+
+    fn adopt_slow_object(&self, state: &FileState, content: &Content) -> Result<bool> {
+        let name = crate::tiers::commit::tmp_name(content.object);
+        let io = state.io.write();
+        if io.dirty || !content.is_intact() {
+            return Ok(false);
+        }
+        let stat = self.slow.tmp.stat(&name).at("stat", "object on the slow tier")?;
+        if stat.size != content.size {
+            content.lose();
+            return Ok(false);
+        }
+        *content.copy.lock() = Some(Copied { tmp: name, id: (stat.dev, stat.ino) });
+        Ok(true)
+    }
+
+    /// The fast tier is nearly full: what will be deleted or replaced anyway need not be copied first.
+    pub(crate) fn pressure(&self) -> bool {
+        self.fast.space().is_ok_and(|space| {
+            let used = space.total.saturating_sub(space.avail) as f64;
+            used > self.options.high * space.total as f64
+        })
+    }
+
+    /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or when
+    /// somebody hurries, it is committed as it is.
+    pub(crate) fn unblock(&self) -> Result<Progress> {
+        let blocked = {
+            let st = self.state.lock();
+            let blocker = plan::blocker(&st);
+            blocker.and_then(|(ino, at)| Some((st.view.get(ino)?.file.clone()?, at)))
+        };
+        let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
+        let left = (at + self.options.live_after).saturating_sub(self.uptime());
+        if !self.hurried() && !left.is_zero() {
+            return Ok(Progress::Wait(left));
+        }
+        self.snapshot(&state)
+    }
+
+    /// Commits a file that is written to all the time. A small one gets a private copy of its bytes on fast, so that the
+    /// version stays whole; a large one has to pause for as long as its copy takes.
+    fn snapshot(&self, state: &Arc<FileState>) -> Result<Progress> {
+        let cx = Cx::internal();
+        let Some(lsn) = self.commit(&cx, state)? else { return Ok(Progress::Idle) };
+        self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(ino = state.ino, lsn, "committed a file that is rewritten in place");
+        Ok(Progress::Did)
+    }
+}
+
+pub(crate) fn copy_name(lsn: Lsn) -> Vec<u8> {
+    format!("c{lsn:016x}").into_bytes()
+}
+
+pub(crate) fn remove_leftover(tmp: &dyn crate::tiers::disk::Dir, name: &[u8]) -> Result<()> {
+    match tmp.unlink(name) {
+        Err(e) if e.raw_os_error() == Some(Errno::EISDIR as i32) => tmp.rmdir(name).at("remove", "leftover in tmp"),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", "leftover in tmp", e)),
+        _ => Ok(()),
+    }
+}
+
+/// What cannot be removed now is swept at the next start.
+fn discard(tmp: &dyn crate::tiers::disk::Dir, name: &[u8]) {
+    if let Err(e) = remove_leftover(tmp, name) {
+        tracing::debug!(error = %e, "a discarded copy stays in tmp until the next start");
+    }
+}
+
+/// Owner, then mode (a chown clears suid), then extended attributes, then times (each of the others touches them).
+pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
+    file.set_attr(&NewAttr {
+        uid: Some(attrs.uid),
+        gid: Some(attrs.gid),
+        perm: Some(attrs.perm),
+        ..NewAttr::default()
+    })?;
+    for (key, value) in &attrs.xattrs {
+        file.set_xattr(key, value)?;
+    }
+    file.set_attr(&NewAttr { mtime: Some(attrs.mtime), ..NewAttr::default() })
+}
+
+fn verify(file: &dyn File, content: &Content) -> std::io::Result<()> {
+    let stat = file.stat()?;
+    let as_asked = stat.size == content.size
+        && (stat.uid, stat.gid, stat.perm) == (content.attrs.uid, content.attrs.gid, content.attrs.perm);
+    if as_asked {
+        Ok(())
+    } else {
+        Err(std::io::Error::other("the slow tier does not have what was written to it (length, owner or mode differ)"))
+    }
+}

@@ -1,0 +1,102 @@
+//! Letting objects of clean files go, oldest drained first, while the fast tier is above its watermarks.
+//!
+//! The proof is compared with the slow file once more just before (P6). Nothing that is open, dirty or unproven goes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Result};
+use crate::tiers::file::FileState;
+use crate::tiers::pool::Proof;
+use crate::tiers::view::Meta;
+use crate::tiers::{Cx, Progress, Tiers};
+
+impl Tiers {
+    /// Evicts one object if the fast tier is above the high watermark, or still above the low one after that.
+    pub fn evict_step(&self) -> Result<Progress> {
+        if self.pressure() {
+            self.counters.evicting.store(true, Ordering::Relaxed);
+        }
+        if !self.counters.evicting.load(Ordering::Relaxed) || !self.above_low() {
+            self.counters.evicting.store(false, Ordering::Relaxed);
+            return Ok(Progress::Idle);
+        }
+        if self.evict_oldest()? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
+    }
+
+    fn above_low(&self) -> bool {
+        self.fast.space().is_ok_and(|space| {
+            let used = space.total.saturating_sub(space.avail) as f64;
+            used > self.options.low * space.total as f64
+        })
+    }
+
+    /// Makes room for a write that found the tier full; `false` if nothing could go.
+    pub(crate) fn evict_for(&self, bytes: u64) -> Result<bool> {
+        let mut any = false;
+        while self.fast.space().is_ok_and(|space| space.avail < bytes.min(space.total / 4)) && self.evict_oldest()? {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn evict_oldest(&self) -> Result<bool> {
+        let candidates: Vec<Arc<FileState>> = {
+            let st = self.state.lock();
+            let files = st.clean.values().filter_map(|ino| {
+                let node = st.view.get(*ino)?;
+                node.file.clone().filter(|file| node.pins == 0 && file.opens.load(Ordering::Acquire) == 0)
+            });
+            files.take(16).collect()
+        };
+        for file in candidates {
+            if self.evict(&file)? {
+                self.delete_doomed(&Cx::internal())?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn evict(&self, file: &Arc<FileState>) -> Result<bool> {
+        let path = self.state.lock().view.slow_path(file.ino);
+        let Some(path) = path else { return Ok(false) };
+        let twin = self.slow.stat(&path).at("stat on slow", self.label(file.ino))?;
+        let mut io = file.io.write();
+        let (Some(proof), Some(object), Some(twin)) = (io.clean, io.object(), twin) else { return Ok(false) };
+        if Proof::of(&twin) != proof {
+            // Changed by somebody else; the next open decides. Not ours to delete meanwhile, and last in line.
+            self.state.lock().set_clean(file.ino);
+            return Ok(false);
+        }
+        let shown = self.pool.stat(object.number).at("stat", "object")?;
+        let mut st = self.state.lock();
+        let busy = st.view.get(file.ino).is_none_or(|node| node.pins > 0) || file.opens.load(Ordering::Acquire) > 0;
+        if busy || io.dirty {
+            return Ok(false);
+        }
+        let now = self.uptime();
+        if let Some(node) = st.view.get_mut(file.ino) {
+            // The view goes on showing what it showed.
+            let names = node.meta;
+            node.meta = Meta {
+                nlink: names.nlink,
+                rdev: 0,
+                perm: shown.perm,
+                uid: shown.uid,
+                gid: shown.gid,
+                size: shown.size,
+                blocks: shown.blocks,
+                atime: shown.atime,
+                mtime: shown.mtime,
+                ctime: shown.ctime.max(names.ctime),
+            };
+            node.seen = Some(now);
+            node.twin = Some(proof);
+        }
+        self.drop_clean(&mut st, file, &mut io);
+        st.view.collect(file.ino);
+        self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+}

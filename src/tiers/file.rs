@@ -1,0 +1,213 @@
+//! One regular file's bytes: where they are, what has changed since they last got a place in the order, and which versions
+//! are still owed to the slow tier.
+//!
+//! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
+//! Lock order: `io` before the engine's state lock; two `io` locks in the order of their inode numbers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::tiers::Ino;
+use crate::tiers::disk::File;
+use crate::tiers::pool::Proof;
+use crate::tiers::record::{Attrs, ObjectId};
+
+#[derive(Debug)]
+pub(crate) struct FileState {
+    pub(crate) ino: Ino,
+    pub(crate) io: RwLock<Io>,
+    /// The longest pending version that is still unchanged, in bytes: writes below it change a version somebody is owed.
+    guard: AtomicU64,
+    pub(crate) opens: AtomicU32,
+    pub(crate) writers: AtomicU32,
+    /// Whether `io.place` is an object, readable without the lock.
+    holds: AtomicBool,
+    /// Whether suid or sgid may be set, so that a write by an unprivileged process must clear them.
+    pub(crate) privileged: AtomicBool,
+    /// A copy to the slow tier is under way.
+    pub(crate) draining: AtomicBool,
+    /// Its last fsync failed: what was written before it may be gone.
+    pub(crate) failed: AtomicBool,
+}
+
+/// Where a file's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// Only on the slow tier, read from there.
+    Slow,
+    /// Only on the slow tier, and written there: too large to copy up, or with several names.
+    InPlace,
+    Object(ObjectId),
+}
+
+#[derive(Debug)]
+pub(crate) struct Io {
+    pub(crate) place: Bytes,
+    /// Open while a handle is.
+    pub(crate) fd: Option<Arc<dyn File>>,
+    /// Changed since its bytes last became an event; a `bind` record says so in the log.
+    pub(crate) dirty: bool,
+    /// The newest version that became an event and is not applied yet.
+    pub(crate) latest: Option<Arc<Content>>,
+    /// Versions of this object that are owed to the slow tier.
+    pub(crate) owed: Vec<Arc<Content>>,
+    /// The proof that the slow tier has the same bytes.
+    pub(crate) clean: Option<Proof>,
+    /// Uptime of the last comparison with the slow twin.
+    pub(crate) checked: std::time::Duration,
+    /// Left behind by a writer that a crash cut off, with an older version on slow: waits for a close or a sync.
+    pub(crate) interrupted: bool,
+}
+
+/// One version of a file on its way to the slow tier: the first `size` bytes of an object.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) object: ObjectId,
+    pub(crate) size: u64,
+    pub(crate) attrs: Attrs,
+    /// Cleared by the first write into the first `size` bytes: the version no longer exists.
+    pub(crate) intact: AtomicBool,
+    /// The object's bytes and name are durable on fast.
+    pub(crate) sealed: AtomicBool,
+    /// The finished copy in `tmp`.
+    pub(crate) copy: Mutex<Option<Copied>>,
+    /// Published before its turn, in place of an older version that was gone.
+    pub(crate) early: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Copied {
+    pub(crate) tmp: Vec<u8>,
+    /// Device and inode number on the slow tier.
+    pub(crate) id: (u64, u64),
+}
+
+impl Content {
+    pub(crate) fn new(object: ObjectId, size: u64, attrs: Attrs) -> Self {
+        Content {
+            object,
+            size,
+            attrs,
+            intact: AtomicBool::new(true),
+            sealed: AtomicBool::new(false),
+            copy: Mutex::new(None),
+            early: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn is_intact(&self) -> bool {
+        self.intact.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_early(&self) -> bool {
+        self.early.load(Ordering::Acquire)
+    }
+
+    /// Whether these bytes are anywhere but on their way over.
+    pub(crate) fn exists(&self) -> bool {
+        self.is_intact() || self.is_copied() || self.is_early()
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    /// The version no longer exists anywhere.
+    pub(crate) fn lose(&self) {
+        self.intact.store(false, Ordering::Release);
+        *self.copy.lock() = None;
+    }
+
+    pub(crate) fn is_copied(&self) -> bool {
+        self.copy.lock().is_some()
+    }
+}
+
+impl FileState {
+    fn new(ino: Ino, place: Bytes) -> Self {
+        let io = Io {
+            place,
+            fd: None,
+            dirty: false,
+            latest: None,
+            owed: Vec::new(),
+            clean: None,
+            checked: std::time::Duration::ZERO,
+            interrupted: false,
+        };
+        FileState {
+            ino,
+            io: RwLock::new(io),
+            guard: AtomicU64::new(0),
+            opens: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            holds: AtomicBool::new(matches!(place, Bytes::Object(_))),
+            // Until the mode is known.
+            privileged: AtomicBool::new(true),
+            draining: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn on_slow(ino: Ino) -> Self {
+        Self::new(ino, Bytes::Slow)
+    }
+
+    /// Whether an object holds the bytes (or did a moment ago).
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.holds.load(Ordering::Acquire)
+    }
+
+    /// Moves the bytes. The caller holds `io` exclusively and passes it in.
+    pub(crate) fn place(&self, io: &mut Io, place: Bytes, fd: Option<Arc<dyn File>>) {
+        io.place = place;
+        io.fd = fd;
+        io.clean = None;
+        io.latest = None;
+        io.owed.clear();
+        self.guard.store(0, Ordering::Release);
+        self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
+    }
+
+    /// Makes `content` a version that writes must not change unnoticed. The caller holds `io` exclusively.
+    pub(crate) fn owe(&self, io: &mut Io, content: Arc<Content>) {
+        io.owed.retain(|owed| owed.is_intact() && !owed.is_copied());
+        self.guard.fetch_max(content.size, Ordering::AcqRel);
+        io.owed.push(content.clone());
+        io.latest = Some(content);
+    }
+
+    /// Called before bytes from `offset` on change; the caller holds `io` at least shared, so no version is frozen
+    /// meanwhile.
+    pub(crate) fn breach(&self, io: &Io, offset: u64) {
+        // Acquire pairs with `owe`: a writer that came after the freeze sees its guard.
+        if offset >= self.guard.load(Ordering::Acquire) {
+            return;
+        }
+        let mut guard = 0;
+        for content in &io.owed {
+            if offset < content.size {
+                content.intact.store(false, Ordering::Release);
+            } else {
+                guard = guard.max(content.size);
+            }
+        }
+        self.guard.store(guard, Ordering::Release);
+    }
+}
+
+impl Io {
+    pub(crate) fn object(&self) -> Option<ObjectId> {
+        match self.place {
+            Bytes::Object(id) => Some(id),
+            Bytes::Slow | Bytes::InPlace => None,
+        }
+    }
+
+    /// Written to since the last event, or never an event at all.
+    pub(crate) fn uncommitted(&self) -> bool {
+        self.dirty && self.object().is_some()
+    }
+}

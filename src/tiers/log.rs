@@ -1,0 +1,337 @@
+//! The log: the ordered, durable list of records on the fast tier.
+//!
+//! An append is one write, so what was acknowledged survives the daemon; [`Log::sync`] makes it survive a power cut, and
+//! callers that arrive together share one fsync. What the records mean is not known here, except that LSNs rise.
+//!
+//! A torn tail (the last appends of a crash) is cut off at the next start. A power cut may leave valid records behind a
+//! hole; each record says up to which LSN the log was durable when it was written, so a hole that no later record vouches
+//! for is where the tail begins. Damage to what was durable is not cut: the records behind it are kept, and
+//! [`Opened::damage`] says where it is.
+//!
+//! Room: each segment is preallocated, and a ballast file is given back when the tier is full, so a full tier does not
+//! stop the log (promise P8). An append that fails is cut back; nothing half-written is ever acknowledged.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::{Context, Error, Result};
+use crate::tiers::Lsn;
+use crate::tiers::disk::{Access, Allocate, Dir, File};
+use crate::tiers::record::Record;
+
+/// A segment is closed once it is this long, in bytes.
+const SEGMENT: u64 = 16 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    fast: Arc<dyn Dir>,
+    dir: Arc<dyn Dir>,
+    tail: Mutex<Tail>,
+    /// Taken by whoever syncs. Order: `syncing` before `tail`.
+    syncing: Mutex<()>,
+    durable: AtomicU64,
+    ballast: u64,
+}
+
+#[derive(Debug)]
+struct Tail {
+    segment: Arc<dyn File>,
+    len: u64,
+    next: Lsn,
+    /// Closed segments by their first LSN, oldest first; the last LSN of each is below the next one's first.
+    closed: VecDeque<Lsn>,
+    first: Lsn,
+    /// Set by the first failure that leaves the tail unknown: nothing is appended or reported durable after it.
+    broken: bool,
+}
+
+/// What a log held when it was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) log: Log,
+    pub(crate) records: Vec<(Lsn, Record)>,
+    /// Bytes cut off the end: the last append of a crash.
+    pub(crate) torn: u64,
+    /// Where records are missing although valid ones follow; empty for a sound log.
+    pub(crate) damage: Vec<String>,
+}
+
+impl Log {
+    /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes.
+    pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64) -> Result<Opened> {
+        let dir = fast.dir(b"log").at("open", "log")?;
+        let found = read(&*dir)?;
+        let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
+        let closed = found.segments.into_iter().filter(|first| *first < next).collect();
+        let segment = create_segment(&*dir, next)?;
+        let tail = Tail { segment, len: 0, next, closed, first: next, broken: false };
+        let log = Log {
+            fast,
+            dir,
+            tail: Mutex::new(tail),
+            syncing: Mutex::new(()),
+            durable: AtomicU64::new(next - 1),
+            ballast,
+        };
+        log.restore_ballast();
+        Ok(Opened { log, records: found.records, torn: found.torn, damage: found.damage })
+    }
+
+    /// Appends the records with one write and returns the LSN of the last.
+    ///
+    /// Errors: ENOSPC when the ballast is spent too; whatever the tier says. Nothing was appended then.
+    pub(crate) fn append(&self, records: &[Record]) -> Result<Lsn> {
+        let mut tail = self.tail.lock();
+        if tail.broken {
+            return Err(broken());
+        }
+        let durable = self.durable();
+        let text: String = records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable)).collect();
+        if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
+            self.rotate(&mut tail)?;
+        }
+        if let Err(first) = tail.segment.write_at(text.as_bytes(), tail.len) {
+            self.cut_back(&mut tail)?;
+            if first.kind() != io::ErrorKind::StorageFull || !self.drop_ballast() {
+                return Err(Error::io("append", "log", first));
+            }
+            if let Err(second) = tail.segment.write_at(text.as_bytes(), tail.len) {
+                self.cut_back(&mut tail)?;
+                return Err(Error::io("append", "log", second));
+            }
+        }
+        tail.len += text.len() as u64;
+        tail.next += records.len() as u64;
+        Ok(tail.next - 1)
+    }
+
+    fn cut_back(&self, tail: &mut Tail) -> Result<()> {
+        if let Err(e) = tail.segment.set_len(tail.len) {
+            tail.broken = true;
+            return Err(Error::io("cut back", "log", e));
+        }
+        Ok(())
+    }
+
+    /// Starts a new segment. The old one is synced first: what stands in a segment is durable before the next one's first
+    /// record can be.
+    fn rotate(&self, tail: &mut Tail) -> Result<()> {
+        if let Err(e) = tail.segment.sync() {
+            tail.broken = true;
+            return Err(Error::io("fsync", "log", e));
+        }
+        let new = match create_segment(&*self.dir, tail.next) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull && self.drop_ballast() => {
+                create_segment(&*self.dir, tail.next)?
+            }
+            other => other?,
+        };
+        tail.segment = new;
+        tail.closed.push_back(tail.first);
+        tail.first = tail.next;
+        tail.len = 0;
+        Ok(())
+    }
+
+    /// The LSN of the newest record.
+    pub(crate) fn last(&self) -> Lsn {
+        self.tail.lock().next - 1
+    }
+
+    /// Every record up to this one survives a power cut.
+    pub(crate) fn durable(&self) -> Lsn {
+        // Release in `sync` after the fsync, Acquire here: whoever sees the number sees what it stands for.
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Returns once every record up to `upto` is durable. Callers that arrive while one fsync runs share the next.
+    pub(crate) fn sync(&self, upto: Lsn) -> Result<()> {
+        if self.durable() >= upto {
+            return Ok(());
+        }
+        let _syncing = self.syncing.lock();
+        if self.durable() >= upto {
+            return Ok(());
+        }
+        let (segment, last) = {
+            let tail = self.tail.lock();
+            if tail.broken {
+                return Err(broken());
+            }
+            (tail.segment.clone(), tail.next - 1)
+        };
+        if let Err(e) = segment.sync() {
+            // The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
+            self.tail.lock().broken = true;
+            return Err(Error::io("fsync", "log", e));
+        }
+        self.durable.store(last, Ordering::Release);
+        Ok(())
+    }
+
+    /// Deletes the segments that hold only records up to `upto`. The caller has made sure that nothing in them is needed.
+    pub(crate) fn drop_upto(&self, upto: Lsn) -> Result<()> {
+        loop {
+            let first = {
+                let mut tail = self.tail.lock();
+                let next_first = tail.closed.get(1).copied().unwrap_or(tail.first);
+                if tail.closed.is_empty() || next_first > upto + 1 {
+                    return Ok(());
+                }
+                tail.closed.pop_front()
+            };
+            if let Some(first) = first {
+                self.dir.unlink(&segment_name(first)).at("unlink", format!("log segment {first}"))?;
+            }
+        }
+    }
+
+    /// Recreates the ballast if there is room. Failure is no harm: appends then fail earlier when the tier is full.
+    pub(crate) fn restore_ballast(&self) {
+        if self.ballast == 0 || self.fast.stat(b"ballast").is_ok() {
+            return;
+        }
+        let made =
+            self.fast.create(b"ballast", 0o600).and_then(|file| file.allocate(Allocate::Extend, 0, self.ballast));
+        if made.is_err() {
+            self.drop_ballast();
+        }
+    }
+
+    /// Takes the ballast back once the tier has twice its size to spare.
+    pub(crate) fn restore_ballast_if_room(&self) {
+        if self.fast.space().is_ok_and(|space| space.avail > 2 * self.ballast) {
+            self.restore_ballast();
+        }
+    }
+
+    fn drop_ballast(&self) -> bool {
+        self.fast.unlink(b"ballast").is_ok()
+    }
+}
+
+fn broken() -> Error {
+    Error::refused(
+        "the log could not be written and is closed",
+        "see the first error in the daemon's log, repair the fast tier and mount again",
+    )
+}
+
+fn segment_name(first: Lsn) -> Vec<u8> {
+    format!("{first:020}.log").into_bytes()
+}
+
+fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
+    let name = segment_name(first);
+    // A segment of this name holds no record: it was created by a daemon that never appended to it.
+    match dir.unlink(&name) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io("unlink", "empty log segment", e)),
+        _ => {}
+    }
+    let file = dir.create(&name, 0o600).at("create", "log segment")?;
+    // Room taken now cannot be missing later; a file system without fallocate works all the same.
+    let _ = file.allocate(Allocate::KeepSize, 0, SEGMENT);
+    dir.sync().at("fsync", "log")?;
+    Ok(file)
+}
+
+/// A log as it lies there, read without changing it but for a torn tail.
+struct Found {
+    records: Vec<(Lsn, Record)>,
+    segments: Vec<Lsn>,
+    torn: u64,
+    damage: Vec<String>,
+}
+
+/// Reads a log without changing it, for `rescue`.
+pub(crate) fn read_only(dir: &dyn Dir) -> Result<(Vec<(Lsn, Record)>, Vec<String>)> {
+    let (found, _) = scan(dir)?;
+    Ok((found.records, found.damage))
+}
+
+/// Reads the log, cuts its torn tail, and makes what is left durable before anything is written behind it.
+fn read(dir: &dyn Dir) -> Result<Found> {
+    let (mut found, cut) = scan(dir)?;
+    if let Some((keep, len)) = cut {
+        for first in found.segments.split_off(keep + 1) {
+            dir.unlink(&segment_name(first)).at("unlink", "log segment behind a torn tail")?;
+        }
+        let name = segment_name(found.segments[keep]);
+        let file = dir.open(&name, Access::ReadWrite).at("open", "last log segment")?;
+        file.set_len(len).at("cut", "last log segment")?;
+    }
+    if let Some(last) = found.segments.last() {
+        let file = dir.open(&segment_name(*last), Access::ReadWrite).at("open", "last log segment")?;
+        file.sync().at("fsync", "last log segment")?;
+        dir.sync().at("fsync", "log")?;
+    }
+    Ok(found)
+}
+
+/// The segment to cut (its index) and the length to cut it to; those behind it go.
+type Cut = Option<(usize, u64)>;
+
+/// A run of bytes that are not records: which segment, where in it, how many, and how many records stand before it.
+struct Bad {
+    segment: usize,
+    from: u64,
+    len: u64,
+    before: usize,
+}
+
+fn scan(dir: &dyn Dir) -> Result<(Found, Cut)> {
+    let listed = dir.list().at("list", "log")?;
+    let first = |name: &[u8]| std::str::from_utf8(name).ok()?.strip_suffix(".log")?.parse().ok();
+    let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| first(&entry.name)).collect();
+    segments.sort_unstable();
+    // With what each record says was durable.
+    let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
+    let mut bad: Vec<Bad> = Vec::new();
+    for (segment, first) in segments.iter().enumerate() {
+        let bytes = read_all(dir, &segment_name(*first))?;
+        let mut at = 0;
+        while at < bytes.len() {
+            let end = bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n + 1);
+            let line = bytes[at..end].strip_suffix(b"\n").and_then(Record::decode);
+            let last = records.last().map_or(0, |record| record.0);
+            match line {
+                Some(record) if record.0 > last => records.push(record),
+                _ => match bad.last_mut() {
+                    Some(run) if run.segment == segment && run.from + run.len == at as u64 => run.len += (end - at) as u64,
+                    _ => bad.push(Bad { segment, from: at as u64, len: (end - at) as u64, before: records.len() }),
+                },
+            }
+            at = end;
+        }
+    }
+    let mut found = Found { records: Vec::new(), segments, torn: 0, damage: Vec::new() };
+    let mut cut = None;
+    for run in bad {
+        let before = run.before.checked_sub(1).map_or(0, |i| records[i].0);
+        let vouched = records[run.before..].iter().any(|(_, durable, _)| *durable > before);
+        if !vouched {
+            found.torn = run.len;
+            records.truncate(run.before);
+            cut = Some((run.segment, run.from));
+            break;
+        }
+        let name = String::from_utf8_lossy(&segment_name(found.segments[run.segment])).into_owned();
+        found.damage.push(format!("log/{name}: {} bytes at {} are not records", run.len, run.from));
+    }
+    found.records = records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect();
+    Ok((found, cut))
+}
+
+fn read_all(dir: &dyn Dir, name: &[u8]) -> Result<Vec<u8>> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    let file = dir.open(name, Access::Read).at("open", what())?;
+    let len = file.stat().at("stat", what())?.size;
+    let mut bytes = vec![0; len as usize];
+    let got = file.read_at(&mut bytes, 0).at("read", what())?;
+    bytes.truncate(got);
+    Ok(bytes)
+}

@@ -1,0 +1,765 @@
+//! The namespace: looking up, listing, making, linking, renaming, removing.
+//!
+//! Every operation is a loop of two halves: find out what the names are (which may need the slow tier and takes no lock
+//! across it), then, under the state lock, check that they still are and log, queue and apply the event at once. Nothing
+//! is changed before the second half, so the loop, or the caller with slow access, may start over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{RwLock, RwLockWriteGuard};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::Name;
+use crate::tiers::disk::{DirEntry, Kind, RenameMode, Stat};
+use crate::tiers::file::{Bytes, FileState, Io};
+use crate::tiers::pool::Proof;
+use crate::tiers::record::{Attrs, Path, Record, Spec};
+use crate::tiers::slow::absent_is_none;
+use crate::tiers::state::{Change, State};
+use crate::tiers::view::{Meta, Slot};
+use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
+
+/// Our own directory at the root of the slow tier; not part of the tree.
+pub(crate) const OURS: &[u8] = b".dlio-fs";
+
+/// A new node's attributes, after umask or default ACL and setgid directory.
+pub(crate) struct Birth {
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tiers {
+    /// Looks up a name and counts one kernel reference to what it finds, given back by [`Tiers::forget`].
+    pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
+        loop {
+            let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+            let attr = match self.getattr(cx, ino) {
+                // Gone between the two: look again.
+                Err(Error::Posix(Errno::ENOENT)) if self.resolve(cx, parent, name)? != Some(ino) => continue,
+                other => other?,
+            };
+            let mut st = self.state.lock();
+            match st.view.get_mut(ino) {
+                Some(node) => node.refs += 1,
+                None => continue,
+            }
+            return Ok(attr);
+        }
+    }
+
+    /// Gives back kernel references.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        let mut st = self.state.lock();
+        let Some(node) = st.view.get_mut(ino) else { return };
+        node.refs = node.refs.saturating_sub(count);
+        if node.refs == 0 && ino != ROOT {
+            self.settle_removed(&mut st, ino);
+            st.view.collect(ino);
+        }
+    }
+
+    /// Who the view has under a name.
+    pub(crate) fn resolve(&self, cx: &Cx, dir: Ino, name: &Name) -> Result<Option<Ino>> {
+        if dir == ROOT && name.as_bytes() == OURS {
+            return Ok(None);
+        }
+        loop {
+            let (generation, path, id) = {
+                let st = self.state.lock();
+                let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
+                let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
+                if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
+                    return Ok(found);
+                }
+                let path = st.view.slow_path(dir).ok_or(Errno::ESTALE)?;
+                (slots.generation, path, node.slow_id.ok_or(Errno::ESTALE)?)
+            };
+            cx.slow()?;
+            let stat = self.stat_in(dir, &path, id, name)?;
+            let now = self.uptime();
+            let mut st = self.state.lock();
+            let unchanged = st.view.live_dir(dir).is_some_and(|slots| slots.generation == generation);
+            if unchanged {
+                return Ok(self.learn(&mut st, dir, name, stat.as_ref(), now));
+            }
+        }
+    }
+
+    fn stat_in(&self, dir: Ino, path: &[u8], id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
+        let what = || String::from_utf8_lossy(path).into_owned();
+        let handle = self.slow.dir(dir, path, id).at("open slow directory", what())?;
+        absent_is_none(handle.stat(name.as_bytes())).at("stat on slow", what())
+    }
+
+    /// Takes in a slow look-up, and what it says about objects that were waiting for their file.
+    pub(crate) fn learn(
+        &self,
+        st: &mut State,
+        dir: Ino,
+        name: &Name,
+        stat: Option<&Stat>,
+        now: std::time::Duration,
+    ) -> Option<Ino> {
+        let applied = st.applied;
+        let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(|slot| slot.view);
+        let found = st.view.learn(dir, name, stat, now, applied);
+        if let Some(ino) = found
+            && let Some(stat) = stat
+        {
+            self.attach_waiting(st, ino, stat);
+        }
+        if before != found
+            && let Some(gone) = before
+        {
+            self.settle_removed(st, gone);
+            st.view.collect(gone);
+        }
+        found
+    }
+
+    /// Gives a file the proven object that has been waiting for it since the start, if it still is what was proven.
+    fn attach_waiting(&self, st: &mut State, ino: Ino, stat: &Stat) {
+        let Some(waiting) = st.view.waiting.get(&stat.ino).copied() else { return };
+        let Some(file) = st.view.get(ino).and_then(|node| node.file.clone()) else { return };
+        // Nobody else has met this file yet, so this does not wait; if somebody has, the next look-up attaches it.
+        let Some(mut io) = file.io.try_write() else { return };
+        if io.place != Bytes::Slow || io.fd.is_some() {
+            return;
+        }
+        st.view.waiting.remove(&stat.ino);
+        if Proof::of(stat) != waiting.proof {
+            // Changed on the slow tier since: that is the newer version.
+            let lsn = self.log.last();
+            st.doomed.push_back((lsn, waiting.object));
+            return;
+        }
+        file.place(&mut io, Bytes::Object(waiting.object), None);
+        io.clean = Some(waiting.proof);
+        io.checked = self.uptime();
+        drop(io);
+        st.refer(waiting.object);
+        st.set_clean(ino);
+    }
+
+    /// What the view has in a directory: the slow tier's entries, under the view's. No lock is held while the slow tier
+    /// is read; names that changed meanwhile are taken from the view.
+    pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Listing> {
+        Ok(self.list_since(cx, ino)?.0)
+    }
+
+    /// The listing, and the directory's generation it is true for.
+    fn list_since(&self, cx: &Cx, ino: Ino) -> Result<(Listing, u64)> {
+        let (slow, start) = {
+            let mut st = self.state.lock();
+            let path = st.view.slow_path(ino);
+            let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
+            let id = node.slow_id;
+            let dir = node.dir.as_mut().ok_or(Errno::ENOTDIR)?;
+            let slow = if dir.known { None } else { id.zip(path) };
+            if slow.is_some() {
+                cx.slow()?;
+                dir.listers += 1;
+            }
+            (slow, dir.generation)
+        };
+        let found = match &slow {
+            None => Ok(Vec::new()),
+            Some((id, path)) => self.slow.dir(ino, path, *id).and_then(|dir| dir.list()),
+        };
+        let mut st = self.state.lock();
+        let parent = st.view.get(ino).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
+        if slow.is_some()
+            && let Some(dir) = st.view.get_mut(ino).and_then(|node| node.dir.as_mut())
+        {
+            dir.listers -= 1;
+        }
+        let found = found.at("list on slow", format!("inode {ino}"))?;
+        let mut entries = vec![
+            ListEntry { name: b".".to_vec(), ino, kind: Kind::Dir },
+            ListEntry { name: b"..".to_vec(), ino: parent, kind: Kind::Dir },
+        ];
+        let generation = merge(&mut st, ino, found, slow.is_some().then_some(start), &mut entries)?;
+        Ok((Listing { entries }, generation))
+    }
+
+    /// The directory's generation if it is empty.
+    fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
+        let (listing, generation) = self.list_since(cx, ino)?;
+        if listing.entries.len() > 2 { Err(Errno::ENOTEMPTY.into()) } else { Ok(generation) }
+    }
+
+    /// `mode` has the caller's bits; the umask is applied here, unless a default ACL replaces it. Counts one reference.
+    pub fn mkdir(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32) -> Result<Attr> {
+        self.make(cx, parent, name, Kind::Dir, mode, umask, 0, &[])
+    }
+
+    /// Any node but a directory or symbolic link; for a regular file the same as creating and closing it.
+    #[allow(clippy::too_many_arguments)]
+    pub fn mknod(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        if kind == Kind::File {
+            let open = OpenMode { write: true, ..OpenMode::default() };
+            let (attr, file) = self.create(cx, parent, name, mode, umask, open)?;
+            let closed = self.flush(cx, &file);
+            self.release(cx, file);
+            return closed.map(|()| attr);
+        }
+        self.make(cx, parent, name, kind, mode, umask, rdev, &[])
+    }
+
+    pub fn symlink(&self, cx: &Cx, parent: Ino, name: &Name, target: &[u8]) -> Result<Attr> {
+        self.make(cx, parent, name, Kind::Symlink, 0o777, 0, 0, target)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn make(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Result<Attr> {
+        let birth = self.birth(cx, parent, kind, mode, umask)?;
+        let now = self.now();
+        let attrs = Attrs { perm: birth.perm, uid: birth.uid, gid: birth.gid, mtime: now, xattrs: birth.xattrs };
+        let spec = Arc::new(Spec { kind, attrs, rdev, target: target.to_vec() });
+        let ino = loop {
+            if self.resolve(cx, parent, name)?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, None)? {
+                continue;
+            }
+            let path = self.path_in(&st, parent, name)?;
+            let ino = st.view.new_ino();
+            let record = Record::Make { path, ino, spec: (*spec).clone() };
+            let change = Change::Make { ino, at: (parent, name.clone()), spec: spec.clone() };
+            self.log_event(cx, &mut st, record, change, |st, lsn| {
+                add_made(st, ino, &spec, (parent, name.clone()), lsn)
+            })?;
+            touch(&mut st, parent, now);
+            if kind == Kind::Dir {
+                add_subdir(&mut st, parent, 1);
+            }
+            refer_kernel(&mut st, ino);
+            break ino;
+        };
+        self.wake();
+        self.getattr(cx, ino)
+    }
+
+    /// Creates a regular file and opens it; EEXIST if the name is there. The file is logged as bound to an empty object,
+    /// and reaches the slow tier with its first committed content.
+    pub fn create(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        umask: u32,
+        open: OpenMode,
+    ) -> Result<(Attr, OpenFile)> {
+        if self.resolve(cx, parent, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
+        let (object, fd) = self.new_object(cx, &birth)?;
+        let bound = self.bind_new(cx, parent, name, object, fd, &birth);
+        let state = match bound {
+            Ok(state) => state,
+            Err(e) => {
+                self.remove_object(object);
+                return Err(e);
+            }
+        };
+        let ino = state.ino;
+        let file = self.hold_open(&state, open);
+        match self.getattr(cx, ino) {
+            Ok(attr) => Ok((attr, file)),
+            Err(e) => {
+                self.release(cx, file);
+                self.forget(ino, 1);
+                Err(e)
+            }
+        }
+    }
+
+    fn bind_new(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        object: crate::tiers::record::ObjectId,
+        fd: Arc<dyn crate::tiers::disk::File>,
+        birth: &Birth,
+    ) -> Result<Arc<FileState>> {
+        let (now, uptime) = (self.now(), self.uptime());
+        loop {
+            if self.resolve(cx, parent, name)?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, None)? {
+                continue;
+            }
+            let path = self.path_in(&st, parent, name)?;
+            self.room_for_event(&st)?;
+            cx.proceed()?;
+            let ino = st.view.new_ino();
+            let lsn = self.log.append(&[Record::Bind { path, ino, object }])?;
+            let meta = Meta {
+                perm: birth.perm,
+                uid: birth.uid,
+                gid: birth.gid,
+                nlink: 1,
+                ctime: now,
+                mtime: now,
+                atime: now,
+                ..Meta::default()
+            };
+            let node = st.view.add(ino, Kind::File, meta);
+            node.refs = 1;
+            node.pins = 1;
+            let state = node.file.clone().ok_or(Errno::EIO)?;
+            {
+                // Nobody else can know this file yet, so taking `io` after the state lock cannot wait.
+                let mut io = state.io.write();
+                state.place(&mut io, Bytes::Object(object), Some(fd));
+                io.dirty = true;
+            }
+            state.privileged.store(birth.perm & 0o6000 != 0, Ordering::Relaxed);
+            state.opens.store(1, Ordering::Relaxed);
+            st.refer(object);
+            st.view.set_view(parent, name, Some(ino));
+            st.bind(ino, lsn, object, uptime);
+            touch(&mut st, parent, now);
+            return Ok(state);
+        }
+    }
+
+    pub fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
+        let file = self.state.lock().view.get(ino).ok_or(Errno::ENOENT)?.file.clone();
+        loop {
+            if self.resolve(cx, parent, name)?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let now = self.now();
+            let mut io = file.as_ref().map(|file| file.io.write());
+            let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, None)? {
+                continue;
+            }
+            let path = st.view.path(ino).filter(|_| ino != ROOT).ok_or(Errno::ENOENT)?;
+            let to = self.path_in(&st, parent, name)?;
+            if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
+                return Err(Errno::EPERM.into());
+            }
+            self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
+            let at = (parent, name.clone());
+            let change = Change::Link { ino, at: at.clone() };
+            self.log_event(cx, &mut st, Record::Link { path, to, ino }, change, |st, _| {
+                st.view.set_view(at.0, &at.1, Some(ino))
+            })?;
+            if let Some(node) = st.view.get_mut(ino) {
+                node.meta.nlink += 1;
+                node.meta.ctime = now;
+                node.ours = true;
+            }
+            touch(&mut st, parent, now);
+            refer_kernel(&mut st, ino);
+            break;
+        }
+        self.wake();
+        self.getattr(cx, ino)
+    }
+
+    pub fn unlink(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
+        loop {
+            let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+            let now = self.now();
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, Some(ino))? {
+                continue;
+            }
+            if st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir) {
+                return Err(Errno::EISDIR.into());
+            }
+            self.remove(cx, &mut st, ino, parent, name, false, now)?;
+            break;
+        }
+        self.wake();
+        Ok(())
+    }
+
+    pub fn rmdir(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
+        loop {
+            let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+            if self.state.lock().view.get(ino).is_some_and(|node| node.kind != Kind::Dir) {
+                return Err(Errno::ENOTDIR.into());
+            }
+            let generation = self.empty_since(cx, ino)?;
+            let now = self.now();
+            let mut st = self.state.lock();
+            let empty = st.view.live_dir(ino).is_some_and(|dir| dir.generation == generation);
+            if !empty || !self.still(&st, parent, name, Some(ino))? {
+                continue;
+            }
+            self.remove(cx, &mut st, ino, parent, name, true, now)?;
+            add_subdir(&mut st, parent, -1);
+            break;
+        }
+        self.wake();
+        Ok(())
+    }
+
+    /// Logs and applies the removal of a name. A file that never became an event has nothing to remove on the slow tier:
+    /// its record is kept for recovery, its event is not queued.
+    #[allow(clippy::too_many_arguments)]
+    fn remove(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+        dir: bool,
+        now: crate::tiers::disk::Time,
+    ) -> Result<()> {
+        let path = self.path_in(st, parent, name)?;
+        let record = Record::Remove { path, ino, dir };
+        let slot = st.view.live_dir(parent).and_then(|dir| dir.slots.get(name));
+        let never_seen = slot.is_some_and(|slot| slot.slow.is_none() && slot.pins == 0);
+        if never_seen {
+            cx.proceed()?;
+            self.log.append(&[record])?;
+            st.view.set_view(parent, name, None);
+        } else {
+            let change = Change::Remove { ino, at: (parent, name.clone()) };
+            self.log_event(cx, st, record, change, |st, _| st.view.set_view(parent, name, None))?;
+        }
+        self.lost_name(st, ino, now);
+        touch(st, parent, now);
+        Ok(())
+    }
+
+    /// After a name of `ino` went away.
+    fn lost_name(&self, st: &mut State, ino: Ino, now: crate::tiers::disk::Time) {
+        if let Some(node) = st.view.get_mut(ino) {
+            node.meta.nlink = if node.kind == Kind::Dir { 0 } else { node.meta.nlink.saturating_sub(1) };
+            node.meta.ctime = now;
+            node.ours = true;
+        }
+        self.settle_removed(st, ino);
+        st.view.collect(ino);
+    }
+
+    pub fn rename(&self, cx: &Cx, parent: Ino, name: &Name, to: Ino, to_name: &Name, mode: RenameMode) -> Result<()> {
+        let ours = |dir: Ino, name: &Name| dir == ROOT && name.as_bytes() == OURS;
+        if ours(parent, name) || ours(to, to_name) {
+            return Err(Errno::EPERM.into());
+        }
+        while !self.try_rename(cx, (parent, name), (to, to_name), mode)? {}
+        self.wake();
+        Ok(())
+    }
+
+    /// One attempt; `false` if the names changed between looking and acting.
+    fn try_rename(
+        &self,
+        cx: &Cx,
+        (parent, name): (Ino, &Name),
+        (to, to_name): (Ino, &Name),
+        mode: RenameMode,
+    ) -> Result<bool> {
+        let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+        let other = self.resolve(cx, to, to_name)?;
+        match (mode, other) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
+            // Two names of one inode: POSIX has rename do nothing.
+            (_, Some(other)) if other == ino => return Ok(true),
+            _ => {}
+        }
+        let exchange = mode == RenameMode::Exchange;
+        let (file, other_file, empty) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ENOENT)?;
+            let target = other.and_then(|ino| st.view.get(ino));
+            let is_dir = node.kind == Kind::Dir;
+            if let Some(target) = target
+                && !exchange
+            {
+                match (is_dir, target.kind == Kind::Dir) {
+                    (true, false) => return Err(Errno::ENOTDIR.into()),
+                    (false, true) => return Err(Errno::EISDIR.into()),
+                    _ => {}
+                }
+            }
+            if is_dir && st.view.is_above(ino, to) {
+                return Err(Errno::EINVAL.into());
+            }
+            if exchange && other.is_some_and(|other| st.view.is_above(other, parent)) {
+                return Err(Errno::EINVAL.into());
+            }
+            let other_file = target.filter(|_| exchange).and_then(|node| node.file.clone());
+            (node.file.clone(), other_file, is_dir && target.is_some() && !exchange)
+        };
+        let empty = match other {
+            Some(other) if empty => Some((other, self.empty_since(cx, other)?)),
+            _ => None,
+        };
+        let now = self.now();
+        let (mut io, mut other_io) = lock_both(file.as_ref(), other_file.as_ref());
+        let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
+        let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
+        let mut st = self.state.lock();
+        if !self.still(&st, parent, name, Some(ino))? || !self.still(&st, to, to_name, other)? {
+            return Ok(false);
+        }
+        if empty.is_some_and(|(dir, generation)| st.view.live_dir(dir).is_none_or(|dir| dir.generation != generation)) {
+            return Ok(false);
+        }
+        let (path, to_path) = (self.path_in(&st, parent, name)?, self.path_in(&st, to, to_name)?);
+        self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
+        self.commit_frozen(cx, &mut st, other_file.as_deref(), other_io.as_deref_mut(), other_frozen)?;
+        let (from, target) = ((parent, name.clone()), (to, to_name.clone()));
+        let record = Record::Rename { path, to: to_path, ino, exchange };
+        let change = match other {
+            Some(other) if exchange => Change::Exchange { a: ino, a_at: from, b: other, b_at: target },
+            replaced => Change::Rename { ino, from, to: target, replaced },
+        };
+        let moved = change.clone();
+        self.log_event(cx, &mut st, record, change, |st, _| apply_rename(st, &moved))?;
+        move_subdirs(&mut st, ino, other.filter(|_| exchange), parent, to);
+        if let Some(other) = other
+            && !exchange
+        {
+            if st.view.get(other).is_some_and(|node| node.kind == Kind::Dir) {
+                add_subdir(&mut st, to, -1);
+            }
+            self.lost_name(&mut st, other, now);
+        }
+        for moved in [Some(ino), other.filter(|_| exchange)].into_iter().flatten() {
+            if let Some(node) = st.view.get_mut(moved) {
+                node.meta.ctime = now;
+                node.ours = true;
+            }
+        }
+        touch(&mut st, parent, now);
+        touch(&mut st, to, now);
+        Ok(true)
+    }
+
+    /// Whether the name still is what `resolve` said; ENOENT if its directory has been removed.
+    fn still(&self, st: &State, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
+        if dir == ROOT && name.as_bytes() == OURS {
+            return Err(Errno::EPERM.into());
+        }
+        st.view.live_dir(dir).ok_or(Errno::ENOENT)?;
+        // However old by now: it was fresh a moment ago, and any change would have changed the slot.
+        Ok(st.view.known(dir, name, self.uptime(), self.ages(), true) == Some(who))
+    }
+
+    pub(crate) fn path_in(&self, st: &State, dir: Ino, name: &Name) -> Result<Path> {
+        Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?)
+    }
+
+    /// P9: memory and log are bounded; beyond `max_pending` changes are refused.
+    pub(crate) fn room_for_event(&self, st: &State) -> Result<()> {
+        if st.events.len() as u64 >= self.options.max_pending { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    }
+
+    /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.
+    pub(crate) fn log_event(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        record: Record,
+        change: Change,
+        apply: impl FnOnce(&mut State, Lsn),
+    ) -> Result<Lsn> {
+        self.room_for_event(st)?;
+        cx.proceed()?;
+        let lsn = self.log.append(&[record])?;
+        apply(st, lsn);
+        st.push(lsn, self.uptime(), change);
+        Ok(lsn)
+    }
+
+    /// What a node made in `parent` by this caller is born with.
+    fn birth(&self, cx: &Cx, parent: Ino, kind: Kind, mode: u32, umask: u32) -> Result<Birth> {
+        let dir = self.getattr(cx, parent)?;
+        if dir.kind != Kind::Dir {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let mut birth = Birth { perm: mode & 0o7777, uid: cx.uid, gid: cx.gid, xattrs: Vec::new() };
+        if dir.perm & 0o2000 != 0 {
+            birth.gid = dir.gid;
+            if kind == Kind::Dir {
+                birth.perm |= 0o2000;
+            }
+        }
+        if kind == Kind::Symlink {
+            return Ok(birth);
+        }
+        let default = self.default_acl(cx, parent)?;
+        let inherited = default.as_deref().and_then(|list| Some((list, acl::inherit(list, birth.perm)?)));
+        match inherited {
+            None => birth.perm &= !umask,
+            Some((list, (perm, access))) => {
+                birth.perm = perm;
+                birth.xattrs.extend(access.map(|list| (acl::ACCESS.to_vec(), list)));
+                if kind == Kind::Dir {
+                    birth.xattrs.push((acl::DEFAULT.to_vec(), list.to_vec()));
+                }
+            }
+        }
+        Ok(birth)
+    }
+
+    /// A directory's default ACL, asked for once and then remembered.
+    fn default_acl(&self, cx: &Cx, dir: Ino) -> Result<Option<Vec<u8>>> {
+        if let Some(known) = self.state.lock().view.get(dir).and_then(|node| node.dir.as_ref()?.default_acl.clone()) {
+            return Ok(known);
+        }
+        let list = match self.get_xattr(cx, dir, acl::DEFAULT) {
+            // A tier without ACLs.
+            Err(e) if e.errno() == Errno::EOPNOTSUPP => None,
+            other => other?,
+        };
+        if let Some(dir) = self.state.lock().view.get_mut(dir).and_then(|node| node.dir.as_mut()) {
+            dir.default_acl = Some(list.clone());
+        }
+        Ok(list)
+    }
+}
+
+/// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the slow
+/// tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true for.
+fn merge(st: &mut State, ino: Ino, found: Vec<DirEntry>, since: Option<u64>, entries: &mut Vec<ListEntry>) -> Result<u64> {
+    let dir = st.view.get(ino).and_then(|node| node.dir.as_ref()).ok_or(Errno::ESTALE)?;
+    let from_view = |slot: &Slot| since.is_none_or(|since| slot.pending() || slot.changed > since);
+    let shown: Vec<DirEntry> = found
+        .into_iter()
+        .filter(|entry| {
+            let slot = Name::new(&entry.name).ok().and_then(|name| dir.slots.get(&name));
+            !slot.is_some_and(from_view) && (ino != ROOT || entry.name != OURS)
+        })
+        .collect();
+    let own: Vec<_> = dir
+        .slots
+        .iter()
+        .filter(|(_, slot)| from_view(slot))
+        .filter_map(|(name, slot)| {
+            let child = slot.view?;
+            Some(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: st.view.get(child)?.kind })
+        })
+        .collect();
+    let generation = dir.generation;
+    for DirEntry { name, ino, kind } in shown {
+        entries.push(ListEntry { ino: st.view.ino_shown(ino), name, kind });
+    }
+    entries.extend(own);
+    Ok(generation)
+}
+
+/// Puts a node that a `make` event describes into the view.
+pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), lsn: Lsn) {
+    let time = spec.attrs.mtime;
+    let meta = Meta {
+        perm: spec.attrs.perm,
+        uid: spec.attrs.uid,
+        gid: spec.attrs.gid,
+        rdev: spec.rdev,
+        nlink: if spec.kind == Kind::Dir { 2 } else { 1 },
+        size: if spec.kind == Kind::Symlink { spec.target.len() as u64 } else { 0 },
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    };
+    let node = st.view.add(ino, spec.kind, meta);
+    node.target = spec.target.clone();
+    node.meta_lsn = lsn;
+    node.xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn))).collect();
+    st.view.set_view(at.0, &at.1, Some(ino));
+}
+
+/// Moves the names of a rename or an exchange in the view.
+pub(crate) fn apply_rename(st: &mut State, change: &Change) {
+    match change {
+        Change::Rename { ino, from, to, .. } => {
+            st.view.set_view(to.0, &to.1, Some(*ino));
+            st.view.set_view(from.0, &from.1, None);
+        }
+        Change::Exchange { a, a_at, b, b_at } => {
+            st.view.set_view(b_at.0, &b_at.1, Some(*a));
+            st.view.set_view(a_at.0, &a_at.1, Some(*b));
+        }
+        _ => {}
+    }
+}
+
+/// A directory's entries changed now.
+pub(crate) fn touch(st: &mut State, dir: Ino, now: crate::tiers::disk::Time) {
+    if let Some(node) = st.view.get_mut(dir) {
+        node.meta.mtime = now;
+        node.meta.ctime = now;
+        node.ours = true;
+    }
+}
+
+/// A directory's link count counts its subdirectories, unless its file system does not count (btrfs shows 1).
+pub(crate) fn add_subdir(st: &mut State, dir: Ino, by: i32) {
+    if let Some(node) = st.view.get_mut(dir)
+        && node.meta.nlink >= 2
+    {
+        node.meta.nlink = node.meta.nlink.saturating_add_signed(by).max(2);
+    }
+}
+
+fn move_subdirs(st: &mut State, ino: Ino, other: Option<Ino>, from: Ino, to: Ino) {
+    let is_dir = |ino: Ino| i32::from(st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir));
+    let net = is_dir(ino) - other.map_or(0, is_dir);
+    if from != to && net != 0 {
+        add_subdir(st, from, -net);
+        add_subdir(st, to, net);
+    }
+}
+
+fn refer_kernel(st: &mut State, ino: Ino) {
+    if let Some(node) = st.view.get_mut(ino) {
+        node.refs += 1;
+    }
+}
+
+type Locked<'a> = Option<RwLockWriteGuard<'a, Io>>;
+
+/// Locks one or two files exclusively, in the order of their inode numbers.
+fn lock_both<'a>(a: Option<&'a Arc<FileState>>, b: Option<&'a Arc<FileState>>) -> (Locked<'a>, Locked<'a>) {
+    let lock = |file: Option<&'a Arc<FileState>>| file.map(|file| RwLock::write(&file.io));
+    if a.map(|a| a.ino) <= b.map(|b| b.ino) {
+        let a = lock(a);
+        (a, lock(b))
+    } else {
+        let b = lock(b);
+        (lock(a), b)
+    }
+}

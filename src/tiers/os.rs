@@ -1,0 +1,475 @@
+//! The disk seam on Linux: directories, files and the clock of this machine.
+//!
+//! Every call is one `*at(2)` on a single name beneath an open descriptor; nothing follows a symbolic link, every
+//! descriptor is close-on-exec. A call cut short by a signal is made again, whoever calls never sees EINTR. Policy,
+//! retries after real failures and messages are left to the engine.
+
+use std::any::Any;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::dir;
+use nix::errno::Errno;
+use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, PosixFadviseAdvice, RenameFlags};
+use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
+use nix::sys::statfs::{EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statvfs::fstatvfs;
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
+use std::ffi::OsStr;
+use xattr::FileExt as _;
+
+use super::disk::{
+    Access, Allocate, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat, Time,
+};
+
+/// What every descriptor of ours is opened with.
+const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
+
+/// An open directory of this machine.
+///
+/// New entries get their mode from the caller's `perm` less the process's umask (a daemon clears it once), and what
+/// the directory itself adds: a default ACL, the group of a set-group-ID directory.
+#[derive(Debug)]
+pub struct OsDir {
+    fd: fs::File,
+}
+
+impl OsDir {
+    /// Opens a tier's root. Symbolic links in `path` are followed: the operator chose it.
+    ///
+    /// Errors: ENOENT, ENOTDIR, EACCES as `open(2)` gives them.
+    pub fn open(path: &Path) -> io::Result<OsDir> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = retry(|| fcntl::open(path, flags, Mode::empty()))?;
+        Ok(OsDir { fd: fd.into() })
+    }
+
+    fn open_at(&self, name: &OsStr, flags: OFlag, perm: u32) -> io::Result<fs::File> {
+        let fd: OwnedFd = retry(|| fcntl::openat(&self.fd, name, flags | SAFE, mode(perm)))?;
+        Ok(fd.into())
+    }
+
+    /// A path for calls that have no `*at` form. Only the last component is a name of the tree, so nothing but that
+    /// component can be a symbolic link, and the `l*xattr` calls do not follow it.
+    fn by_descriptor(&self, name: &[u8]) -> io::Result<PathBuf> {
+        let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        path.push(entry_or_self(name)?);
+        Ok(path)
+    }
+
+    fn chmod(&self, name: &OsStr, perm: u32) -> io::Result<()> {
+        let done = retry(|| stat::fchmodat(&self.fd, name, mode(perm), FchmodatFlags::NoFollowSymlink));
+        match done {
+            // The mode of a symbolic link cannot change, and nobody looks at it.
+            Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {
+                let is = retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW))?;
+                if kind(is.st_mode) == Kind::Symlink { Ok(()) } else { Err(e) }
+            }
+            done => done,
+        }
+    }
+}
+
+impl Dir for OsDir {
+    fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        let name = entry_or_self(name)?;
+        retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|s| to_stat(&s))
+    }
+
+    fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let fd = self.open_at(entry(name)?, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
+        Ok(Arc::new(OsDir { fd }))
+    }
+
+    fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        let access = match access {
+            Access::Read => OFlag::O_RDONLY,
+            Access::ReadWrite => OFlag::O_RDWR,
+        };
+        // O_NONBLOCK: a fifo that took the file's place must not hold us until somebody opens its other end.
+        let fd = match self.open_at(entry(name)?, access | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, 0) {
+            Ok(fd) => fd,
+            Err(e) => return Err(as_not_regular(e)),
+        };
+        if kind(retry(|| stat::fstat(&fd))?.st_mode) != Kind::File {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(Arc::new(OsFile { fd }))
+    }
+
+    fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
+        let fd = self.open_at(entry(name)?, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL, perm)?;
+        Ok(Arc::new(OsFile { fd }))
+    }
+
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| stat::mkdirat(&self.fd, name, mode(perm)))
+    }
+
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
+        let name = entry(name)?;
+        let format = match kind {
+            Kind::File => SFlag::S_IFREG,
+            Kind::Fifo => SFlag::S_IFIFO,
+            Kind::Socket => SFlag::S_IFSOCK,
+            Kind::CharDevice => SFlag::S_IFCHR,
+            Kind::BlockDevice => SFlag::S_IFBLK,
+            Kind::Dir | Kind::Symlink => return Err(Errno::EINVAL.into()),
+        };
+        retry(|| stat::mknodat(&self.fd, name, format, mode(perm), rdev))
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| unistd::symlinkat(OsStr::from_bytes(target), &self.fd, name))
+    }
+
+    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        let name = entry(name)?;
+        retry(|| fcntl::readlinkat(&self.fd, name)).map(OsStringExt::into_vec)
+    }
+
+    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        let (name, to_name, to) = (entry(name)?, entry(to_name)?, same_machine(to)?);
+        retry(|| unistd::linkat(&self.fd, name, &to.fd, to_name, AtFlags::empty()))
+    }
+
+    fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
+        let (name, to_name, to) = (entry(name)?, entry(to_name)?, same_machine(to)?);
+        let flags = match mode {
+            // The plain call: not every file system knows the one with flags.
+            RenameMode::Replace => return retry(|| fcntl::renameat(&self.fd, name, &to.fd, to_name)),
+            RenameMode::NoReplace => RenameFlags::RENAME_NOREPLACE,
+            RenameMode::Exchange => RenameFlags::RENAME_EXCHANGE,
+        };
+        retry(|| fcntl::renameat2(&self.fd, name, &to.fd, to_name, flags))
+    }
+
+    fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| unistd::unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir))
+    }
+
+    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| unistd::unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir))
+    }
+
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
+        // A descriptor of its own: the position in a directory belongs to the descriptor, and lists run side by side.
+        let listed =
+            retry(|| dir::Dir::openat(&self.fd, ".", SAFE | OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()))?;
+        let mut entries = Vec::new();
+        for found in listed {
+            let found = found?;
+            let name = found.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let kind = match found.file_type() {
+                Some(known) => from_dirent(known),
+                // Not every file system tells the type along with the name; a name that is gone by now is left out.
+                None => match self.stat(name) {
+                    Ok(is) => is.kind,
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                    Err(e) => return Err(e),
+                },
+            };
+            entries.push(DirEntry { name: name.to_vec(), ino: found.ino(), kind });
+        }
+        Ok(entries)
+    }
+
+    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
+        let name = entry_or_self(name)?;
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = owner(new);
+            retry(|| unistd::fchownat(&self.fd, name, uid, gid, AtFlags::AT_SYMLINK_NOFOLLOW))?;
+        }
+        if let Some(perm) = new.perm {
+            self.chmod(name, perm)?;
+        }
+        if new.atime.is_some() || new.mtime.is_some() {
+            let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
+            retry(|| stat::utimensat(&self.fd, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))?;
+        }
+        Ok(())
+    }
+
+    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        xattr::get(self.by_descriptor(name)?, OsStr::from_bytes(key))
+    }
+
+    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
+        xattr::set(self.by_descriptor(name)?, OsStr::from_bytes(key), value)
+    }
+
+    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
+        absent_is_fine(xattr::remove(self.by_descriptor(name)?, OsStr::from_bytes(key)))
+    }
+
+    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        Ok(xattr::list(self.by_descriptor(name)?)?.map(OsStringExt::into_vec).collect())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fd.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let s = retry(|| fstatvfs(&self.fd))?;
+        let unit = s.fragment_size();
+        Ok(Space {
+            total: s.blocks().saturating_mul(unit),
+            free: s.blocks_free().saturating_mul(unit),
+            avail: s.blocks_available().saturating_mul(unit),
+            files: s.files(),
+            files_free: s.files_free(),
+            block: u32::try_from(unit).unwrap_or(u32::MAX),
+            name_max: u32::try_from(s.name_max()).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// A file system that does not say what it is counts as unknown: the safe answer, only slower.
+    fn order(&self) -> MetadataOrder {
+        match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
+            Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC) => MetadataOrder::Journaled,
+            _ => MetadataOrder::Unknown,
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// An open regular file of this machine.
+#[derive(Debug)]
+pub struct OsFile {
+    fd: fs::File,
+}
+
+impl OsFile {
+    /// The descriptor, for calls that this seam does not have (passthrough, reflinks).
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl File for OsFile {
+    fn stat(&self) -> io::Result<Stat> {
+        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.fd.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.fd.write_all_at(buf, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.fd.set_len(len)
+    }
+
+    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        let flags = match what {
+            Allocate::Extend => FallocateFlags::empty(),
+            Allocate::KeepSize => FallocateFlags::FALLOC_FL_KEEP_SIZE,
+            Allocate::PunchHole => FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE,
+            Allocate::ZeroRange => FallocateFlags::FALLOC_FL_ZERO_RANGE,
+            Allocate::ZeroRangeKeepSize => FallocateFlags::FALLOC_FL_ZERO_RANGE | FallocateFlags::FALLOC_FL_KEEP_SIZE,
+        };
+        let (offset, len) = (signed(offset)?, signed(len)?);
+        retry(|| fcntl::fallocate(&self.fd, flags, offset, len))
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        // Moves the descriptor's own position, which nothing here uses.
+        let whence = match what {
+            Seek::Data => Whence::SeekData,
+            Seek::Hole => Whence::SeekHole,
+        };
+        let offset = signed(offset)?;
+        retry(|| unistd::lseek(&self.fd, offset, whence)).map(i64::unsigned_abs)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fd.sync_all()
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = owner(new);
+            retry(|| unistd::fchown(&self.fd, uid, gid))?;
+        }
+        if let Some(perm) = new.perm {
+            retry(|| stat::fchmod(&self.fd, mode(perm)))?;
+        }
+        if new.atime.is_some() || new.mtime.is_some() {
+            let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
+            retry(|| stat::futimens(&self.fd, &atime, &mtime))?;
+        }
+        Ok(())
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.fd.get_xattr(OsStr::from_bytes(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.fd.set_xattr(OsStr::from_bytes(key), value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        absent_is_fine(self.fd.remove_xattr(OsStr::from_bytes(key)))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(self.fd.list_xattr()?.map(OsStringExt::into_vec).collect())
+    }
+
+    fn forget_cached(&self) {
+        // Only advice: a file system that does not take it loses nothing.
+        fcntl::posix_fadvise(&self.fd, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+    }
+}
+
+/// The clocks of this machine. `uptime` counts from when the machine booted, without the time it was suspended.
+#[derive(Debug, Default)]
+pub struct OsClock;
+
+impl Clock for OsClock {
+    fn now(&self) -> Time {
+        let t = clock_gettime(ClockId::CLOCK_REALTIME).expect("Linux always has this clock");
+        Time { sec: t.tv_sec(), nsec: t.tv_nsec() as u32 }
+    }
+
+    fn uptime(&self) -> Duration {
+        clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux always has this clock").into()
+    }
+}
+
+/// Makes a call again for as long as a signal cuts it short.
+fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// A single component, and not a way out of the directory. A NUL is refused by the call itself.
+fn entry(name: &[u8]) -> io::Result<&OsStr> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(OsStr::from_bytes(name))
+}
+
+fn entry_or_self(name: &[u8]) -> io::Result<&OsStr> {
+    if name == b"." { Ok(OsStr::from_bytes(name)) } else { entry(name) }
+}
+
+fn same_machine(to: &dyn Dir) -> io::Result<&OsDir> {
+    to.as_any().downcast_ref().ok_or_else(|| Errno::EXDEV.into())
+}
+
+fn mode(perm: u32) -> Mode {
+    Mode::from_bits_truncate(perm & 0o7777)
+}
+
+fn owner(new: &NewAttr) -> (Option<Uid>, Option<Gid>) {
+    (new.uid.map(Uid::from_raw), new.gid.map(Gid::from_raw))
+}
+
+fn time_spec(time: Option<Time>) -> io::Result<TimeSpec> {
+    match time {
+        None => Ok(TimeSpec::UTIME_OMIT),
+        // Beyond a second lie the kernel's own marks for "now" and "leave it".
+        Some(t) if t.nsec >= 1_000_000_000 => Err(Errno::EINVAL.into()),
+        Some(t) => Ok(TimeSpec::new(t.sec, i64::from(t.nsec))),
+    }
+}
+
+fn signed(offset: u64) -> io::Result<i64> {
+    i64::try_from(offset).map_err(|_| Errno::EFBIG.into())
+}
+
+fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.raw_os_error() == Some(Errno::ENODATA as i32) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// What `open(2)` says of links, directories, sockets and dead devices, in the one word that this seam has for them.
+fn as_not_regular(e: io::Error) -> io::Error {
+    match e.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO | Errno::ENODEV) => Errno::EINVAL.into(),
+        _ => e,
+    }
+}
+
+fn kind(mode: u32) -> Kind {
+    match SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) {
+        SFlag::S_IFDIR => Kind::Dir,
+        SFlag::S_IFLNK => Kind::Symlink,
+        SFlag::S_IFIFO => Kind::Fifo,
+        SFlag::S_IFSOCK => Kind::Socket,
+        SFlag::S_IFCHR => Kind::CharDevice,
+        SFlag::S_IFBLK => Kind::BlockDevice,
+        _ => Kind::File,
+    }
+}
+
+fn from_dirent(kind: dir::Type) -> Kind {
+    match kind {
+        dir::Type::File => Kind::File,
+        dir::Type::Directory => Kind::Dir,
+        dir::Type::Symlink => Kind::Symlink,
+        dir::Type::Fifo => Kind::Fifo,
+        dir::Type::Socket => Kind::Socket,
+        dir::Type::CharacterDevice => Kind::CharDevice,
+        dir::Type::BlockDevice => Kind::BlockDevice,
+    }
+}
+
+fn to_stat(s: &FileStat) -> Stat {
+    let time = |sec, nsec: i64| Time { sec, nsec: nsec as u32 };
+    Stat {
+        dev: s.st_dev,
+        ino: s.st_ino,
+        kind: kind(s.st_mode),
+        perm: s.st_mode & 0o7777,
+        nlink: u32::try_from(s.st_nlink).unwrap_or(u32::MAX),
+        uid: s.st_uid,
+        gid: s.st_gid,
+        rdev: s.st_rdev,
+        size: s.st_size.unsigned_abs(),
+        blocks: s.st_blocks.unsigned_abs(),
+        atime: time(s.st_atime, s.st_atime_nsec),
+        mtime: time(s.st_mtime, s.st_mtime_nsec),
+        ctime: time(s.st_ctime, s.st_ctime_nsec),
+    }
+}

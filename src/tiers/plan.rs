@@ -1,0 +1,711 @@
+//! What to publish next, and by which steps. Pure: reads the state, decides, changes nothing.
+//!
+//! Events go to the slow tier in the order of the log, each as a *batch* of its own unless
+//!
+//! - (a) it is the content of a temporary file that the next event renames or removes: one step takes the slow tree from
+//!   before the first to behind the last, so no state in between is missed;
+//! - (b) a version's bytes no longer exist, because the file was rewritten in place: all events up to the version that
+//!   does exist go together;
+//! - (c) the tiers are under pressure.
+//!
+//! A batch of more than one event is published as a difference: new directories, new names, replacements, attributes,
+//! removals. It is cut before an event that moves something the slow tier already has.
+//!
+//! A *group* is a run of batches whose steps touch different names and inodes. Its intents are logged at once; since no
+//! two of its steps touch the same thing, each step can be recognised as done or not done by itself after a crash.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::tiers::disk::Kind;
+use crate::tiers::file::{Content, Copied};
+use crate::tiers::record::{Path, Step};
+use crate::tiers::state::{Change, Event, State};
+use crate::tiers::view::Place;
+use crate::tiers::{Ino, Lsn};
+
+/// Events in one group, and in one batch under pressure.
+const GROUP_MAX: usize = 128;
+const PRESSURE_MAX: usize = 1024;
+
+/// What may be published.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Nothing pending.
+    Empty,
+    /// The oldest event has not settled.
+    Wait(Duration),
+    /// The oldest event waits for its bytes: to be sealed, copied, or to exist again.
+    Blocked,
+    Batches(Vec<Batch>),
+}
+
+/// Events that are published together, as indices into the queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Batch {
+    pub(crate) events: Range<usize>,
+    pub(crate) upto: Lsn,
+    /// The version that is published of each file with content in the batch, and the event it belongs to.
+    pub(crate) contents: HashMap<Ino, (Lsn, Arc<Content>)>,
+}
+
+/// A step on the slow tree, and what it means for the view's knowledge of it.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) step: Step,
+    pub(crate) effects: Vec<Effect>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// The slow tier has this node (or nothing) there now.
+    Name(Place, Option<Ino>),
+    /// The node is this inode on the slow tier.
+    Identity(Ino, (u64, u64)),
+    /// The slow tier's attributes of the node changed.
+    Touched(Ino),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) now: Duration,
+    pub(crate) settle: Duration,
+    pub(crate) pressure: bool,
+}
+
+/// Chooses the batches of the next group.
+pub(crate) fn next(st: &State, pace: Pace) -> Next {
+    let events: Vec<&Event> = st.events.iter().take(PRESSURE_MAX).collect();
+    if events.is_empty() {
+        return Next::Empty;
+    }
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut touched = Touched::default();
+    let mut at = 0;
+    while at < events.len() && at < GROUP_MAX {
+        let Some(batch) = batch_at(st, &events, at, pace.pressure) else {
+            return done_or(batches, Next::Blocked);
+        };
+        let slice = &events[batch.events.clone()];
+        if let Some(left) = unsettled(slice, pace) {
+            return done_or(batches, Next::Wait(left));
+        }
+        let through = batch.contents.values().map(|(lsn, _)| *lsn).max().unwrap_or(0);
+        if !is_ready(&batch) || !ready_through(st, &events, batch.events.end, through, pace.pressure) {
+            return done_or(batches, Next::Blocked);
+        }
+        let alone = slice.len() > 1 || through > batch.upto || slice.iter().any(|event| moves_dir(st, &event.change));
+        if (alone && !batches.is_empty()) || !touched.add(st, slice) {
+            return Next::Batches(batches);
+        }
+        at = batch.events.end;
+        batches.push(batch);
+        if alone {
+            break;
+        }
+    }
+    Next::Batches(batches)
+}
+
+/// Versions that batches near the front of the queue wait for, in the order in which they are needed.
+pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
+    let events: Vec<&Event> = st.events.iter().take(PRESSURE_MAX).collect();
+    let mut wanted: Vec<(Lsn, Ino, Arc<Content>)> = Vec::new();
+    let mut at = 0;
+    while at < events.len() && wanted.len() < GROUP_MAX {
+        let Some(batch) = batch_at(st, &events, at, pressure) else {
+            at += 1;
+            continue;
+        };
+        let mut missing: Vec<_> = batch.contents.into_iter().filter(|(_, (_, content))| !content.is_copied()).collect();
+        missing.sort_by_key(|(_, (lsn, _))| *lsn);
+        wanted.extend(missing.into_iter().map(|(ino, (lsn, content))| (lsn, ino, content)));
+        at = batch.events.end;
+    }
+    wanted
+}
+
+/// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
+/// since. With the uptime of the event that waits for it.
+pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
+    let events: Vec<&Event> = st.events.iter().take(PRESSURE_MAX).collect();
+    if batch_at(st, &events, 0, false).is_some() {
+        return None;
+    }
+    events.iter().enumerate().find_map(|(i, event)| match &event.change {
+        Change::Content { ino, content, .. }
+            if !content.exists() && stand_in(&events, i, *ino).is_none() =>
+        {
+            Some((*ino, event.at))
+        }
+        _ => None,
+    })
+}
+
+fn done_or(batches: Vec<Batch>, otherwise: Next) -> Next {
+    if batches.is_empty() { otherwise } else { Next::Batches(batches) }
+}
+
+fn is_ready(batch: &Batch) -> bool {
+    batch.contents.values().all(|(_, content)| content.is_sealed() && content.is_copied())
+}
+
+/// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
+fn ready_through(st: &State, events: &[&Event], mut at: usize, through: Lsn, pressure: bool) -> bool {
+    while events.get(at).is_some_and(|event| event.lsn <= through) {
+        match batch_at(st, events, at, pressure) {
+            Some(batch) if is_ready(&batch) => at = batch.events.end,
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn unsettled(slice: &[&Event], pace: Pace) -> Option<Duration> {
+    if pace.pressure {
+        return None;
+    }
+    let newest = slice.last()?.at;
+    let left = (newest + pace.settle).saturating_sub(pace.now);
+    (!left.is_zero()).then_some(left)
+}
+
+/// What a group touches already.
+#[derive(Default)]
+struct Touched {
+    places: HashSet<Place>,
+    inodes: HashSet<Ino>,
+}
+
+impl Touched {
+    /// Adds a batch, unless it touches what is touched already.
+    fn add(&mut self, st: &State, slice: &[&Event]) -> bool {
+        let mut places = HashSet::new();
+        let mut inodes = HashSet::new();
+        for event in slice {
+            places.extend(event.change.places().into_iter().cloned());
+            inodes.extend(event.change.inodes());
+        }
+        // Whoever the slow tier has under a touched name is touched too, and so are all slow names of a touched inode.
+        inodes.extend(places.iter().filter_map(|place| slow_at(st, place)));
+        for ino in &inodes {
+            places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow.iter().cloned()));
+        }
+        if !self.places.is_disjoint(&places) || !self.inodes.is_disjoint(&inodes) {
+            return false;
+        }
+        self.places.extend(places);
+        self.inodes.extend(inodes);
+        true
+    }
+}
+
+fn slow_at(st: &State, (dir, name): &Place) -> Option<Ino> {
+    st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow
+}
+
+fn on_slow(st: &State, ino: Ino) -> bool {
+    st.view.get(ino).is_some_and(|node| node.slow_id.is_some())
+}
+
+fn is_dir(st: &State, ino: Ino) -> bool {
+    st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir)
+}
+
+fn moves_dir(st: &State, change: &Change) -> bool {
+    match change {
+        Change::Rename { ino, .. } => is_dir(st, *ino),
+        Change::Exchange { a, b, .. } => is_dir(st, *a) || is_dir(st, *b),
+        _ => false,
+    }
+}
+
+/// A batch never spans these: directories of the slow tier that move or go, with all that is below them.
+fn cuts(st: &State, change: &Change) -> bool {
+    let dir_there = |ino: &Ino| is_dir(st, *ino) && on_slow(st, *ino);
+    match change {
+        Change::Rename { ino, replaced, .. } => dir_there(ino) || replaced.as_ref().is_some_and(dir_there),
+        Change::Exchange { a, b, .. } => is_dir(st, *a) || is_dir(st, *b),
+        Change::Remove { ino, .. } => dir_there(ino),
+        _ => false,
+    }
+}
+
+/// The batch that begins with event `at`; `None` while a version it needs does not exist.
+fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<Batch> {
+    let mut end = adjacent_end(st, events, at);
+    if pressure && !cuts(st, &events[at].change) {
+        end = events.len();
+    }
+    // Versions that no longer exist are stood in for by the next one that does; the batch reaches up to it.
+    let mut i = at;
+    while i < end {
+        if let Change::Content { ino, content, .. } = &events[i].change
+            && !content.exists()
+        {
+            match stand_in(events, i, *ino) {
+                Some(j) => end = end.max(j + 1),
+                // Under pressure the batch was only taken long because it may be.
+                None if pressure && i > at => end = i,
+                None => return None,
+            }
+        }
+        i += 1;
+    }
+    if let Some(cut) = (at + 1..end).find(|i| cuts(st, &events[*i].change)) {
+        end = cut;
+    }
+    let mut contents = HashMap::new();
+    for (i, event) in events.iter().enumerate().take(end).skip(at) {
+        if let Change::Content { ino, content, .. } = &event.change {
+            let source = if content.exists() { Some(i) } else { stand_in(events, i, *ino) };
+            match source.map(|j| (events[j].lsn, &events[j].change)) {
+                Some((lsn, Change::Content { content, .. })) if !content.is_early() => {
+                    contents.insert(*ino, (lsn, content.clone()));
+                }
+                // There already, or removed before it ever existed whole again: nothing to publish.
+                _ => {
+                    contents.remove(ino);
+                }
+            }
+        }
+    }
+    // What the batch itself removes need not be copied.
+    let gone = removed_in(st, &events[at..end]);
+    contents.retain(|ino, _| !gone.contains(ino));
+    Some(Batch { events: at..end, upto: events[end - 1].lsn, contents })
+}
+
+/// The event that stands in for content event `i` of `ino`: its next version that exists, or its removal.
+fn stand_in(events: &[&Event], i: usize, ino: Ino) -> Option<usize> {
+    events.iter().enumerate().skip(i + 1).find_map(|(j, event)| match &event.change {
+        Change::Content { ino: other, content, .. } if *other == ino => {
+            content.exists().then_some(j)
+        }
+        Change::Remove { ino: other, .. } if *other == ino => Some(j),
+        Change::Rename { replaced: Some(other), .. } if *other == ino => Some(j),
+        _ => None,
+    })
+}
+
+/// Files that lose their only name within these events and are not on the slow tier before.
+fn removed_in(st: &State, slice: &[&Event]) -> HashSet<Ino> {
+    let mut gone = HashSet::new();
+    for event in slice {
+        match &event.change {
+            Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
+                if !on_slow(st, *ino) {
+                    gone.insert(*ino);
+                }
+            }
+            Change::Link { ino, .. } => {
+                gone.remove(ino);
+            }
+            _ => {}
+        }
+    }
+    // A file with another name left lives on.
+    let names = |ino: &Ino| {
+        slice.iter().filter(|e| matches!(&e.change, Change::Link { ino: other, .. } if other == ino)).count()
+    };
+    gone.retain(|ino| names(ino) == 0 && st.view.get(*ino).is_none_or(|node| node.links.is_empty()));
+    gone
+}
+
+/// Case (a): content of a file new to the slow tier, then its renames, its newer contents, or its removal.
+fn adjacent_end(st: &State, events: &[&Event], at: usize) -> usize {
+    let (first, mut place) = match &events[at].change {
+        Change::Content { ino, at, .. } if !on_slow(st, *ino) => (*ino, at.clone()),
+        _ => return at + 1,
+    };
+    let mut end = at + 1;
+    while let Some(event) = events.get(end) {
+        match &event.change {
+            Change::Rename { ino, from, to, .. } if *ino == first && *from == place => place = to.clone(),
+            Change::Content { ino, .. } if *ino == first => {}
+            Change::Remove { ino, at, .. } if *ino == first && *at == place => return end + 1,
+            _ => break,
+        }
+        end += 1;
+    }
+    end
+}
+
+/// The steps of a group's batches, and how many batches take more than one: those can be seen half done. `made` has the
+/// prepared nodes of `make` events, by LSN.
+///
+/// `None` if something the plan needs is missing; the group is then planned again.
+pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<(Vec<Planned>, u64)> {
+    let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new() };
+    let mut ends = Vec::new();
+    for batch in batches {
+        let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
+        if events.len() == 1 {
+            planner.single(events[0], batch)?;
+        } else {
+            planner.difference(&events, batch)?;
+        }
+        ends.push(planner.out.len());
+    }
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let early = |batch: &Batch| batch.contents.values().any(|(lsn, _)| *lsn > batch.upto);
+    let stepped = starts.zip(&ends).zip(batches).filter(|((start, end), batch)| *end - start > 1 || early(batch));
+    let stepped = stepped.count() as u64;
+    Some((planner.out, stepped))
+}
+
+struct Planner<'a> {
+    st: &'a State,
+    made: &'a HashMap<Lsn, Copied>,
+    /// Directories this group puts on the slow tier.
+    dirs: HashMap<Ino, Place>,
+    out: Vec<Planned>,
+}
+
+impl Planner<'_> {
+    fn path(&self, (dir, name): &Place) -> Option<Path> {
+        let mut path = match self.dirs.get(dir) {
+            Some(place) => self.path(place)?,
+            None => self.st.view.slow_path(*dir)?,
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+        Some(path)
+    }
+
+    /// The slow inode number of whoever the slow tier has there.
+    fn over(&self, place: &Place) -> Option<u64> {
+        self.slow_ino(slow_at(self.st, place)?)
+    }
+
+    fn slow_ino(&self, ino: Ino) -> Option<u64> {
+        self.st.view.get(ino)?.slow_id.map(|id| id.1)
+    }
+
+    fn first_slow(&self, ino: Ino) -> Option<Path> {
+        self.st.view.slow_path(ino)
+    }
+
+    fn place(&mut self, ino: Ino, copied: &Copied, suffix: usize, at: &Place, content: Option<&Content>) -> Option<()> {
+        let mut tmp = copied.tmp.clone();
+        if suffix > 0 {
+            tmp.extend_from_slice(format!(".{suffix}").as_bytes());
+        }
+        let step = Step::Place {
+            tmp,
+            ino: copied.id.1,
+            path: self.path(at)?,
+            over: self.over(at),
+            node: ino,
+            object: content.map(|content| content.object),
+        };
+        let effects = vec![Effect::Name(at.clone(), Some(ino)), Effect::Identity(ino, copied.id)];
+        self.out.push(Planned { step, effects });
+        Some(())
+    }
+
+    fn single(&mut self, event: &Event, batch: &Batch) -> Option<()> {
+        match &event.change {
+            Change::Make { ino, at, .. } => {
+                let copied = self.made.get(&event.lsn)?.clone();
+                self.place(*ino, &copied, 0, at, None)?;
+                if is_dir(self.st, *ino) {
+                    self.dirs.insert(*ino, at.clone());
+                }
+            }
+            Change::Content { ino, at, .. } => {
+                if let Some((_, content)) = batch.contents.get(ino) {
+                    self.content(*ino, content.clone(), std::slice::from_ref(at))?;
+                }
+            }
+            Change::Link { ino, at } => self.link(*ino, at)?,
+            Change::Rename { ino, from, to, .. } => self.rename(*ino, from, to)?,
+            Change::Exchange { a, a_at, b, b_at } => self.exchange((*a, a_at), (*b, b_at))?,
+            Change::Remove { at, .. } => self.remove(at)?,
+            Change::SetAttr { .. } | Change::SetXattr { .. } => self.attributes(&event.change)?,
+        }
+        Some(())
+    }
+
+    /// A version goes to every name the file has on the slow tier, or to the ones it gets.
+    fn content(&mut self, ino: Ino, content: Arc<Content>, new: &[Place]) -> Option<()> {
+        let copied = content.copy.lock().clone()?;
+        let names = self.st.view.get(ino).map(|node| node.slow.clone()).filter(|names| !names.is_empty());
+        for (i, at) in names.as_deref().unwrap_or(new).iter().enumerate() {
+            self.place(ino, &copied, i, at, Some(&content))?;
+        }
+        Some(())
+    }
+
+    fn link(&mut self, ino: Ino, at: &Place) -> Option<()> {
+        // A file whose content is late is not there to be linked; its content will come to all its names.
+        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
+        let step = Step::Link { path, ino: slow, to: self.path(at)? };
+        self.out.push(Planned { step, effects: vec![Effect::Name(at.clone(), Some(ino)), Effect::Touched(ino)] });
+        Some(())
+    }
+
+    fn rename(&mut self, ino: Ino, from: &Place, to: &Place) -> Option<()> {
+        if slow_at(self.st, from) != Some(ino) {
+            return Some(());
+        }
+        if slow_at(self.st, to) == Some(ino) {
+            return self.remove(from);
+        }
+        let step =
+            Step::Move { path: self.path(from)?, ino: self.slow_ino(ino)?, to: self.path(to)?, over: self.over(to) };
+        let effects = vec![Effect::Name(to.clone(), Some(ino)), Effect::Name(from.clone(), None), Effect::Touched(ino)];
+        self.out.push(Planned { step, effects });
+        Some(())
+    }
+
+    fn exchange(&mut self, (a, a_at): (Ino, &Place), (b, b_at): (Ino, &Place)) -> Option<()> {
+        if slow_at(self.st, a_at) != Some(a) || slow_at(self.st, b_at) != Some(b) {
+            return Some(());
+        }
+        let step =
+            Step::Swap { a: self.path(a_at)?, a_ino: self.slow_ino(a)?, b: self.path(b_at)?, b_ino: self.slow_ino(b)? };
+        let effects = vec![
+            Effect::Name(b_at.clone(), Some(a)),
+            Effect::Name(a_at.clone(), Some(b)),
+            // Between the two one of them had no name for a moment.
+            Effect::Identity(a, self.st.view.get(a)?.slow_id?),
+            Effect::Identity(b, self.st.view.get(b)?.slow_id?),
+            Effect::Touched(a),
+            Effect::Touched(b),
+        ];
+        self.out.push(Planned { step, effects });
+        Some(())
+    }
+
+    fn remove(&mut self, at: &Place) -> Option<()> {
+        let Some(there) = slow_at(self.st, at) else { return Some(()) };
+        let step = Step::Remove { path: self.path(at)?, ino: self.slow_ino(there)?, dir: is_dir(self.st, there) };
+        self.out.push(Planned { step, effects: vec![Effect::Name(at.clone(), None), Effect::Touched(there)] });
+        Some(())
+    }
+
+    /// A change of attributes, if the node is (or this group brings it) there.
+    fn attributes(&mut self, change: &Change) -> Option<()> {
+        let ino = *change.inodes().first()?;
+        if self.st.early.contains_key(&ino) {
+            // The version that is there is newer than this change.
+            return Some(());
+        }
+        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
+        self.attributes_at(change, path, slow);
+        Some(())
+    }
+
+    fn attributes_at(&mut self, change: &Change, path: Path, ino: u64) {
+        let (step, node) = match change {
+            Change::SetAttr { ino: node, new } => (Step::Attr { path, ino, new: *new }, *node),
+            Change::SetXattr { ino: node, key, value } => {
+                (Step::Xattr { path, ino, key: key.clone(), value: value.clone() }, *node)
+            }
+            _ => return,
+        };
+        self.out.push(Planned { step, effects: vec![Effect::Touched(node)] });
+    }
+
+    /// A batch as the difference between the slow tree before and behind it.
+    fn difference(&mut self, events: &[&Event], batch: &Batch) -> Option<()> {
+        let last = simulate(self.st, events);
+        let mut made: BTreeMap<Lsn, Ino> = BTreeMap::new();
+        for event in events {
+            if let Change::Make { ino, .. } = &event.change {
+                made.insert(event.lsn, *ino);
+            }
+        }
+        let final_places = |ino: Ino| -> Vec<Place> {
+            let mut places: Vec<_> = last.iter().filter(|(_, (who, _))| *who == Some(ino)).collect();
+            places.sort_by_key(|(_, (_, lsn))| *lsn);
+            places.into_iter().map(|(place, _)| place.clone()).collect()
+        };
+        // New directories, parents first.
+        for (lsn, ino) in made.iter().filter(|(_, ino)| is_dir(self.st, **ino)) {
+            let _ = lsn;
+            if let Some(place) = final_places(*ino).first() {
+                self.dirs.insert(*ino, place.clone());
+            }
+        }
+        let mut new_dirs: Vec<(usize, Lsn, Ino)> = Vec::new();
+        for (lsn, ino) in made.iter().filter(|(_, ino)| self.dirs.contains_key(ino)) {
+            let depth = self.path(&self.dirs[ino])?.iter().filter(|b| **b == b'/').count();
+            new_dirs.push((depth, *lsn, *ino));
+        }
+        new_dirs.sort_unstable();
+        for (_, lsn, ino) in new_dirs {
+            let copied = self.made.get(&lsn)?.clone();
+            let at = self.dirs[&ino].clone();
+            self.place(ino, &copied, 0, &at, None)?;
+        }
+        // New names first, replacements second; each in log order.
+        let mut new: Vec<(bool, Lsn, Ino)> = Vec::new();
+        for event in events {
+            let ino = match &event.change {
+                Change::Make { ino, .. } if !is_dir(self.st, *ino) => *ino,
+                Change::Content { ino, .. } if batch.contents.contains_key(ino) => *ino,
+                _ => continue,
+            };
+            if new.iter().any(|(_, _, known)| *known == ino) {
+                continue;
+            }
+            let replaces =
+                on_slow(self.st, ino) || final_places(ino).iter().any(|place| slow_at(self.st, place).is_some());
+            new.push((replaces, event.lsn, ino));
+        }
+        new.sort_unstable();
+        for (_, lsn, ino) in new {
+            if let Some((_, content)) = batch.contents.get(&ino) {
+                self.contents_of_batch(ino, content.clone(), &final_places(ino), &last)?;
+            } else if let Some(at) = final_places(ino).first() {
+                let copied = self.made.get(&lsn)?.clone();
+                self.place(ino, &copied, 0, at, None)?;
+                self.links_of_batch(ino, &final_places(ino)[1..], at)?;
+            }
+        }
+        self.moved_of_batch(batch, &last)?;
+        // Attributes, unless the version published already has them.
+        for event in events {
+            let Some(ino) = event.change.inodes().first().copied() else { continue };
+            let newer = batch.contents.get(&ino).is_none_or(|(lsn, _)| *lsn < event.lsn);
+            if matches!(event.change, Change::SetAttr { .. } | Change::SetXattr { .. }) && newer {
+                self.attributes_of_batch(&event.change, ino, &final_places(ino), &last)?;
+            }
+        }
+        // Removals in log order.
+        for event in events {
+            for place in event.change.places() {
+                let vanishes = matches!(last.get(place), Some((None, lsn)) if *lsn == event.lsn);
+                if vanishes {
+                    self.remove(place)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn contents_of_batch(&mut self, ino: Ino, content: Arc<Content>, new: &[Place], last: &Last) -> Option<()> {
+        let copied = content.copy.lock().clone()?;
+        let old = self.st.view.get(ino).map(|node| node.slow.clone()).unwrap_or_default();
+        // Names it keeps, and names it gets.
+        let mut names: Vec<Place> =
+            old.into_iter().filter(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino))).collect();
+        for place in new {
+            if !names.contains(place) {
+                names.push(place.clone());
+            }
+        }
+        for (i, at) in names.iter().enumerate() {
+            self.place(ino, &copied, i, at, Some(&content))?;
+        }
+        Some(())
+    }
+
+    /// Further names of a node whose first name this batch puts at `at`.
+    fn links_of_batch(&mut self, ino: Ino, places: &[Place], at: &Place) -> Option<()> {
+        let slow = self.out.iter().rev().find_map(|planned| match &planned.step {
+            Step::Place { ino: slow, node, .. } if *node == ino => Some(*slow),
+            _ => None,
+        })?;
+        for place in places {
+            let step = Step::Link { path: self.path(at)?, ino: slow, to: self.path(place)? };
+            self.out
+                .push(Planned { step, effects: vec![Effect::Name(place.clone(), Some(ino)), Effect::Touched(ino)] });
+        }
+        Some(())
+    }
+
+    /// New names of nodes that the slow tier had before and whose bytes do not change. Each comes from a link in `tmp`, so
+    /// names may be swapped and chained: nothing is overwritten before it is safe.
+    fn moved_of_batch(&mut self, batch: &Batch, last: &Last) -> Option<()> {
+        for (ino, places) in moved(self.st, batch, last) {
+            let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id? };
+            for (i, at) in places.iter().enumerate() {
+                self.place(ino, &copied, i, at, None)?;
+            }
+        }
+        Some(())
+    }
+
+    fn attributes_of_batch(&mut self, change: &Change, ino: Ino, new: &[Place], last: &Last) -> Option<()> {
+        let placed = self.out.iter().rev().find_map(|planned| match &planned.step {
+            Step::Place { ino: slow, node, path, .. } if *node == ino => Some((path.clone(), *slow)),
+            _ => None,
+        });
+        if let Some((path, slow)) = placed {
+            self.attributes_at(change, path, slow);
+            return Some(());
+        }
+        let kept =
+            self.st.view.get(ino)?.slow.iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
+        let Some(place) = kept.or(new.first()) else { return Some(()) };
+        if let (Some(slow), Some(path)) = (self.slow_ino(ino), self.path(place)) {
+            self.attributes_at(change, path, slow);
+        }
+        Some(())
+    }
+}
+
+/// Nodes of the slow tier that a batch of several events gives further names, without new bytes, and those names.
+fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<Place>> {
+    let mut moved: BTreeMap<Ino, Vec<Place>> = BTreeMap::new();
+    for (place, (who, _)) in last {
+        if let Some(ino) = who
+            && !batch.contents.contains_key(ino)
+            && !is_dir(st, *ino)
+            && st.view.get(*ino).is_some_and(|node| node.slow_id.is_some() && !node.slow.contains(place))
+        {
+            moved.entry(*ino).or_default().push(place.clone());
+        }
+    }
+    moved.values_mut().for_each(|places| places.sort());
+    moved
+}
+
+/// What must be linked into `tmp` before a batch is published: the nodes, and the names of the links.
+pub(crate) fn to_link(st: &State, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
+    if batch.events.len() == 1 {
+        return Vec::new();
+    }
+    let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
+    let moved = moved(st, batch, &simulate(st, &events));
+    moved.into_keys().map(|ino| (ino, link_name(batch.upto, ino))).collect()
+}
+
+fn link_name(upto: Lsn, ino: Ino) -> Vec<u8> {
+    format!("l{upto:016x}-{ino:x}").into_bytes()
+}
+
+/// Who has each touched name behind the batch, and the event that said so.
+type Last = HashMap<Place, (Option<Ino>, Lsn)>;
+
+fn simulate(st: &State, events: &[&Event]) -> Last {
+    let mut last: Last = HashMap::new();
+    let mut set = |place: &Place, who: Option<Ino>, lsn: Lsn| {
+        last.insert(place.clone(), (who, lsn));
+    };
+    for event in events {
+        match &event.change {
+            Change::Make { ino, at, .. } | Change::Link { ino, at } => set(at, Some(*ino), event.lsn),
+            // A file that is there keeps its names; a new one appears with its content.
+            Change::Content { ino, at, .. } if !on_slow(st, *ino) => set(at, Some(*ino), event.lsn),
+            Change::Rename { ino, from, to, .. } => {
+                set(to, Some(*ino), event.lsn);
+                set(from, None, event.lsn);
+            }
+            Change::Exchange { a, a_at, b, b_at } => {
+                set(b_at, Some(*a), event.lsn);
+                set(a_at, Some(*b), event.lsn);
+            }
+            Change::Remove { at, .. } => set(at, None, event.lsn),
+            _ => {}
+        }
+    }
+    last
+}

@@ -1,0 +1,222 @@
+//! The pool: the objects on the fast tier, each one private file with the bytes of one version of one file.
+//!
+//! An object is `pool/<low byte>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner, mode,
+//! times, extended attributes), so a daemon that is killed loses neither. `user.dlio.name` says which file it was last,
+//! for a rescue without a log; `user.dlio.clean` is the proof that the slow tier has the same bytes. Who refers to an
+//! object, and when it may go, is decided elsewhere.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Context, Error, Result};
+use crate::path::{escape, unescape};
+use crate::tiers::disk::{Access, Dir, File, Stat, Time};
+use crate::tiers::{Ino, Lsn};
+
+const CLEAN: &[u8] = b"user.dlio.clean";
+const NAME: &[u8] = b"user.dlio.name";
+
+/// Extended attributes of this prefix are ours and never shown.
+pub(crate) const PRIVATE: &[u8] = b"user.dlio.";
+
+/// What identifies one version of one file on the slow tier. Device numbers are left out: they change over reboots, and
+/// the slow tier itself is identified when it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proof {
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+}
+
+impl Proof {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Proof { ino: stat.ino, size: stat.size, mtime: stat.mtime, ctime: stat.ctime }
+    }
+
+    fn encode(&self) -> String {
+        let Proof { ino, size, mtime, ctime } = self;
+        format!("{ino} {size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)
+    }
+
+    fn decode(text: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(text).ok()?.split(' ');
+        let time = |words: &mut std::str::Split<'_, char>| {
+            let (sec, nsec) = words.next()?.split_once('.')?;
+            Some(Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? })
+        };
+        let (ino, size) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (mtime, ctime) = (time(&mut words)?, time(&mut words)?);
+        words.next().is_none().then_some(Proof { ino, size, mtime, ctime })
+    }
+}
+
+/// The file an object was last, and the event that said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) lsn: Lsn,
+    pub(crate) ino: Ino,
+    pub(crate) path: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    dir: Arc<dyn Dir>,
+    quarantine: Arc<dyn Dir>,
+    shards: Vec<OnceLock<Arc<dyn Dir>>>,
+    next: AtomicU64,
+}
+
+impl Pool {
+    pub(crate) fn open(fast: &dyn Dir) -> Result<Self> {
+        let dir = fast.dir(b"pool").at("open", "pool")?;
+        let quarantine = fast.dir(b"quarantine").at("open", "quarantine")?;
+        Ok(Pool { dir, quarantine, shards: (0..256).map(|_| OnceLock::new()).collect(), next: AtomicU64::new(1) })
+    }
+
+    /// Numbers up to this one are taken, by an object or by a record of the log.
+    pub(crate) fn reserve(&self, number: u64) {
+        self.next.fetch_max(number + 1, Ordering::Relaxed);
+    }
+
+    /// A number no object has had.
+    pub(crate) fn number(&self) -> u64 {
+        // Relaxed: only uniqueness matters.
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn shard(&self, number: u64) -> io::Result<&Arc<dyn Dir>> {
+        let slot = &self.shards[(number & 0xff) as usize];
+        if let Some(dir) = slot.get() {
+            return Ok(dir);
+        }
+        let name = format!("{:02x}", number & 0xff);
+        match self.dir.mkdir(name.as_bytes(), 0o700) {
+            Ok(()) => self.dir.sync()?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+        let dir = self.dir.dir(name.as_bytes())?;
+        Ok(slot.get_or_init(|| dir))
+    }
+
+    /// Creates an empty object with these mode bits.
+    pub(crate) fn create(&self, number: u64, perm: u32) -> io::Result<Arc<dyn File>> {
+        self.shard(number)?.create(&file_name(number), perm)
+    }
+
+    pub(crate) fn open_object(&self, number: u64, access: Access) -> io::Result<Arc<dyn File>> {
+        self.shard(number)?.open(&file_name(number), access)
+    }
+
+    pub(crate) fn stat(&self, number: u64) -> io::Result<Stat> {
+        self.shard(number)?.stat(&file_name(number))
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
+        match self.shard(number)?.unlink(&file_name(number)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes the object's name durable; its bytes are the file's own business.
+    pub(crate) fn sync_name(&self, number: u64) -> io::Result<()> {
+        self.shard(number)?.sync()
+    }
+
+    pub(crate) fn set_name(file: &dyn File, named: &Named) -> io::Result<()> {
+        let Named { lsn, ino, path } = named;
+        file.set_xattr(NAME, format!("{lsn} {ino} {}", escape(path)).as_bytes())
+    }
+
+    /// What an object knew of its file, from its own attributes.
+    pub(crate) fn name_of(file: &dyn File) -> io::Result<Option<Named>> {
+        let Some(text) = file.get_xattr(NAME)? else { return Ok(None) };
+        let parse = |text: &[u8]| {
+            let mut words = std::str::from_utf8(text).ok()?.split(' ');
+            let (lsn, ino) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            Some(Named { lsn, ino, path: unescape(words.next()?)? })
+        };
+        Ok(parse(&text))
+    }
+
+    pub(crate) fn proof_of(file: &dyn File) -> io::Result<Option<Proof>> {
+        Ok(file.get_xattr(CLEAN)?.and_then(|text| Proof::decode(&text)))
+    }
+
+    /// Declares the object equal to this slow file, durably.
+    pub(crate) fn prove(file: &dyn File, proof: &Proof) -> io::Result<()> {
+        file.set_xattr(CLEAN, proof.encode().as_bytes())?;
+        file.sync()
+    }
+
+    /// Takes the proof back; durable when this returns, so that not one byte changes under a proof (promise P6).
+    pub(crate) fn disprove(file: &dyn File) -> io::Result<()> {
+        file.remove_xattr(CLEAN)?;
+        file.sync()
+    }
+
+    /// The number of every object in the pool.
+    pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for shard in self.dir.list().at("list", "pool")? {
+            let Some(low) = hex(&shard.name) else { continue };
+            let dir = self.shard(low).at("open", "pool shard")?;
+            numbers.extend(dir.list().at("list", "pool shard")?.iter().filter_map(|entry| hex(&entry.name)));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Puts an object aside with a reason: no record explains it, and nothing is ever deleted for that.
+    pub(crate) fn quarantine(&self, number: u64, why: &str) -> Result<()> {
+        let name = file_name(number);
+        let reason = [&name[..], b".why"].concat();
+        let file = match self.quarantine.create(&reason, 0o600) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                self.quarantine.open(&reason, Access::ReadWrite).at("open", "quarantine reason")?
+            }
+            other => other.at("create", "quarantine reason")?,
+        };
+        file.write_at(format!("{why}\n").as_bytes(), 0).at("write", "quarantine reason")?;
+        let shard = self.shard(number).at("open", "pool shard")?;
+        shard
+            .rename(&name, &*self.quarantine, &name, crate::tiers::disk::RenameMode::Replace)
+            .map_err(|e| Error::io("quarantine", format!("object {number}"), e))
+    }
+
+    pub(crate) fn quarantined(&self) -> Result<u64> {
+        let names = self.quarantine.list().at("list", "quarantine")?;
+        Ok(names.iter().filter(|entry| !entry.name.ends_with(b".why")).count() as u64)
+    }
+}
+
+fn file_name(number: u64) -> Vec<u8> {
+    format!("{number:016x}").into_bytes()
+}
+
+fn hex(name: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_round_trips_and_nonsense_proves_nothing() {
+        let proof = Proof {
+            ino: 12,
+            size: 1 << 40,
+            mtime: Time { sec: -5, nsec: 999_999_999 },
+            ctime: Time { sec: 1_700_000_000, nsec: 1 },
+        };
+        assert_eq!(Proof::decode(proof.encode().as_bytes()), Some(proof));
+        for bad in ["", "1 2 3 4", "1 2 3.0 4.0 5", "x 2 3.0 4.0"] {
+            assert_eq!(Proof::decode(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

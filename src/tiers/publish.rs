@@ -1,0 +1,709 @@
+//! Applying the log to the slow tree, in its order.
+//!
+//! One group of events (see `plan`) goes like this; a crash behind any step is finished by the next start:
+//!
+//! 1. new directories, links and special files are made in `tmp`, complete with their attributes; copies that go to several
+//!    names get their further links there;
+//! 2. `tmp` is synced: what an intent names is there;
+//! 3. the intents are logged and, with every record before them, made durable;
+//! 4. each step is applied: a rename, link, removal or change of attributes, which finds what it expects or leaves both
+//!    versions standing (P11);
+//! 5. the directories are synced: at the end where the file system keeps the order by itself, after each step elsewhere;
+//! 6. files that have not changed since become clean: the proof is durable on their objects;
+//! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it; the view follows;
+//! 8. what is no longer needed is deleted, once 7 is durable.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode, Stat};
+use crate::tiers::drain::remove_leftover;
+use crate::tiers::file::{Bytes, Content, Copied};
+use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
+use crate::tiers::pool::{Pool, Proof};
+use crate::tiers::record::{Attrs, Home, ObjectId, Path, Record, Spec, Step};
+use crate::tiers::slow::{absent_is_none, split};
+use crate::tiers::state::{Change, State};
+use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
+
+/// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before
+/// anything else.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    batches: Vec<Batch>,
+    upto: Lsn,
+    planned: Vec<Planned>,
+    /// Batches that take more than one step and could be seen half done: promise P1's exception.
+    stepped: u64,
+    met: Vec<Met>,
+}
+
+/// What a step met on the slow tree.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    Expected,
+    /// A directory of that name was there: ours is that one now, by this device and inode number.
+    Merged((u64, u64)),
+    /// Somebody else changed the name: theirs stays, ours is under this name in the same directory.
+    Conflict(Vec<u8>),
+    /// What was to be changed is not there any more, or is somebody else's.
+    Gone,
+}
+
+impl Tiers {
+    /// Publishes the next group of events, if it is settled, sealed and copied.
+    pub fn publish_step(&self) -> Result<Progress> {
+        let mut unfinished = self.publishing.lock();
+        if self.damaged.is_some() {
+            return Ok(Progress::Idle);
+        }
+        if let Some(group) = unfinished.as_mut() {
+            self.apply_group(group)?;
+            self.finish_group(&mut unfinished)?;
+            return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
+        }
+        let pressure = self.pressure();
+        let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options.settle };
+        let pace = Pace { now: self.uptime(), settle, pressure };
+        let next = plan::next(&self.state.lock(), pace);
+        match next {
+            Next::Empty => Ok(Progress::Idle),
+            Next::Wait(left) => Ok(Progress::Wait(left)),
+            Next::Blocked => self.unblock(),
+            Next::Batches(batches) => {
+                self.publish(batches, &mut unfinished)?;
+                self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did)
+            }
+        }
+    }
+
+    /// The rest of a batch that was cut follows at once: until then the slow tree is inside of it.
+    fn publish_cut_batch(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        loop {
+            let next = {
+                let st = self.state.lock();
+                if st.early.is_empty() {
+                    return Ok(());
+                }
+                plan::next(&st, Pace { now: self.uptime(), settle: std::time::Duration::ZERO, pressure: false })
+            };
+            match next {
+                Next::Batches(batches) => self.publish(batches, unfinished)?,
+                Next::Empty | Next::Wait(_) | Next::Blocked => return Ok(()),
+            }
+        }
+    }
+
+    /// Steps 1 to 3, then the rest.
+    fn publish(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        let upto = batches.last().map_or(0, |batch| batch.upto);
+        let made = self.make_in_tmp(&batches)?; // 1
+        self.link_moved(&batches)?; // 1
+        let planned = plan::steps(&self.state.lock(), &batches, &made);
+        let (planned, stepped) =
+            planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
+        self.link_in_tmp(&planned)?;
+        self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
+        let intents: Vec<_> = planned.iter().map(|p| Record::Intent { upto, step: p.step.clone() }).collect();
+        if !intents.is_empty() {
+            self.log.append(&intents)?;
+        }
+        self.log.sync(self.log.last())?; // 3
+        let group = unfinished.insert(Unfinished { batches, upto, planned, stepped, met: Vec::new() });
+        self.apply_group(group)?;
+        self.finish_group(unfinished)
+    }
+
+    /// Steps 4 and 5, from where an error stopped them before.
+    fn apply_group(&self, group: &mut Unfinished) -> Result<()> {
+        let mut dirs = TouchedDirs::default();
+        for planned in &group.planned[..group.met.len()] {
+            dirs.add(&planned.step);
+        }
+        for planned in &group.planned[group.met.len()..] {
+            group.met.push(self.apply(planned)?); // 4
+            dirs.add(&planned.step);
+            if self.slow.root.order() == MetadataOrder::Unknown {
+                dirs.sync(self)?; // 5
+            }
+        }
+        dirs.sync(self) // 5
+    }
+
+    fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        let Some(group) = unfinished.as_ref() else { return Ok(()) };
+        let placed = self.placed_stats(group)?;
+        self.finish(group, &placed)?; // 6, 7
+        match unfinished.take() {
+            Some(group) => self.clean_up(&group.planned), // 8
+            None => Ok(()),
+        }
+    }
+
+    /// Step 1: everything but regular files, ready in `tmp`.
+    fn make_in_tmp(&self, batches: &[Batch]) -> Result<HashMap<Lsn, Copied>> {
+        let specs: Vec<(Lsn, Arc<Spec>)> = {
+            let st = self.state.lock();
+            let events = batches.iter().flat_map(|batch| st.events.range(batch.events.clone()));
+            let specs = events.filter_map(|event| match &event.change {
+                Change::Make { spec, .. } => Some((event.lsn, spec.clone())),
+                _ => None,
+            });
+            specs.collect()
+        };
+        let mut made = HashMap::new();
+        for (lsn, spec) in specs {
+            let tmp = format!("m{lsn:016x}").into_bytes();
+            remove_leftover(&*self.slow.tmp, &tmp)?;
+            let stat = make(&*self.slow.tmp, &tmp, &spec).at("make on the slow tier", String::from_utf8_lossy(&tmp))?;
+            if spec.kind == Kind::Dir && self.slow.root.order() == MetadataOrder::Unknown {
+                // Its own attributes; for other kinds there is nothing that could be synced.
+                let dir = self.slow.tmp.dir(&tmp).and_then(|dir| dir.sync());
+                dir.at("fsync", String::from_utf8_lossy(&tmp))?;
+            }
+            made.insert(lsn, Copied { tmp, id: (stat.dev, stat.ino) });
+        }
+        Ok(made)
+    }
+
+    /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
+    fn link_moved(&self, batches: &[Batch]) -> Result<()> {
+        let links: Vec<(Option<Path>, Vec<u8>)> = {
+            let st = self.state.lock();
+            let links = batches.iter().flat_map(|batch| plan::to_link(&st, batch));
+            links.map(|(ino, name)| (st.view.slow_path(ino), name)).collect()
+        };
+        for (path, link) in links {
+            let Some(path) = path else { continue };
+            remove_leftover(&*self.slow.tmp, &link)?;
+            let (dir, name) = self.slow.parent(&path).at("open on slow", String::from_utf8_lossy(&path))?;
+            dir.link(name, &*self.slow.tmp, &link).at("link into tmp", String::from_utf8_lossy(&path))?;
+        }
+        Ok(())
+    }
+
+    /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ...
+    fn link_in_tmp(&self, planned: &[Planned]) -> Result<()> {
+        let tmp = &*self.slow.tmp;
+        for planned in planned {
+            let Step::Place { tmp: name, .. } = &planned.step else { continue };
+            let Some(dot) = name.iter().position(|b| *b == b'.') else { continue };
+            remove_leftover(tmp, name)?;
+            tmp.link(&name[..dot], tmp, name).at("link", "copy in tmp")?;
+        }
+        Ok(())
+    }
+
+    /// Applies one step. Also used by recovery, for steps whose intent is logged.
+    pub(crate) fn apply(&self, planned: &Planned) -> Result<Met> {
+        let known = self.known_twin(&planned.effects, &planned.step);
+        self.slow.apply(&planned.step, known).at("publish", String::from_utf8_lossy(step_path(&planned.step)))
+    }
+
+    /// What the slow tier is known to show of the file that a `place` replaces, to tell somebody else's change from ours.
+    fn known_twin(&self, effects: &[Effect], step: &Step) -> Option<Proof> {
+        let Step::Place { over: Some(_), .. } = step else { return None };
+        let st = self.state.lock();
+        effects.iter().find_map(|effect| match effect {
+            Effect::Name((dir, name), Some(_)) => {
+                let slot = st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?;
+                let node = st.view.get(slot.slow?)?;
+                if node.kind == Kind::File { node.twin } else { None }
+            }
+            _ => None,
+        })
+    }
+
+    /// What now stands on the slow tier under the names of published contents.
+    fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
+        let mut stats = HashMap::new();
+        for (planned, met) in group.planned.iter().zip(&group.met) {
+            if let (Step::Place { node, path, ino, object: Some(_), .. }, Met::Expected) = (&planned.step, met)
+                && let Some(stat) = self.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?
+                && stat.ino == *ino
+            {
+                stats.insert(*node, stat);
+            }
+        }
+        Ok(stats)
+    }
+
+    /// Steps 6 and 7.
+    fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<()> {
+        let Unfinished { batches, upto, planned, stepped, met } = group;
+        for batch in batches {
+            for (ino, (lsn, content)) in &batch.contents {
+                self.prove(*ino, content, placed.get(ino))?; // 6
+                if *lsn > batch.upto {
+                    content.early.store(true, std::sync::atomic::Ordering::Release);
+                    *content.copy.lock() = None;
+                }
+            }
+        }
+        {
+            let mut st = self.state.lock();
+            for (planned, met) in planned.iter().zip(met) {
+                self.follow(&mut st, planned, met);
+            }
+            for (ino, stat) in placed {
+                if let Some(node) = st.view.get_mut(*ino) {
+                    node.twin = Some(Proof::of(stat));
+                }
+            }
+        }
+        self.renew_proofs(planned, met)?; // 6
+        let mut st = self.state.lock();
+        self.forget_applied_attrs(&mut st, *upto);
+        for (ino, (lsn, _)) in batches.iter().flat_map(|batch| &batch.contents) {
+            if *lsn > *upto {
+                st.early.insert(*ino, *lsn);
+            }
+        }
+        let rebound = self.rebind(&st, *upto);
+        let mut records: Vec<Record> = rebound.iter().map(|(_, _, record)| record.clone()).collect();
+        records.push(Record::Applied { upto: *upto });
+        let last = self.log.append(&records)?; // 7
+        let first = last + 1 - records.len() as u64;
+        for (lsn, (ino, object, _)) in (first..).zip(rebound) {
+            st.bind(ino, lsn, object, self.uptime());
+        }
+        let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
+        st.pop(*upto, last);
+        self.counters.published(events, *stepped);
+        Ok(())
+    }
+
+    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so.
+    fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<()> {
+        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let (Some(file), Some(stat)) = (file, stat) else { return Ok(()) };
+        let mut io = file.io.write();
+        let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
+        if io.dirty || !newest || io.object() != Some(content.object) {
+            return Ok(());
+        }
+        io.latest = None;
+        if content.object.home == Home::Slow {
+            // The object itself was renamed into place: handles go on reading the same file.
+            let fd = io.fd.take();
+            file.place(&mut io, Bytes::Slow, fd);
+            let mut st = self.state.lock();
+            let lsn = self.log.last();
+            st.unrefer(content.object, lsn);
+            return Ok(());
+        }
+        let fd = match &io.fd {
+            Some(fd) => fd.clone(),
+            None => self.pool.open_object(content.object.number, Access::ReadWrite).at("open", "object")?,
+        };
+        let proof = Proof::of(stat);
+        Pool::prove(&*fd, &proof).at("prove clean", self.label(ino))?;
+        io.clean = Some(proof);
+        io.checked = self.uptime();
+        self.state.lock().set_clean(ino);
+        Ok(())
+    }
+
+    /// Our own later steps changed what clean files look like on the slow tier.
+    fn renew_proofs(&self, planned: &[Planned], met: &[Met]) -> Result<()> {
+        let mut touched: HashSet<Ino> = HashSet::new();
+        for (planned, met) in planned.iter().zip(met) {
+            if *met == Met::Expected {
+                touched.extend(planned.effects.iter().filter_map(|effect| match effect {
+                    Effect::Touched(ino) => Some(*ino),
+                    _ => None,
+                }));
+            }
+        }
+        for ino in touched {
+            let (file, path, id) = {
+                let st = self.state.lock();
+                let Some(node) = st.view.get(ino) else { continue };
+                (node.file.clone(), st.view.slow_path(ino), node.slow_id)
+            };
+            let (Some(file), Some(path), Some(id)) = (file, path, id) else { continue };
+            if file.io.read().clean.is_none() {
+                continue;
+            }
+            let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+            let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
+            let mut io = file.io.write();
+            let (Some(object), Some(stat), Some(_)) = (io.object(), stat, io.clean) else { continue };
+            let fd = self.open_object(&Cx::internal(), object)?;
+            let proof = Proof::of(&stat);
+            Pool::prove(&*fd, &proof).at("prove clean", self.label(ino))?;
+            io.clean = Some(proof);
+        }
+        Ok(())
+    }
+
+    /// Moves the slow side of what a step changed.
+    fn follow(&self, st: &mut State, planned: &Planned, met: &Met) {
+        let mut effects = &planned.effects[..];
+        if let (Met::Conflict(name), Some(Effect::Name(at, Some(ino)))) = (met, effects.first()) {
+            self.counters.conflict();
+            tracing::warn!(
+                path = %String::from_utf8_lossy(step_path(&planned.step)),
+                ours = %String::from_utf8_lossy(name),
+                "changed on the slow tier by somebody else; both versions are kept"
+            );
+            self.view_conflict(st, at, *ino);
+            effects = &effects[1..];
+        }
+        if *met == Met::Gone {
+            self.counters.conflict();
+            tracing::warn!(
+                path = %String::from_utf8_lossy(step_path(&planned.step)),
+                "no longer on the slow tier as it was; somebody else changed it, and it is left as it is"
+            );
+        }
+        for effect in effects {
+            match effect {
+                Effect::Name((dir, name), who) => {
+                    st.view.set_slow(*dir, name, *who);
+                    if let Some(slot) = st.view.get_mut(*dir).and_then(|node| node.dir.as_mut()?.slots.get_mut(name)) {
+                        slot.seen = Some(self.uptime());
+                    }
+                }
+                Effect::Identity(ino, id) => {
+                    let merged = if let Met::Merged(theirs) = met { Some(*theirs) } else { None };
+                    st.view.set_slow_id(*ino, Some(merged.unwrap_or(*id)));
+                    if let (Some(_), Some(dir)) = (merged, st.view.get_mut(*ino).and_then(|node| node.dir.as_mut())) {
+                        // Theirs may hold names we have not seen.
+                        dir.known = false;
+                    }
+                    if st.view.get(*ino).is_some_and(|node| node.kind == Kind::Dir) {
+                        self.slow.forget_dir(*ino);
+                    }
+                }
+                Effect::Touched(ino) => {
+                    if let Some(node) = st.view.get_mut(*ino) {
+                        node.twin = None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// After a conflict the name shows what is on slow; ours is found under its new name like any other file.
+    fn view_conflict(&self, st: &mut State, (dir, name): &crate::tiers::view::Place, ino: Ino) {
+        let ours = st
+            .view
+            .get(*dir)
+            .and_then(|node| node.dir.as_ref()?.slots.get(name))
+            .is_some_and(|slot| slot.view == Some(ino));
+        if ours {
+            st.view.set_view(*dir, name, None);
+        }
+        st.view.set_slow(*dir, name, None);
+        if let Some(node) = st.view.get_mut(*dir) {
+            if let Some(dir) = &mut node.dir {
+                dir.known = false;
+                dir.default_acl = None;
+            }
+            if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
+                slot.seen = None;
+            }
+        }
+        self.settle_removed(st, ino);
+    }
+
+    /// Extended attributes and times the slow tier has now are no longer the view's to remember.
+    fn forget_applied_attrs(&self, st: &mut State, upto: Lsn) {
+        let inos: HashSet<Ino> =
+            st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect();
+        for ino in inos {
+            if let Some(node) = st.view.get_mut(ino) {
+                node.xattrs.retain(|_, (_, lsn)| *lsn > upto);
+                // Read from the slow tier no earlier than now.
+                node.seen = Some(self.uptime());
+            }
+        }
+    }
+
+    /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
+    fn rebind(&self, st: &State, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
+        let passed = st.bound.range(..=upto).map(|(_, bound)| *bound);
+        let files = passed.filter_map(|(ino, object)| {
+            let path = st.view.path(ino)?;
+            Some((ino, object, Record::Bind { path, ino, object }))
+        });
+        files.collect()
+    }
+
+    /// Step 8. Leftovers are swept at the next start.
+    fn clean_up(&self, planned: &[Planned]) -> Result<()> {
+        self.log.sync(self.log.last())?;
+        for planned in planned {
+            if let Step::Place { tmp, .. } = &planned.step
+                && let Err(e) = remove_leftover(&*self.slow.tmp, tmp)
+            {
+                tracing::debug!(error = %e, "a replaced version stays in tmp until the next start");
+            }
+        }
+        self.delete_doomed(&Cx::internal())?;
+        let applied = self.state.lock().applied;
+        self.log.drop_upto(applied)
+    }
+}
+
+/// Makes a node in `tmp` with all its attributes.
+fn make(tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<Stat> {
+    let Attrs { perm, uid, gid, mtime, xattrs } = &spec.attrs;
+    match spec.kind {
+        Kind::Dir => tmp.mkdir(name, *perm)?,
+        Kind::Symlink => tmp.symlink(name, &spec.target)?,
+        kind => tmp.mknod(name, kind, *perm, spec.rdev)?,
+    }
+    let made = tmp.stat(name)?;
+    if (made.uid, made.gid) != (*uid, *gid) {
+        tmp.set_attr(name, &NewAttr { uid: Some(*uid), gid: Some(*gid), ..NewAttr::default() })?;
+    }
+    // A chown clears suid; a parent with setgid or a default ACL changes more.
+    if spec.kind != Kind::Symlink && tmp.stat(name)?.perm != *perm {
+        tmp.set_attr(name, &NewAttr { perm: Some(*perm), ..NewAttr::default() })?;
+    }
+    for (key, value) in xattrs {
+        tmp.set_xattr(name, key, value)?;
+    }
+    tmp.set_attr(name, &NewAttr { mtime: Some(*mtime), ..NewAttr::default() })?;
+    tmp.stat(name)
+}
+
+/// The slow directories whose entries changed, each once.
+#[derive(Default)]
+struct TouchedDirs(BTreeMap<Path, ()>);
+
+impl TouchedDirs {
+    fn add(&mut self, step: &Step) {
+        let mut add = |path: &[u8]| {
+            self.0.insert(split(path).0.to_vec(), ());
+        };
+        match step {
+            Step::Move { path, to, .. } | Step::Swap { a: path, b: to, .. } => {
+                // Where it arrives is synced first: found twice is better than not at all.
+                add(to);
+                add(path);
+            }
+            Step::Link { to, .. } => add(to),
+            Step::Place { path, .. }
+            | Step::Remove { path, .. }
+            | Step::Attr { path, .. }
+            | Step::Xattr { path, .. } => {
+                add(path);
+            }
+        }
+    }
+
+    fn sync(&mut self, tiers: &Tiers) -> Result<()> {
+        for (path, ()) in std::mem::take(&mut self.0) {
+            // A directory removed by a later step of the group has nothing left to sync.
+            let dir = absent_is_none(tiers.slow.walk(&path)).at("open on slow", String::from_utf8_lossy(&path))?;
+            if let Some(dir) = dir {
+                dir.sync().at("fsync on slow", String::from_utf8_lossy(&path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn step_path(step: &Step) -> &[u8] {
+    match step {
+        Step::Place { path, .. }
+        | Step::Move { path, .. }
+        | Step::Swap { a: path, .. }
+        | Step::Link { path, .. }
+        | Step::Remove { path, .. }
+        | Step::Attr { path, .. }
+        | Step::Xattr { path, .. } => path,
+    }
+}
+
+impl crate::tiers::slow::SlowTier {
+    /// Applies one step, or finds that it is applied already: by the inode numbers it names, never by guessing.
+    pub(crate) fn apply(&self, step: &Step, twin: Option<Proof>) -> std::io::Result<Met> {
+        match step {
+            Step::Place { tmp, ino, path, over, .. } => self.apply_place(tmp, *ino, path, *over, twin),
+            Step::Move { path, ino, to, over } => self.apply_move(path, *ino, to, *over),
+            Step::Swap { a, a_ino, b, b_ino } => {
+                let (Some(at_a), Some(at_b)) = (self.stat(a)?, self.stat(b)?) else { return Ok(Met::Gone) };
+                if (at_a.ino, at_b.ino) == (*b_ino, *a_ino) {
+                    return Ok(Met::Expected);
+                }
+                if (at_a.ino, at_b.ino) != (*a_ino, *b_ino) {
+                    return Ok(Met::Gone);
+                }
+                let ((from, name), (to, to_name)) = (self.parent(a)?, self.parent(b)?);
+                from.rename(name, &*to, to_name, RenameMode::Exchange).map(|()| Met::Expected)
+            }
+            Step::Link { path, ino, to } => self.apply_link(path, *ino, to),
+            Step::Remove { path, ino, dir } => self.apply_remove(path, *ino, *dir),
+            Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |dir, name, kind| {
+                let perm = new.perm.filter(|_| kind != Kind::Symlink);
+                dir.set_attr(name, &NewAttr { perm, ..*new })
+            }),
+            Step::Xattr { path, ino, key, value } => self.apply_attr(path, *ino, |dir, name, _| match value {
+                Some(value) => dir.set_xattr(name, key, value),
+                None => dir.remove_xattr(name, key),
+            }),
+        }
+    }
+
+    /// A copy that is still in `tmp` under its own inode number has not been placed.
+    fn apply_place(
+        &self,
+        tmp: &[u8],
+        ino: u64,
+        path: &[u8],
+        over: Option<u64>,
+        twin: Option<Proof>,
+    ) -> std::io::Result<Met> {
+        let waiting = absent_is_none(self.tmp.stat(tmp))?.is_some_and(|stat| stat.ino == ino);
+        if !waiting {
+            return Ok(Met::Expected);
+        }
+        let (dir, name) = self.parent(path)?;
+        let Some(over) = over else { return self.place_new(tmp, &*dir, name) };
+        match self.tmp.rename(tmp, &*dir, name, RenameMode::Exchange) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return self.place_new(tmp, &*dir, name),
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                return self.place_over(tmp, &*dir, name, over);
+            }
+            Err(e) => return Err(e),
+        }
+        let out = self.tmp.stat(tmp)?;
+        let changed = twin.is_some_and(|twin| (twin.size, twin.mtime) != (out.size, out.mtime));
+        if out.ino == over && !changed {
+            return Ok(Met::Expected);
+        }
+        // Not what we knew: it goes back, and ours beside it.
+        self.tmp.rename(tmp, &*dir, name, RenameMode::Exchange)?;
+        self.place_beside(tmp, &*dir, name)
+    }
+
+    fn place_new(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+        match self.tmp.rename(tmp, dir, name, RenameMode::NoReplace) {
+            Ok(()) => Ok(Met::Expected),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => self.meet_existing(tmp, dir, name),
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                if absent_is_none(dir.stat(name))?.is_some() {
+                    return self.meet_existing(tmp, dir, name);
+                }
+                self.tmp.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Somebody else made the name first. Two directories merge; anything else is kept beside it.
+    fn meet_existing(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+        let (ours, theirs) = (self.tmp.stat(tmp)?, dir.stat(name)?);
+        if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
+            self.tmp.rmdir(tmp)?;
+            return Ok(Met::Merged((theirs.dev, theirs.ino)));
+        }
+        self.place_beside(tmp, dir, name)
+    }
+
+    fn place_over(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8], over: u64) -> std::io::Result<Met> {
+        match absent_is_none(dir.stat(name))? {
+            Some(there) if there.ino != over => self.place_beside(tmp, dir, name),
+            _ => self.tmp.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
+        }
+    }
+
+    fn place_beside(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+        place_beside(&*self.tmp, tmp, dir, name)
+    }
+
+    fn apply_move(&self, path: &[u8], ino: u64, to: &[u8], over: Option<u64>) -> std::io::Result<Met> {
+        match self.stat(path)? {
+            Some(stat) if stat.ino == ino => {}
+            _ => {
+                let arrived = self.stat(to)?.is_some_and(|stat| stat.ino == ino);
+                return Ok(if arrived { Met::Expected } else { Met::Gone });
+            }
+        }
+        let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
+        let there = absent_is_none(dir.stat(to_name))?.map(|stat| stat.ino);
+        if there != over && there.is_some() {
+            return place_beside(&*from, name, &*dir, to_name);
+        }
+        from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
+    }
+
+    fn apply_link(&self, path: &[u8], ino: u64, to: &[u8]) -> std::io::Result<Met> {
+        let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
+        match absent_is_none(dir.stat(to_name))? {
+            Some(there) if there.ino == ino => return Ok(Met::Expected),
+            Some(_) => return Ok(Met::Gone),
+            None => {}
+        }
+        match absent_is_none(from.stat(name))? {
+            Some(stat) if stat.ino == ino => from.link(name, &*dir, to_name).map(|()| Met::Expected),
+            _ => Ok(Met::Gone),
+        }
+    }
+
+    fn apply_remove(&self, path: &[u8], ino: u64, is_dir: bool) -> std::io::Result<Met> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Expected) };
+        match absent_is_none(dir.stat(name))? {
+            None => Ok(Met::Expected),
+            Some(stat) if stat.ino != ino => Ok(Met::Gone),
+            Some(_) if is_dir => match dir.rmdir(name) {
+                // Somebody else put something into it: it stays, with that.
+                Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
+                other => other.map(|()| Met::Expected),
+            },
+            Some(_) => dir.unlink(name).map(|()| Met::Expected),
+        }
+    }
+
+    fn apply_attr(
+        &self,
+        path: &[u8],
+        ino: u64,
+        act: impl Fn(&dyn Dir, &[u8], Kind) -> std::io::Result<()>,
+    ) -> std::io::Result<Met> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Gone) };
+        let name = if name.is_empty() { b"." } else { name };
+        let stat = match absent_is_none(dir.stat(name))? {
+            Some(stat) if stat.ino == ino => stat,
+            _ => return Ok(Met::Gone),
+        };
+        act(&*dir, name, stat.kind)?;
+        if self.root.order() == MetadataOrder::Unknown {
+            match stat.kind {
+                Kind::File => dir.open(name, Access::Read)?.sync()?,
+                Kind::Dir if name != b"." => dir.dir(name)?.sync()?,
+                _ => {}
+            }
+        }
+        Ok(Met::Expected)
+    }
+}
+
+/// Moves ours to `NAME.dlio-conflict-HOST-TIME`, with a number if that is taken; theirs keeps the name.
+fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    let suffix = conflict_suffix();
+    for attempt in 0..1000 {
+        let number = if attempt == 0 { String::new() } else { format!("-{attempt}") };
+        let tail = format!(".dlio-conflict-{suffix}{number}");
+        let keep = name.len().min(crate::path::NAME_MAX.saturating_sub(tail.len()));
+        let beside = [&name[..keep], tail.as_bytes()].concat();
+        if absent_is_none(dir.stat(&beside))?.is_none() {
+            from.rename(ours, dir, &beside, RenameMode::Replace)?;
+            return Ok(Met::Conflict(beside));
+        }
+    }
+    Err(std::io::Error::from_raw_os_error(Errno::EEXIST as i32))
+}
+
+fn conflict_suffix() -> String {
+    let host =
+        nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_else(|| "host".into());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs());
+    format!("{}-{now}", host.replace('/', "-"))
+}

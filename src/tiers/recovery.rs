@@ -1,0 +1,866 @@
+//! How every start begins: from what lies on the two tiers to an engine that is ready to serve.
+//!
+//! 1. the fast tier's layout is made or checked, and the slow tier identified (P7);
+//! 2. the log is read, a torn tail cut;
+//! 3. intents behind the last `applied` are finished on the slow tier: their group was under way;
+//! 4. copies in `tmp` that nobody will publish are swept;
+//! 5. the records behind `applied` are replayed into the view. After a change of boot, content that was not sealed is
+//!    struck: the version before it is shown;
+//! 6. objects: the ones in use are attached, proven ones wait for their file, superseded ones are deleted, and what no
+//!    record explains is quarantined;
+//! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
+//! 8. what a cut-off writer left is committed, unless the slow tier has an older whole version of it.
+//!
+//! A crash behind any step repeats it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::Name;
+use crate::tiers::commit::{own_xattrs, tmp_name};
+use crate::tiers::data::is_full;
+use crate::tiers::disk::{Access, Clock, Dir, Kind, NewAttr, RenameMode};
+use crate::tiers::drain::{remove_leftover, set_attrs};
+use crate::tiers::file::{Bytes, Content, FileState, Io};
+use crate::tiers::log::Log;
+use crate::tiers::names::{OURS, add_made, add_subdir, apply_rename};
+use crate::tiers::pool::{Pool, Proof};
+use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
+use crate::tiers::slow::{SlowTier, absent_is_none, split};
+use crate::tiers::state::{Change, State};
+use crate::tiers::status::Counters;
+use crate::tiers::view::{Meta, Place, View, Waiting};
+use crate::tiers::{Cx, Ino, Lsn, Options, ROOT, Tiers, attrs};
+
+/// The format of everything under `<fast>/.dlio-fs`.
+pub(crate) const FORMAT: u32 = 1;
+
+/// `<fast>/.dlio-fs/super`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Super {
+    pub(crate) format: u32,
+    /// This fast tier.
+    pub(crate) uuid: String,
+    /// The slow tree it belongs to, as in `<slow>/.dlio-fs/id`.
+    pub(crate) slow: String,
+}
+
+/// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
+///
+/// `fast` and `slow` are the tiers' roots. `boot` names this boot of the machine: what was not sealed in another boot is
+/// struck.
+pub fn open(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
+    let ours = ensure_dir(&*fast, OURS)?;
+    for name in [&b"log"[..], b"pool", b"quarantine"] {
+        ensure_dir(&*ours, name)?;
+    }
+    let identity = identify(&*ours, &*slow)?; // 1
+    let slow_ours = ensure_dir(&*slow, OURS)?;
+    let tmp = ensure_dir(&*ensure_dir(&*slow_ours, b"tmp")?, identity.uuid.as_bytes())?;
+    let opened = Log::open(ours.clone(), options.ballast)?; // 2
+    let root = slow.stat(b".").at("stat", "slow tier")?;
+    let view = View::new(&root, clock.uptime());
+    let damaged = (!opened.damage.is_empty()).then(|| {
+        format!(
+            "the log is damaged ({}); nothing is copied down until it has been looked at: dlio-fs rescue",
+            opened.damage.join("; ")
+        )
+    });
+    let tiers = Tiers {
+        pool: Pool::open(&*ours)?,
+        slow: SlowTier::new(slow, tmp),
+        fast,
+        log: opened.log,
+        state: Mutex::new(State::new(view)),
+        options,
+        clock,
+        wake: OnceLock::new(),
+        hurry: AtomicU64::new(0),
+        publishing: Mutex::new(None),
+        damaged,
+        counters: Counters::default(),
+    };
+    if opened.torn > 0 {
+        tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
+    }
+    Recovery::new(&tiers, opened.records, boot).run()?;
+    Ok(tiers)
+}
+
+fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    match parent.dir(name) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            parent.mkdir(name, 0o700).at("create", what())?;
+            parent.sync().at("fsync", what())?;
+            parent.dir(name).at("open", what())
+        }
+        other => other.at("open", what()),
+    }
+}
+
+/// Step 1: whether these two belong together.
+fn identify(ours: &dyn Dir, slow: &dyn Dir) -> Result<Super> {
+    let slow_id = read_slow_id(slow)?;
+    let Some(text) = read_text(ours, b"super")? else {
+        let used = !ours.dir(b"log").and_then(|dir| dir.list()).at("list", "log")?.is_empty();
+        if used {
+            return Err(Error::refused(
+                "the fast tier has a log but no .dlio-fs/super",
+                "save its files with `dlio-fs rescue`, then use an empty fast tier",
+            ));
+        }
+        let slow_id = match slow_id {
+            Some(id) => id,
+            None => write_slow_id(slow)?,
+        };
+        let identity = Super { format: FORMAT, uuid: uuid::Uuid::new_v4().to_string(), slow: slow_id };
+        let text = toml::to_string(&identity).map_err(|e| Error::refused(e.to_string(), "report this"))?;
+        replace_text(ours, b"super", &text)?;
+        return Ok(identity);
+    };
+    let identity: Super = toml::from_str(&text).map_err(|e| {
+        Error::refused(
+            format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()),
+            "save its files with `dlio-fs rescue`",
+        )
+    })?;
+    if identity.format != FORMAT {
+        return Err(Error::refused(
+            format!("the fast tier has format {}, this dlio-fs reads format {FORMAT}", identity.format),
+            "mount it with the version of dlio-fs that wrote it and drain it there",
+        ));
+    }
+    match slow_id {
+        None => Err(Error::refused(
+            "the slow tier has no .dlio-fs/id, but this fast tier has been used with one that has",
+            "is the slow tier not mounted? If its tree was moved on purpose, move .dlio-fs with it",
+        )),
+        Some(id) if id != identity.slow => Err(Error::refused(
+            format!("the fast tier belongs to the slow tree {}, this one is {id}", identity.slow),
+            "mount it with its own slow tier, or use an empty fast tier for this one",
+        )),
+        Some(_) => Ok(identity),
+    }
+}
+
+fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
+    let Some(ours) = absent_is_none(slow.dir(OURS)).at("open", ".dlio-fs on the slow tier")? else { return Ok(None) };
+    Ok(read_text(&*ours, b"id")?.map(|text| text.trim().to_string()))
+}
+
+fn write_slow_id(slow: &dyn Dir) -> Result<String> {
+    let ours = ensure_dir(slow, OURS)?;
+    let id = uuid::Uuid::new_v4().to_string();
+    replace_text(&*ours, b"id", &format!("{id}\n"))?;
+    Ok(id)
+}
+
+pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    let Some(file) = absent_is_none(dir.open(name, Access::Read)).at("open", what())? else { return Ok(None) };
+    let mut bytes = vec![0; file.stat().at("stat", what())?.size as usize];
+    let got = file.read_at(&mut bytes, 0).at("read", what())?;
+    bytes.truncate(got);
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Written beside, synced, renamed, synced: there is always one whole file.
+fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    let beside = [name, b".new"].concat();
+    remove_leftover(dir, &beside)?;
+    let file = dir.create(&beside, 0o600).at("create", what())?;
+    file.write_at(text.as_bytes(), 0).at("write", what())?;
+    file.sync().at("fsync", what())?;
+    dir.rename(&beside, dir, name, RenameMode::Replace).at("rename", what())?;
+    dir.sync().at("fsync", what())
+}
+
+struct Recovery<'a> {
+    tiers: &'a Tiers,
+    records: Vec<(Lsn, Record)>,
+    boot: &'a str,
+    /// The last daemon ran in another boot: what it did not sync may be gone.
+    rebooted: bool,
+    cx: Cx,
+    /// Up to where everything is on the slow tier, once the intents are finished.
+    applied: Lsn,
+    sealed: HashSet<Lsn>,
+    /// Objects the log speaks of: what becomes of them is known.
+    explained: HashSet<ObjectId>,
+    struck: HashSet<ObjectId>,
+    /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
+    /// back the attributes it was sealed with.
+    sealed_as: HashMap<ObjectId, (u64, Attrs)>,
+    /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
+    /// object perhaps not.
+    later_attrs: BTreeMap<Ino, Vec<Record>>,
+}
+
+impl<'a> Recovery<'a> {
+    fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
+        let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
+        let explained = records.iter().filter_map(|(_, r)| object_of(r));
+        let last =
+            records.iter().rev().find_map(|(_, r)| if let Record::Start { boot } = r { Some(boot) } else { None });
+        Recovery {
+            rebooted: last.is_some_and(|last| last != boot),
+            sealed: sealed.collect(),
+            explained: explained.collect(),
+            tiers,
+            boot,
+            cx: Cx::internal(),
+            applied: 0,
+            struck: HashSet::new(),
+            sealed_as: HashMap::new(),
+            later_attrs: BTreeMap::new(),
+            records,
+        }
+    }
+
+    fn run(mut self) -> Result<()> {
+        self.reserve_numbers();
+        let placed = self.finish_intents()?; // 3
+        let binds = self.binds_passed();
+        self.sweep()?; // 4
+        self.prove_placed(&placed, &binds)?;
+        self.find_waiting()?;
+        for (path, ino, object) in &binds {
+            self.replay_bind(path, *ino, *object, self.applied)?;
+        }
+        self.replay()?; // 5
+        self.restore_sealed()?;
+        self.reapply_attrs()?;
+        self.sort_objects()?; // 6
+        self.log_start()?; // 7
+        self.commit_cut_off()?; // 8
+        tracing::info!(
+            applied = self.applied,
+            pending = self.tiers.state.lock().events.len(),
+            struck = self.struck.len(),
+            "recovered"
+        );
+        Ok(())
+    }
+
+    fn reserve_numbers(&self) {
+        let mut st = self.tiers.state.lock();
+        for (_, record) in &self.records {
+            if let Some(object) = object_of(record) {
+                self.tiers.pool.reserve(object.number);
+            }
+            if let Record::Bind { ino, .. } | Record::Make { ino, .. } | Record::Content { ino, .. } = record
+                && *ino >= crate::tiers::view::FIRST_OWN
+            {
+                st.view.reserve(*ino);
+            }
+        }
+    }
+
+    /// Step 3. Every step is done or found done, by the inode numbers it names. Returns the placed versions.
+    fn finish_intents(&mut self) -> Result<Vec<Step>> {
+        let last = self.records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
+        if let Some((_, Record::Applied { upto })) = last.map(|at| &self.records[at]) {
+            self.applied = *upto;
+        }
+        let mut placed = Vec::new();
+        let mut dirs: HashSet<Vec<u8>> = HashSet::new();
+        for (_, record) in self.records.iter().skip(last.map_or(0, |at| at + 1)) {
+            let Record::Intent { upto, step } = record else { continue };
+            let path = crate::tiers::publish::step_path(step);
+            self.tiers.slow.apply(step, None).at("finish publishing", String::from_utf8_lossy(path))?;
+            dirs.insert(split(path).0.to_vec());
+            if let Step::Move { to, .. } | Step::Link { to, .. } | Step::Swap { b: to, .. } = step {
+                dirs.insert(split(to).0.to_vec());
+            }
+            self.applied = self.applied.max(*upto);
+            placed.push(step.clone());
+        }
+        for dir in dirs {
+            if let Some(dir) = absent_is_none(self.tiers.slow.walk(&dir)).at("open on slow", "directory")? {
+                dir.sync().at("fsync on slow", "directory")?;
+            }
+        }
+        self.tiers.state.lock().applied = self.applied;
+        Ok(placed)
+    }
+
+    /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
+    /// off: their paths behind `applied`.
+    fn binds_passed(&self) -> Vec<(Vec<u8>, Ino, ObjectId)> {
+        let before = self
+            .records
+            .iter()
+            .rev()
+            .find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
+        let before = before.unwrap_or(0);
+        if before == self.applied {
+            return Vec::new();
+        }
+        let mut alive: HashMap<Ino, (Vec<u8>, ObjectId)> = HashMap::new();
+        let mut boot = "";
+        for (lsn, record) in &self.records {
+            if let Record::Start { boot: started } = record {
+                boot = started;
+            }
+            if *lsn <= before || *lsn > self.applied {
+                continue;
+            }
+            match record {
+                Record::Bind { path, ino, object } if boot == self.boot => {
+                    alive.insert(*ino, (path.clone(), *object));
+                }
+                Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.1 == *object) => {
+                    alive.remove(ino);
+                }
+                Record::Rename { path, to, exchange, ino } => {
+                    alive.retain(|bound, (at, _)| *exchange || at != to || bound == ino);
+                    for (at, _) in alive.values_mut() {
+                        *at = carried(at, path, to, *exchange);
+                    }
+                }
+                Record::Remove { path, .. } => alive.retain(|_, (at, _)| at != path),
+                _ => {}
+            }
+        }
+        let mut binds: Vec<_> = alive.into_iter().map(|(ino, (path, object))| (path, ino, object)).collect();
+        binds.sort();
+        binds
+    }
+
+    /// Step 4: everything of ours in `tmp` but objects.
+    fn sweep(&self) -> Result<()> {
+        let tmp = &*self.tiers.slow.tmp;
+        for entry in tmp.list().at("list", "tmp on the slow tier")? {
+            if !entry.name.starts_with(b"o") && !entry.name.starts_with(b"q") {
+                remove_leftover(tmp, &entry.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since.
+    fn prove_placed(&self, placed: &[Step], binds: &[(Vec<u8>, Ino, ObjectId)]) -> Result<()> {
+        for step in placed {
+            let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
+            if object.home == Home::Slow || binds.iter().any(|bind| bind.2 == *object) || self.needed_later(*object) {
+                continue;
+            }
+            let file = match self.tiers.pool.open_object(object.number, Access::ReadWrite) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.at("open", "object")?,
+            };
+            let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
+            if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
+                Pool::prove(&*file, &Proof::of(&twin)).at("prove clean", "object")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn needed_later(&self, object: ObjectId) -> bool {
+        let later = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
+        later.into_iter().any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r) == Some(object))
+    }
+
+    /// Proven objects, by the slow inode they are equal to; they meet their file when it is looked up.
+    fn find_waiting(&self) -> Result<()> {
+        for number in self.tiers.pool.numbers()? {
+            self.tiers.pool.reserve(number);
+            let object = ObjectId { home: Home::Fast, number };
+            let file = self.tiers.pool.open_object(number, Access::Read).at("open", "object")?;
+            let Some(proof) = Pool::proof_of(&*file).at("read proof of", "object")? else { continue };
+            let named = Pool::name_of(&*file).at("read name of", "object")?;
+            let mut st = self.tiers.state.lock();
+            let ino = match named {
+                Some(named) => named.ino,
+                None => st.view.new_ino(),
+            };
+            if ino >= crate::tiers::view::FIRST_OWN {
+                st.view.reserve(ino);
+            }
+            st.view.wait(Waiting { object, ino, proof });
+        }
+        Ok(())
+    }
+
+    /// Step 5.
+    fn replay(&mut self) -> Result<()> {
+        let records = std::mem::take(&mut self.records);
+        let mut boot = String::new();
+        for (lsn, record) in &records {
+            if let Record::Start { boot: started } = record {
+                boot.clone_from(started);
+            }
+            if *lsn <= self.applied {
+                continue;
+            }
+            self.replay_one(*lsn, record, boot == self.boot)?;
+        }
+        self.records = records;
+        Ok(())
+    }
+
+    fn replay_one(&mut self, lsn: Lsn, record: &Record, this_boot: bool) -> Result<()> {
+        match record {
+            Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
+            Record::Bind { object, .. } => {
+                self.struck.insert(*object);
+                Ok(())
+            }
+            Record::Content { path, ino, object, size, attrs } => {
+                if this_boot || self.sealed.contains(&lsn) {
+                    self.struck.remove(object);
+                    self.replay_content(lsn, path, *ino, *object, *size, attrs)
+                } else {
+                    self.struck.insert(*object);
+                    Ok(())
+                }
+            }
+            Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
+            Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
+            Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
+            Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
+            Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
+            Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => Ok(()),
+        }
+    }
+
+    /// The directory and last name of a path of the view, if all the directories are there.
+    fn place(&self, path: &[u8]) -> Result<Option<Place>> {
+        let (dirs, name) = split(path);
+        let mut dir = ROOT;
+        for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            match self.find(&(dir, name_of(part)?), None)? {
+                Some(ino) => dir = ino,
+                None => return Ok(None),
+            }
+        }
+        let is_dir = self.tiers.state.lock().view.live_dir(dir).is_some();
+        Ok(if is_dir { Some((dir, name_of(name)?)) } else { None })
+    }
+
+    fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
+        self.tiers.state.lock().view.expected = expected;
+        let found = self.tiers.resolve(&self.cx, *dir, name);
+        self.tiers.state.lock().view.expected = None;
+        match found {
+            Err(Error::Posix(Errno::ENOTDIR)) => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Who is at a path, numbered as the record says if it is met for the first time.
+    fn at(&self, path: &[u8], ino: Ino) -> Result<Option<(Place, Ino)>> {
+        let Some(place) = self.place(path)? else { return Ok(None) };
+        Ok(self.find(&place, Some(ino))?.map(|found| (place, found)))
+    }
+
+    /// The file at `place`, made if there is none.
+    fn file_at(&self, place: &Place, ino: Ino) -> Result<Option<Arc<FileState>>> {
+        let found = self.find(place, Some(ino))?;
+        let now = self.tiers.now();
+        let mut st = self.tiers.state.lock();
+        if let Some(found) = found {
+            return Ok(st.view.get(found).and_then(|node| node.file.clone()));
+        }
+        let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
+        let meta = Meta { nlink: 1, mtime: now, ctime: now, atime: now, ..Meta::default() };
+        let file = st.view.add(ino, Kind::File, meta).file.clone();
+        st.view.set_view(place.0, &place.1, Some(ino));
+        Ok(file)
+    }
+
+    fn has_object(&self, object: ObjectId) -> Result<bool> {
+        let found = match object.home {
+            Home::Fast => self.tiers.pool.stat(object.number),
+            Home::Slow => self.tiers.slow.tmp.stat(&tmp_name(object)),
+        };
+        Ok(absent_is_none(found).at("stat", crate::tiers::commit::label(object))?.is_some())
+    }
+
+    fn replay_bind(&self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        if !self.has_object(object)? {
+            return Ok(());
+        }
+        let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
+        let mut io = file.io.write();
+        let mut st = self.tiers.state.lock();
+        if io.object() == Some(object) {
+            // Written to after it was committed: which bytes is not known.
+            io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
+        } else {
+            self.give_object(&mut st, &file, &mut io, object)?;
+        }
+        io.dirty = true;
+        io.clean = None;
+        let now = self.tiers.uptime();
+        st.bind(file.ino, lsn, object, now);
+        Ok(())
+    }
+
+    /// Attaches an object that a record names. It is not clean, whatever it says itself.
+    fn give_object(&self, st: &mut State, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
+        if object.home == Home::Fast {
+            let fd = self.tiers.open_object(&self.cx, object)?;
+            if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
+                if st.view.waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
+                    st.view.waiting.remove(&proof.ino);
+                }
+                Pool::disprove(&*fd).at("take back the proof of", "object")?;
+            }
+        }
+        if let Some(old) = io.object() {
+            st.unset_clean(file.ino);
+            st.unrefer(old, self.tiers.log.last());
+        }
+        st.refer(object);
+        file.place(io, Bytes::Object(object), None);
+        if let Some(node) = st.view.get_mut(file.ino) {
+            node.ours = true;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn replay_content(
+        &mut self,
+        lsn: Lsn,
+        path: &[u8],
+        ino: Ino,
+        object: ObjectId,
+        size: u64,
+        attrs: &Attrs,
+    ) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        if !self.has_object(object)? {
+            tracing::error!(path = %String::from_utf8_lossy(path), "the object of a pending version is gone; the version before it is shown");
+            return Ok(());
+        }
+        let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
+        self.later_attrs.remove(&file.ino);
+        if self.rebooted {
+            self.sealed_as.insert(object, (size, attrs.clone()));
+        }
+        let mut io = file.io.write();
+        let mut st = self.tiers.state.lock();
+        if io.object() != Some(object) {
+            self.give_object(&mut st, &file, &mut io, object)?;
+        }
+        if self.tiers.slow.tmp.stat(&tmp_name(object)).is_err() && object.home == Home::Slow {
+            return Ok(());
+        }
+        io.dirty = false;
+        let content = Arc::new(Content::new(object, size, attrs.clone()));
+        content.sealed.store(self.sealed.contains(&lsn), Ordering::Release);
+        file.owe(&mut io, content.clone());
+        st.committed(file.ino);
+        let now = self.tiers.uptime();
+        st.push(lsn, now, Change::Content { ino: file.ino, at: place, content });
+        Ok(())
+    }
+
+    fn replay_make(&self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        if self.find(&place, None)?.is_some() {
+            return Ok(());
+        }
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        add_made(&mut st, ino, spec, place.clone(), lsn);
+        if spec.kind == Kind::Dir {
+            add_subdir(&mut st, place.0, 1);
+        }
+        st.push(lsn, now, Change::Make { ino, at: place, spec: Arc::new(spec.clone()) });
+        Ok(())
+    }
+
+    fn replay_link(&self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
+        let (Some((_, ino)), Some(to)) = (self.at(path, ino)?, self.place(to)?) else { return Ok(()) };
+        if self.find(&to, None)?.is_some() {
+            return Ok(());
+        }
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        st.view.set_view(to.0, &to.1, Some(ino));
+        if let Some(node) = st.view.get_mut(ino) {
+            node.meta.nlink += 1;
+        }
+        st.push(lsn, now, Change::Link { ino, at: to });
+        Ok(())
+    }
+
+    fn replay_rename(&self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
+        let Some((from, ino)) = self.at(path, ino)? else { return Ok(()) };
+        let Some(to) = self.place(to)? else { return Ok(()) };
+        let other = self.find(&to, None)?;
+        let change = match other {
+            Some(other) if exchange => Change::Exchange { a: ino, a_at: from.clone(), b: other, b_at: to.clone() },
+            None if exchange => return Ok(()),
+            replaced => Change::Rename { ino, from: from.clone(), to: to.clone(), replaced },
+        };
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        let is_dir = |st: &State, ino: Ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);
+        let net =
+            i32::from(is_dir(&st, ino)) - other.filter(|_| exchange).map_or(0, |other| i32::from(is_dir(&st, other)));
+        apply_rename(&mut st, &change);
+        if from.0 != to.0 {
+            add_subdir(&mut st, from.0, -net);
+            add_subdir(&mut st, to.0, net);
+        }
+        if let Some(other) = other.filter(|_| !exchange) {
+            if is_dir(&st, other) {
+                add_subdir(&mut st, to.0, -1);
+            }
+            if let Some(node) = st.view.get_mut(other) {
+                node.meta.nlink = node.meta.nlink.saturating_sub(1);
+            }
+            self.tiers.settle_removed(&mut st, other);
+        }
+        st.push(lsn, now, change);
+        Ok(())
+    }
+
+    fn replay_remove(&self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
+        let Some((at, ino)) = self.at(path, ino)? else { return Ok(()) };
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
+        let never_seen = slot.is_some_and(|slot| slot.slow.is_none() && slot.pins == 0);
+        st.view.set_view(at.0, &at.1, None);
+        if dir {
+            add_subdir(&mut st, at.0, -1);
+        }
+        if let Some(node) = st.view.get_mut(ino) {
+            node.meta.nlink = node.meta.nlink.saturating_sub(1);
+        }
+        self.tiers.settle_removed(&mut st, ino);
+        if never_seen {
+            st.view.collect(ino);
+        } else {
+            st.push(lsn, now, Change::Remove { ino, at });
+        }
+        Ok(())
+    }
+
+    /// The node a change of attributes is about; the root has no name.
+    fn subject(&self, path: &[u8], ino: Ino) -> Result<Option<Ino>> {
+        if path.is_empty() { Ok(Some(ROOT)) } else { Ok(self.at(path, ino)?.map(|(_, ino)| ino)) }
+    }
+
+    /// The file's object, open, if it has one.
+    fn object_fd(&self, ino: Ino) -> Result<Option<Arc<dyn crate::tiers::disk::File>>> {
+        let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let object = file.and_then(|file| file.io.read().object());
+        object.map(|object| self.tiers.open_object(&self.cx, object)).transpose()
+    }
+
+    fn replay_attr(&mut self, lsn: Lsn, record: &Record) -> Result<()> {
+        let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
+        let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
+        let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let has_object = file.is_some_and(|file| file.holds_bytes());
+        if has_object {
+            self.later_attrs.entry(ino).or_default().push(record.clone());
+        }
+        let (now, uptime) = (self.tiers.now(), self.tiers.uptime());
+        let mut st = self.tiers.state.lock();
+        let change = match record {
+            Record::SetXattr { key, value, .. } => {
+                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), lsn, now, has_object);
+                Change::SetXattr { ino, key: key.clone(), value: value.clone() }
+            }
+            Record::SetAttr { new, .. } => {
+                self.tiers.apply_attr(&mut st, ino, new, now, Some(lsn), has_object)?;
+                Change::SetAttr { ino, new: *new }
+            }
+            _ => return Ok(()),
+        };
+        st.push(lsn, uptime, change);
+        Ok(())
+    }
+
+    /// After a power cut an object may be longer than its sealed version, or have attributes that were never synced.
+    fn restore_sealed(&self) -> Result<()> {
+        for (object, (size, attrs)) in &self.sealed_as {
+            let fd = match self.tiers.open_object(&self.cx, *object) {
+                Err(e) if e.errno() == Errno::ENOENT => continue,
+                other => other?,
+            };
+            if fd.stat().at("stat", "object")?.size > *size {
+                fd.set_len(*size).at("cut", "object")?;
+            }
+            for (key, _) in own_xattrs(&*fd)? {
+                if !attrs.xattrs.iter().any(|(kept, _)| *kept == key) {
+                    fd.remove_xattr(&key).at("set attribute of", "object")?;
+                }
+            }
+            set_attrs(&*fd, attrs).at("set attributes of", "object")?;
+        }
+        Ok(())
+    }
+
+    /// Gives objects the logged changes of attributes again. Times only where no later write can have moved them on.
+    fn reapply_attrs(&self) -> Result<()> {
+        for (ino, records) in &self.later_attrs {
+            let Some(fd) = self.object_fd(*ino)? else { continue };
+            let dirty = self.tiers.state.lock().uncommitted.contains_key(ino);
+            for record in records {
+                match record {
+                    Record::SetAttr { new, .. } => {
+                        let (atime, mtime) = if dirty { (None, None) } else { (new.atime, new.mtime) };
+                        fd.set_attr(&NewAttr { atime, mtime, ..*new })
+                    }
+                    Record::SetXattr { key, value: Some(value), .. } => fd.set_xattr(key, value),
+                    Record::SetXattr { key, .. } => fd.remove_xattr(key),
+                    _ => Ok(()),
+                }
+                .at("set attributes of", "object")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 6.
+    fn sort_objects(&self) -> Result<()> {
+        let (used, waiting): (HashSet<ObjectId>, HashSet<ObjectId>) = {
+            let st = self.tiers.state.lock();
+            (st.objects.keys().copied().collect(), st.view.waiting.values().map(|waiting| waiting.object).collect())
+        };
+        for number in self.tiers.pool.numbers()? {
+            let object = ObjectId { home: Home::Fast, number };
+            if used.contains(&object) || waiting.contains(&object) {
+                continue;
+            }
+            let empty = self.tiers.pool.stat(number).at("stat", "object")?.size == 0;
+            let superseded = self.explained.contains(&object) && !self.struck.contains(&object);
+            if empty || (superseded && self.tiers.damaged.is_none()) {
+                self.tiers.remove_object(object);
+                continue;
+            }
+            let why = if self.struck.contains(&object) {
+                "not made durable before a power cut; the version before it is shown"
+            } else {
+                "no record of the log explains it"
+            };
+            self.tiers.pool.quarantine(number, why)?;
+            self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
+        }
+        for entry in self.tiers.slow.tmp.list().at("list", "tmp on the slow tier")? {
+            let number = entry
+                .name
+                .strip_prefix(b"o")
+                .and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+            let Some(number) = number else { continue };
+            self.tiers.pool.reserve(number);
+            let object = ObjectId { home: Home::Slow, number };
+            if used.contains(&object) {
+                continue;
+            }
+            if self.explained.contains(&object) && !self.struck.contains(&object) && self.tiers.damaged.is_none() {
+                self.tiers.remove_object(object);
+            } else {
+                let aside = [b"q", &entry.name[..]].concat();
+                let tmp = &*self.tiers.slow.tmp;
+                tmp.rename(&entry.name, tmp, &aside, RenameMode::Replace)
+                    .at("quarantine", "object on the slow tier")?;
+                self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.tiers
+            .state
+            .lock()
+            .doomed
+            .retain(|(_, object)| object.home == Home::Slow || self.tiers.pool.stat(object.number).is_ok());
+        self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Step 7.
+    fn log_start(&self) -> Result<()> {
+        let mut st = self.tiers.state.lock();
+        let bound: Vec<_> =
+            st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
+        let mut records = vec![Record::Start { boot: self.boot.to_string() }];
+        records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {
+            path: path.clone(),
+            ino: *ino,
+            object: *object,
+        }));
+        records.push(Record::Applied { upto: self.applied });
+        let last = match self.tiers.log.append(&records) {
+            Err(Error::Io { source, .. }) if is_full(&source) => {
+                return Err(Error::refused(
+                    "the fast tier is full, even for the log",
+                    "free some space on its file system",
+                ));
+            }
+            other => other?,
+        };
+        let first = last + 1 - records.len() as u64;
+        let now = self.tiers.uptime();
+        for (lsn, (ino, object, _)) in (first + 1..).zip(bound) {
+            st.bind(ino, lsn, object, now);
+        }
+        drop(st);
+        self.tiers.log.sync(last)
+    }
+
+    /// Step 8.
+    fn commit_cut_off(&self) -> Result<()> {
+        let files: Vec<(Arc<FileState>, bool)> = {
+            let st = self.tiers.state.lock();
+            let files = st.bound.values().filter_map(|(ino, _)| {
+                let node = st.view.get(*ino)?;
+                Some((node.file.clone()?, node.slow_id.is_some()))
+            });
+            files.collect()
+        };
+        for (file, on_slow) in files {
+            let owed = file.io.read().latest.is_some();
+            if on_slow && !owed {
+                file.io.write().interrupted = true;
+            } else {
+                self.tiers.commit(&self.cx, &file)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name_of(part: &[u8]) -> Result<Name> {
+    Name::new(part).map_err(Error::from)
+}
+
+fn object_of(record: &Record) -> Option<ObjectId> {
+    match record {
+        Record::Bind { object, .. } | Record::Content { object, .. } => Some(*object),
+        Record::Intent { step: Step::Place { object, .. }, .. } => *object,
+        _ => None,
+    }
+}
+
+/// Where a path is after a rename of `from` to `to`.
+fn carried(path: &[u8], from: &[u8], to: &[u8], exchange: bool) -> Vec<u8> {
+    let moved = |from: &[u8], to: &[u8]| {
+        let rest = path.strip_prefix(from)?;
+        (rest.is_empty() || rest[0] == b'/').then(|| [to, rest].concat())
+    };
+    let back = if exchange { moved(to, from) } else { None };
+    moved(from, to).or(back).unwrap_or_else(|| path.to_vec())
+}

@@ -1,0 +1,107 @@
+//! The slow tier as the engine reaches it: directories by inode, nodes by path, and our own `tmp`.
+//!
+//! Every call here may block for as long as the slow tier likes. Nobody calls it with the state lock held.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::tiers::Ino;
+use crate::tiers::disk::{Dir, Stat};
+
+/// Descriptors kept for directories used lately.
+const DIRS_KEPT: usize = 512;
+
+#[derive(Debug)]
+pub(crate) struct SlowTier {
+    pub(crate) root: Arc<dyn Dir>,
+    /// `<slow>/.dlio-fs/tmp/<uuid>`: copies not yet published, and objects that did not fit on fast.
+    pub(crate) tmp: Arc<dyn Dir>,
+    dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
+    /// Set while the movers find it not answering: what is cached is then trusted however old.
+    down: AtomicBool,
+}
+
+impl SlowTier {
+    pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>) -> Self {
+        SlowTier { root, tmp, dirs: Mutex::new(HashMap::new()), down: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether that is news.
+    pub(crate) fn set_down(&self, down: bool) -> bool {
+        self.down.swap(down, Ordering::Relaxed) != down
+    }
+
+    /// The directory at `path`, component by component beneath the root, no symbolic link followed.
+    pub(crate) fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let mut dir = self.root.clone();
+        for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+            dir = dir.dir(name)?;
+        }
+        Ok(dir)
+    }
+
+    /// The directory above `path`, and the last name in it.
+    pub(crate) fn parent<'a>(&self, path: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
+        let (dir, name) = split(path);
+        Ok((self.walk(dir)?, name))
+    }
+
+    /// The directory that inode `ino` is on the slow tier, at `path` unless its descriptor is still open. `id` is checked:
+    /// between reading the path and walking it a published rename may have moved something else there.
+    pub(crate) fn dir(&self, ino: Ino, path: &[u8], id: (u64, u64)) -> io::Result<Arc<dyn Dir>> {
+        if let Some(dir) = self.dirs.lock().get(&ino) {
+            return Ok(dir.clone());
+        }
+        let dir = self.walk(path)?;
+        let stat = dir.stat(b".")?;
+        if (stat.dev, stat.ino) != id {
+            return Err(io::Error::from_raw_os_error(nix::errno::Errno::ESTALE as i32));
+        }
+        let mut dirs = self.dirs.lock();
+        if dirs.len() >= DIRS_KEPT {
+            dirs.clear();
+        }
+        dirs.insert(ino, dir.clone());
+        Ok(dir)
+    }
+
+    pub(crate) fn forget_dir(&self, ino: Ino) {
+        self.dirs.lock().remove(&ino);
+    }
+
+    /// What is at `path`; `None` if nothing is, or no directory above it.
+    pub(crate) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
+        let found = match self.parent(path) {
+            Ok((dir, b"")) => dir.stat(b"."),
+            Ok((dir, name)) => dir.stat(name),
+            Err(e) => Err(e),
+        };
+        absent_is_none(found)
+    }
+}
+
+/// A path's directory and last name.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if matches!(e.raw_os_error(), Some(libc) if libc == nix::errno::Errno::ENOENT as i32 || libc == nix::errno::Errno::ENOTDIR as i32) => {
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,201 @@
+//! What the engine's one lock protects: the view, the pending events and who refers to which object.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::tiers::disk::NewAttr;
+use crate::tiers::file::Content;
+use crate::tiers::record::{ObjectId, Spec};
+use crate::tiers::view::{Place, View};
+use crate::tiers::{Ino, Lsn};
+
+/// One ordered change of the view that the slow tier does not have yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) lsn: Lsn,
+    /// Uptime of the append.
+    pub(crate) at: Duration,
+    pub(crate) change: Change,
+}
+
+/// What changed, by inode. Places are the view's at the event's LSN.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    Make { ino: Ino, at: Place, spec: Arc<Spec> },
+    Content { ino: Ino, at: Place, content: Arc<Content> },
+    Link { ino: Ino, at: Place },
+    Rename { ino: Ino, from: Place, to: Place, replaced: Option<Ino> },
+    Exchange { a: Ino, a_at: Place, b: Ino, b_at: Place },
+    Remove { ino: Ino, at: Place },
+    SetAttr { ino: Ino, new: NewAttr },
+    SetXattr { ino: Ino, key: Vec<u8>, value: Option<Vec<u8>> },
+}
+
+impl Change {
+    /// The names it touches.
+    pub(crate) fn places(&self) -> Vec<&Place> {
+        match self {
+            Change::Make { at, .. }
+            | Change::Content { at, .. }
+            | Change::Link { at, .. }
+            | Change::Remove { at, .. } => vec![at],
+            Change::Rename { from, to, .. } => vec![from, to],
+            Change::Exchange { a_at, b_at, .. } => vec![a_at, b_at],
+            Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
+        }
+    }
+
+    /// The inodes it touches.
+    pub(crate) fn inodes(&self) -> Vec<Ino> {
+        match self {
+            Change::Make { ino, .. }
+            | Change::Content { ino, .. }
+            | Change::Link { ino, .. }
+            | Change::Remove { ino, .. }
+            | Change::SetAttr { ino, .. }
+            | Change::SetXattr { ino, .. } => vec![*ino],
+            Change::Rename { ino, replaced, .. } => [Some(*ino), *replaced].into_iter().flatten().collect(),
+            Change::Exchange { a, b, .. } => vec![*a, *b],
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) view: View,
+    /// Not yet applied, by LSN.
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) applied: Lsn,
+    /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
+    pub(crate) early: HashMap<Ino, Lsn>,
+    /// The newest `bind` record of each file with bytes that no event has; re-logged before `applied` passes it.
+    pub(crate) bound: BTreeMap<Lsn, (Ino, ObjectId)>,
+    pub(crate) bound_at: HashMap<Ino, Lsn>,
+    /// Since when a file has bytes that no event has.
+    pub(crate) uncommitted: HashMap<Ino, Duration>,
+    /// How many events and files refer to an object.
+    pub(crate) objects: HashMap<ObjectId, u32>,
+    /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
+    pub(crate) doomed: VecDeque<(Lsn, ObjectId)>,
+    /// Clean files with an object, oldest drained first.
+    pub(crate) clean: BTreeMap<u64, Ino>,
+    pub(crate) clean_at: HashMap<Ino, u64>,
+    pub(crate) clean_next: u64,
+}
+
+impl State {
+    pub(crate) fn new(view: View) -> Self {
+        State {
+            view,
+            events: VecDeque::new(),
+            applied: 0,
+            early: HashMap::new(),
+            bound: BTreeMap::new(),
+            bound_at: HashMap::new(),
+            uncommitted: HashMap::new(),
+            objects: HashMap::new(),
+            doomed: VecDeque::new(),
+            clean: BTreeMap::new(),
+            clean_at: HashMap::new(),
+            clean_next: 0,
+        }
+    }
+
+    /// Queues an event that has just been logged. What it touches stays in memory until it is applied.
+    pub(crate) fn push(&mut self, lsn: Lsn, at: Duration, change: Change) {
+        for (dir, name) in change.places() {
+            if let Some(node) = self.view.get_mut(*dir) {
+                node.pins += 1;
+                if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
+                    slot.pins += 1;
+                }
+            }
+        }
+        for ino in change.inodes() {
+            if let Some(node) = self.view.get_mut(ino) {
+                node.pins += 1;
+            }
+        }
+        if let Change::Content { content, .. } = &change {
+            self.refer(content.object);
+        }
+        self.events.push_back(Event { lsn, at, change });
+    }
+
+    /// Lets go of every event up to `upto`; `now` is the log's newest LSN.
+    pub(crate) fn pop(&mut self, upto: Lsn, now: Lsn) {
+        while self.events.front().is_some_and(|event| event.lsn <= upto) {
+            let Some(event) = self.events.pop_front() else { return };
+            if let Change::Content { content, .. } = &event.change {
+                self.unrefer(content.object, now);
+            }
+            for (dir, name) in event.change.places() {
+                if let Some(node) = self.view.get_mut(*dir) {
+                    node.pins -= 1;
+                    if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
+                        slot.pins -= 1;
+                    }
+                }
+            }
+            for ino in event.change.inodes() {
+                if let Some(node) = self.view.get_mut(ino) {
+                    node.pins -= 1;
+                }
+            }
+            for ino in event.change.inodes() {
+                self.view.collect(ino);
+            }
+        }
+        self.applied = self.applied.max(upto);
+        self.early.retain(|_, lsn| *lsn > upto);
+    }
+
+    pub(crate) fn refer(&mut self, object: ObjectId) {
+        *self.objects.entry(object).or_default() += 1;
+    }
+
+    /// One reference less; the last one dooms the object once the log is durable up to `lsn`.
+    pub(crate) fn unrefer(&mut self, object: ObjectId, lsn: Lsn) {
+        if let Some(count) = self.objects.get_mut(&object) {
+            *count -= 1;
+            if *count == 0 {
+                self.objects.remove(&object);
+                self.doomed.push_back((lsn, object));
+            }
+        }
+    }
+
+    /// Remembers that the file's bytes are ahead of its events, since when, and which record says so.
+    pub(crate) fn bind(&mut self, ino: Ino, lsn: Lsn, object: ObjectId, now: Duration) {
+        self.unbind(ino);
+        self.bound.insert(lsn, (ino, object));
+        self.bound_at.insert(ino, lsn);
+        self.uncommitted.entry(ino).or_insert(now);
+    }
+
+    fn unbind(&mut self, ino: Ino) {
+        if let Some(lsn) = self.bound_at.remove(&ino) {
+            self.bound.remove(&lsn);
+        }
+    }
+
+    /// The file's bytes have all become events, or it is gone.
+    pub(crate) fn committed(&mut self, ino: Ino) {
+        self.unbind(ino);
+        self.uncommitted.remove(&ino);
+    }
+
+    pub(crate) fn set_clean(&mut self, ino: Ino) {
+        self.unset_clean(ino);
+        self.clean.insert(self.clean_next, ino);
+        self.clean_at.insert(ino, self.clean_next);
+        self.clean_next += 1;
+    }
+
+    pub(crate) fn unset_clean(&mut self, ino: Ino) {
+        if let Some(at) = self.clean_at.remove(&ino) {
+            self.clean.remove(&at);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What the engine tells about itself: counters, the state of a file, what only the fast tier has.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::error::{Errno, Result};
+use crate::path::escape;
+use crate::tiers::disk::Space;
+use crate::tiers::state::{Change, State as EngineState};
+use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers};
+
+/// The drain rate is measured over this long.
+const RATE_WINDOW: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) late_snapshots: AtomicU64,
+    pub(crate) in_place_writes: AtomicU64,
+    pub(crate) spilled: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) struck: AtomicU64,
+    pub(crate) quarantined: AtomicU64,
+    pub(crate) evicting: AtomicBool,
+    drained_bytes: AtomicU64,
+    drained_files: AtomicU64,
+    published_events: AtomicU64,
+    batches: AtomicU64,
+    conflicts: AtomicU64,
+    /// Uptime and bytes of recent copies.
+    recent: Mutex<Vec<(Duration, u64)>>,
+    slow_space: Mutex<Option<Space>>,
+    held: Mutex<Option<String>>,
+}
+
+impl Counters {
+    pub(crate) fn drained(&self, bytes: u64, now: Duration) {
+        self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.drained_files.fetch_add(1, Ordering::Relaxed);
+        let mut recent = self.recent.lock();
+        recent.retain(|(at, _)| now.saturating_sub(*at) < RATE_WINDOW);
+        recent.push((now, bytes));
+    }
+
+    fn rate(&self, now: Duration) -> u64 {
+        let recent = self.recent.lock();
+        let within: Vec<_> = recent.iter().filter(|(at, _)| now.saturating_sub(*at) < RATE_WINDOW).collect();
+        let bytes: u64 = within.iter().map(|(_, bytes)| bytes).sum();
+        let since =
+            within.first().map_or(Duration::ZERO, |(at, _)| now.saturating_sub(*at)).max(Duration::from_secs(1));
+        (bytes as f64 / since.as_secs_f64()) as u64
+    }
+
+    pub(crate) fn published(&self, events: u64, batches: u64) {
+        self.published_events.fetch_add(events, Ordering::Relaxed);
+        self.batches.fetch_add(batches, Ordering::Relaxed);
+    }
+
+    pub(crate) fn conflict(&self) {
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn slow_space(&self) -> Option<Space> {
+        *self.slow_space.lock()
+    }
+
+    pub(crate) fn set_slow_space(&self, space: Space) {
+        *self.slow_space.lock() = Some(space);
+    }
+}
+
+impl Tiers {
+    /// An inode's path from the mount root, escaped, for messages and statistics; `None` when it has no name any more.
+    pub fn path_of(&self, ino: Ino) -> Option<String> {
+        self.label_of(&self.state.lock(), ino)
+    }
+
+    fn label_of(&self, st: &EngineState, ino: Ino) -> Option<String> {
+        Some(escape(&st.view.path(ino)?))
+    }
+
+    pub(crate) fn label_in(&self, st: &EngineState, ino: Ino) -> String {
+        self.label_of(st, ino).unwrap_or_else(|| format!("removed file {ino}"))
+    }
+
+    /// The background reports what stops it, in words with a remedy, and that it goes on (`None`).
+    pub fn set_held(&self, why: Option<String>) {
+        *self.counters.held.lock() = why;
+    }
+
+    /// The background reports whether the slow tier answers. Returns whether that is news.
+    pub fn set_slow_down(&self, down: bool) -> bool {
+        self.slow.set_down(down)
+    }
+
+    pub fn status(&self) -> Status {
+        let now = self.uptime();
+        let pending = self.pending();
+        let rate = self.counters.rate(now);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let c = &self.counters;
+        let fast = self.fast.space().unwrap_or_default();
+        let (objects, known_inodes, open_files, interrupted, events, applied) = {
+            let st = self.state.lock();
+            let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
+            let open = files.iter().filter(|file| file.opens.load(Ordering::Relaxed) > 0).count() as u64;
+            let cut_off: Vec<_> = st.uncommitted.keys().filter_map(|ino| st.view.get(*ino)?.file.clone()).collect();
+            let objects = st.objects.len() + st.view.waiting.len();
+            (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied)
+        };
+        let interrupted =
+            interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
+        Status {
+            unsafe_files: pending.files.len() as u64,
+            unsafe_bytes: pending.files.values().map(|file| file.bytes).sum(),
+            pending_events: events,
+            oldest: pending.oldest.map(|at| now.saturating_sub(at)),
+            eta: (rate > 0)
+                .then(|| Duration::from_secs(pending.files.values().map(|file| file.bytes).sum::<u64>() / rate)),
+            drained_bytes: count(&c.drained_bytes),
+            drained_files: count(&c.drained_files),
+            published_events: count(&c.published_events),
+            drain_bytes_per_s: rate,
+            log_lsn: self.log.last(),
+            durable_lsn: self.log.durable(),
+            applied_lsn: applied,
+            objects,
+            evictions: count(&c.evictions),
+            known_inodes,
+            open_files,
+            batches: count(&c.batches),
+            late_snapshots: count(&c.late_snapshots),
+            in_place_writes: count(&c.in_place_writes),
+            conflicts: count(&c.conflicts),
+            spilled: count(&c.spilled),
+            struck: count(&c.struck),
+            quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
+            held: self.damaged.clone().or_else(|| c.held.lock().clone()),
+            slow_down: self.slow.is_down(),
+            interrupted,
+            fast,
+            slow: c.slow_space().unwrap_or_default(),
+        }
+    }
+
+    /// What only the fast tier has, file by file.
+    fn pending(&self) -> Pending {
+        let st = self.state.lock();
+        let mut pending = Pending::default();
+        for event in &st.events {
+            pending.since(event.at);
+            for ino in event.change.inodes().into_iter().take(1) {
+                let file = pending.files.entry(ino).or_insert(PendingFile { since: event.at, bytes: 0 });
+                if let Change::Content { content, .. } = &event.change {
+                    file.bytes = content.size;
+                }
+            }
+        }
+        let uncommitted: Vec<_> = st
+            .uncommitted
+            .iter()
+            .filter_map(|(ino, since)| Some((*ino, *since, st.view.get(*ino)?.file.clone()?)))
+            .collect();
+        drop(st);
+        for (ino, since, file) in uncommitted {
+            pending.since(since);
+            let size = file.io.try_read().and_then(|io| {
+                let fd = io.fd.clone();
+                let object = io.object()?;
+                match fd {
+                    Some(fd) if object.home == crate::tiers::record::Home::Fast => fd.stat().ok(),
+                    _ if object.home == crate::tiers::record::Home::Fast => self.pool.stat(object.number).ok(),
+                    _ => None,
+                }
+            });
+            let entry = pending.files.entry(ino).or_insert(PendingFile { since, bytes: 0 });
+            entry.bytes = entry.bytes.max(size.map_or(0, |stat| stat.size));
+        }
+        pending
+    }
+
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.pending().files.values().map(|file| file.bytes).sum()
+    }
+
+    /// The paths that only the fast tier has, oldest first, at most `limit`.
+    pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
+        let mut files: Vec<_> = self.pending().files.into_iter().map(|(ino, file)| (file.since, ino)).collect();
+        files.sort_unstable();
+        let st = self.state.lock();
+        files.into_iter().take(limit).map(|(_, ino)| self.label_in(&st, ino)).collect()
+    }
+
+    /// The LSN up to which everything must be applied for all of what is written now to be D2.
+    pub fn last_lsn(&self) -> Lsn {
+        self.log.last()
+    }
+
+    pub fn applied_lsn(&self) -> Lsn {
+        let st = self.state.lock();
+        // With nothing pending everything logged is as applied as it will ever be.
+        if st.events.is_empty() { self.log.last() } else { st.applied }
+    }
+
+    /// The newest event that something at or below `ino` waits for; `None` when nothing there is pending or uncommitted.
+    pub fn pending_below(&self, ino: Ino) -> Option<Lsn> {
+        let st = self.state.lock();
+        let below = |other: Ino| st.view.is_above(ino, other);
+        let touched = st.events.iter().rev().find(|event| {
+            event.change.inodes().into_iter().any(below)
+                || event.change.places().into_iter().any(|(dir, _)| below(*dir))
+        });
+        let uncommitted = st.uncommitted.keys().any(|file| below(*file));
+        if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
+    }
+
+    /// `user.dlio.state` and `user.dlio.tier` of an inode.
+    pub(crate) fn file_status(&self, ino: Ino) -> Result<(State, TierKind)> {
+        let (pending, file) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            let pending =
+                st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
+            (pending, node.file.clone())
+        };
+        let Some(file) = file else {
+            return Ok(if pending { (State::Dirty, TierKind::Fast) } else { (State::Slow, TierKind::Slow) });
+        };
+        let object = file.io.read().object();
+        let tier = match object {
+            Some(object) if object.home == crate::tiers::record::Home::Fast => TierKind::Fast,
+            _ => TierKind::Slow,
+        };
+        let state = if file.failed.load(Ordering::Acquire) {
+            State::Failed
+        } else if file.draining.load(Ordering::Acquire) {
+            State::Draining
+        } else if pending {
+            State::Dirty
+        } else if object.is_some() {
+            State::Clean
+        } else {
+            State::Slow
+        };
+        Ok((state, tier))
+    }
+
+    /// Checks what must always hold in memory; for tests.
+    pub fn check(&self) {
+        let st = self.state.lock();
+        st.view.check();
+        let mut last = 0;
+        for event in &st.events {
+            assert!(event.lsn > last && event.lsn > st.applied, "events are in order and behind applied");
+            last = event.lsn;
+        }
+        let named: HashSet<Ino> = st.bound.values().map(|(ino, _)| *ino).collect();
+        assert_eq!(named.len(), st.bound.len(), "one bind record a file");
+    }
+}
+
+#[derive(Default)]
+struct Pending {
+    files: BTreeMap<Ino, PendingFile>,
+    oldest: Option<Duration>,
+}
+
+struct PendingFile {
+    since: Duration,
+    bytes: u64,
+}
+
+impl Pending {
+    fn since(&mut self, at: Duration) {
+        self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
+    }
+}

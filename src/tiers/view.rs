@@ -1,0 +1,559 @@
+//! The view in memory: every inode that is known, and where it is - in the view and on the slow tier.
+//!
+//! A [`Slot`] is one name in one directory, with both answers: who the view has there and who the slow tree has there.
+//! Appending an event moves the first, publishing moves the second; while the two differ (or an event that touches the name
+//! is pending) the slot is the truth. Otherwise it is a cache of the slow tree and ages. Directories made through the
+//! mount are *known in full*: a name without a slot is not there, and the slow tier need not be asked.
+//!
+//! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::path::Name;
+use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
+use crate::tiers::file::FileState;
+use crate::tiers::pool::Proof;
+use crate::tiers::record::ObjectId;
+use crate::tiers::{Ino, Lsn, ROOT};
+
+/// A name in a directory.
+pub(crate) type Place = (Ino, Name);
+
+/// Own numbers start here; below, a slow-resident node shows its own inode number.
+pub(crate) const FIRST_OWN: Ino = 1 << 48;
+
+/// Attributes of a node, as far as no object on fast knows better.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meta {
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u64,
+    pub(crate) nlink: u32,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+}
+
+impl Meta {
+    fn of(stat: &Stat) -> Self {
+        let Stat { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime, .. } = *stat;
+        Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime }
+    }
+
+    pub(crate) fn change(&mut self, new: &NewAttr, now: Time) {
+        self.uid = new.uid.unwrap_or(self.uid);
+        self.gid = new.gid.unwrap_or(self.gid);
+        self.perm = new.perm.unwrap_or(self.perm);
+        self.atime = new.atime.unwrap_or(self.atime);
+        self.mtime = new.mtime.unwrap_or(self.mtime);
+        self.ctime = now;
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    /// References the kernel holds.
+    pub(crate) refs: u64,
+    /// Pending events and open files.
+    pub(crate) pins: u32,
+    /// Names in the view. Empty: removed.
+    pub(crate) links: Vec<Place>,
+    /// Names on the slow tier, as far as known.
+    pub(crate) slow: Vec<Place>,
+    /// Device and inode number on the slow tier; `None`: not there.
+    pub(crate) slow_id: Option<(u64, u64)>,
+    pub(crate) meta: Meta,
+    /// Uptime at which `meta` was last read from the slow tier; `None`: to be read again.
+    pub(crate) seen: Option<Duration>,
+    /// `meta` holds a change that became event `meta_lsn`.
+    pub(crate) meta_lsn: Lsn,
+    /// Changed through this mount: its times are the view's, not the slow tier's.
+    pub(crate) ours: bool,
+    /// What the slow tier showed when `meta` was read; a difference to it is somebody else's change.
+    pub(crate) twin: Option<Proof>,
+    /// Extended attributes the slow tier does not have yet; `None` removes.
+    pub(crate) xattrs: BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>,
+    pub(crate) target: Vec<u8>,
+    pub(crate) dir: Option<DirNode>,
+    pub(crate) file: Option<Arc<FileState>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DirNode {
+    /// Every name has a slot.
+    pub(crate) known: bool,
+    pub(crate) slots: BTreeMap<Name, Slot>,
+    /// Rises with every change of a slot; a slow call that ran meanwhile is repeated.
+    pub(crate) generation: u64,
+    /// Listings under way; slots are not collected meanwhile.
+    pub(crate) listers: u32,
+    /// The default ACL, once asked for.
+    pub(crate) default_acl: Option<Option<Vec<u8>>>,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Slot {
+    pub(crate) view: Option<Ino>,
+    pub(crate) slow: Option<Ino>,
+    /// Pending events that touch this name.
+    pub(crate) pins: u32,
+    /// Uptime at which the slow tier was last asked.
+    pub(crate) seen: Option<Duration>,
+    /// The directory's generation at the last change of the view.
+    pub(crate) changed: u64,
+}
+
+impl Slot {
+    pub(crate) fn pending(&self) -> bool {
+        self.view != self.slow || self.pins > 0
+    }
+}
+
+/// A clean object found at start-up, not yet met by its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) object: ObjectId,
+    pub(crate) ino: Ino,
+    pub(crate) proof: Proof,
+}
+
+/// How old an answer of the slow tier may get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ages {
+    pub(crate) ours: Duration,
+    pub(crate) slow: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) nodes: HashMap<Ino, Node>,
+    pub(crate) by_slow: HashMap<(u64, u64), Ino>,
+    /// By slow inode number.
+    pub(crate) waiting: HashMap<u64, Waiting>,
+    /// The numbers of waiting objects.
+    kept: HashSet<Ino>,
+    /// Numbers promised by a listing for slow inodes whose own number is taken.
+    promised: HashMap<u64, Ino>,
+    next: Ino,
+    root_dev: u64,
+    /// During replay: the number the next node met on the slow tier had before the restart.
+    pub(crate) expected: Option<Ino>,
+}
+
+impl View {
+    pub(crate) fn new(root: &Stat, now: Duration) -> Self {
+        let mut view = View {
+            nodes: HashMap::new(),
+            by_slow: HashMap::new(),
+            waiting: HashMap::new(),
+            kept: HashSet::new(),
+            promised: HashMap::new(),
+            next: FIRST_OWN,
+            root_dev: root.dev,
+            expected: None,
+        };
+        let mut node = new_node(Kind::Dir, Meta::of(root));
+        node.refs = 1;
+        node.slow_id = Some((root.dev, root.ino));
+        node.twin = Some(Proof::of(root));
+        node.seen = Some(now);
+        view.nodes.insert(ROOT, node);
+        view.by_slow.insert((root.dev, root.ino), ROOT);
+        view
+    }
+
+    pub(crate) fn new_ino(&mut self) -> Ino {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Numbers up to this one are taken.
+    pub(crate) fn reserve(&mut self, ino: Ino) {
+        self.next = self.next.max(ino + 1);
+    }
+
+    pub(crate) fn get(&self, ino: Ino) -> Option<&Node> {
+        self.nodes.get(&ino)
+    }
+
+    pub(crate) fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
+        self.nodes.get_mut(&ino)
+    }
+
+    /// The directory's slots, if `ino` is a directory that still has a name.
+    pub(crate) fn live_dir(&self, ino: Ino) -> Option<&DirNode> {
+        let node = self.nodes.get(&ino)?;
+        (ino == ROOT || !node.links.is_empty()).then_some(node.dir.as_ref()?)
+    }
+
+    /// What the view has under this name, if that can be said without asking the slow tier. `trust`: however old.
+    pub(crate) fn known(&self, dir: Ino, name: &Name, now: Duration, ages: Ages, trust: bool) -> Option<Option<Ino>> {
+        let node = self.nodes.get(&dir)?;
+        let slots = node.dir.as_ref()?;
+        let Some(slot) = slots.slots.get(name) else {
+            return (slots.known || node.slow_id.is_none()).then_some(None);
+        };
+        if slot.pending() || slots.known || trust {
+            return Some(slot.view);
+        }
+        let ours = slot.view.and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours);
+        let limit = if ours { ages.ours } else { ages.slow };
+        fresh(slot.seen, now, limit).then_some(slot.view)
+    }
+
+    /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
+    pub(crate) fn learn(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        stat: Option<&Stat>,
+        now: Duration,
+        applied: Lsn,
+    ) -> Option<Ino> {
+        let found = stat.map(|stat| self.node_for(stat, now, applied));
+        let slot = self.slot_mut(dir, name);
+        slot.seen = Some(now);
+        if slot.view != found || slot.slow != found {
+            self.set_slow(dir, name, found);
+            self.set_view(dir, name, found);
+        }
+        found
+    }
+
+    /// The node behind what the slow tier shows, made if it is new.
+    fn node_for(&mut self, stat: &Stat, now: Duration, applied: Lsn) -> Ino {
+        let id = (stat.dev, stat.ino);
+        if let Some(&ino) = self.by_slow.get(&id) {
+            if self.nodes.get(&ino).is_some_and(|node| node.kind == stat.kind) {
+                self.refresh(ino, stat, now, applied);
+                return ino;
+            }
+            // The slow tier gave the number to something else: the one we knew is gone.
+            self.set_slow_id(ino, None);
+        }
+        let ino = self.number_for(stat);
+        let mut node = new_node(stat.kind, Meta::of(stat));
+        node.slow_id = Some(id);
+        node.twin = Some(Proof::of(stat));
+        node.seen = Some(now);
+        if stat.kind == Kind::File {
+            node.file = Some(Arc::new(FileState::on_slow(ino)));
+        }
+        self.nodes.insert(ino, node);
+        self.by_slow.insert(id, ino);
+        ino
+    }
+
+    fn number_for(&mut self, stat: &Stat) -> Ino {
+        if let Some(ino) = self.expected.take()
+            && !self.nodes.contains_key(&ino)
+        {
+            return ino;
+        }
+        if stat.dev == self.root_dev {
+            if let Some(waiting) = self.waiting.get(&stat.ino)
+                && !self.nodes.contains_key(&waiting.ino)
+            {
+                return waiting.ino;
+            }
+            if self.is_free(stat.ino) {
+                return stat.ino;
+            }
+            if let Some(ino) = self.promised.remove(&stat.ino) {
+                return ino;
+            }
+        }
+        self.new_ino()
+    }
+
+    /// Whether a slow inode may show its own number: nobody has it, or will have it back from before the restart.
+    fn is_free(&self, ino: Ino) -> bool {
+        ino > ROOT && ino < FIRST_OWN && !self.nodes.contains_key(&ino) && !self.kept.contains(&ino)
+    }
+
+    /// A clean object found at start-up, to be met by its file.
+    pub(crate) fn wait(&mut self, waiting: Waiting) {
+        self.kept.insert(waiting.ino);
+        // The slow tier gives inode numbers again: of two objects with the same, the later proof is the true one.
+        let older = |other: &Waiting| other.proof.ctime > waiting.proof.ctime;
+        if !self.waiting.get(&waiting.proof.ino).is_some_and(older) {
+            self.waiting.insert(waiting.proof.ino, waiting);
+        }
+    }
+
+    /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
+    pub(crate) fn ino_shown(&mut self, slow_ino: u64) -> Ino {
+        if let Some(&ino) = self.by_slow.get(&(self.root_dev, slow_ino)) {
+            return ino;
+        }
+        if let Some(waiting) = self.waiting.get(&slow_ino) {
+            return waiting.ino;
+        }
+        if self.is_free(slow_ino) {
+            return slow_ino;
+        }
+        if let Some(&ino) = self.promised.get(&slow_ino) {
+            return ino;
+        }
+        let ino = self.new_ino();
+        self.promised.insert(slow_ino, ino);
+        ino
+    }
+
+    /// Takes over attributes the slow tier shows, unless the view's are newer.
+    pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, now: Duration, applied: Lsn) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        let unchanged = node.twin == Some(Proof::of(stat));
+        node.seen = Some(now);
+        if node.meta_lsn > applied {
+            return;
+        }
+        // Our own publishing changed the times of the slow twin; the view keeps the ones it showed.
+        if node.ours && (node.twin.is_none() || unchanged || node.dir.is_some()) {
+            node.twin = Some(Proof::of(stat));
+            if node.dir.is_none() {
+                return;
+            }
+            let Meta { atime, mtime, ctime, nlink, .. } = node.meta;
+            node.meta = Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) };
+            return;
+        }
+        node.twin = Some(Proof::of(stat));
+        let (nlink, pending) = (node.meta.nlink, node.links.len() != node.slow.len());
+        node.meta = Meta::of(stat);
+        if pending {
+            node.meta.nlink = nlink;
+        }
+    }
+
+    fn slot_mut(&mut self, dir: Ino, name: &Name) -> &mut Slot {
+        // A directory that is gone gets a slot nobody sees; callers check for life first.
+        let dir =
+            self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("a directory the caller looked up");
+        dir.slots.entry(name.clone()).or_default()
+    }
+
+    /// Moves the view's side of a name, and the names of whoever came and went.
+    pub(crate) fn set_view(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+        let slot = self.slot_mut(dir, name);
+        let from = std::mem::replace(&mut slot.view, to);
+        let place = (dir, name.clone());
+        if let Some(node) = from.and_then(|ino| self.nodes.get_mut(&ino)) {
+            node.links.retain(|link| *link != place);
+        }
+        if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
+            node.links.push(place);
+        }
+        let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
+        dir.generation += 1;
+        let generation = dir.generation;
+        if let Some(slot) = dir.slots.get_mut(name) {
+            slot.changed = generation;
+        }
+    }
+
+    /// Moves the slow tier's side of a name.
+    pub(crate) fn set_slow(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+        let slot = self.slot_mut(dir, name);
+        let from = std::mem::replace(&mut slot.slow, to);
+        let place = (dir, name.clone());
+        if let Some(node) = from.and_then(|ino| self.nodes.get_mut(&ino)) {
+            node.slow.retain(|link| *link != place);
+            if node.slow.is_empty() && from != to {
+                let ino = from.expect("the node was found by it");
+                self.set_slow_id(ino, None);
+            }
+        }
+        if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
+            node.slow.push(place);
+        }
+        let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
+        dir.generation += 1;
+    }
+
+    pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<(u64, u64)>) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        let old = std::mem::replace(&mut node.slow_id, id);
+        node.twin = None;
+        if let Some(old) = old
+            && self.by_slow.get(&old) == Some(&ino)
+        {
+            self.by_slow.remove(&old);
+        }
+        if let Some(id) = id {
+            self.by_slow.insert(id, ino);
+        }
+    }
+
+    /// A node that only the view has so far.
+    pub(crate) fn add(&mut self, ino: Ino, kind: Kind, meta: Meta) -> &mut Node {
+        let mut node = new_node(kind, meta);
+        node.ours = true;
+        if let Some(dir) = &mut node.dir {
+            dir.known = true;
+        }
+        if kind == Kind::File {
+            node.file = Some(Arc::new(FileState::on_slow(ino)));
+        }
+        self.nodes.insert(ino, node);
+        self.nodes.get_mut(&ino).expect("just inserted")
+    }
+
+    /// The view's path of a node, by its first name. `None` once it has none.
+    pub(crate) fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+        self.path_by(ino, |node| node.links.first())
+    }
+
+    /// Where a node is on the slow tier now.
+    pub(crate) fn slow_path(&self, ino: Ino) -> Option<Vec<u8>> {
+        self.path_by(ino, |node| node.slow.first())
+    }
+
+    fn path_by(&self, ino: Ino, name: impl Fn(&Node) -> Option<&Place>) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != ROOT {
+            let (parent, name) = name(self.nodes.get(&at)?)?;
+            names.push(name.as_bytes());
+            at = *parent;
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
+    pub(crate) fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+        join(self.path(*dir)?, name)
+    }
+
+    /// Whether `ino` is `below` or one of the directories above it.
+    pub(crate) fn is_above(&self, ino: Ino, below: Ino) -> bool {
+        let mut at = below;
+        loop {
+            if at == ino {
+                return true;
+            }
+            match self.nodes.get(&at).and_then(|node| node.links.first()) {
+                Some((parent, _)) if at != ROOT => at = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Forgets a node, and the directories above it, if nothing needs them any more: no kernel reference, no event, no
+    /// object, no child. What is forgotten is found again on the slow tier.
+    pub(crate) fn collect(&mut self, ino: Ino) {
+        let mut at = ino;
+        while at != ROOT {
+            let Some(node) = self.nodes.get(&at) else { return };
+            let held = node.refs > 0
+                || node.pins > 0
+                || node.links != node.slow
+                || node.file.as_ref().is_some_and(|file| file.holds_bytes())
+                || node.dir.as_ref().is_some_and(|dir| dir.listers > 0 || !dir.slots.is_empty());
+            let shown = node.links.iter().any(|(dir, name)| {
+                let dir = self.nodes.get(dir).and_then(|node| node.dir.as_ref());
+                dir.is_some_and(|dir| dir.known || dir.listers > 0 || dir.slots.get(name).is_some_and(Slot::pending))
+            });
+            if held || shown {
+                return;
+            }
+            let parent = node.links.first().map(|link| link.0);
+            for (dir, name) in node.links.clone() {
+                if let Some(dir) = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()) {
+                    dir.slots.remove(&name);
+                }
+            }
+            self.set_slow_id(at, None);
+            self.nodes.remove(&at);
+            match parent {
+                Some(parent) => at = parent,
+                None => return,
+            }
+        }
+    }
+
+    /// Drops cached negative answers and lets directories that are as the slow tree has them be looked up there again.
+    pub(crate) fn age(&mut self, now: Duration, ages: Ages) {
+        let dirs: Vec<Ino> = self.nodes.iter().filter(|(_, node)| node.dir.is_some()).map(|(ino, _)| *ino).collect();
+        let mut idle = Vec::new();
+        for ino in dirs {
+            let Some(node) = self.nodes.get_mut(&ino) else { continue };
+            let on_slow = node.slow_id.is_some();
+            let Some(dir) = &mut node.dir else { continue };
+            if dir.listers > 0 {
+                continue;
+            }
+            let busy = dir.slots.values().any(|slot| slot.pending() || fresh(slot.seen, now, ages.ours));
+            if dir.known && on_slow && !busy {
+                dir.known = false;
+                dir.generation += 1;
+            }
+            if !dir.known {
+                dir.slots.retain(|_, slot| {
+                    slot.pending() || slot.view.is_some() || fresh(slot.seen, now, ages.slow)
+                });
+            }
+            idle.extend(dir.slots.values().filter_map(|slot| slot.view));
+            idle.push(ino);
+        }
+        for ino in idle {
+            self.collect(ino);
+        }
+    }
+
+    /// What must always hold; for tests.
+    pub(crate) fn check(&self) {
+        for (ino, node) in &self.nodes {
+            for (dir, name) in &node.links {
+                let slot = self.nodes.get(dir).and_then(|node| node.dir.as_ref()).and_then(|dir| dir.slots.get(name));
+                assert_eq!(slot.and_then(|slot| slot.view), Some(*ino), "link {name} of {ino}");
+            }
+            for (dir, name) in &node.slow {
+                let slot = self.nodes.get(dir).and_then(|node| node.dir.as_ref()).and_then(|dir| dir.slots.get(name));
+                assert_eq!(slot.and_then(|slot| slot.slow), Some(*ino), "slow name {name} of {ino}");
+            }
+            if let Some(id) = node.slow_id {
+                assert_eq!(self.by_slow.get(&id), Some(ino), "slow identity of {ino}");
+            }
+        }
+    }
+}
+
+/// Whether an answer of that age still holds.
+pub(crate) fn fresh(seen: Option<Duration>, now: Duration, limit: Duration) -> bool {
+    seen.is_some_and(|seen| now.saturating_sub(seen) < limit)
+}
+
+fn join(mut dir: Vec<u8>, name: &Name) -> Option<Vec<u8>> {
+    if !dir.is_empty() {
+        dir.push(b'/');
+    }
+    dir.extend_from_slice(name.as_bytes());
+    Some(dir)
+}
+
+fn new_node(kind: Kind, meta: Meta) -> Node {
+    Node {
+        kind,
+        refs: 0,
+        pins: 0,
+        links: Vec::new(),
+        slow: Vec::new(),
+        slow_id: None,
+        meta,
+        seen: None,
+        meta_lsn: 0,
+        ours: false,
+        twin: None,
+        xattrs: BTreeMap::new(),
+        target: Vec::new(),
+        dir: (kind == Kind::Dir).then(DirNode::default),
+        file: None,
+    }
+}

@@ -1,0 +1,339 @@
+//! The command line as a user meets it: the built program, bad input, help. Nothing here makes a mount.
+//!
+//! Each refusal is one line on standard error, has its documented exit code, and leaves everything as it was.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
+
+/// Three directories that would make a mount.
+struct Places {
+    dir: tempfile::TempDir,
+}
+
+impl Places {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["mnt", "fast", "slow"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Places { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `mount` with these three, by their names in the temporary directory.
+    fn mount(&self, mountpoint: &str, fast: &str, slow: &str) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.arg("mount").arg(self.path(mountpoint));
+        command.arg("--fast").arg(self.path(fast)).arg("--slow").arg(self.path(slow));
+        command
+    }
+
+    /// Every path below, to see that nothing was created.
+    fn tree(&self) -> Vec<PathBuf> {
+        fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
+            for entry in fs::read_dir(dir).unwrap() {
+                let entry = entry.unwrap();
+                into.push(entry.path());
+                if entry.file_type().unwrap().is_dir() {
+                    walk(&entry.path(), into);
+                }
+            }
+        }
+        let mut tree = Vec::new();
+        walk(self.dir.path(), &mut tree);
+        tree.sort();
+        tree
+    }
+
+    /// Runs what must be refused: the exit code, one line with all of `parts`, and nothing created.
+    #[track_caller]
+    fn refused(&self, command: &mut Command, code: i32, parts: &[&str]) {
+        let before = self.tree();
+        let output = command.output().unwrap();
+        assert_refusal(&output, code, parts);
+        assert_eq!(self.tree(), before, "something was created");
+    }
+}
+
+#[track_caller]
+fn assert_refusal(output: &Output, code: i32, parts: &[&str]) {
+    let line = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{line}");
+    assert_eq!(line.lines().count(), 1, "not one line: {line}");
+    assert!(line.starts_with("dlio-fs: "), "{line}");
+    for part in parts {
+        assert!(line.contains(part), "no {part:?} in {line}");
+    }
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_missing_directory_is_named_with_its_option() {
+    let places = Places::new();
+    places.refused(
+        &mut places.mount("mnt", "none", "slow"),
+        2,
+        &["--fast", "none does not exist", "create the directory"],
+    );
+    places.refused(&mut places.mount("mnt", "fast", "none"), 2, &["--slow", "none does not exist"]);
+    places.refused(&mut places.mount("none", "fast", "slow"), 2, &["mount point", "none does not exist"]);
+    places.refused(&mut places.mount("no/ne", "fast", "slow"), 2, &["mount point", "ne does not exist"]);
+}
+
+#[test]
+fn what_is_not_a_directory_is_refused() {
+    let places = Places::new();
+    fs::write(places.path("file"), "").unwrap();
+    places.refused(&mut places.mount("mnt", "file", "slow"), 2, &["--fast", "file is not a directory"]);
+    places.refused(&mut places.mount("mnt", "fast", "file"), 2, &["--slow", "file is not a directory"]);
+    places.refused(&mut places.mount("file", "fast", "slow"), 2, &["mount point", "file is not a directory"]);
+}
+
+#[test]
+fn a_directory_one_may_not_use_is_refused() {
+    let places = Places::new();
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    ["", "mnt", "fast", "slow"].iter().for_each(|name| open(&places.path(name)));
+    // Where the program was built, nobody else may be able to look.
+    let program = places.path("program");
+    fs::copy(PROGRAM, &program).unwrap();
+    for (name, option) in [("fast", "--fast"), ("slow", "--slow")] {
+        fs::set_permissions(places.path(name), fs::Permissions::from_mode(0o555)).unwrap();
+        let mut command = Command::new(&program);
+        command.arg("mount").arg(places.path("mnt"));
+        command.arg("--fast").arg(places.path("fast")).arg("--slow").arg(places.path("slow"));
+        // Root passes all mode bits.
+        if nix::unistd::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        places.refused(&mut command, 2, &[option, "cannot be read, written and searched by user", "mode or owner"]);
+        open(&places.path(name));
+    }
+}
+
+#[test]
+fn the_same_directory_twice_is_refused() {
+    let places = Places::new();
+    symlink("slow", places.path("link")).unwrap();
+    places.refused(&mut places.mount("mnt", "slow", "slow"), 2, &["are the same directory"]);
+    places.refused(&mut places.mount("mnt", "link", "slow"), 2, &["are the same directory"]);
+    places.refused(&mut places.mount("slow", "fast", "slow"), 2, &["is the slow tier itself", "mount at another"]);
+    places.refused(&mut places.mount("fast", "fast", "slow"), 2, &["is inside of"]);
+}
+
+#[test]
+fn nested_directories_are_refused() {
+    let places = Places::new();
+    for outer in ["mnt", "fast", "slow"] {
+        fs::create_dir(places.path(outer).join("in")).unwrap();
+    }
+    for (mountpoint, fast, slow) in [
+        ("mnt", "slow/in", "slow"),
+        ("mnt", "fast", "fast/in"),
+        ("fast/in", "fast", "slow"),
+        ("slow/in", "fast", "slow"),
+        ("mnt", "mnt/in", "slow"),
+        ("mnt", "fast", "mnt/in"),
+    ] {
+        places.refused(&mut places.mount(mountpoint, fast, slow), 2, &["is inside of", "none contains another"]);
+    }
+}
+
+#[test]
+fn a_directory_is_recognised_behind_a_bind_mount() {
+    let places = Places::new();
+    fs::create_dir(places.path("slow/in")).unwrap();
+    fs::create_dir(places.path("bound")).unwrap();
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-ec", script, PROGRAM]);
+        command.current_dir(places.dir.path());
+        command
+    };
+    if !in_namespace("true").status().is_ok_and(|status| status.success()) {
+        assert_ne!(nix::unistd::geteuid().as_raw(), 0, "root can make mount name spaces");
+        return;
+    }
+    let same = "mount --bind slow bound; exec $0 mount mnt --fast bound --slow slow";
+    places.refused(&mut in_namespace(same), 2, &["are the same directory"]);
+    let nested = "mount --bind slow/in bound; exec $0 mount mnt --fast bound --slow slow";
+    places.refused(&mut in_namespace(nested), 2, &["--fast", "is inside of --slow"]);
+    let below = "mount --bind slow/in bound; exec $0 mount bound --fast fast --slow slow";
+    places.refused(&mut in_namespace(below), 2, &["mount point", "is inside of --slow"]);
+    // The device is looked for before anything is created, too.
+    let no_fuse = "mount -t tmpfs none /dev; exec $0 mount mnt --fast fast --slow slow";
+    places.refused(&mut in_namespace(no_fuse), 1, &["/dev/fuse is missing", "modprobe fuse"]);
+    let output = in_namespace("mount -t tmpfs none /dev; exec $0 demo").output().unwrap();
+    assert_refusal(&output, 1, &["/dev/fuse is missing"]);
+}
+
+#[test]
+fn what_is_not_given_is_asked_for() {
+    let places = Places::new();
+    let mount = || {
+        let mut command = Command::new(PROGRAM);
+        command.arg("mount");
+        command
+    };
+    places.refused(&mut mount(), 2, &["no mount point is given", "--fast DIR"]);
+    places.refused(mount().arg(places.path("mnt")), 2, &["no fast tier is given", "add --fast DIR"]);
+    places.refused(mount().arg(places.path("mnt")).args(["--fast", "/x"]), 2, &["no slow tier is given"]);
+}
+
+#[test]
+fn a_fast_tier_in_use_is_refused_naming_its_holder() {
+    let places = Places::new();
+    let _held = dlio_fs::mount::FastLock::take(&places.path("fast"), Path::new("/mnt/other")).unwrap();
+    let pid = format!("pid={}", std::process::id());
+    places.refused(&mut places.mount("mnt", "fast", "slow"), 1, &["--fast", "in use", &pid, "mountpoint=/mnt/other"]);
+}
+
+#[test]
+fn bad_configuration_names_key_value_and_remedy() {
+    let places = Places::new();
+    let config = places.path("bad.toml");
+    for (text, parts) in [
+        ("settle = \"soon\"", ["bad.toml: settle = \"soon\"", "\"1s\""]),
+        ("sttle = \"1s\"", ["bad.toml: unknown key \"sttle\"", "did you mean \"settle\"?"]),
+        ("low = \"90%\"", ["low = 90% is not below high = 85%", "choose low below high"]),
+        ("io = \"cached\"", ["io = \"cached\"", "exact"]),
+        ("settle = [", ["bad.toml, line 1", "TOML"]),
+        ("\u{0}", ["bad.toml, line 1", "TOML"]),
+    ] {
+        fs::write(&config, text).unwrap();
+        places.refused(places.mount("mnt", "fast", "slow").arg("--config").arg(&config), 2, &parts);
+    }
+    fs::write(&config, b"\xff\xfe").unwrap();
+    places.refused(places.mount("mnt", "fast", "slow").arg("--config").arg(&config), 2, &["--config", "UTF-8"]);
+    let missing = places.path("none.toml");
+    places.refused(places.mount("mnt", "fast", "slow").arg("--config").arg(missing), 2, &["--config", "none.toml"]);
+    places.refused(places.mount("mnt", "fast", "slow").args(["-o", "max_pending=many"]), 2, &["max_pending", "many"]);
+    places.refused(places.mount("mnt", "fast", "slow").args(["-o", "settle"]), 2, &["-o settle", "key=value"]);
+}
+
+#[test]
+fn the_file_gives_the_directories_and_flags_override_it() {
+    let places = Places::new();
+    let config = places.path("mount.toml");
+    fs::write(&config, "mountpoint = \"/from/file\"\nfast = \"/from/file\"\nslow = \"/from/file\"\n").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.arg("mount").arg("--config").arg(&config);
+    places.refused(&mut command, 2, &["--fast /from/file does not exist"]);
+    places.refused(command.arg("--fast").arg(places.path("fast")), 2, &["--slow /from/file does not exist"]);
+    places.refused(command.arg("--slow").arg(places.path("slow")), 2, &["mount point /from/file does not exist"]);
+}
+
+#[test]
+fn usage_errors_are_one_line_with_exit_code_2() {
+    assert_refusal(&run(&["frobnicate"]), 2, &["frobnicate", "dlio-fs --help"]);
+    assert_refusal(&run(&["mount", "--fats", "/x"]), 2, &["'--fats'", "'--fast'"]);
+    assert_refusal(&run(&["umount", "/x", "--timeout", "soon"]), 2, &["soon", "30s"]);
+    assert_refusal(&run(&["umount", "/x", "--now", "--timeout", "1s"]), 2, &["--now", "--timeout"]);
+    assert_refusal(&run(&["umount"]), 2, &["<MOUNTPOINT>"]);
+    assert_refusal(&run(&["rescue", "/x"]), 2, &["--to"]);
+}
+
+#[test]
+fn commands_for_a_mount_say_when_there_is_none() {
+    let places = Places::new();
+    let path = places.path("mnt");
+    let path = path.to_str().unwrap();
+    for arguments in [["umount", path], ["status", path], ["sync", path], ["drain", path]] {
+        places.refused(Command::new(PROGRAM).args(arguments), 1, &[path, "is not on a dlio-fs mount"]);
+    }
+    places.refused(Command::new(PROGRAM).args(["sync", "/none/such"]), 1, &["/none/such", "No such file"]);
+}
+
+#[test]
+fn rescue_refuses_what_is_no_fast_tier_and_a_target_with_something_in_it() {
+    let places = Places::new();
+    let rescue = |fast: &str, to: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("rescue").arg(places.path(fast)).arg("--to").arg(places.path(to));
+        command
+    };
+    places.refused(&mut rescue("slow", "new"), 2, &["slow is not a fast tier", "--fast"]);
+    drop(dlio_fs::mount::FastLock::take(&places.path("fast"), Path::new("/mnt/x")).unwrap());
+    fs::write(places.path("slow/something"), "").unwrap();
+    places.refused(&mut rescue("fast", "slow"), 2, &["--to", "slow is not empty", "a new directory"]);
+    let _held = dlio_fs::mount::FastLock::take(&places.path("fast"), Path::new("/mnt/x")).unwrap();
+    places.refused(&mut rescue("fast", "new"), 1, &["in use", "mountpoint=/mnt/x"]);
+}
+
+#[test]
+fn help_says_at_once_what_each_command_is_for() {
+    let help = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let top = help(&["--help"]);
+    assert!(top.starts_with("Absorb checkpoints on fast storage"), "{top}");
+    assert!(top.contains("Exit codes: 0 done"), "{top}");
+    for command in ["mount", "umount", "status", "drain", "sync", "rescue", "doctor", "demo"] {
+        let (short, long) = (help(&[command, "-h"]), help(&[command, "--help"]));
+        let first = short.lines().next().unwrap();
+        assert!(first.len() > 30 && first.starts_with(char::is_uppercase), "{command}: {first}");
+        assert!(top.contains(&first[..30]), "{command} is not in the list of commands");
+        assert!(long.len() >= short.len(), "{command}");
+    }
+    assert!(!help(&["mount", "--help"]).contains("announce"), "internal flags are not shown");
+}
+
+#[test]
+fn no_command_at_all_shows_the_help() {
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("Usage: dlio-fs <COMMAND>"));
+}
+
+#[test]
+fn doctor_finds_what_a_tier_lacks_and_cleans_up() {
+    let places = Places::new();
+    let before = places.tree();
+    let doctor = |fast: &str, slow: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("doctor").arg("--fast").arg(places.path(fast)).arg("--slow").arg(places.path(slow));
+        let output = command.arg("--json").output().unwrap();
+        let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), findings)
+    };
+    let verdict = |findings: &serde_json::Value, about: &str| {
+        let found = findings.as_array().unwrap().iter().find(|finding| finding["about"] == about);
+        found.map(|finding| finding["verdict"].as_str().unwrap().to_owned())
+    };
+    let (_, findings) = doctor("fast", "slow");
+    assert_eq!(verdict(&findings, "fast: directory").as_deref(), Some("ok"), "{findings}");
+    assert_eq!(verdict(&findings, "slow: renameat2").as_deref(), Some("ok"), "{findings}");
+    assert_eq!(verdict(&findings, "tiers").as_deref(), Some("warn"), "both are on one file system: {findings}");
+    let (code, findings) = doctor("fast", "none");
+    assert_eq!(code, Some(1));
+    assert_eq!(verdict(&findings, "slow: directory").as_deref(), Some("fail"), "{findings}");
+    assert_eq!(places.tree(), before, "the doctor left something behind");
+}
+
+#[test]
+fn status_without_a_mount_is_empty_json() {
+    // Other mounts of this machine are none of this test's business: it looks into a mount name space without any.
+    let script = "for m in $(grep -o ' [^ ]* [^ ]* [^ ]* .*- fuse.dlio' /proc/self/mountinfo | cut -d' ' -f3); do \
+                  umount -l $m; done; exec $0 status --json";
+    let mut command = Command::new("unshare");
+    let output = command.args(["--mount", "--propagation", "private", "sh", "-c", script, PROGRAM]).output().unwrap();
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"{}\n"[..]), "{output:?}");
+    }
+}

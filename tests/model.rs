@@ -1,0 +1,188 @@
+//! The model test: random operations on the engine without FUSE, its background stepped by the dice, the machine stopped
+//! at any call - with and without loss of what was not synced - against a reference in memory.
+//!
+//! What holds after each step, and by that for promises P1 to P6 and P12:
+//!
+//! - the view equals the reference, errno by errno, and after a kill shows everything acknowledged (P3);
+//! - every state the slow tier ever shows is that after a prefix of the events (P1, P5), also after a power cut;
+//! - after a power cut the view is that after a prefix of the events, with everything that was synced (P4);
+//! - drained, the slow tier equals the view (P12), and another start changes nothing.
+//!
+//! A failing case prints its number and what it did; `DLIO_MODEL_SEED=n cargo test --test model` repeats exactly that one.
+//! `DLIO_MODEL_CASES` says how many to run, `DLIO_MODEL_FIRST` with which number to begin.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a failing case tells its story")]
+#![allow(unreachable_pub, reason = "the modules below are seen from here only")]
+
+mod sim;
+
+#[path = "model/case.rs"]
+mod case;
+#[path = "model/model.rs"]
+mod model;
+#[path = "model/ops.rs"]
+mod ops;
+#[path = "model/order.rs"]
+mod order;
+#[path = "model/reference.rs"]
+mod reference;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::{Dir, Kind, MetadataOrder, NewAttr};
+use parking_lot::Mutex;
+use rand::SeedableRng;
+use rand::rngs::Xoshiro256PlusPlus;
+
+use case::{Case, Tally};
+use model::Model;
+use ops::{Dice, Op, Path};
+use sim::{SimClock, SimDisk, SimPower};
+
+/// Operations per case.
+const OPS: usize = 60;
+const CASES: u64 = 2000;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+/// Runs one case; says what went wrong.
+fn run(seed: u64, verbose: bool) -> Result<Tally, String> {
+    let mut case = Case::new(seed);
+    case.verbose = verbose;
+    let outcome = catch_unwind(AssertUnwindSafe(|| case.run(OPS)));
+    let why = match outcome {
+        Ok(Ok(())) => return Ok(case.tally),
+        Ok(Err(why)) => why,
+        Err(_) => "panicked, see above".into(),
+    };
+    let trace = case.trace.join("\n");
+    // What a case holds may be in any state after a panic; it is not taken apart.
+    std::mem::forget(case);
+    Err(format!("{trace}\n\ncase {seed}: {why}\n\nDLIO_MODEL_SEED={seed} cargo test --test model repeats it"))
+}
+
+#[test]
+fn the_engine_keeps_its_promises() {
+    if let Some(seed) = number("DLIO_MODEL_SEED") {
+        match run(seed, true) {
+            Ok(tally) => println!("{tally:?}"),
+            Err(why) => panic!("{why}"),
+        }
+        return;
+    }
+    let first = number("DLIO_MODEL_FIRST").unwrap_or(0);
+    let cases = number("DLIO_MODEL_CASES").unwrap_or(CASES);
+    let (next, failed) = (AtomicU64::new(first), AtomicBool::new(false));
+    let (total, failure) = (Mutex::new(Tally::default()), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while !failed.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + cases {
+                        return;
+                    }
+                    match run(seed, false) {
+                        Ok(tally) => total.lock().add(&tally),
+                        Err(why) => {
+                            failed.store(true, Ordering::Relaxed);
+                            // With several at once, the lowest number is the one to look at.
+                            let mut failure = failure.lock();
+                            if failure.as_ref().is_none_or(|(other, _)| seed < *other) {
+                                *failure = Some((seed, why));
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some((_, why)) = failure.into_inner() {
+        panic!("{why}");
+    }
+    let total = total.into_inner();
+    println!("{cases} cases: {total:?}");
+    if cases >= 500 {
+        check_that_it_tested_something(&total);
+    }
+}
+
+/// The reference itself is checked against the simulated disk, and that against a real one (`tests/disk_os.rs`).
+#[test]
+fn the_reference_is_an_ordinary_tree() {
+    for seed in 0..300 {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let disk = SimDisk::new("disk", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &SimClock::new());
+        let mut model = Model::new(reference::Fs::from_image(&disk.image()));
+        let mut dice = Dice::default();
+        for _ in 0..150 {
+            let op = dice.roll(&model, &mut rng);
+            let Some(did) = on_disk(&*disk.root(), &op) else { continue };
+            assert_eq!(model.apply(&op).map(drop), did, "seed {seed}: {op:?}");
+        }
+        let (tree, found) = (model.view.image(), disk.image());
+        assert!(tree == found, "seed {seed}:\n{}", tree.diff(&found, "reference", "disk     "));
+        assert!(reference::Fs::from_image(&found).image() == found);
+    }
+}
+
+type OnName<'a> = dyn Fn(&dyn Dir, &[u8]) -> std::io::Result<()> + 'a;
+
+/// Does an operation on names to a disk; `None` for any other.
+fn on_disk(root: &dyn Dir, op: &Op) -> Option<Result<(), Errno>> {
+    let name = |path: &Path| {
+        let mut names: Vec<Vec<u8>> = path.0.split(|&b| b == b'/').map(<[u8]>::to_vec).collect();
+        (names.pop().unwrap(), names)
+    };
+    let above = |path: &Path| {
+        let mut dir: Option<Arc<dyn Dir>> = None;
+        for name in name(path).1 {
+            dir = Some(dir.as_deref().unwrap_or(root).dir(&name)?);
+        }
+        Ok::<_, std::io::Error>(dir)
+    };
+    let within =
+        |path: &Path, act: &OnName| above(path).and_then(|dir| act(dir.as_deref().unwrap_or(root), &name(path).0));
+    let did = match op {
+        Op::Mkdir { path, mode, umask, uid } => within(path, &|dir, name| {
+            dir.mkdir(name, mode & !umask)?;
+            dir.set_attr(name, &NewAttr { uid: Some(*uid), gid: Some(*uid), ..NewAttr::default() })
+        }),
+        Op::Symlink { path, target } => within(path, &|dir, name| dir.symlink(name, &target.0)),
+        Op::Mknod { path, kind, mode, rdev } if *kind != Kind::File => {
+            within(path, &|dir, name| dir.mknod(name, *kind, *mode, *rdev))
+        }
+        Op::Link { from, to } => within(from, &|dir, name| {
+            dir.stat(name)?;
+            within(to, &|to, to_name| dir.link(name, to, to_name))
+        }),
+        Op::Unlink { path } => within(path, &|dir, name| dir.unlink(name)),
+        Op::Rmdir { path } => within(path, &|dir, name| dir.rmdir(name)),
+        Op::Rename { from, to, mode } => above(from)
+            .and_then(|_| within(to, &|to, to_name| within(from, &|dir, name| dir.rename(name, to, to_name, *mode)))),
+        Op::SetXattr { path, key, value: Some(value), create: false, replace: false } => within(path, &|dir, name| {
+            let (key, value) = model::xattr(*key, Some(*value));
+            match dir.stat(name)?.kind {
+                Kind::Dir => dir.set_xattr(name, &key, &value.unwrap_or_default()),
+                _ => Err(Errno::EPERM.into()),
+            }
+        }),
+        _ => return None,
+    };
+    let did = did.map_err(|e| Errno::from_raw(e.raw_os_error().unwrap()));
+    // What only the kernel's or the engine's side of the seam refuses is not asked of a disk.
+    if did == Err(Errno::EPERM) && matches!(op, Op::SetXattr { .. }) { None } else { Some(did) }
+}
+
+/// A run that never crashed, or in which every state was excused, would prove nothing.
+fn check_that_it_tested_something(total: &Tally) {
+    assert!(total.kills > 100 && total.power_cuts > 50 && total.in_flight > 50, "{total:?}");
+    assert!(total.states > 1000 && total.inside_batches < total.states / 4, "{total:?}");
+    assert!(total.unjudged * 4 < total.power_cuts, "{total:?}");
+}

@@ -1,0 +1,1009 @@
+//! One case: an engine on two simulated disks, driven by dice, compared with the model after every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use dlio_fs::error::{Errno, Result as EngineResult};
+use dlio_fs::path::{Name, escape};
+use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
+use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, SetAttr, Tiers};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+
+use super::model::{Done, Model, SLOTS, xattr};
+use super::ops::{Dice, Op, Path, Step, random_path};
+use super::reference::{Fs, Id};
+use super::sim::image::{Body, Image, Shown};
+use super::sim::{Lose, SimClock, SimDisk, SimPower};
+
+/// What a case met, so that the run can tell whether it tested anything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub ops: u64,
+    pub refused: u64,
+    pub kills: u64,
+    pub power_cuts: u64,
+    pub in_flight: u64,
+    /// States of the slow tier that were compared with the order of events.
+    pub states: u64,
+    /// States inside of a batch that were no prefix, and publish steps that had such.
+    pub inside_batches: u64,
+    pub publishes: u64,
+    pub batches: u64,
+    /// Power cuts whose outcome could not be judged.
+    pub unjudged: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Tally) {
+        let Tally { ops, refused, kills, power_cuts, in_flight, states, inside_batches, publishes, batches, unjudged } =
+            other;
+        self.ops += ops;
+        self.refused += refused;
+        self.kills += kills;
+        self.power_cuts += power_cuts;
+        self.in_flight += in_flight;
+        self.states += states;
+        self.inside_batches += inside_batches;
+        self.publishes += publishes;
+        self.batches += batches;
+        self.unjudged += unjudged;
+    }
+}
+
+#[derive(Debug)]
+enum Fail {
+    /// The machine stopped.
+    Gone,
+    Wrong(String),
+}
+
+impl From<String> for Fail {
+    fn from(why: String) -> Self {
+        Fail::Wrong(why)
+    }
+}
+
+type Check<T = ()> = Result<T, Fail>;
+
+pub struct Case {
+    rng: Xoshiro256PlusPlus,
+    clock: Arc<SimClock>,
+    power: Arc<SimPower>,
+    fast: SimDisk,
+    slow: SimDisk,
+    options: Options,
+    boot: u32,
+    engine: Option<Tiers>,
+    files: [Option<OpenFile>; SLOTS],
+    /// References as the kernel's cache would keep them.
+    cached: Vec<Ino>,
+    model: Model,
+    /// A crash is scheduled, with this loss.
+    armed: Option<Lose>,
+    /// After a power cut the order of what was left is not known until everything is on the slow tier.
+    loose: bool,
+    /// A crash fell into a publish; the batch it may have been the middle of ends with the next known state.
+    mid_batch: bool,
+    pub trace: Vec<String>,
+    pub verbose: bool,
+    pub tally: Tally,
+}
+
+/// Enough for everything a case writes.
+const LARGE: u64 = 1 << 30;
+/// A fast tier on which not everything fits, in bytes.
+const SMALL: u64 = 400 << 10;
+/// The background has to come to rest within this many steps.
+const STEPS: usize = 3000;
+
+impl Case {
+    pub fn new(seed: u64) -> Case {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let (clock, power) = (SimClock::new(), SimPower::new());
+        let order = |rng: &mut Xoshiro256PlusPlus| {
+            if rng.random_bool(0.6) { MetadataOrder::Journaled } else { MetadataOrder::Unknown }
+        };
+        let capacity = if rng.random_bool(0.12) { SMALL } else { LARGE };
+        let fast = SimDisk::new("fast", order(&mut rng), capacity, &power, &clock);
+        let slow = SimDisk::new("slow", order(&mut rng), LARGE, &power, &clock);
+        populate(&*slow.root(), &mut rng);
+        slow.settle();
+        slow.observe();
+        let pick = |rng: &mut Xoshiro256PlusPlus, often: u64, seldom: u64| {
+            if rng.random_bool(0.7) { often } else { seldom }
+        };
+        let options = Options {
+            settle: Duration::from_millis(pick(&mut rng, 1000, 0)),
+            live_after: Duration::from_secs(pick(&mut rng, 60, 2)),
+            copy_up_max: pick(&mut rng, 64 << 20, 6000),
+            revalidate: Duration::from_secs(30),
+            max_pending: 1_000_000,
+            high: 0.85,
+            low: 0.70,
+            reserve: 0.10,
+            ballast: 16 << 10,
+            ttl_ours: Duration::from_secs(60),
+            ttl_slow: Duration::from_secs(1),
+        };
+        let model = Model::new(Fs::from_image(&slow.image()));
+        let first = format!("fast {capacity} bytes, {options:?}\n{:?}", slow.image());
+        Case {
+            rng,
+            clock,
+            power,
+            fast,
+            slow,
+            options,
+            boot: 1,
+            engine: None,
+            files: Default::default(),
+            cached: Vec::new(),
+            model,
+            armed: None,
+            loose: false,
+            mid_batch: false,
+            trace: vec![first],
+            verbose: false,
+            tally: Tally::default(),
+        }
+    }
+
+    pub fn run(&mut self, ops: usize) -> Result<(), String> {
+        self.engine = Some(self.open_engine().map_err(|e| format!("the first open failed: {e}"))?);
+        let mut dice = Dice::default();
+        for _ in 0..ops {
+            let op = dice.roll(&self.model, &mut self.rng);
+            self.step(&op)?;
+        }
+        // A crash that is still to come will not.
+        self.armed = None;
+        self.power.restore();
+        self.step(&Op::Settle)?;
+        // Recovery is the start-up path, always: another one changes nothing.
+        self.note("open again");
+        self.files = Default::default();
+        self.cached.clear();
+        self.engine = None;
+        self.engine = Some(self.open_engine().map_err(|e| format!("the last open failed: {e}"))?);
+        self.look().map_err(wrong)?;
+        self.tally.batches += self.engine().status().batches;
+        Ok(())
+    }
+
+    fn note(&mut self, line: impl Into<String>) {
+        let line = line.into();
+        if self.verbose {
+            println!("{line}");
+        }
+        self.trace.push(line);
+    }
+
+    fn open_engine(&mut self) -> EngineResult<Tiers> {
+        let boot = format!("boot-{}", self.boot);
+        tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), &boot)
+    }
+
+    fn engine(&self) -> &Tiers {
+        self.engine.as_ref().expect("open between two crashes")
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        if !self.is_possible(op) {
+            return Ok(());
+        }
+        self.note(format!("{:4} {op:?}", self.trace.len()));
+        self.tally.ops += 1;
+        self.model.now = self.clock.uptime();
+        if let Op::Crash { lose, at } = op {
+            self.armed = Some(*lose);
+            let Some(at) = at else { return self.recover(self.model.clone(), op) };
+            self.power.fail_after(*at, &mut self.rng);
+            return Ok(());
+        }
+        let before = self.armed.is_some().then(|| self.model.clone());
+        let done = self.perform(op);
+        if self.power.is_gone() {
+            self.tally.in_flight += 1;
+            return self.recover(before.expect("power goes only when a crash is scheduled"), op);
+        }
+        done.and_then(|()| self.check_slow(false)).map_err(wrong)
+    }
+
+    /// Whether there is a file in the slot, or none, as the operation needs it; and whether the kernel would pass it on.
+    fn is_possible(&self, op: &Op) -> bool {
+        let open = |slot: &usize| self.model.open[*slot];
+        let view = &self.model.view;
+        let kind = |path: &Path| view.find(&path.0).ok().map(|id| view.node(id).kind);
+        match op {
+            Op::Create { slot, .. } => open(slot).is_none(),
+            Op::Open { slot, path, .. } => open(slot).is_none() && matches!(kind(path), None | Some(Kind::File)),
+            Op::Write { slot, .. } | Op::Allocate { slot, .. } => open(slot).is_some_and(|open| open.write),
+            Op::Read { slot, .. } | Op::Flush { slot } | Op::Fsync { slot } | Op::Release { slot } => {
+                open(slot).is_some()
+            }
+            Op::Copy { from, to, .. } => match (open(from), open(to)) {
+                (Some(from), Some(to)) => to.write && from.id != to.id,
+                _ => false,
+            },
+            Op::Truncate { path, .. } => matches!(kind(path), None | Some(Kind::File)),
+            Op::SetAttr { path, new } => kind(path) != Some(Kind::Symlink) || new.perm.is_none(),
+            Op::SetXattr { path, .. } => matches!(kind(path), None | Some(Kind::File | Kind::Dir)),
+            // Into itself, or onto a directory above itself: the kernel answers that.
+            Op::Rename { from, to, mode } => {
+                let above = from.0.starts_with(&[&to.0[..], b"/"].concat());
+                !above && view.may_rename(&from.0, &to.0, *mode).err() != Some(Errno::EINVAL)
+            }
+            Op::Crash { .. } => self.armed.is_none(),
+            _ => true,
+        }
+    }
+
+    fn perform(&mut self, op: &Op) -> Check {
+        match op {
+            Op::Run(step) => return self.background(*step),
+            Op::Advance(by) => {
+                self.clock.advance(*by);
+                return Ok(());
+            }
+            Op::Look => return self.look(),
+            Op::Settle => return self.settle(),
+            _ => {}
+        }
+        let watched = self.watch_in_place(op)?;
+        let since = self.clock.now();
+        let expected = self.model.apply(op);
+        let got = self.call(op);
+        self.forget_some();
+        if self.power.is_gone() {
+            return Err(Fail::Gone);
+        }
+        let got = got?;
+        match (expected, got) {
+            (Ok(done), Ok(bytes)) => {
+                if done.bytes != bytes && matches!(op, Op::Copy { .. }) {
+                    return Err(Fail::Wrong(format!("copied {bytes} bytes instead of {}", done.bytes)));
+                }
+                if let Some(id) = done.touched {
+                    self.adopt_time(op, id, since)?;
+                }
+                self.model.finish(op, done);
+                if let Some((id, ino)) = watched {
+                    let in_place = self.is_on_slow(ino)?;
+                    self.model.order.set_in_place(id, in_place);
+                }
+                Ok(())
+            }
+            (Err(expected), Err(got)) if expected == got => {
+                self.tally.refused += 1;
+                self.note(format!("     = {got:?}"));
+                Ok(())
+            }
+            (expected, got) => {
+                let expected = expected.map(|_| ());
+                Err(Fail::Wrong(format!("expected {expected:?}, got {got:?}")))
+            }
+        }
+    }
+
+    /// The engine's answer to an operation: bytes read or copied, or an errno.
+    fn call(&mut self, op: &Op) -> Check<Result<u64, Errno>> {
+        let answer = match op {
+            Op::Open { slot, path, write, truncate } => {
+                let mode = OpenMode { read: true, write: *write, append: false, truncate: *truncate && *write };
+                self.find(path).and_then(|attr| errno(self.engine().open(&root(), attr.ino, mode))).map(|file| {
+                    self.files[*slot] = Some(file);
+                    0
+                })
+            }
+            Op::Create { slot, path, mode, umask, uid } => self.parent(path).and_then(|(dir, name)| {
+                let open = OpenMode { read: true, write: true, append: false, truncate: false };
+                let (attr, file) = errno(self.engine().create(&cx(*uid), dir, &name, *mode, *umask, open))?;
+                self.cached.push(attr.ino);
+                self.files[*slot] = Some(file);
+                Ok(0)
+            }),
+            Op::Read { slot, at, len } => return self.read(*slot, *at, *len).map(Ok),
+            Op::Release { slot } => {
+                let file = self.files[*slot].take().expect("the model has one there");
+                self.engine().release(&root(), file);
+                Ok(0)
+            }
+            _ => self.call_by_name(op),
+        };
+        Ok(answer)
+    }
+
+    fn call_by_name(&mut self, op: &Op) -> Result<u64, Errno> {
+        let cx = root();
+        match op {
+            Op::Mkdir { path, mode, umask, uid } => {
+                let (dir, name) = self.parent(path)?;
+                self.made(|engine| engine.mkdir(&super::case::cx(*uid), dir, &name, *mode, *umask))
+            }
+            Op::Mknod { path, kind, mode, rdev } => {
+                let (dir, name) = self.parent(path)?;
+                self.made(|engine| engine.mknod(&cx, dir, &name, *kind, *mode, 0, *rdev))
+            }
+            Op::Symlink { path, target } => {
+                let (dir, name) = self.parent(path)?;
+                self.made(|engine| engine.symlink(&cx, dir, &name, &target.0))
+            }
+            Op::Link { from, to } => {
+                let attr = self.find(from)?;
+                let (dir, name) = self.parent(to)?;
+                // The kernel looks first.
+                if self.lookup(dir, &name).is_ok() {
+                    return Err(Errno::EEXIST);
+                }
+                if attr.kind == Kind::Dir {
+                    return Err(Errno::EPERM);
+                }
+                self.made(|engine| engine.link(&cx, attr.ino, dir, &name))
+            }
+            Op::Unlink { path } => {
+                let (dir, name) = self.parent(path)?;
+                errno(self.engine().unlink(&cx, dir, &name)).map(|()| 0)
+            }
+            Op::Rmdir { path } => {
+                let (dir, name) = self.parent(path)?;
+                errno(self.engine().rmdir(&cx, dir, &name)).map(|()| 0)
+            }
+            Op::Rename { from, to, mode } => {
+                let ((dir, name), (to, to_name)) = (self.parent(from)?, self.parent(to)?);
+                errno(self.engine().rename(&cx, dir, &name, to, &to_name, *mode)).map(|()| 0)
+            }
+            Op::Truncate { path, len } => {
+                let set = SetAttr { attr: NewAttr::default(), size: Some(*len) };
+                let attr = self.find(path)?;
+                errno(self.engine().setattr(&cx, attr.ino, &set)).map(|_| 0)
+            }
+            Op::SetAttr { path, new } => {
+                let attr = self.find(path)?;
+                errno(self.engine().setattr(&cx, attr.ino, &SetAttr { attr: *new, size: None })).map(|_| 0)
+            }
+            Op::SetXattr { path, key, value, create, replace } => {
+                let ino = self.find(path)?.ino;
+                let (key, value) = xattr(*key, *value);
+                let done = match value {
+                    Some(value) => self.engine().set_xattr(&cx, ino, &key, &value, *create, *replace),
+                    None => self.engine().remove_xattr(&cx, ino, &key),
+                };
+                errno(done).map(|()| 0)
+            }
+            Op::FsyncDir { path } => {
+                let attr = self.find(path)?;
+                if attr.kind != Kind::Dir {
+                    return Err(Errno::ENOTDIR);
+                }
+                errno(self.engine().fsync_dir(&cx, attr.ino)).map(|()| 0)
+            }
+            Op::SyncFast => errno(self.engine().sync_fast()).map(|()| 0),
+            _ => self.call_on_file(op),
+        }
+    }
+
+    fn call_on_file(&mut self, op: &Op) -> Result<u64, Errno> {
+        let cx = root();
+        let file = |slot: usize| self.files[slot].as_ref().expect("the model has one there");
+        match op {
+            Op::Write { slot, at, len, kill_privileges } => {
+                let file = file(*slot);
+                let at = match at {
+                    Some(at) => *at,
+                    None => errno(self.engine().getattr(&cx, file.ino))?.size,
+                };
+                errno(self.engine().write(&cx, file, &vec![self.model.fill; *len], at, *kill_privileges)).map(|()| 0)
+            }
+            Op::Allocate { slot, what, at, len } => {
+                errno(self.engine().allocate(&cx, file(*slot), *what, *at, *len)).map(|()| 0)
+            }
+            Op::Copy { from, at, to, to_at, len } => {
+                errno(self.engine().copy_range(&cx, file(*from), *at, file(*to), *to_at, *len))
+            }
+            Op::Flush { slot } => errno(self.engine().flush(&cx, file(*slot))).map(|()| 0),
+            Op::Fsync { slot } => errno(self.engine().fsync(&cx, file(*slot))).map(|()| 0),
+            _ => unreachable!("{op:?} is dealt with elsewhere"),
+        }
+    }
+
+    fn read(&mut self, slot: usize, at: u64, len: usize) -> Check<u64> {
+        let mut buf = vec![0xEE; len];
+        let file = self.files[slot].as_ref().expect("the model has one there");
+        let n = errno(self.engine().read(&root(), file, &mut buf, at)).map_err(|e| self.unexpected("read", e))?;
+        let bytes = &self.model.view.node(self.model.open[slot].expect("as above").id).bytes;
+        let expected = bytes.get(at as usize..).unwrap_or_default();
+        let expected = &expected[..expected.len().min(len)];
+        if &buf[..n] != expected {
+            return Err(Fail::Wrong(format!(
+                "read {:?}... instead of {:?}...",
+                &buf[..n.min(8)],
+                &expected[..expected.len().min(8)]
+            )));
+        }
+        Ok(n as u64)
+    }
+
+    fn unexpected(&self, what: &str, e: Errno) -> Fail {
+        if self.power.is_gone() { Fail::Gone } else { Fail::Wrong(format!("{what} failed: {e}")) }
+    }
+
+    // Names, as the kernel walks them: a look-up counts a reference, given back some time later.
+
+    fn lookup(&mut self, dir: Ino, name: &Name) -> Result<Attr, Errno> {
+        let attr = errno(self.engine().lookup(&root(), dir, name))?;
+        self.cached.push(attr.ino);
+        Ok(attr)
+    }
+
+    fn made(&mut self, make: impl FnOnce(&Tiers) -> EngineResult<Attr>) -> Result<u64, Errno> {
+        let attr = errno(make(self.engine()))?;
+        self.cached.push(attr.ino);
+        Ok(0)
+    }
+
+    fn parent(&mut self, path: &Path) -> Result<(Ino, Name), Errno> {
+        let mut names: Vec<Name> = path.0.split(|&b| b == b'/').map(|n| Name::new(n).expect("a good name")).collect();
+        let last = names.pop().expect("a split has a last piece");
+        let mut dir = tiers::ROOT;
+        for name in names {
+            let attr = self.lookup(dir, &name)?;
+            if attr.kind != Kind::Dir {
+                return Err(Errno::ENOTDIR);
+            }
+            dir = attr.ino;
+        }
+        Ok((dir, last))
+    }
+
+    fn find(&mut self, path: &Path) -> Result<Attr, Errno> {
+        if path.0.is_empty() {
+            return errno(self.engine().getattr(&root(), tiers::ROOT));
+        }
+        let (dir, name) = self.parent(path)?;
+        self.lookup(dir, &name)
+    }
+
+    /// Gives back some of the references; mostly all.
+    fn forget_some(&mut self) {
+        if self.power.is_gone() || self.rng.random_bool(0.2) {
+            return;
+        }
+        for ino in std::mem::take(&mut self.cached) {
+            self.engine().forget(ino, 1);
+        }
+    }
+
+    /// The time of change is the engine's to choose, but it lies between the call and its answer.
+    fn adopt_time(&mut self, op: &Op, id: Id, since: Time) -> Check {
+        let attr = match op {
+            Op::Write { slot, .. } | Op::Allocate { slot, .. } | Op::Create { slot, .. } | Op::Open { slot, .. } => {
+                self.attr_of(*slot)?
+            }
+            Op::Copy { to, .. } => self.attr_of(*to)?,
+            Op::Truncate { path, .. } | Op::Mknod { path, .. } => {
+                self.find(path).map_err(|e| self.unexpected("look-up", e))?
+            }
+            _ => unreachable!("{op:?} touches no file"),
+        };
+        let former = self.model.view.node(id).mtime;
+        // What changes no byte need not change the time.
+        let idle = matches!(op, Op::Allocate { .. } | Op::Truncate { .. } | Op::Open { .. }) && attr.mtime == former;
+        if !idle && !(since..=self.clock.now()).contains(&attr.mtime) {
+            return Err(Fail::Wrong(format!("the file changed at {:?}, the call began at {since:?}", attr.mtime)));
+        }
+        self.model.adopt_time(id, attr.mtime);
+        Ok(())
+    }
+
+    fn attr_of(&mut self, slot: usize) -> Check<Attr> {
+        let ino = self.files[slot].as_ref().expect("the model has one there").ino;
+        errno(self.engine().getattr(&root(), ino)).map_err(|e| self.unexpected("getattr", e))
+    }
+
+    /// A slow file that is large or has several names is written in place: its bytes are out of the order (P1).
+    /// Before the operation that is only likely; what it was is known after it. Returns the file to look at again.
+    fn watch_in_place(&mut self, op: &Op) -> Check<Option<(Id, Ino)>> {
+        let (id, ino) = match op {
+            Op::Write { slot, .. } | Op::Allocate { slot, .. } | Op::Copy { to: slot, .. } => {
+                let file = self.files[*slot].as_ref().expect("the model has one there");
+                (self.model.open[*slot].expect("as above").id, file.ino)
+            }
+            Op::Truncate { path, .. } | Op::Open { path, write: true, truncate: true, .. } => {
+                let Ok(id) = self.model.view.find(&path.0) else { return Ok(None) };
+                (id, self.find(path).map_err(|e| self.unexpected("look-up", e))?.ino)
+            }
+            _ => return Ok(None),
+        };
+        let large = self.model.view.node(id).bytes.len() as u64 > self.options.copy_up_max;
+        let slow = self.slow.image();
+        let several = slow.paths().any(|path| slow.get(path).is_some_and(|entry| entry.same_as.is_some()));
+        if (!large && !several) || self.model.order.is_in_place(id) || !self.is_on_slow(ino)? {
+            return Ok(None);
+        }
+        self.model.order.set_in_place(id, true);
+        Ok(Some((id, ino)))
+    }
+
+    fn is_on_slow(&self, ino: Ino) -> Check<bool> {
+        let tier = errno(self.engine().get_xattr(&root(), ino, b"user.dlio.tier"));
+        Ok(tier.map_err(|e| self.unexpected("getxattr", e))?.as_deref() == Some(b"slow"))
+    }
+
+    // The background.
+
+    fn run_step(&mut self, step: Step) -> Check<Progress> {
+        let engine = self.engine();
+        let done = match step {
+            Step::Seal => engine.seal_step(),
+            Step::Drain => engine.drain_step(),
+            Step::Publish => engine.publish_step(),
+            Step::Evict => engine.evict_step(),
+            Step::Tick => engine.tick(),
+        };
+        if self.power.is_gone() {
+            return Err(Fail::Gone);
+        }
+        done.map_err(|e| Fail::Wrong(format!("{step:?} failed: {e}")))
+    }
+
+    fn background(&mut self, step: Step) -> Check {
+        if matches!(step, Step::Tick | Step::Publish) {
+            self.model.late(self.options.live_after);
+        }
+        let batches = self.engine().status().batches;
+        let progress = self.run_step(step)?;
+        if self.verbose {
+            self.note(format!("     = {progress:?}"));
+        }
+        let batch = self.engine().status().batches > batches;
+        self.tally.publishes += u64::from(step == Step::Publish && progress == Progress::Did);
+        self.check_slow(batch && step == Step::Publish)
+    }
+
+    /// Every state that the slow tier showed since the last check is that after some prefix of the events.
+    fn check_slow(&mut self, batch: bool) -> Check {
+        let images = self.slow.take_observed();
+        if self.loose {
+            return Ok(());
+        }
+        let from = self.model.order.position();
+        let mut odd = None;
+        let count = images.len();
+        for (i, image) in images.into_iter().enumerate() {
+            self.tally.states += 1;
+            match self.model.order.show(&image) {
+                Ok(()) if batch || self.mid_batch || self.model.order.replaced_several_names(from) => {
+                    self.mid_batch = false;
+                    odd = None;
+                }
+                Ok(()) => {}
+                Err(why) => {
+                    self.tally.inside_batches += 1;
+                    odd = Some(format!("{why}\n(state {} of {count} since the last look)", i + 1));
+                }
+            }
+        }
+        match odd {
+            Some(_) if self.mid_batch => Ok(()),
+            Some(why) => Err(Fail::Wrong(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends everything to the slow tier, which then equals the view.
+    fn settle(&mut self) -> Check {
+        for slot in 0..SLOTS {
+            if self.model.open[slot].is_some() && self.rng.random_bool(0.8) {
+                self.perform(&Op::Flush { slot })?;
+                self.perform(&Op::Release { slot })?;
+            }
+        }
+        self.perform(&Op::SyncFast)?;
+        self.engine().set_hurry(true);
+        let rest = self.rest();
+        if !self.power.is_gone() {
+            self.engine().set_hurry(false);
+        }
+        rest?;
+        self.look()?;
+        let (slow, view) = (self.slow.image(), self.model.view.image());
+        if slow != view {
+            let status = self.engine().status();
+            let diff = slow.diff(&view, "slow", "view");
+            return Err(Fail::Wrong(format!("drained, but not equal:\n{diff}\n{status:?}")));
+        }
+        let status = self.engine().status();
+        if status.unsafe_files != 0 || status.pending_events != 0 {
+            return Err(Fail::Wrong(format!("drained, but the status is {status:?}")));
+        }
+        if !self.model.dirty.is_empty() {
+            return Err(Fail::Wrong(format!("the model still has changes of {:?}", self.model.dirty)));
+        }
+        self.model.order.restart(self.model.view.clone());
+        self.loose = false;
+        self.mid_batch = false;
+        Ok(())
+    }
+
+    /// Steps the background until nothing is left to do.
+    fn rest(&mut self) -> Check {
+        for _ in 0..STEPS {
+            let mut wait = None;
+            let mut idle = true;
+            for step in [Step::Seal, Step::Drain, Step::Publish, Step::Evict, Step::Tick] {
+                if matches!(step, Step::Tick | Step::Publish) {
+                    self.model.late(self.options.live_after);
+                }
+                let batches = self.engine().status().batches;
+                match self.run_step(step)? {
+                    Progress::Did => idle = false,
+                    Progress::Idle => {}
+                    Progress::Wait(for_) => wait = Some(wait.map_or(for_, |wait: Duration| wait.min(for_))),
+                }
+                let batch = self.engine().status().batches > batches;
+                self.check_slow(batch && step == Step::Publish)?;
+            }
+            match wait {
+                Some(wait) if idle => self.clock.advance(wait),
+                None if idle => return Ok(()),
+                _ => {}
+            }
+        }
+        Err(Fail::Wrong(format!("no rest after {STEPS} rounds: {:?}", self.engine().status())))
+    }
+
+    // Crashes.
+
+    /// The machine stopped during `op`, or before it. `before`: the model without it.
+    fn recover(&mut self, before: Model, op: &Op) -> Result<(), String> {
+        let lose = self.armed.take().expect("a crash was scheduled");
+        let mut after = before.clone();
+        if let Ok(done) = after.apply(op) {
+            after.finish(op, done);
+        }
+        let publishing = matches!(op, Op::Run(Step::Publish) | Op::Settle);
+        if let Op::Settle = op {
+            after = self.model.clone();
+        }
+        self.model = after.clone();
+        self.mid_batch |= publishing;
+        // What was shown while it still ran.
+        self.check_slow(false).map_err(wrong)?;
+        self.crash_disks(lose)?;
+        self.reopen(lose)?;
+        let found = self.view()?;
+        match lose {
+            Lose::Nothing => self.resume(before, after, op, &found)?,
+            Lose::Unsynced => self.restart(&before, &found)?,
+        }
+        self.look().map_err(wrong)
+    }
+
+    fn crash_disks(&mut self, lose: Lose) -> Result<(), String> {
+        self.note(format!("     the machine stops: {lose:?} is lost"));
+        self.files = Default::default();
+        self.cached.clear();
+        self.engine = None;
+        self.power.restore();
+        self.fast = self.fast.crash(lose, &mut self.rng);
+        self.slow = self.slow.crash(lose, &mut self.rng);
+        match lose {
+            Lose::Nothing => self.tally.kills += 1,
+            Lose::Unsynced => {
+                self.tally.power_cuts += 1;
+                self.boot += 1;
+                if !self.loose {
+                    self.tally.states += 1;
+                    match self.model.order.show_after_power_cut(&self.slow.image()) {
+                        Ok(()) => {}
+                        Err(_) if self.mid_batch => self.tally.inside_batches += 1,
+                        Err(why) => return Err(format!("after the power cut, {why}")),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the engine; the machine may stop again meanwhile, in the same way.
+    fn reopen(&mut self, lose: Lose) -> Result<(), String> {
+        loop {
+            if self.rng.random_bool(0.25) {
+                let n = self.rng.random_range(1..30);
+                self.power.fail_after(n, &mut self.rng);
+            }
+            let opened = self.open_engine();
+            let gone = self.power.is_gone();
+            self.check_slow(false).map_err(wrong)?;
+            match opened {
+                _ if gone => {
+                    drop(opened);
+                    self.mid_batch = true;
+                    self.crash_disks(lose)?;
+                }
+                Err(e) => return Err(format!("recovery failed: {e}")),
+                Ok(engine) => {
+                    self.power.restore();
+                    self.engine = Some(engine);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// After a kill: everything acknowledged is there; what was under way happened, or not.
+    fn resume(&mut self, before: Model, after: Model, op: &Op, found: &Image) -> Result<(), String> {
+        let touched = before.clone().apply(op).ok().and_then(|done: Done| done.touched);
+        let chosen = match touched {
+            Some(id) => self.pick_touched(&before, &after, id, found),
+            None if *found == before.view.image() => Some(before.clone()),
+            None if *found == after.view.image() => Some(after.clone()),
+            None => None,
+        };
+        let Some(mut model) = chosen else {
+            let mut said =
+                "after a kill the view is neither that before nor that after the last operation:\n".to_string();
+            said += &found.diff(&before.view.image(), "found ", "before");
+            said += "\nor\n";
+            said += &found.diff(&after.view.image(), "found ", "after ");
+            return Err(said);
+        };
+        // What the operation was about to commit may be committed.
+        for id in before.dirty.keys().filter(|id| !after.dirty.contains_key(id)) {
+            if model.dirty.contains_key(id) {
+                model.maybe_commit(*id);
+            }
+        }
+        model.now = self.clock.uptime();
+        model.crashed();
+        self.model = model;
+        Ok(())
+    }
+
+    /// The machine stopped while the bytes of a file changed: any part of the change may be there.
+    fn pick_touched(&self, before: &Model, after: &Model, id: Id, found: &Image) -> Option<Model> {
+        for model in [before, after] {
+            let paths = model.paths_of(id);
+            let masked: BTreeSet<Vec<u8>> = paths.iter().cloned().collect();
+            if found.without_bytes_of(&masked) != model.view.image().without_bytes_of(&masked) {
+                continue;
+            }
+            let Some(path) = paths.first() else { return Some(model.clone()) };
+            let body = found.get(path)?.shown.body();
+            let old = if before.view.contains(id) { before.view.node(id).bytes.clone() } else { Arc::default() };
+            let new = after.view.node(id).bytes.clone();
+            let part = |i: usize, b: u8| [&old, &new].iter().any(|v| v.get(i).copied().unwrap_or(0) == b);
+            let plausible =
+                body.bytes.len() <= old.len().max(new.len()) && body.bytes.iter().enumerate().all(|(i, b)| part(i, *b));
+            if !plausible {
+                return None;
+            }
+            let changed = model.view.node(id).bytes != body.bytes || Some(model.view.node(id).mtime) != body.mtime;
+            let mut chosen = model.clone();
+            // The order that the operation would have made is not certain; that of everything before it is.
+            chosen.order = before.order.clone();
+            if std::ptr::eq(model, after) {
+                chosen.order.take_events(&after.order);
+            }
+            if changed || chosen.dirty.contains_key(&id) {
+                chosen.adopt_bytes(id, &body.bytes, body.mtime.unwrap_or_default());
+            }
+            chosen.maybe_commit(id);
+            return Some(chosen);
+        }
+        None
+    }
+
+    /// After a power cut: what was synced is there; the rest as far as the disk had it.
+    fn restart(&mut self, before: &Model, found: &Image) -> Result<(), String> {
+        let mut order = self.model.order.clone();
+        order.unsync(&before.order);
+        match order.reach(found) {
+            Ok(true) => {}
+            Ok(false) => self.tally.unjudged += 1,
+            Err(why) => return Err(why),
+        }
+        let fill = self.model.fill;
+        self.model = Model::new(Fs::from_image(found));
+        self.model.fill = fill;
+        self.loose = true;
+        Ok(())
+    }
+
+    // Looking at the view.
+
+    fn look(&mut self) -> Check {
+        let found = self.view_or_gone()?;
+        if self.power.is_gone() {
+            return Err(Fail::Gone);
+        }
+        let expected = self.model.view.image();
+        if found != expected {
+            return Err(Fail::Wrong(format!("the view is wrong:\n{}", found.diff(&expected, "found   ", "expected"))));
+        }
+        Ok(())
+    }
+
+    fn view(&mut self) -> Result<Image, String> {
+        self.view_or_gone().map_err(wrong)
+    }
+
+    fn view_or_gone(&mut self) -> Check<Image> {
+        let mut walk = Walk { case: self, found: Vec::new(), names: BTreeMap::new() };
+        walk.dir(tiers::ROOT, &[])?;
+        let Walk { found, names, .. } = walk;
+        for (ino, (nlink, count)) in names {
+            if nlink != count {
+                return Err(Fail::Wrong(format!("inode {ino} has {count} names and says {nlink}")));
+            }
+        }
+        self.forget_some();
+        Ok(Image::new(found))
+    }
+}
+
+/// A walk through the whole view.
+struct Walk<'a> {
+    case: &'a mut Case,
+    found: Vec<(Vec<u8>, u64, Shown)>,
+    /// Of each file: its link count, and how often it was met.
+    names: BTreeMap<Ino, (u32, u32)>,
+}
+
+impl Walk<'_> {
+    fn try_<T>(&self, what: &str, path: &[u8], answer: EngineResult<T>) -> Check<T> {
+        answer.map_err(|e| self.case.unexpected(&format!("{what} {}", escape(path)), e.errno()))
+    }
+
+    fn dir(&mut self, ino: Ino, path: &[u8]) -> Check {
+        let attr = self.try_("getattr", path, self.case.engine().getattr(&root(), ino))?;
+        let body = self.body(&attr, path)?;
+        self.found.push((path.to_vec(), ino, Shown::new(body)));
+        let listing = self.try_("list", path, self.case.engine().list(&root(), ino))?;
+        let (dots, entries) = listing.entries.split_at(listing.entries.len().min(2));
+        if dots.iter().map(|e| &e.name[..]).ne([&b"."[..], b".."]) || dots[0].ino != ino {
+            return Err(Fail::Wrong(format!("{} does not begin with . and ..: {dots:?}", escape(path))));
+        }
+        let mut seen = BTreeSet::new();
+        for entry in entries {
+            let below = if path.is_empty() { entry.name.clone() } else { [path, b"/", &entry.name].concat() };
+            if !seen.insert(&entry.name) {
+                return Err(Fail::Wrong(format!("{} is listed twice", escape(&below))));
+            }
+            let name = Name::new(&entry.name).map_err(|_| Fail::Wrong(format!("listed: {entry:?}")))?;
+            let attr = self.case.lookup(ino, &name);
+            let attr =
+                attr.map_err(|e| self.case.unexpected(&format!("look-up of the listed {}", escape(&below)), e))?;
+            if (entry.kind, entry.ino) != (attr.kind, attr.ino) {
+                return Err(Fail::Wrong(format!("{} is listed as {entry:?} and found as {attr:?}", escape(&below))));
+            }
+            self.entry(attr, &below)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, attr: Attr, path: &[u8]) -> Check {
+        if attr.kind == Kind::Dir {
+            return self.dir(attr.ino, path);
+        }
+        let again = self.try_("getattr", path, self.case.engine().getattr(&root(), attr.ino))?;
+        if (Attr { ttl: attr.ttl, ..again }) != attr {
+            return Err(Fail::Wrong(format!("{}: look-up says {attr:?}, getattr {again:?}", escape(path))));
+        }
+        self.names.entry(attr.ino).or_insert((attr.nlink, 0)).1 += 1;
+        let body = self.body(&attr, path)?;
+        self.found.push((path.to_vec(), attr.ino, Shown::new(body)));
+        Ok(())
+    }
+
+    fn body(&mut self, attr: &Attr, path: &[u8]) -> Check<Body> {
+        let is = |kind| attr.kind == kind;
+        let bytes = if is(Kind::File) { self.bytes(attr, path)? } else { Vec::new() };
+        let target = match is(Kind::Symlink) {
+            true => self.try_("readlink", path, self.case.engine().readlink(&root(), attr.ino))?,
+            false => Vec::new(),
+        };
+        let mut xattrs = BTreeMap::new();
+        for key in self.try_("listxattr", path, self.case.engine().list_xattr(&root(), attr.ino))? {
+            let value = self.try_("getxattr", path, self.case.engine().get_xattr(&root(), attr.ino, &key))?;
+            let value = value.ok_or_else(|| Fail::Wrong(format!("{} has no {}", escape(path), escape(&key))))?;
+            xattrs.insert(key, value);
+        }
+        Ok(Body {
+            kind: attr.kind,
+            perm: if is(Kind::Symlink) { 0o777 } else { attr.perm },
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: if matches!(attr.kind, Kind::CharDevice | Kind::BlockDevice) { attr.rdev } else { 0 },
+            mtime: is(Kind::File).then_some(attr.mtime),
+            bytes: Arc::new(bytes),
+            target,
+            xattrs,
+        })
+    }
+
+    fn bytes(&mut self, attr: &Attr, path: &[u8]) -> Check<Vec<u8>> {
+        let mode = OpenMode { read: true, ..OpenMode::default() };
+        let file = self.try_("open", path, self.case.engine().open(&root(), attr.ino, mode))?;
+        let mut bytes = vec![0; attr.size as usize + 100];
+        let read = self.case.engine().read(&root(), &file, &mut bytes, 0);
+        self.case.engine().release(&root(), file);
+        let n = self.try_("read", path, read)?;
+        bytes.truncate(n);
+        if n as u64 != attr.size {
+            return Err(Fail::Wrong(format!("{} has {} bytes and {n} were read", escape(path), attr.size)));
+        }
+        Ok(bytes)
+    }
+}
+
+fn errno<T>(answer: EngineResult<T>) -> Result<T, Errno> {
+    answer.map_err(|e| e.errno())
+}
+
+fn wrong(fail: Fail) -> String {
+    match fail {
+        Fail::Wrong(why) => why,
+        Fail::Gone => "the machine stopped where nothing had scheduled it".into(),
+    }
+}
+
+fn cx(uid: u32) -> Cx {
+    Cx::may_wait(uid, uid, Arc::new(AtomicBool::new(false)))
+}
+
+fn root() -> Cx {
+    cx(0)
+}
+
+/// What was on the slow tier before there was a fast one.
+fn populate(slow: &dyn Dir, rng: &mut Xoshiro256PlusPlus) {
+    for _ in 0..rng.random_range(0..14) {
+        let path = random_path(rng).0;
+        let names: Vec<&[u8]> = path.split(|&b| b == b'/').collect();
+        let (last, above) = names.split_last().expect("a split has a last piece");
+        // A file in the way of a directory: this one is left out.
+        let Some(dir) = make_dirs(slow, above) else { continue };
+        let dir = dir.as_deref().unwrap_or(slow);
+        if dir.stat(last).is_ok() {
+            continue;
+        }
+        let made = match rng.random_range(0..6) {
+            0 => dir.mkdir(last, 0o750),
+            1 => dir.symlink(last, b"to/somewhere"),
+            2 => dir.mknod(last, Kind::Fifo, 0o600, 0),
+            3 => match slow.list().ok().and_then(|all| all.into_iter().find(|e| e.kind == Kind::File)) {
+                Some(file) => slow.link(&file.name, dir, last),
+                None => Ok(()),
+            },
+            _ => {
+                let len = [0, 10, 4096, 7000, 20000][rng.random_range(0..5)];
+                let fill = rng.random_range(251..=255);
+                dir.create(last, 0o640).and_then(|file| {
+                    file.write_at(&vec![fill; len], 0)?;
+                    if rng.random_bool(0.3) {
+                        file.set_xattr(b"user.k0", b"before")?;
+                    }
+                    Ok(())
+                })
+            }
+        };
+        made.expect("nothing stands in the way on an empty disk");
+    }
+}
+
+/// Makes the directories of a path; the last one, or nothing if a file is in the way. `Some(None)`: the root.
+fn make_dirs(root: &dyn Dir, names: &[&[u8]]) -> Option<Option<Arc<dyn Dir>>> {
+    let mut at: Option<Arc<dyn Dir>> = None;
+    for name in names {
+        let dir = at.as_deref().unwrap_or(root);
+        if dir.stat(name).is_err() {
+            dir.mkdir(name, 0o755).ok()?;
+        }
+        at = Some(dir.dir(name).ok()?);
+    }
+    Some(at)
+}

@@ -1,0 +1,320 @@
+//! What a case does: the operations, and the dice that choose them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use dlio_fs::path::escape;
+use dlio_fs::tiers::disk::{Allocate, Kind, NewAttr, RenameMode, Time};
+use rand::RngExt;
+use rand::rngs::Xoshiro256PlusPlus;
+
+use super::model::{Model, SLOTS};
+use super::sim::Lose;
+
+/// From the root, names joined by `/`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Path(pub Vec<u8>);
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "/".into() } else { escape(&self.0) }.as_str())
+    }
+}
+
+/// One piece of the background's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Seal,
+    Drain,
+    Publish,
+    Evict,
+    Tick,
+}
+
+/// `slot` is one of a few places for open files.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Mkdir {
+        path: Path,
+        mode: u32,
+        umask: u32,
+        uid: u32,
+    },
+    Mknod {
+        path: Path,
+        kind: Kind,
+        mode: u32,
+        rdev: u64,
+    },
+    Symlink {
+        path: Path,
+        target: Path,
+    },
+    Create {
+        slot: usize,
+        path: Path,
+        mode: u32,
+        umask: u32,
+        uid: u32,
+    },
+    Open {
+        slot: usize,
+        path: Path,
+        write: bool,
+        truncate: bool,
+    },
+    /// `at` is where; `None`: at the end.
+    Write {
+        slot: usize,
+        at: Option<u64>,
+        len: usize,
+        kill_privileges: bool,
+    },
+    Read {
+        slot: usize,
+        at: u64,
+        len: usize,
+    },
+    Allocate {
+        slot: usize,
+        what: Allocate,
+        at: u64,
+        len: u64,
+    },
+    Copy {
+        from: usize,
+        at: u64,
+        to: usize,
+        to_at: u64,
+        len: u64,
+    },
+    Flush {
+        slot: usize,
+    },
+    Fsync {
+        slot: usize,
+    },
+    Release {
+        slot: usize,
+    },
+    Truncate {
+        path: Path,
+        len: u64,
+    },
+    SetAttr {
+        path: Path,
+        new: NewAttr,
+    },
+    SetXattr {
+        path: Path,
+        key: u8,
+        value: Option<u8>,
+        create: bool,
+        replace: bool,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
+    Unlink {
+        path: Path,
+    },
+    Rmdir {
+        path: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        mode: RenameMode,
+    },
+    FsyncDir {
+        path: Path,
+    },
+    SyncFast,
+    Run(Step),
+    Advance(Duration),
+    /// The machine stops, at once or at this mutating call from now on.
+    Crash {
+        lose: Lose,
+        at: Option<u64>,
+    },
+    /// Walk the whole view and compare it.
+    Look,
+    /// Everything to the slow tier.
+    Settle,
+}
+
+/// Chooses operations. Mostly one by one, sometimes the sequence in which a framework saves a checkpoint.
+#[derive(Debug, Default)]
+pub struct Dice {
+    queued: VecDeque<Op>,
+}
+
+const SIZES: [usize; 7] = [1, 10, 100, 4096, 5000, 9000, 20000];
+const OFFSETS: [u64; 6] = [0, 5, 4000, 4096, 8192, 12288];
+const MODES: [u32; 6] = [0o644, 0o600, 0o755, 0o444, 0o4755, 0o2770];
+
+impl Dice {
+    pub fn roll(&mut self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Op {
+        if let Some(op) = self.queued.pop_front() {
+            // Now and then something comes in between.
+            if rng.random_bool(0.8) {
+                return op;
+            }
+            self.queued.push_front(op);
+        }
+        let old = |rng: &mut Xoshiro256PlusPlus| pick_path(model, rng);
+        let new = |rng: &mut Xoshiro256PlusPlus| random_path(rng);
+        let slot = rng.random_range(0..SLOTS);
+        match rng.random_range(0..117) {
+            0..5 => Op::Mkdir {
+                path: new(rng),
+                mode: one(rng, &[0o755, 0o700, 0o777, 0o1777]),
+                umask: umask(rng),
+                uid: uid(rng),
+            },
+            5..7 => {
+                let kind = one(rng, &[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::File]);
+                let rdev = if kind == Kind::CharDevice { 0x103 } else { 0 };
+                Op::Mknod { path: new(rng), kind, mode: 0o640, rdev }
+            }
+            7..9 => Op::Symlink { path: new(rng), target: new(rng) },
+            9..17 => Op::Create { slot, path: new(rng), mode: one(rng, &MODES), umask: umask(rng), uid: uid(rng) },
+            17..24 => Op::Open { slot, path: old(rng), write: rng.random_bool(0.7), truncate: rng.random_bool(0.3) },
+            24..36 => {
+                let at = rng.random_bool(0.6).then(|| one(rng, &OFFSETS));
+                Op::Write { slot, at, len: one(rng, &SIZES), kill_privileges: rng.random_bool(0.2) }
+            }
+            36..38 => Op::Read { slot, at: one(rng, &OFFSETS), len: one(rng, &SIZES) },
+            38..40 => {
+                let what = [
+                    Allocate::Extend,
+                    Allocate::KeepSize,
+                    Allocate::PunchHole,
+                    Allocate::ZeroRange,
+                    Allocate::ZeroRangeKeepSize,
+                ];
+                Op::Allocate { slot, what: one(rng, &what), at: one(rng, &OFFSETS), len: one(rng, &SIZES) as u64 }
+            }
+            40..42 => {
+                let to = rng.random_range(0..SLOTS);
+                let len = one(rng, &SIZES) as u64;
+                Op::Copy { from: slot, at: one(rng, &OFFSETS), to, to_at: one(rng, &OFFSETS), len }
+            }
+            42..45 => Op::Flush { slot },
+            45..48 => Op::Fsync { slot },
+            48..54 => Op::Release { slot },
+            54..56 => Op::Truncate { path: old(rng), len: one(rng, &[0, 0, 1, 4096, 5000, 30000]) },
+            56..60 => Op::SetAttr { path: old(rng), new: new_attr(rng) },
+            60..63 => Op::SetXattr {
+                path: old(rng),
+                key: rng.random_range(0..2),
+                value: rng.random_bool(0.7).then(|| rng.random()),
+                create: rng.random_bool(0.1),
+                replace: rng.random_bool(0.1),
+            },
+            63..66 => Op::Link { from: old(rng), to: new(rng) },
+            66..70 => Op::Unlink { path: old(rng) },
+            70..72 => Op::Rmdir { path: old(rng) },
+            72..79 => {
+                let mode =
+                    one(rng, &[RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
+                let to = if rng.random_bool(0.5) { old(rng) } else { new(rng) };
+                Op::Rename { from: old(rng), to, mode }
+            }
+            79 => Op::FsyncDir { path: if rng.random_bool(0.3) { Path(Vec::new()) } else { old(rng) } },
+            80 => Op::SyncFast,
+            81..84 => Op::Run(Step::Seal),
+            84..91 => Op::Run(Step::Drain),
+            91..99 => Op::Run(Step::Publish),
+            99..101 => Op::Run(Step::Evict),
+            101..103 => Op::Run(Step::Tick),
+            103..107 => Op::Advance(one(rng, &[1, 300, 1100, 3000, 40_000, 70_000].map(Duration::from_millis))),
+            107..110 => Op::Look,
+            110..112 => Op::Crash {
+                lose: if rng.random_bool(0.6) { Lose::Nothing } else { Lose::Unsynced },
+                at: rng.random_bool(0.8).then(|| rng.random_range(1..40)),
+            },
+            112 => Op::Settle,
+            _ => {
+                self.save(model, rng, slot);
+                self.queued.pop_front().expect("just queued")
+            }
+        }
+    }
+
+    /// A checkpoint: written under a temporary name (or not), synced (or not), closed and renamed.
+    fn save(&mut self, model: &Model, rng: &mut Xoshiro256PlusPlus, slot: usize) {
+        let path = if rng.random_bool(0.5) { pick_path(model, rng) } else { random_path(rng) };
+        let tmp = if rng.random_bool(0.6) { random_path(rng) } else { path.clone() };
+        self.queued.push_back(Op::Release { slot });
+        if model.view.find(&tmp.0).is_ok() {
+            self.queued.push_back(Op::Open { slot, path: tmp.clone(), write: true, truncate: true });
+        } else {
+            self.queued.push_back(Op::Create { slot, path: tmp.clone(), mode: 0o644, umask: 0, uid: 0 });
+        }
+        for _ in 0..rng.random_range(1..4) {
+            self.queued.push_back(Op::Write { slot, at: None, len: one(rng, &SIZES), kill_privileges: false });
+        }
+        if rng.random_bool(0.4) {
+            self.queued.push_back(Op::Fsync { slot });
+        }
+        let renamed = (tmp != path).then_some(Op::Rename { from: tmp, to: path, mode: RenameMode::Replace });
+        let close = [Op::Flush { slot }, Op::Release { slot }];
+        // safetensors renames before it closes.
+        let early = rng.random_bool(0.2);
+        if early {
+            self.queued.extend(renamed.clone());
+        }
+        self.queued.extend(close);
+        if !early {
+            self.queued.extend(renamed);
+        }
+    }
+}
+
+fn one<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
+    from[rng.random_range(0..from.len())]
+}
+
+fn umask(rng: &mut Xoshiro256PlusPlus) -> u32 {
+    one(rng, &[0, 0o22, 0o77])
+}
+
+fn uid(rng: &mut Xoshiro256PlusPlus) -> u32 {
+    one(rng, &[0, 0, 1000])
+}
+
+fn new_attr(rng: &mut Xoshiro256PlusPlus) -> NewAttr {
+    let mut new = NewAttr::default();
+    match rng.random_range(0..4) {
+        0 => new.perm = Some(one(rng, &MODES)),
+        1 => (new.uid, new.gid) = (Some(one(rng, &[0, 7])), rng.random_bool(0.5).then(|| one(rng, &[0, 8]))),
+        2 => new.mtime = Some(Time { sec: rng.random_range(-5..1000), nsec: rng.random_range(0..1_000_000_000) }),
+        _ => {
+            new.gid = Some(9);
+            new.perm = Some(one(rng, &MODES));
+            new.atime = Some(Time { sec: 1, nsec: 2 });
+            new.mtime = Some(Time { sec: 3, nsec: 4 });
+        }
+    }
+    new
+}
+
+/// Few names and little depth: they meet often.
+pub fn random_path(rng: &mut Xoshiro256PlusPlus) -> Path {
+    let depth = one(rng, &[1, 1, 2, 2, 3]);
+    let names: Vec<&[u8]> = (0..depth).map(|_| one(rng, &[&b"a"[..], b"b", b"c", b"\xff%"])).collect();
+    Path(names.join(&b'/'))
+}
+
+/// Mostly a path that is there.
+fn pick_path(model: &Model, rng: &mut Xoshiro256PlusPlus) -> Path {
+    let paths = model.view.paths();
+    if paths.len() < 2 || rng.random_bool(0.15) {
+        return random_path(rng);
+    }
+    let named: Vec<Vec<u8>> = paths.into_iter().map(|(path, _)| path).filter(|path| !path.is_empty()).collect();
+    Path(named[rng.random_range(0..named.len())].clone())
+}

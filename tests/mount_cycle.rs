@@ -1,0 +1,491 @@
+//! The life of a mount, driven through the built program: made in the background, used, drained, left, killed, replaced.
+//!
+//! Needs /dev/fuse, and root or fusermount3. Nothing here waits for time to pass, only for things to become true.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
+/// For anything that must become true.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Keeps what is written on the fast tier for the length of a test, unless somebody hurries it.
+const NEVER_SETTLES: [&str; 4] = ["-o", "settle=30min", "-o", "live_after=1h"];
+
+/// Two tiers and a mount point; whatever is left of them at the end of a test is cleared away.
+struct Rig {
+    dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["mnt", "fast", "slow"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Rig { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn mnt(&self, name: &str) -> PathBuf {
+        self.path("mnt").join(name)
+    }
+
+    /// The arguments of a mount of these tiers.
+    fn mount_command(&self) -> Command {
+        let mut command = program();
+        command.arg("mount").arg(self.path("mnt")).arg("--log-file").arg(self.path("log"));
+        command.arg("--fast").arg(self.path("fast")).arg("--slow").arg(self.path("slow"));
+        command
+    }
+
+    #[track_caller]
+    fn mount(&self, options: &[&str]) {
+        succeeds(self.mount_command().args(options));
+    }
+
+    fn umount(&self, options: &[&str]) -> Output {
+        program().arg("umount").arg(self.path("mnt")).args(options).output().unwrap()
+    }
+
+    /// Leaves with everything on the slow tier.
+    #[track_caller]
+    fn umount_safely(&self) {
+        let output = self.umount(&[]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+
+    /// The daemon's pid, as its lock names it.
+    fn daemon(&self) -> Pid {
+        let lock = fs::read_to_string(self.path("fast/.dlio-fs/lock")).unwrap();
+        let pid = lock.split_whitespace().find_map(|word| word.strip_prefix("pid=")).unwrap();
+        Pid::from_raw(pid.parse().unwrap())
+    }
+
+    fn slow_has(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path("slow").join(name)).ok()
+    }
+
+    fn kill_daemon(&self) {
+        let pid = self.daemon();
+        kill(pid, Signal::SIGKILL).unwrap();
+        until("the mount is dead", || statvfs(&self.path("mnt")) == Err(Errno::ENOTCONN));
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // EINVAL: nothing is mounted there, as it should be. Without its mount a daemon ends by itself.
+        while umount2(&self.path("mnt"), MntFlags::MNT_DETACH).is_ok() {}
+        if std::thread::panicking() {
+            eprintln!("the daemon's log:\n{}", fs::read_to_string(self.path("log")).unwrap_or_default());
+        }
+    }
+}
+
+fn program() -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+fn succeeds(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn wait(mut child: Child) -> (Option<i32>, String) {
+    let mut status = None;
+    until("the process ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    let mut said = String::new();
+    if let Some(stderr) = &mut child.stderr {
+        stderr.read_to_string(&mut said).unwrap();
+    }
+    (status.unwrap().code(), said)
+}
+
+#[test]
+fn a_mount_in_the_background_answers_when_the_command_returns() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let stats = fs::read_to_string(rig.mnt(".dlio/stats")).unwrap();
+    assert!(stats.starts_with("SAFE"), "{stats}");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(rig.path("mnt").to_str().unwrap())).unwrap();
+    assert!(line.contains(" - fuse.dlio dlio-fs "), "{line}");
+    assert_eq!(fs::metadata(rig.path("fast/.dlio-fs")).unwrap().permissions().mode() & 0o777, 0o700);
+    rig.umount_safely();
+}
+
+#[test]
+fn umount_drains_first_and_leaves_no_daemon() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    fs::create_dir(rig.mnt("run")).unwrap();
+    fs::write(rig.mnt("run/ckpt-1"), "weights").unwrap();
+    let daemon = rig.daemon();
+    let output = rig.umount(&[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stdout.is_empty(), "nothing is left: {output:?}");
+    assert_eq!(rig.slow_has("run/ckpt-1").as_deref(), Some("weights"));
+    assert_eq!(fs::read_dir(rig.path("mnt")).unwrap().count(), 0, "the bare directory is back");
+    assert!(fs::read_dir(format!("/proc/{daemon}/fd")).map_or(0, Iterator::count) == 0, "the daemon still holds files");
+}
+
+#[test]
+fn umount_now_lists_what_stays_and_the_next_mount_goes_on() {
+    let rig = Rig::new();
+    rig.mount(&NEVER_SETTLES);
+    fs::write(rig.mnt("ckpt 1"), "weights").unwrap();
+    let output = rig.umount(&["--now"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(text(&output.stdout).contains("ckpt%201"), "it is listed: {output:?}");
+    assert!(text(&output.stderr).contains("stay on the fast tier"), "{output:?}");
+    assert_eq!(rig.slow_has("ckpt 1"), None);
+    rig.mount(&[]);
+    assert_eq!(fs::read_to_string(rig.mnt("ckpt 1")).unwrap(), "weights");
+    rig.umount_safely();
+    assert_eq!(rig.slow_has("ckpt 1").as_deref(), Some("weights"));
+}
+
+#[test]
+fn a_second_daemon_on_the_fast_tier_is_refused_naming_the_first() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let other = Rig::new();
+    let mut command = program();
+    command.arg("mount").arg(other.path("mnt")).arg("--slow").arg(other.path("slow"));
+    let output = command.arg("--fast").arg(rig.path("fast")).output().unwrap();
+    let line = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(line.contains(&format!("pid={}", rig.daemon())), "{line}");
+    assert!(line.contains(&format!("mountpoint={}", rig.path("mnt").display())), "{line}");
+    assert_eq!(fs::read_dir(other.path("slow")).unwrap().count(), 0, "nothing was created");
+    rig.umount_safely();
+}
+
+#[test]
+fn a_mount_point_in_use_by_a_mount_of_ours_is_refused() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let other = Rig::new();
+    let mut command = program();
+    command.arg("mount").arg(rig.path("mnt")).arg("--slow").arg(other.path("slow"));
+    let output = command.arg("--fast").arg(other.path("fast")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("has a dlio-fs mount already"), "{output:?}");
+    assert_eq!(fs::read_dir(other.path("fast")).unwrap().count(), 0, "nothing was created");
+    rig.umount_safely();
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_dead_mount_and_the_next_mount_replaces_it() {
+    let rig = Rig::new();
+    rig.mount(&NEVER_SETTLES);
+    fs::write(rig.mnt("ckpt"), "weights").unwrap();
+    rig.kill_daemon();
+    let error = fs::write(rig.mnt("swallowed"), "").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::ENOTCONN as i32), "a dead mount swallows nothing");
+    let output = program().arg("status").arg(rig.path("mnt")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stdout).contains("mount it again"), "{output:?}");
+    rig.mount(&[]);
+    assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
+    rig.umount_safely();
+    assert_eq!(rig.slow_has("ckpt").as_deref(), Some("weights"));
+    assert!(fs::metadata(rig.path("mnt")).is_ok(), "no dead mount is left below");
+}
+
+/// On Linux before 6.5 the directory below is bare for a moment; then this may fail.
+#[test]
+fn a_writer_that_retries_is_never_swallowed_by_the_directory_below() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    for round in 0..5 {
+        rig.kill_daemon();
+        let path = rig.mnt(&format!("retry-{round}"));
+        let writer = std::thread::spawn(move || until("the mount takes it", || fs::write(&path, "weights").is_ok()));
+        rig.mount(&[]);
+        writer.join().unwrap();
+    }
+    rig.umount_safely();
+    assert_eq!(fs::read_dir(rig.path("mnt")).unwrap().count(), 0, "the directory below swallowed something");
+    for round in 0..5 {
+        assert_eq!(rig.slow_has(&format!("retry-{round}")).as_deref(), Some("weights"));
+    }
+}
+
+#[test]
+fn umount_takes_a_dead_mount_away() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    rig.kill_daemon();
+    let output = rig.umount(&[]);
+    assert_eq!(output.status.code(), Some(3), "what the fast tier still has is not known: {output:?}");
+    assert!(text(&output.stderr).contains("was gone already"), "{output:?}");
+    assert!(fs::metadata(rig.path("mnt")).is_ok());
+}
+
+/// A daemon in the foreground whose mount answers.
+fn foreground(rig: &Rig, options: &[&str]) -> Child {
+    let child = rig.mount_command().arg("--foreground").args(options).stderr(Stdio::piped()).spawn().unwrap();
+    until("the mount answers", || rig.mnt(".dlio/stats").exists());
+    child
+}
+
+#[test]
+fn a_signal_leaves_with_exit_code_3_when_something_is_only_on_fast() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let rig = Rig::new();
+        let daemon = foreground(&rig, &NEVER_SETTLES);
+        fs::write(rig.mnt("ckpt"), "weights").unwrap();
+        kill(Pid::from_raw(daemon.id().try_into().unwrap()), signal).unwrap();
+        assert_eq!(wait(daemon).0, Some(3), "{signal}");
+        assert_eq!(fs::read_dir(rig.path("mnt")).unwrap().count(), 0, "unmounted after {signal}");
+        let log = fs::read_to_string(rig.path("log")).unwrap();
+        assert!(
+            log.contains("only the fast tier has these") && log.contains("paths=") && log.contains("ckpt"),
+            "{log}"
+        );
+        rig.mount(&[]);
+        assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
+        rig.umount_safely();
+    }
+}
+
+#[test]
+fn a_signal_leaves_with_exit_code_0_when_everything_is_safe() {
+    let rig = Rig::new();
+    let daemon = foreground(&rig, &[]);
+    fs::write(rig.mnt("ckpt"), "weights").unwrap();
+    succeeds(program().arg("drain").arg(rig.path("mnt")).arg("--wait"));
+    kill(Pid::from_raw(daemon.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(wait(daemon).0, Some(0));
+}
+
+#[test]
+fn a_signal_is_obeyed_while_a_file_is_open() {
+    let rig = Rig::new();
+    let daemon = foreground(&rig, &[]);
+    let open = File::create(rig.mnt("open")).unwrap();
+    let pid = Pid::from_raw(daemon.id().try_into().unwrap());
+    kill(pid, Signal::SIGTERM).unwrap();
+    // The second one asks to hurry: it does not wait for the file to be closed.
+    until("it has unmounted", || fs::read_dir(rig.path("mnt")).is_ok_and(|dir| dir.count() == 0));
+    kill(pid, Signal::SIGTERM).unwrap();
+    let code = wait(daemon).0;
+    assert!(matches!(code, Some(0 | 3)), "{code:?}");
+    assert!((&open).write_all(b"late").is_err(), "nobody takes it any more");
+}
+
+#[test]
+fn an_unmount_by_somebody_else_ends_the_daemon() {
+    let rig = Rig::new();
+    let daemon = foreground(&rig, &NEVER_SETTLES);
+    fs::write(rig.mnt("ckpt"), "weights").unwrap();
+    // What umount(8) does with -i.
+    umount2(&rig.path("mnt"), MntFlags::empty()).unwrap();
+    assert_eq!(wait(daemon).0, Some(3));
+}
+
+#[test]
+fn a_busy_mount_is_not_left_and_its_holders_are_named() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let held = File::create(rig.mnt("held")).unwrap();
+    for options in [&["--now"][..], &[]] {
+        let output = rig.umount(options);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let line = text(&output.stderr);
+        assert!(line.contains(&format!("pid {}", std::process::id())) && line.contains("held"), "{line}");
+    }
+    assert!(rig.mnt(".dlio/stats").exists(), "it is still there");
+    drop(held);
+    rig.umount_safely();
+}
+
+/// A slow tier of one mebibyte, so that what is larger stays on the fast tier for as long as it lasts.
+struct TinySlow<'a>(&'a Rig);
+
+impl<'a> TinySlow<'a> {
+    fn new(rig: &'a Rig) -> Self {
+        let slow = rig.path("slow");
+        let done = nix::mount::mount(Some("tiny"), &slow, Some("tmpfs"), MsFlags::empty(), Some("size=1m"));
+        done.expect("this test needs root");
+        TinySlow(rig)
+    }
+}
+
+impl Drop for TinySlow<'_> {
+    fn drop(&mut self) {
+        while umount2(&self.0.path("mnt"), MntFlags::MNT_DETACH).is_ok() {}
+        umount2(&self.0.path("slow"), MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_timeout_ends_the_waiting_for_a_slow_tier_that_takes_nothing() {
+    let rig = Rig::new();
+    let _tiny = TinySlow::new(&rig);
+    rig.mount(&[]);
+    fs::write(rig.mnt("ckpt"), vec![7; 4 << 20]).unwrap();
+    let output = rig.umount(&["--timeout", "1ms"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(text(&output.stderr).contains("the time is up"), "{output:?}");
+    assert!(text(&output.stdout).contains("ckpt"), "it is listed: {output:?}");
+}
+
+#[test]
+fn status_drain_and_sync_tell_and_change_the_same_state() {
+    let rig = Rig::new();
+    rig.mount(&NEVER_SETTLES);
+    let status = |options: &[&str]| program().arg("status").arg(rig.path("mnt")).args(options).output().unwrap();
+    fs::create_dir(rig.mnt("run")).unwrap();
+    fs::write(rig.mnt("run/a"), "1").unwrap();
+    let output = status(&[]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(text(&output.stdout).starts_with("NOT SAFE"), "{output:?}");
+    let output = status(&["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json[rig.path("mnt").to_str().unwrap()]["safety"]["safe"], false, "{json}");
+    let output = program().arg("drain").arg(rig.path("mnt")).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "drain without --wait only tells: {output:?}");
+    assert_eq!(rig.slow_has("run/a"), None);
+
+    succeeds(program().arg("sync").arg(rig.mnt("run/a")));
+    assert_eq!(rig.slow_has("run/a").as_deref(), Some("1"));
+    fs::write(rig.mnt("b"), "2").unwrap();
+    let output = program().arg("drain").arg(rig.path("mnt")).arg("--wait").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(rig.slow_has("b").as_deref(), Some("2"));
+    let output = status(&[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text(&output.stdout).starts_with("SAFE"), "{output:?}");
+    succeeds(program().arg("sync").arg(rig.path("mnt")));
+    rig.umount_safely();
+}
+
+#[test]
+fn rescue_restores_what_only_the_fast_tier_has() {
+    let rig = Rig::new();
+    rig.mount(&NEVER_SETTLES);
+    fs::create_dir(rig.mnt("run")).unwrap();
+    fs::write(rig.mnt("run/ckpt"), "weights").unwrap();
+    assert_eq!(rig.umount(&["--now"]).status.code(), Some(3));
+    let out = rig.path("out");
+    let said = succeeds(program().arg("rescue").arg(rig.path("fast")).arg("--to").arg(&out));
+    assert!(said.contains("run/ckpt"), "{said}");
+    assert_eq!(fs::read_to_string(out.join("run/ckpt")).unwrap(), "weights");
+    rig.mount(&[]);
+    assert_eq!(fs::read_to_string(rig.mnt("run/ckpt")).unwrap(), "weights", "rescue changed nothing");
+    rig.umount_safely();
+}
+
+#[test]
+fn an_unprivileged_user_mounts_through_the_helper() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // Then every test of this file is this one.
+    }
+    const NOBODY: u32 = 65534;
+    let rig = Rig::new();
+    for name in ["", "mnt", "fast", "slow"] {
+        std::os::unix::fs::chown(rig.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // Where the program was built, nobody else may be able to look.
+    fs::copy(PROGRAM, rig.path("program")).unwrap();
+    // A device that all users may open, as udev makes it, in a mount name space that ends with the script.
+    let script = "mount -t tmpfs -o mode=755 none /dev; mknod -m 666 /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3; \
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec \"$0\"";
+    let session = "./program mount mnt --fast fast --slow slow --log-file log; echo weights > mnt/ckpt; \
+                   cat mnt/.dlio/stats; ./program umount mnt";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-ec", script, session]);
+    let stats = succeeds(command.current_dir(rig.dir.path()).stdin(Stdio::null()));
+    assert!(stats.contains("SAFE"), "{stats}");
+    assert_eq!(rig.slow_has("ckpt").as_deref(), Some("weights\n"));
+    assert_eq!(fs::metadata(rig.path("slow/ckpt")).unwrap().uid(), NOBODY);
+}
+
+#[test]
+fn a_daemon_in_the_background_logs_to_syslog() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // It takes a /dev of one's own.
+    }
+    let rig = Rig::new();
+    let syslog = UnixDatagram::bind(rig.path("syslog")).unwrap();
+    syslog.set_read_timeout(Some(PATIENCE)).unwrap();
+    let script = "mount -t tmpfs -o mode=755 none /dev; mknod /dev/fuse c 10 229; mknod /dev/null c 1 3; \
+                  ln -s $PWD/syslog /dev/log; $0 mount mnt --fast fast --slow slow; $0 umount mnt";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-ec", script, PROGRAM]);
+    succeeds(command.current_dir(rig.dir.path()).stdin(Stdio::null()));
+    let mut lines = Vec::new();
+    while !lines.iter().any(|line: &String| line.contains("everything is on the slow tier")) {
+        let mut line = [0; 4096];
+        let len = syslog.recv(&mut line).unwrap();
+        lines.push(text(&line[..len]));
+    }
+    assert!(lines.iter().all(|line| line.contains("dlio-fs[")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains(" mounted")), "{lines:?}");
+}
+
+#[test]
+fn the_demo_verifies_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = succeeds(program().arg("demo").arg("--dir").arg(dir.path()));
+    for part in ["ckpt-4.index", "model.keras", "identical", "SAFE: everything is on the slow tier"] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    assert!(!said.contains("ckpt-1."), "it was deleted: {said}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the directory is not empty");
+}
+
+#[test]
+fn the_demo_leaves_nothing_behind_when_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = program().arg("demo").arg("--dir").arg(dir.path()).stdout(Stdio::null()).spawn().unwrap();
+    let mounted = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.contains(dir.path().to_str().unwrap())
+    };
+    until("its mount is there", mounted);
+    kill(Pid::from_raw(demo.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+    assert_eq!(wait(demo).0, Some(130));
+    assert!(!mounted(), "its mount is left");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the directory is not empty");
+}

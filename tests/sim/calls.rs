@@ -1,0 +1,618 @@
+//! The calls of the seam on a simulated disk: what `ext4` answers, errno by errno.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::{
+    Access, Allocate, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat, Time,
+};
+
+use super::bytes::BLOCK;
+use super::tree::{Change, Ino, Inode, Meta, ROOT};
+use super::{Effect, INODE_BYTES, Op, PRIVATE, Shared, State};
+
+const NAME_MAX: usize = 255;
+
+/// An open descriptor: keeps its inode alive.
+struct Handle {
+    disk: Arc<Shared>,
+    ino: Ino,
+}
+
+impl Handle {
+    fn new(disk: &Arc<Shared>, state: &mut State, ino: Ino) -> Self {
+        *state.open.entry(ino).or_default() += 1;
+        Handle { disk: disk.clone(), ino }
+    }
+
+    /// A call that changes nothing.
+    fn look<T>(&self, call: impl FnOnce(&State) -> io::Result<T>) -> io::Result<T> {
+        let state = self.disk.state.lock();
+        if state.dead || self.disk.power.is_gone() {
+            return Err(Errno::EIO.into());
+        }
+        call(&state)
+    }
+
+    /// A call that changes something: counted, failed on demand, and possibly the machine's last.
+    fn change<T>(
+        &self,
+        call: &'static str,
+        name: &[u8],
+        bytes: u64,
+        change: impl FnOnce(&mut State, Time, Effect) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut state = self.disk.state.lock();
+        let last = self.disk.power.mutating();
+        if state.dead || last == Some(Effect::Nothing) {
+            return Err(Errno::EIO.into());
+        }
+        if let Some(inject) = &*self.disk.inject.lock() {
+            let mut path = state.live.path(self.ino);
+            if !name.is_empty() {
+                path.extend_from_slice(if path.is_empty() { b"" } else { b"/" });
+                path.extend_from_slice(name);
+            }
+            let private = path.split(|&b| b == b'/').next() == Some(PRIVATE);
+            if let Some(errno) = inject(&Op { call, path, private, bytes }) {
+                return Err(errno.into());
+            }
+        }
+        let done = change(&mut state, self.disk.clock.now(), last.unwrap_or(Effect::All));
+        // What is dropped below may be a descriptor, which takes the lock itself.
+        drop(state);
+        match last {
+            None => done,
+            Some(_) => Err(Errno::EIO.into()),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut state = self.disk.state.lock();
+        if let Some(count) = state.open.get_mut(&self.ino) {
+            *count -= 1;
+            if *count == 0 {
+                state.open.remove(&self.ino);
+                state.drop_unused(self.ino);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.disk.label, self.ino)
+    }
+}
+
+impl State {
+    fn inode(&self, ino: Ino) -> io::Result<&Inode> {
+        // Only a disk that lost its power has descriptors without an inode.
+        self.live.inodes.get(&ino).ok_or_else(|| Errno::EIO.into())
+    }
+
+    fn find(&self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
+        if name == b"." {
+            return Ok(dir);
+        }
+        check(name)?;
+        self.inode(dir)?.entries.get(name).copied().ok_or_else(|| Errno::ENOENT.into())
+    }
+
+    fn stat(&self, ino: Ino) -> io::Result<Stat> {
+        let inode = self.inode(ino)?;
+        let (size, blocks) = match inode.kind {
+            Kind::File => (inode.bytes.size(), inode.bytes.allocated() * (BLOCK / 512)),
+            Kind::Dir => (BLOCK, BLOCK / 512),
+            Kind::Symlink => (inode.target.len() as u64, 0),
+            _ => (0, 0),
+        };
+        Ok(Stat {
+            dev: 1,
+            ino,
+            kind: inode.kind,
+            perm: inode.meta.perm,
+            nlink: self.live.nlink(ino),
+            uid: inode.meta.uid,
+            gid: inode.meta.gid,
+            rdev: inode.rdev,
+            size,
+            blocks,
+            atime: inode.meta.atime,
+            mtime: inode.meta.mtime,
+            ctime: inode.meta.ctime,
+        })
+    }
+
+    /// Makes a new inode under a new name.
+    fn make(&mut self, dir: Ino, name: &[u8], now: Time, mut inode: Inode) -> io::Result<Ino> {
+        check_new(name)?;
+        let parent = self.inode(dir)?;
+        if parent.entries.contains_key(name) {
+            return Err(Errno::EEXIST.into());
+        }
+        if dir != ROOT && parent.names.is_empty() {
+            return Err(Errno::ENOENT.into());
+        }
+        if parent.meta.perm & 0o2000 != 0 {
+            inode.meta.gid = parent.meta.gid;
+            inode.meta.perm |= if inode.kind == Kind::Dir { 0o2000 } else { 0 };
+        }
+        self.room_for(INODE_BYTES)?;
+        inode.meta = Meta { atime: now, mtime: now, ctime: now, ..inode.meta };
+        let ino = self.free_ino();
+        let named = Change::Entry { dir, name: name.to_vec(), ino: Some(ino) };
+        self.commit(vec![Change::New(ino, Box::new(inode)), named], false);
+        self.touch(dir, now);
+        Ok(ino)
+    }
+
+    fn remove(&mut self, dir: Ino, name: &[u8], now: Time) -> io::Result<()> {
+        let ino = self.find(dir, name)?;
+        let is_dir = self.inode(ino)?.kind == Kind::Dir;
+        self.commit(vec![Change::Entry { dir, name: name.to_vec(), ino: None }], is_dir);
+        self.touch(ino, now);
+        self.touch(dir, now);
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        (dir, name): (Ino, &[u8]),
+        (to, to_name): (Ino, &[u8]),
+        mode: RenameMode,
+        now: Time,
+    ) -> io::Result<()> {
+        check_new(name)?;
+        check_new(to_name)?;
+        let from = self.find(dir, name)?;
+        let over = self.inode(to)?.entries.get(to_name).copied();
+        let is_dir = self.inode(from)?.kind == Kind::Dir;
+        match (mode, over) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
+            _ => {}
+        }
+        if is_dir && self.live.is_below(to, from) {
+            return Err(Errno::EINVAL.into());
+        }
+        let exchange = mode == RenameMode::Exchange;
+        if let Some(over) = over {
+            let over_dir = self.inode(over)?.kind == Kind::Dir;
+            if over_dir && self.live.is_below(dir, over) {
+                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
+            }
+            if over == from {
+                return Ok(());
+            }
+            match (is_dir, over_dir) {
+                _ if exchange => {}
+                (true, false) => return Err(Errno::ENOTDIR.into()),
+                (false, true) => return Err(Errno::EISDIR.into()),
+                (true, true) if !self.inode(over)?.entries.is_empty() => return Err(Errno::ENOTEMPTY.into()),
+                _ => {}
+            }
+        }
+        if to != ROOT && self.inode(to)?.names.is_empty() {
+            return Err(Errno::ENOENT.into());
+        }
+        let after_all = is_dir || over.is_some_and(|o| self.live.inodes[&o].kind == Kind::Dir);
+        let left = if exchange { over } else { None };
+        let changes = vec![
+            Change::Entry { dir, name: name.to_vec(), ino: left },
+            Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(from) },
+        ];
+        self.commit(changes, after_all);
+        [Some(from), over, Some(dir), Some(to)].into_iter().flatten().for_each(|ino| self.touch(ino, now));
+        Ok(())
+    }
+
+    fn set_attr(&mut self, ino: Ino, new: &NewAttr, now: Time) -> io::Result<()> {
+        if [new.atime, new.mtime].into_iter().flatten().any(|t| t.nsec >= 1_000_000_000) {
+            return Err(Errno::EINVAL.into());
+        }
+        let inode = self.inode(ino)?;
+        let mut meta = inode.meta;
+        if new.uid.is_some() || new.gid.is_some() {
+            meta.uid = new.uid.unwrap_or(meta.uid);
+            meta.gid = new.gid.unwrap_or(meta.gid);
+            if inode.kind != Kind::Dir {
+                let with_group_exec = meta.perm & 0o2010 == 0o2010;
+                meta.perm &= if with_group_exec { !0o6000 } else { !0o4000 };
+            }
+        }
+        if let Some(perm) = new.perm.filter(|_| inode.kind != Kind::Symlink) {
+            meta.perm = perm & 0o7777;
+        }
+        meta.atime = new.atime.unwrap_or(meta.atime);
+        meta.mtime = new.mtime.unwrap_or(meta.mtime);
+        if *new != NewAttr::default() {
+            meta.ctime = now;
+            self.commit(vec![Change::Meta(ino, meta)], false);
+        }
+        Ok(())
+    }
+
+    fn check_key(&self, ino: Ino, key: &[u8]) -> io::Result<()> {
+        let known = [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"];
+        if !known.iter().any(|prefix| key.starts_with(prefix)) {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        if key.starts_with(b"user.") && !matches!(self.inode(ino)?.kind, Kind::File | Kind::Dir) {
+            return Err(Errno::EPERM.into());
+        }
+        Ok(())
+    }
+
+    fn get_xattr(&self, ino: Ino, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        match self.check_key(ino, key) {
+            Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => Ok(None),
+            Err(e) => Err(e),
+            Ok(()) => Ok(self.inode(ino)?.xattrs.get(key).cloned()),
+        }
+    }
+
+    fn put_xattr(&mut self, ino: Ino, key: &[u8], value: Option<&[u8]>, now: Time) -> io::Result<()> {
+        self.check_key(ino, key)?;
+        if value.is_none() && !self.inode(ino)?.xattrs.contains_key(key) {
+            return Ok(());
+        }
+        let change = Change::Xattr { ino, key: key.to_vec(), value: value.map(<[u8]>::to_vec) };
+        self.commit(vec![change], false);
+        self.touch_file(ino, now);
+        Ok(())
+    }
+
+    /// The change time alone, whatever it is.
+    fn touch_file(&mut self, ino: Ino, now: Time) {
+        if self.live.inodes.get(&ino).is_some_and(|inode| inode.kind != Kind::Dir) {
+            self.touch(ino, now);
+        }
+    }
+}
+
+pub struct SimDir(Handle);
+
+impl SimDir {
+    pub(super) fn open(disk: &Arc<Shared>, state: &mut State, ino: Ino) -> Arc<dyn Dir> {
+        Arc::new(SimDir(Handle::new(disk, state, ino)))
+    }
+
+    fn peer<'a>(&self, to: &'a dyn Dir) -> io::Result<&'a SimDir> {
+        let peer: Option<&SimDir> = to.as_any().downcast_ref();
+        peer.filter(|to| Arc::ptr_eq(&to.0.disk, &self.0.disk)).ok_or_else(|| Errno::EXDEV.into())
+    }
+}
+
+impl fmt::Debug for SimDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Dir for SimDir {
+    fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        self.0.look(|s| s.stat(s.find(self.0.ino, name)?))
+    }
+
+    fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        check_new(name)?;
+        let ino = self.0.look(|s| {
+            let ino = s.find(self.0.ino, name)?;
+            if s.inode(ino)?.kind == Kind::Dir { Ok(ino) } else { Err(Errno::ENOTDIR.into()) }
+        })?;
+        Ok(SimDir::open(&self.0.disk, &mut self.0.disk.state.lock(), ino))
+    }
+
+    fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        check_new(name)?;
+        let ino = self.0.look(|s| {
+            let ino = s.find(self.0.ino, name)?;
+            if s.inode(ino)?.kind == Kind::File { Ok(ino) } else { Err(Errno::EINVAL.into()) }
+        })?;
+        let handle = Handle::new(&self.0.disk, &mut self.0.disk.state.lock(), ino);
+        Ok(Arc::new(SimFile { handle, writable: access == Access::ReadWrite }))
+    }
+
+    fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
+        let handle = self.0.change("create", name, 0, |s, now, _| {
+            let meta = Meta { perm: perm & 0o7777, ..Meta::default() };
+            let ino = s.make(self.0.ino, name, now, Inode::new(Kind::File, meta))?;
+            Ok(Handle::new(&self.0.disk, s, ino))
+        });
+        Ok(Arc::new(SimFile { handle: handle?, writable: true }))
+    }
+
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        self.0.change("mkdir", name, 0, |s, now, _| {
+            let meta = Meta { perm: perm & 0o1777, ..Meta::default() };
+            s.make(self.0.ino, name, now, Inode::new(Kind::Dir, meta)).map(drop)
+        })
+    }
+
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
+        if matches!(kind, Kind::Dir | Kind::Symlink) {
+            return Err(Errno::EINVAL.into());
+        }
+        self.0.change("mknod", name, 0, |s, now, _| {
+            let meta = Meta { perm: perm & 0o7777, ..Meta::default() };
+            let rdev = if matches!(kind, Kind::CharDevice | Kind::BlockDevice) { rdev } else { 0 };
+            s.make(self.0.ino, name, now, Inode { rdev, ..Inode::new(kind, meta) }).map(drop)
+        })
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        if target.is_empty() {
+            return Err(Errno::ENOENT.into());
+        }
+        self.0.change("symlink", name, 0, |s, now, _| {
+            let meta = Meta { perm: 0o777, ..Meta::default() };
+            let inode = Inode { target: target.to_vec(), ..Inode::new(Kind::Symlink, meta) };
+            s.make(self.0.ino, name, now, inode).map(drop)
+        })
+    }
+
+    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        check_new(name)?;
+        self.0.look(|s| {
+            let inode = s.inode(s.find(self.0.ino, name)?)?;
+            if inode.kind == Kind::Symlink { Ok(inode.target.clone()) } else { Err(Errno::EINVAL.into()) }
+        })
+    }
+
+    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        let to = self.peer(to)?.0.ino;
+        check_new(name)?;
+        check_new(to_name)?;
+        self.0.change("link", name, 0, |s, now, _| {
+            let ino = s.find(self.0.ino, name)?;
+            let parent = s.inode(to)?;
+            if parent.entries.contains_key(to_name) {
+                return Err(Errno::EEXIST.into());
+            }
+            if to != ROOT && parent.names.is_empty() {
+                return Err(Errno::ENOENT.into());
+            }
+            if s.inode(ino)?.kind == Kind::Dir {
+                return Err(Errno::EPERM.into());
+            }
+            s.commit(vec![Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(ino) }], false);
+            s.touch(ino, now);
+            s.touch(to, now);
+            Ok(())
+        })
+    }
+
+    fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
+        let to = self.peer(to)?.0.ino;
+        self.0.change("rename", name, 0, |s, now, _| s.rename((self.0.ino, name), (to, to_name), mode, now))
+    }
+
+    fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        check_new(name)?;
+        self.0.change("unlink", name, 0, |s, now, _| {
+            if s.inode(s.find(self.0.ino, name)?)?.kind == Kind::Dir {
+                return Err(Errno::EISDIR.into());
+            }
+            s.remove(self.0.ino, name, now)
+        })
+    }
+
+    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        check_new(name)?;
+        self.0.change("rmdir", name, 0, |s, now, _| {
+            let inode = s.inode(s.find(self.0.ino, name)?)?;
+            if inode.kind != Kind::Dir {
+                return Err(Errno::ENOTDIR.into());
+            }
+            if !inode.entries.is_empty() {
+                return Err(Errno::ENOTEMPTY.into());
+            }
+            s.remove(self.0.ino, name, now)
+        })
+    }
+
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
+        self.0.look(|s| {
+            let entry =
+                |(name, &ino): (&Vec<u8>, &Ino)| Ok(DirEntry { name: name.clone(), ino, kind: s.inode(ino)?.kind });
+            s.inode(self.0.ino)?.entries.iter().map(entry).collect()
+        })
+    }
+
+    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
+        self.0.change("set_attr", name, 0, |s, now, _| s.set_attr(s.find(self.0.ino, name)?, new, now))
+    }
+
+    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.0.look(|s| s.get_xattr(s.find(self.0.ino, name)?, key))
+    }
+
+    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.0.change("set_xattr", name, 0, |s, now, _| s.put_xattr(s.find(self.0.ino, name)?, key, Some(value), now))
+    }
+
+    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
+        self.0.change("remove_xattr", name, 0, |s, now, _| s.put_xattr(s.find(self.0.ino, name)?, key, None, now))
+    }
+
+    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.0.look(|s| Ok(s.inode(s.find(self.0.ino, name)?)?.xattrs.keys().cloned().collect()))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.change("sync", b"", 0, |s, _, _| {
+            s.sync_dir(self.0.ino, self.0.disk.order);
+            Ok(())
+        })
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.0.look(|s| {
+            let free = s.capacity.saturating_sub(s.used());
+            let files = s.live.inodes.len() as u64;
+            Ok(Space {
+                total: s.capacity,
+                free,
+                avail: free,
+                files: files + free / INODE_BYTES,
+                files_free: free / INODE_BYTES,
+                block: BLOCK as u32,
+                name_max: NAME_MAX as u32,
+            })
+        })
+    }
+
+    fn order(&self) -> MetadataOrder {
+        self.0.disk.order
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    handle: Handle,
+    writable: bool,
+}
+
+impl SimFile {
+    /// Changes the bytes, as [`Handle::change`].
+    fn edit<T>(
+        &self,
+        call: &'static str,
+        bytes: u64,
+        edit: impl FnOnce(&mut State, Time, Effect) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if !self.writable {
+            return Err(Errno::EBADF.into());
+        }
+        self.handle.change(call, b"", bytes, edit)
+    }
+
+    fn ino(&self) -> Ino {
+        self.handle.ino
+    }
+}
+
+impl File for SimFile {
+    fn stat(&self) -> io::Result<Stat> {
+        self.handle.look(|s| s.stat(self.ino()))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.handle.look(|s| Ok(s.inode(self.ino())?.bytes.read(buf, offset)))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.edit("write_at", buf.len() as u64, |s, now, effect| {
+            if buf.is_empty() {
+                return Ok(());
+            }
+            // A killed write stops between two pages; only one that crosses a page boundary can be cut.
+            let pages = (offset + 1).next_multiple_of(BLOCK) - offset;
+            let len = if effect == Effect::Part { pages.min(buf.len() as u64) } else { buf.len() as u64 };
+            write(s, self.ino(), &buf[..len as usize], offset, now)
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.edit("set_len", 0, |s, now, _| s.edit(self.ino(), now, |bytes| bytes.set_len(len)))
+    }
+
+    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        self.edit("allocate", len, |s, now, _| {
+            if len == 0 {
+                return Err(Errno::EINVAL.into());
+            }
+            if what != Allocate::PunchHole {
+                s.room_for(s.inode(self.ino())?.bytes.missing(offset, len) * BLOCK)?;
+            }
+            s.edit(self.ino(), now, |bytes| match what {
+                Allocate::Extend => bytes.allocate(offset, len, false),
+                Allocate::KeepSize => bytes.allocate(offset, len, true),
+                Allocate::PunchHole => bytes.punch(offset, len),
+                Allocate::ZeroRange | Allocate::ZeroRangeKeepSize => {
+                    bytes.punch(offset, len);
+                    bytes.allocate(offset, len, what == Allocate::ZeroRangeKeepSize);
+                }
+            })
+        })
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        self.handle.look(|s| s.inode(self.ino())?.bytes.seek(what == Seek::Data, offset).ok_or(Errno::ENXIO.into()))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.handle.change("sync", b"", 0, |s, _, _| {
+            s.sync_file(self.ino(), self.handle.disk.order);
+            Ok(())
+        })
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        self.handle.change("set_attr", b"", 0, |s, now, _| s.set_attr(self.ino(), new, now))
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.handle.look(|s| s.get_xattr(self.ino(), key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.handle.change("set_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, Some(value), now))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.handle.change("remove_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, None, now))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.handle.look(|s| Ok(s.inode(self.ino())?.xattrs.keys().cloned().collect()))
+    }
+
+    fn forget_cached(&self) {}
+}
+
+/// Writes as much as there is room for; a full disk is an error after that.
+fn write(s: &mut State, ino: Ino, buf: &[u8], offset: u64, now: Time) -> io::Result<()> {
+    let bytes = &s.inode(ino)?.bytes;
+    let free = s.capacity.saturating_sub(s.used()) / BLOCK;
+    if bytes.missing(offset, buf.len() as u64) <= free {
+        return s.edit(ino, now, |bytes| bytes.write(buf, offset));
+    }
+    let mut fits = 0;
+    while fits < buf.len() as u64 {
+        let next = ((offset + fits + 1).next_multiple_of(BLOCK) - offset).min(buf.len() as u64);
+        if bytes.missing(offset, next) > free {
+            break;
+        }
+        fits = next;
+    }
+    if fits > 0 {
+        s.edit(ino, now, |bytes| bytes.write(&buf[..fits as usize], offset))?;
+    }
+    Err(Errno::ENOSPC.into())
+}
+
+/// What may stand where an entry is meant; `.` is dealt with before.
+fn check(name: &[u8]) -> io::Result<()> {
+    if name.is_empty() || name == b".." || name.iter().any(|b| matches!(b, b'/' | 0)) {
+        return Err(Errno::EINVAL.into());
+    }
+    if name.len() > NAME_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    Ok(())
+}
+
+fn check_new(name: &[u8]) -> io::Result<()> {
+    if name == b"." { Err(Errno::EINVAL.into()) } else { check(name) }
+}
