@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use rand::rngs::SmallRng;
@@ -16,6 +18,9 @@ use crate::tree::set_tag;
 
 /// At most one WRITE request each.
 const CHUNK: usize = 64 << 10;
+/// Actions without a pause, then none for a random time: training saves, then computes. Without pauses the slow tier would
+/// only fall behind, and every kill would find the same.
+const BURST: u32 = 10;
 /// Older checkpoints and directories are removed.
 const KEEP: usize = 2;
 
@@ -25,7 +30,7 @@ pub(crate) enum Habits {
     /// Every version is written to a new or truncated file: each keeps its bytes until it is published, so the slow tier
     /// must be at an exact prefix of the order.
     NewFiles,
-    /// Appends and rewrites in place as well: a version may be gone before it was published, and what follows up to the
+    /// Now and then appends and rewrites in place as well: a version may be gone before it was published, and what follows up to the
     /// newer one is published together.
     InPlace,
 }
@@ -47,20 +52,24 @@ pub(crate) struct Worker<'a> {
     clock: &'a AtomicU64,
     /// Calls that may still be made.
     pub(crate) budget: u64,
+    /// The longest time between two bursts.
+    pub(crate) pause_max: Duration,
 }
 
 impl<'a> Worker<'a> {
     /// `dir` exists and is this worker's alone.
     pub(crate) fn new(dir: PathBuf, habits: Habits, seed: u64, clock: &'a AtomicU64) -> Self {
         let random = SmallRng::seed_from_u64(seed);
-        Worker { dir, ledger: Ledger::default(), habits, random, generation: 0, clock, budget: u64::MAX }
+        let (budget, pause_max) = (u64::MAX, Duration::from_secs(1));
+        Worker { dir, ledger: Ledger::default(), habits, random, generation: 0, clock, budget, pause_max }
     }
 
     /// Works until the daemon is killed or the budget is used up.
     pub(crate) fn work(&mut self) {
         let mut done = self.tidy();
         while done.is_ok() {
-            done = self.act();
+            done = (0..BURST).try_for_each(|_| self.act());
+            thread::sleep(self.pause_max.mul_f64(self.random.random()));
         }
     }
 
@@ -94,17 +103,17 @@ impl<'a> Worker<'a> {
     }
 
     fn act(&mut self) -> Done {
-        let habits = if self.habits == Habits::InPlace { 9 } else { 7 };
-        match self.random.random_range(0..habits) {
+        if self.habits == Habits::InPlace && self.random.random_bool(0.1) {
+            return if self.random.random_bool(0.5) { self.append() } else { self.rewrite_in_place() };
+        }
+        match self.random.random_range(0..7) {
             0 => self.checkpoint(),
             1 => self.overwrite(Path::new("model.keras"), None),
             2 => self.rename_while_open(),
             3 => self.commit_directory(),
             4 => self.relink(),
             5 => self.link_best(),
-            6 => self.change_attributes(),
-            7 => self.append(),
-            _ => self.rewrite_in_place(),
+            _ => self.change_attributes(),
         }
     }
 
