@@ -72,17 +72,8 @@ impl Tiers {
         if state.failed.load(Ordering::Acquire) {
             return Err(Errno::EIO.into());
         }
-        let (place, fd) = {
-            let io = state.io.read();
-            (io.place, io.fd.clone())
-        };
-        if !matches!(place, Bytes::Object(_)) {
-            if place == Bytes::InPlace
-                && let Some(fd) = fd
-            {
-                cx.slow()?;
-                fd.sync().at("fsync on slow", self.label(state.ino))?;
-            }
+        if !state.holds_bytes() {
+            self.sync_in_place(cx, |ino| ino == state.ino)?;
             return self.log.sync(self.log.last());
         }
         self.commit(cx, state)?;
@@ -101,6 +92,11 @@ impl Tiers {
         for state in self.uncommitted_files(|st, file| inside(st, file)) {
             self.commit(cx, &state)?;
         }
+        let within: std::collections::HashSet<Ino> = {
+            let st = self.state.lock();
+            st.in_place.iter().copied().filter(|file| inside(&st, *file)).collect()
+        };
+        self.sync_in_place(cx, |file| within.contains(&file))?;
         let files: std::collections::HashSet<Ino> = {
             let st = self.state.lock();
             let named = st.events.iter().flat_map(|event| event.change.inodes()).filter(|file| inside(&st, *file));
@@ -118,6 +114,7 @@ impl Tiers {
     }
 
     fn sync_fast_as(&self, cx: &Cx) -> Result<()> {
+        self.sync_in_place(cx, |_| true)?;
         for state in self.uncommitted_files(|_, _| true) {
             self.commit(cx, &state)?;
         }
@@ -125,6 +122,33 @@ impl Tiers {
         self.seal(cx, &pending)?;
         self.log.sync(self.log.last())?;
         self.wake();
+        Ok(())
+    }
+
+    /// Files written in place have their newest bytes on the slow tier only: they are synced there.
+    pub(crate) fn sync_in_place(&self, cx: &Cx, which: impl Fn(Ino) -> bool) -> Result<()> {
+        let files: Vec<Ino> = self.state.lock().in_place.iter().copied().filter(|ino| which(*ino)).collect();
+        for ino in files {
+            cx.slow()?;
+            let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+            let held = file.and_then(|file| file.io.read().fd.clone().filter(|_| !file.holds_bytes()));
+            let fd = match held {
+                Some(fd) => fd,
+                None => match self.open_slow(cx, ino, Access::Read) {
+                    // Removed since.
+                    Err(e) if matches!(e.errno(), Errno::ESTALE | Errno::ENOENT) => {
+                        self.state.lock().synced_in_place(ino);
+                        continue;
+                    }
+                    other => other?,
+                },
+            };
+            // Before the sync: a write that comes meanwhile puts it back.
+            self.state.lock().synced_in_place(ino);
+            if let Err(e) = fd.sync() {
+                return Err(Error::io("fsync on slow", self.label(ino), e));
+            }
+        }
         Ok(())
     }
 

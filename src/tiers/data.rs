@@ -274,6 +274,7 @@ impl Tiers {
                 let Stat { size, blocks, mtime, ctime, .. } = *stat;
                 node.meta = Meta { size, blocks, mtime, ctime, ..node.meta };
             }
+            st.written_in_place(ino);
             st.events.iter().any(|event| {
                 matches!(event.change, Change::SetAttr { ino: other, new } if other == ino && new.mtime.is_some())
             })

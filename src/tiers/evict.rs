@@ -14,6 +14,7 @@ use crate::tiers::{Cx, Progress, Tiers};
 impl Tiers {
     /// Evicts one object if the fast tier is above the high watermark, or still above the low one after that.
     pub fn evict_step(&self) -> Result<Progress> {
+        self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
         if self.pressure() {
             self.counters.evicting.store(true, Ordering::Relaxed);
         }

@@ -12,10 +12,11 @@ impl Tiers {
     pub fn seal_step(&self) -> Result<Progress> {
         let mut pending = self.unsealed(|_, _| true);
         pending.truncate(AT_ONCE);
+        let cx = Cx::internal();
         if pending.is_empty() {
-            return Ok(Progress::Idle);
+            return self.sync_in_place(&cx, |_| true).map(|()| Progress::Idle);
         }
-        self.seal(&Cx::internal(), &pending)?;
+        self.seal(&cx, &pending)?;
         self.log.sync(self.log.last())?;
         self.wake();
         Ok(Progress::Did)

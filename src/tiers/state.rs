@@ -1,6 +1,6 @@
 //! What the engine's one lock protects: the view, the pending events and who refers to which object.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(crate) bound_at: HashMap<Ino, Lsn>,
     /// Since when a file has bytes that no event has.
     pub(crate) uncommitted: HashMap<Ino, Duration>,
+    /// Files written in place on the slow tier and not synced there since.
+    pub(crate) in_place: HashSet<Ino>,
     /// How many events and files refer to an object.
     pub(crate) objects: HashMap<ObjectId, u32>,
     /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
@@ -94,6 +96,7 @@ impl State {
             bound: BTreeMap::new(),
             bound_at: HashMap::new(),
             uncommitted: HashMap::new(),
+            in_place: HashSet::new(),
             objects: HashMap::new(),
             doomed: VecDeque::new(),
             clean: BTreeMap::new(),
@@ -177,6 +180,23 @@ impl State {
     fn unbind(&mut self, ino: Ino) {
         if let Some(lsn) = self.bound_at.remove(&ino) {
             self.bound.remove(&lsn);
+        }
+    }
+
+    /// The slow file has bytes that are not synced; it stays known until they are.
+    pub(crate) fn written_in_place(&mut self, ino: Ino) {
+        if self.in_place.insert(ino)
+            && let Some(node) = self.view.get_mut(ino)
+        {
+            node.pins += 1;
+        }
+    }
+
+    pub(crate) fn synced_in_place(&mut self, ino: Ino) {
+        if self.in_place.remove(&ino)
+            && let Some(node) = self.view.get_mut(ino)
+        {
+            node.pins -= 1;
         }
     }
 

@@ -485,11 +485,12 @@ impl View {
         for ino in dirs {
             let Some(node) = self.nodes.get_mut(&ino) else { continue };
             let on_slow = node.slow_id.is_some();
+            let own = fresh(node.seen, now, ages.ours);
             let Some(dir) = &mut node.dir else { continue };
             if dir.listers > 0 {
                 continue;
             }
-            let busy = dir.slots.values().any(|slot| slot.pending() || fresh(slot.seen, now, ages.ours));
+            let busy = own || dir.slots.values().any(|slot| slot.pending() || fresh(slot.seen, now, ages.ours));
             if dir.known && on_slow && !busy {
                 dir.known = false;
                 dir.generation += 1;

@@ -664,6 +664,11 @@ impl Case {
         if let Ok(done) = after.apply(op) {
             after.finish(op, done);
         }
+        // What is written in place is out of order from the moment it may have been.
+        let in_place = self.model.order.in_place();
+        let mut before = before;
+        before.order.set_all_in_place(&in_place);
+        after.order.set_all_in_place(&in_place);
         let publishing = matches!(op, Op::Run(Step::Publish) | Op::Settle);
         if let Op::Settle = op {
             after = self.model.clone();
@@ -752,7 +757,8 @@ impl Case {
             return Err(said);
         };
         // What the operation was about to commit may be committed.
-        for id in before.dirty.keys().filter(|id| !after.dirty.contains_key(id)) {
+        let settling = matches!(op, Op::Settle);
+        for id in before.dirty.keys().filter(|id| settling || !after.dirty.contains_key(id)) {
             if model.dirty.contains_key(id) {
                 model.maybe_commit(*id);
             }

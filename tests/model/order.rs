@@ -239,6 +239,14 @@ impl Order {
         self.in_place.contains(&id)
     }
 
+    pub fn in_place(&self) -> BTreeSet<Id> {
+        self.in_place.clone()
+    }
+
+    pub fn set_all_in_place(&mut self, files: &BTreeSet<Id>) {
+        self.in_place.extend(files);
+    }
+
     /// Whether the file's bytes and times on the slow tier are out of order, because they are changed there.
     pub fn set_in_place(&mut self, id: Id, is: bool) {
         if is {
