@@ -181,7 +181,7 @@ impl Tiers {
     fn is_in_order(&self, st: &State, ino: Ino, io: Option<&Io>) -> bool {
         let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id.is_some());
         match io {
-            Some(io) if io.object().is_some() => on_slow || io.latest.is_some(),
+            Some(io) if io.object().is_some() => on_slow || io.ordered,
             _ => true,
         }
     }
