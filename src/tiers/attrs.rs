@@ -55,6 +55,8 @@ impl Tiers {
 
     fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
+        // Without the block that our own extended attributes may take.
+        let blocks = blocks.min(size.div_ceil(4096) * 8);
         let shown = Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, ..self.attr_of(ino, node) };
         Attr { ctime: ctime.max(node.meta.ctime), ..shown }
     }
