@@ -28,14 +28,16 @@ struct Work {
     step: fn(&Tiers) -> Result<Progress>,
     /// Fails when the slow tier does; the others touch the fast tier only.
     needs_slow: bool,
+    /// Whether new work wakes it; what only passing time brings up is left to the timer.
+    woken: bool,
 }
 
 const WORKS: [Work; 5] = [
-    Work { name: "seal", step: Tiers::seal_step, needs_slow: false },
-    Work { name: "drain", step: Tiers::drain_step, needs_slow: true },
-    Work { name: "publish", step: Tiers::publish_step, needs_slow: true },
-    Work { name: "evict", step: Tiers::evict_step, needs_slow: true },
-    Work { name: "tick", step: Tiers::tick, needs_slow: false },
+    Work { name: "seal", step: Tiers::seal_step, needs_slow: false, woken: true },
+    Work { name: "drain", step: Tiers::drain_step, needs_slow: true, woken: true },
+    Work { name: "publish", step: Tiers::publish_step, needs_slow: true, woken: true },
+    Work { name: "evict", step: Tiers::evict_step, needs_slow: true, woken: false },
+    Work { name: "tick", step: Tiers::tick, needs_slow: false, woken: false },
 ];
 
 /// Makes the runtime of the background. Shut down with a timeout: a step may hang.
@@ -48,9 +50,13 @@ pub(super) fn runtime() -> Result<Runtime> {
 
 /// Starts all loops. They end with the runtime.
 pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>) {
-    let wakes: Vec<Arc<Notify>> = WORKS.iter().map(|_| Arc::default()).collect();
-    for (work, wake) in WORKS.into_iter().zip(&wakes) {
-        runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(wake)));
+    let mut wakes: Vec<Arc<Notify>> = Vec::new();
+    for work in WORKS {
+        let wake = Arc::new(Notify::new());
+        runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake)));
+        if work.woken {
+            wakes.push(wake);
+        }
     }
     // `notify_one` keeps a permit when the loop is not waiting yet, so no wake-up is lost between a step and the sleep.
     tiers.on_work(Box::new(move || wakes.iter().for_each(|wake| wake.notify_one())));
@@ -148,7 +154,7 @@ mod tests {
     use super::*;
     use crate::error::{Errno, Error};
 
-    const SLOW: Work = Work { name: "test", step: |_| Ok(Progress::Idle), needs_slow: true };
+    const SLOW: Work = Work { name: "test", step: |_| Ok(Progress::Idle), needs_slow: true, woken: true };
 
     #[test]
     fn backoff_goes_from_one_second_to_sixty() {

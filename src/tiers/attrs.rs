@@ -55,6 +55,8 @@ impl Tiers {
 
     fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
+        // Without the block that our own extended attributes may take.
+        let blocks = blocks.min(size.div_ceil(4096) * 8);
         let shown = Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, ..self.attr_of(ino, node) };
         Attr { ctime: ctime.max(node.meta.ctime), ..shown }
     }
@@ -181,7 +183,7 @@ impl Tiers {
     fn is_in_order(&self, st: &State, ino: Ino, io: Option<&Io>) -> bool {
         let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id.is_some());
         match io {
-            Some(io) if io.object().is_some() => on_slow || io.latest.is_some(),
+            Some(io) if io.object().is_some() => on_slow || io.ordered,
             _ => true,
         }
     }

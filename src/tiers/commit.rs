@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::data::copy_bytes;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::file::{Bytes, Content, FileState, Io};
 use crate::tiers::pool::{Named, PRIVATE, Pool};
@@ -173,6 +174,45 @@ impl Tiers {
         Ok(lsn)
     }
 
+    /// Commits a file that is rewritten all the time by way of a private copy of its bytes on fast, which no write can
+    /// breach. The file goes on in its own object, ahead of that event.
+    pub(crate) fn commit_copy(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
+        let mut io = state.io.write();
+        let (Some(live), Some(frozen)) = (io.object(), self.freeze_if_uncommitted(cx, Some(&mut io))?) else {
+            return Ok(None);
+        };
+        let copy = ObjectId { home: Home::Fast, number: self.pool.number() };
+        let made = self.pool.create(copy.number, 0o600).and_then(|fd| {
+            copy_bytes(&*frozen.fd, &*fd, frozen.size)?;
+            fd.set_len(frozen.size)
+        });
+        let committed = made.at("copy", label(copy)).and_then(|()| self.log_copy(state, frozen, copy, live));
+        if matches!(committed, Ok(Some(_))) {
+            io.ordered = true;
+        } else {
+            self.remove_object(copy);
+        }
+        committed
+    }
+
+    fn log_copy(&self, state: &FileState, frozen: Frozen, copy: ObjectId, live: ObjectId) -> Result<Option<Lsn>> {
+        let mut st = self.state.lock();
+        let Some(at) = st.view.get(state.ino).and_then(|node| node.links.first().cloned()) else { return Ok(None) };
+        let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
+        self.room_for_event(&st)?;
+        let Frozen { size, attrs, .. } = frozen;
+        let content = Arc::new(Content::new(copy, size, attrs.clone()));
+        let last = self.log.append(&[
+            Record::Content { path: path.clone(), ino: state.ino, object: copy, size, attrs },
+            Record::Bind { path, ino: state.ino, object: live },
+        ])?;
+        let now = self.uptime();
+        st.push(last - 1, now, Change::Content { ino: state.ino, at, content });
+        st.committed(state.ino);
+        st.bind(state.ino, last, live, now);
+        Ok(Some(last - 1))
+    }
+
     /// First half, before the state lock: reads what the event will say from the object.
     pub(crate) fn freeze_if_uncommitted(&self, cx: &Cx, io: Option<&mut Io>) -> Result<Option<Frozen>> {
         let Some(io) = io.filter(|io| io.uncommitted()) else { return Ok(None) };
@@ -317,9 +357,7 @@ impl Tiers {
         self.delete_doomed(&cx)?;
         let ages = self.ages();
         let mut st = self.state.lock();
-        let orphans: Vec<Ino> =
-            st.view.nodes.iter().filter(|(ino, node)| node.links.is_empty() && **ino != ROOT).map(|n| *n.0).collect();
-        for ino in orphans {
+        for ino in std::mem::take(&mut st.orphans) {
             self.settle_removed(&mut st, ino);
             st.view.collect(ino);
         }
@@ -375,7 +413,10 @@ impl Tiers {
             return;
         }
         // `io` comes before the state lock; when somebody is just looking, `tick` comes back to it.
-        let Some(mut io) = file.io.try_write() else { return };
+        let Some(mut io) = file.io.try_write() else {
+            st.orphans.insert(ino);
+            return;
+        };
         if let Some(object) = io.object() {
             file.place(&mut io, Bytes::Slow, None);
             io.dirty = false;

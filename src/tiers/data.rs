@@ -475,7 +475,7 @@ impl Tiers {
     }
 
     /// Whether the fast tier has room for this many bytes and some to spare.
-    fn fits(&self, size: u64) -> bool {
+    pub(crate) fn fits(&self, size: u64) -> bool {
         self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.total / FLOOR)
     }
 

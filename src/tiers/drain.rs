@@ -118,11 +118,14 @@ impl Tiers {
         self.snapshot(&state)
     }
 
-    /// Commits a file that is written to all the time. A small one gets a private copy of its bytes on fast, so that the
-    /// version stays whole; a large one has to pause for as long as its copy takes.
+    /// Commits a file that is written to all the time. A small one by a private copy, so that the version stays whole; a
+    /// large one has to pause for as long as its copy takes.
     fn snapshot(&self, state: &Arc<FileState>) -> Result<Progress> {
         let cx = Cx::internal();
-        let Some(lsn) = self.commit(&cx, state)? else { return Ok(Progress::Idle) };
+        let size = self.getattr(&cx, state.ino)?.size;
+        let small = size <= self.options.copy_up_max && self.fits(size);
+        let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit(&cx, state)? };
+        let Some(lsn) = lsn else { return Ok(Progress::Idle) };
         self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(ino = state.ino, lsn, "committed a file that is rewritten in place");
         Ok(Progress::Did)

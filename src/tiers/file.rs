@@ -51,6 +51,8 @@ pub(crate) struct Io {
     pub(crate) dirty: bool,
     /// The newest version that became an event and is not applied yet.
     pub(crate) latest: Option<Arc<Content>>,
+    /// It has been an event at least once: changes of its attributes are events too.
+    pub(crate) ordered: bool,
     /// Versions of this object that are owed to the slow tier.
     pub(crate) owed: Vec<Arc<Content>>,
     /// The proof that the slow tier has the same bytes.
@@ -132,6 +134,7 @@ impl FileState {
             fd: None,
             dirty: false,
             latest: None,
+            ordered: false,
             owed: Vec::new(),
             clean: None,
             checked: std::time::Duration::ZERO,
@@ -175,6 +178,7 @@ impl FileState {
     pub(crate) fn owe(&self, io: &mut Io, content: Arc<Content>) {
         io.owed.retain(|owed| owed.is_intact() && !owed.is_copied());
         self.guard.fetch_max(content.size, Ordering::AcqRel);
+        io.ordered = true;
         io.owed.push(content.clone());
         io.latest = Some(content);
     }

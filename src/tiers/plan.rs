@@ -80,7 +80,7 @@ pub(crate) struct Pace {
 
 /// Chooses the batches of the next group.
 pub(crate) fn next(st: &State, pace: Pace) -> Next {
-    let events: Vec<&Event> = st.events.iter().take(PRESSURE_MAX).collect();
+    let events = &st.events;
     if events.is_empty() {
         return Next::Empty;
     }
@@ -88,15 +88,16 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
     let mut touched = Touched::default();
     let mut at = 0;
     while at < events.len() && at < GROUP_MAX {
-        let Some(batch) = batch_at(st, &events, at, pace.pressure) else {
+        let Some(batch) = batch_at(st, at, pace.pressure) else {
             return done_or(batches, Next::Blocked);
         };
-        let slice = &events[batch.events.clone()];
+        let slice: Vec<&Event> = events.range(batch.events.clone()).collect();
+        let slice = &slice[..];
         if let Some(left) = unsettled(slice, pace) {
             return done_or(batches, Next::Wait(left));
         }
         let through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
-        if !is_ready(&batch) || !ready_through(st, &events, batch.events.end, through, pace.pressure) {
+        if !is_ready(&batch) || !ready_through(st, batch.events.end, through, pace.pressure) {
             return done_or(batches, Next::Blocked);
         }
         let alone = slice.len() > 1 || through > batch.upto || slice.iter().any(|event| moves_dir(st, &event.change));
@@ -114,11 +115,11 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
 
 /// Versions that batches near the front of the queue wait for, in the order in which they are needed.
 pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
-    let events: Vec<&Event> = st.events.iter().take(PRESSURE_MAX).collect();
+    let events = &st.events;
     let mut wanted: Vec<(Lsn, Ino, Arc<Content>)> = Vec::new();
     let mut at = 0;
     while at < events.len() && wanted.len() < GROUP_MAX {
-        let Some(batch) = batch_at(st, &events, at, pressure) else {
+        let Some(batch) = batch_at(st, at, pressure) else {
             at += 1;
             continue;
         };
@@ -133,13 +134,13 @@ pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)
 /// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
 /// since. With the uptime of the event that waits for it.
 pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
-    let events: Vec<&Event> = st.events.iter().take(PRESSURE_MAX).collect();
-    if batch_at(st, &events, 0, false).is_some() {
+    let events = &st.events;
+    if batch_at(st, 0, false).is_some() {
         return None;
     }
     events.iter().enumerate().find_map(|(i, event)| match &event.change {
         Change::Content { ino, content, .. }
-            if !content.exists() && stand_in(st, &events, i, *ino).is_none() =>
+            if !content.exists() && stand_in(st, i, *ino).is_none() =>
         {
             Some((*ino, event.at))
         }
@@ -156,9 +157,9 @@ fn is_ready(batch: &Batch) -> bool {
 }
 
 /// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
-fn ready_through(st: &State, events: &[&Event], mut at: usize, through: Lsn, pressure: bool) -> bool {
-    while events.get(at).is_some_and(|event| event.lsn <= through) {
-        match batch_at(st, events, at, pressure) {
+fn ready_through(st: &State, mut at: usize, through: Lsn, pressure: bool) -> bool {
+    while st.events.get(at).is_some_and(|event| event.lsn <= through) {
+        match batch_at(st, at, pressure) {
             Some(batch) if is_ready(&batch) => at = batch.events.end,
             _ => return false,
         }
@@ -237,10 +238,11 @@ fn cuts(st: &State, change: &Change) -> bool {
 }
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
-fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<Batch> {
-    let mut end = adjacent_end(st, events, at);
+fn batch_at(st: &State, at: usize, pressure: bool) -> Option<Batch> {
+    let events = &st.events;
+    let mut end = adjacent_end(st, at);
     if pressure && !cuts(st, &events[at].change) {
-        end = events.len();
+        end = events.len().min(at + PRESSURE_MAX);
     }
     // Versions that no longer exist are stood in for by the next one that does; the batch reaches up to it.
     let mut i = at;
@@ -248,7 +250,7 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
         if let Change::Content { ino, content, .. } = &events[i].change
             && !content.exists()
         {
-            match stand_in(st, events, i, *ino) {
+            match stand_in(st, i, *ino) {
                 Some(j) => end = end.max(j + 1),
                 // Under pressure the batch was only taken long because it may be.
                 None if pressure && i > at => end = i,
@@ -264,7 +266,7 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
     let mut ahead = Vec::new();
     for (i, event) in events.iter().enumerate().take(end).skip(at) {
         if let Change::Content { ino, content, .. } = &event.change {
-            let source = if content.exists() { Some(i) } else { stand_in(st, events, i, *ino) };
+            let source = if content.exists() { Some(i) } else { stand_in(st, i, *ino) };
             ahead.extend(source.filter(|j| *j >= end).map(|j| (*ino, events[j].lsn)));
             match source.map(|j| (events[j].lsn, &events[j].change)) {
                 Some((lsn, Change::Content { content, .. })) if !content.is_early() => {
@@ -278,54 +280,44 @@ fn batch_at(st: &State, events: &[&Event], at: usize, pressure: bool) -> Option<
         }
     }
     // What the batch itself removes need not be copied.
-    let gone = removed_in(st, &events[at..end]);
+    let gone = removed_in(st, events.range(at..end));
     contents.retain(|ino, _| !gone.contains(ino));
     Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead })
 }
 
 /// The event that stands in for content event `i` of `ino`: its next version that exists, or the loss of its last name.
-fn stand_in(st: &State, events: &[&Event], i: usize, ino: Ino) -> Option<usize> {
-    let next = events.iter().enumerate().skip(i + 1).find(|(_, event)| match &event.change {
-        Change::Content { ino: other, content, .. } => *other == ino && content.exists(),
-        _ => false,
+fn stand_in(st: &State, i: usize, ino: Ino) -> Option<usize> {
+    let lsn = st.events[i].lsn;
+    let versions = st.contents.get(&ino);
+    let next = versions.and_then(|versions| {
+        let behind = versions.partition_point(|(at, _)| *at <= lsn);
+        versions.range(behind..).find(|(_, content)| content.exists()).map(|(at, _)| *at)
     });
     let gone = || {
         let unnamed = st.view.get(ino).is_none_or(|node| node.links.is_empty());
-        let last = events.iter().rposition(|event| match &event.change {
-            Change::Remove { ino: other, .. } | Change::Rename { replaced: Some(other), .. } => *other == ino,
-            _ => false,
-        });
-        last.filter(|j| unnamed && *j > i)
+        st.unnamed.get(&ino).copied().filter(|at| unnamed && *at > lsn)
     };
-    next.map(|(j, _)| j).or_else(gone)
+    let at = next.or_else(gone)?;
+    Some(st.events.partition_point(|event| event.lsn < at))
 }
 
-/// Files that lose their only name within these events and are not on the slow tier before.
-fn removed_in(st: &State, slice: &[&Event]) -> HashSet<Ino> {
-    let mut gone = HashSet::new();
-    for event in slice {
-        match &event.change {
-            Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
-                if !on_slow(st, *ino) {
-                    gone.insert(*ino);
-                }
-            }
-            Change::Link { ino, .. } => {
-                gone.remove(ino);
-            }
-            _ => {}
-        }
-    }
-    // A file with another name left lives on.
-    let names = |ino: &Ino| {
-        slice.iter().filter(|e| matches!(&e.change, Change::Link { ino: other, .. } if other == ino)).count()
-    };
-    gone.retain(|ino| names(ino) == 0 && st.view.get(*ino).is_none_or(|node| node.links.is_empty()));
-    gone
+/// Files that lose their last name within these events and were never on the slow tier.
+fn removed_in<'a>(st: &State, slice: impl Iterator<Item = &'a Event> + Clone) -> HashSet<Ino> {
+    let linked: HashSet<Ino> = slice
+        .clone()
+        .filter_map(|event| if let Change::Link { ino, .. } = event.change { Some(ino) } else { None })
+        .collect();
+    let gone = slice.filter_map(|event| match event.change {
+        Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => Some(ino),
+        _ => None,
+    });
+    let unnamed = |ino: &Ino| st.view.get(*ino).is_none_or(|node| node.links.is_empty());
+    gone.filter(|ino| !on_slow(st, *ino) && !linked.contains(ino) && unnamed(ino)).collect()
 }
 
 /// Case (a): content of a file new to the slow tier, then its renames, its newer contents, or its removal.
-fn adjacent_end(st: &State, events: &[&Event], at: usize) -> usize {
+fn adjacent_end(st: &State, at: usize) -> usize {
+    let events = &st.events;
     let (first, mut place) = match &events[at].change {
         Change::Content { ino, at, .. } if !on_slow(st, *ino) => (*ino, at.clone()),
         _ => return at + 1,
@@ -530,11 +522,8 @@ impl Planner<'_> {
                 made.insert(event.lsn, *ino);
             }
         }
-        let final_places = |ino: Ino| -> Vec<Place> {
-            let mut places: Vec<_> = last.iter().filter(|(_, (who, _))| *who == Some(ino)).collect();
-            places.sort_by_key(|(_, (_, lsn))| *lsn);
-            places.into_iter().map(|(place, _)| place.clone()).collect()
-        };
+        let by_ino = places_by_ino(&last);
+        let final_places = |ino: Ino| -> Vec<Place> { by_ino.get(&ino).cloned().unwrap_or_default() };
         // New directories, parents first.
         for (lsn, ino) in made.iter().filter(|(_, ino)| is_dir(self.st, **ino)) {
             let _ = lsn;
@@ -555,13 +544,14 @@ impl Planner<'_> {
         }
         // New names first, replacements second; each in log order.
         let mut new: Vec<(bool, Lsn, Ino)> = Vec::new();
+        let mut seen = HashSet::new();
         for event in events {
             let ino = match &event.change {
                 Change::Make { ino, .. } if !is_dir(self.st, *ino) => *ino,
                 Change::Content { ino, .. } if batch.contents.contains_key(ino) => *ino,
                 _ => continue,
             };
-            if new.iter().any(|(_, _, known)| *known == ino) {
+            if !seen.insert(ino) {
                 continue;
             }
             let replaces =
@@ -579,12 +569,20 @@ impl Planner<'_> {
             }
         }
         self.moved_of_batch(batch, &last)?;
+        let placed: HashMap<Ino, (Path, u64)> = self
+            .out
+            .iter()
+            .filter_map(|planned| match &planned.step {
+                Step::Place { ino: slow, node, path, .. } => Some((*node, (path.clone(), *slow))),
+                _ => None,
+            })
+            .collect();
         // Attributes, unless the version published already has them.
         for event in events {
             let Some(ino) = event.change.inodes().first().copied() else { continue };
             let newer = batch.contents.get(&ino).is_none_or(|(lsn, _)| *lsn < event.lsn);
             if matches!(event.change, Change::SetAttr { .. } | Change::SetXattr { .. }) && newer {
-                self.attributes_of_batch(&event.change, ino, &final_places(ino), &last)?;
+                self.attributes_of_batch(&event.change, placed.get(&ino), &final_places(ino), &last)?;
             }
         }
         // Removals in log order.
@@ -642,15 +640,12 @@ impl Planner<'_> {
         Some(())
     }
 
-    fn attributes_of_batch(&mut self, change: &Change, ino: Ino, new: &[Place], last: &Last) -> Option<()> {
-        let placed = self.out.iter().rev().find_map(|planned| match &planned.step {
-            Step::Place { ino: slow, node, path, .. } if *node == ino => Some((path.clone(), *slow)),
-            _ => None,
-        });
+    fn attributes_of_batch(&mut self, change: &Change, placed: Option<&(Path, u64)>, new: &[Place], last: &Last) -> Option<()> {
         if let Some((path, slow)) = placed {
-            self.attributes_at(change, path, slow);
+            self.attributes_at(change, path.clone(), *slow);
             return Some(());
         }
+        let ino = *change.inodes().first()?;
         let kept =
             self.st.view.get(ino)?.slow.iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
         let Some(place) = kept.or(new.first()) else { return Some(()) };
@@ -689,6 +684,17 @@ pub(crate) fn to_link(st: &State, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
 
 fn link_name(upto: Lsn, ino: Ino) -> Vec<u8> {
     format!("l{upto:016x}-{ino:x}").into_bytes()
+}
+
+/// The names each node has behind the batch, in the order in which it got them.
+fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<Place>> {
+    let mut all: Vec<_> = last.iter().filter_map(|(place, (who, lsn))| Some((*lsn, (*who)?, place))).collect();
+    all.sort_unstable_by_key(|(lsn, ..)| *lsn);
+    let mut by_ino: HashMap<Ino, Vec<Place>> = HashMap::new();
+    for (_, ino, place) in all {
+        by_ino.entry(ino).or_default().push(place.clone());
+    }
+    by_ino
 }
 
 /// Who has each touched name behind the batch, and the event that said so.

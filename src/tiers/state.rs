@@ -67,6 +67,11 @@ pub(crate) struct State {
     /// Not yet applied, by LSN.
     pub(crate) events: VecDeque<Event>,
     pub(crate) applied: Lsn,
+    /// The content events among them, by file, and the last event that took a name away from a file.
+    pub(crate) contents: HashMap<Ino, VecDeque<(Lsn, Arc<Content>)>>,
+    pub(crate) unnamed: HashMap<Ino, Lsn>,
+    /// Removed files whose object could not be let go of at once, because somebody was looking at it.
+    pub(crate) orphans: HashSet<Ino>,
     /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
     pub(crate) early: HashMap<Ino, Lsn>,
     /// The newest `bind` record of each file with bytes that no event has; re-logged before `applied` passes it.
@@ -92,6 +97,9 @@ impl State {
             view,
             events: VecDeque::new(),
             applied: 0,
+            contents: HashMap::new(),
+            unnamed: HashMap::new(),
+            orphans: HashSet::new(),
             early: HashMap::new(),
             bound: BTreeMap::new(),
             bound_at: HashMap::new(),
@@ -120,8 +128,15 @@ impl State {
                 node.pins += 1;
             }
         }
-        if let Change::Content { content, .. } = &change {
-            self.refer(content.object);
+        match &change {
+            Change::Content { ino, content, .. } => {
+                self.refer(content.object);
+                self.contents.entry(*ino).or_default().push_back((lsn, content.clone()));
+            }
+            Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
+                self.unnamed.insert(*ino, lsn);
+            }
+            _ => {}
         }
         self.events.push_back(Event { lsn, at, change });
     }
@@ -130,8 +145,14 @@ impl State {
     pub(crate) fn pop(&mut self, upto: Lsn, now: Lsn) {
         while self.events.front().is_some_and(|event| event.lsn <= upto) {
             let Some(event) = self.events.pop_front() else { return };
-            if let Change::Content { content, .. } = &event.change {
+            if let Change::Content { ino, content, .. } = &event.change {
                 self.unrefer(content.object, now);
+                if let Some(versions) = self.contents.get_mut(ino) {
+                    versions.pop_front();
+                    if versions.is_empty() {
+                        self.contents.remove(ino);
+                    }
+                }
             }
             for (dir, name) in event.change.places() {
                 if let Some(node) = self.view.get_mut(*dir) {
@@ -152,6 +173,7 @@ impl State {
         }
         self.applied = self.applied.max(upto);
         self.early.retain(|_, lsn| *lsn > upto);
+        self.unnamed.retain(|_, lsn| *lsn > upto);
     }
 
     pub(crate) fn refer(&mut self, object: ObjectId) {

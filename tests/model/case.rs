@@ -574,6 +574,11 @@ impl Case {
         let count = images.len();
         for (i, image) in images.into_iter().enumerate() {
             self.tally.states += 1;
+            if batch && i + 1 < count {
+                // Inside a batch the tree may look like one that comes later: only how it ends says where it is.
+                self.tally.inside_batches += 1;
+                continue;
+            }
             match self.model.order.show(&image) {
                 Ok(()) if batch || self.mid_batch || self.model.order.replaced_several_names(from) => {
                     self.mid_batch = false;

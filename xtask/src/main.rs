@@ -12,6 +12,7 @@ mod run;
 mod scratch;
 mod setup;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -173,7 +174,9 @@ fn main() -> ExitCode {
 
 /// Runs one command line; `Ok(false)` when tests failed.
 fn command(args: &[String]) -> Result<bool> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?.to_owned();
+    // As Cargo says now, not as it was built: the directory may have been moved since.
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
+    let root = Path::new(&xtask).parent().context("xtask has no parent directory")?.to_owned();
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     let mut cx = Context { root, target, all: false };
     match args.split_first().map(|(verb, rest)| (verb.as_str(), rest)) {
@@ -232,11 +235,14 @@ fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
     let mut summary = Vec::new();
     for stage in stages {
         println!("\n==== {}: {}", stage.name, stage.about);
+        let log = scratch::log_path(cx, stage.name);
+        // Absent unless the stage mounts, so that no earlier run's is shown.
+        fs::remove_file(&log).unwrap_or_default();
         let began = Instant::now();
         let ready = stage.needs.iter().try_for_each(|need| setup.wait(*need));
         let tally = ready.and_then(|()| run_stage(cx, stage)).unwrap_or_else(|error| {
             eprintln!("error: {error:#}");
-            run::print_tail(&scratch::log_path(cx, stage.name));
+            run::print_tail(&log);
             Tally { failed: 1, note: "stopped".to_owned(), ..Tally::default() }
         });
         let row = row(stage.name, &tally, began.elapsed());
