@@ -45,9 +45,6 @@ pub struct Config {
     /// Share of the fast tier in use at which eviction stops.
     #[serde(with = "share")]
     pub low: f64,
-    /// Share of the fast tier that only new checkpoints may take.
-    #[serde(with = "share")]
-    pub reserve: f64,
     /// Bytes set aside for the log, given back to it when the fast tier is full.
     #[serde(with = "size")]
     pub ballast: u64,
@@ -95,7 +92,6 @@ impl Default for Config {
             slow_wait: Duration::from_secs(5),
             high: 0.85,
             low: 0.70,
-            reserve: 0.10,
             ballast: 64 << 20,
             max_pending: 1_000_000,
             attribute_lifetime: Duration::from_secs(60),
@@ -182,7 +178,6 @@ impl Config {
         let percent = |share: &f64| share::text(*share);
         check_range("high", self.high, 0.02, 0.98, percent)?;
         check_range("low", self.low, 0.01, 0.97, percent)?;
-        check_range("reserve", self.reserve, 0.0, 0.9, percent)?;
         if self.low >= self.high {
             let what = format!("low = {} is not below high = {}", percent(&self.low), percent(&self.high));
             return Err(Error::refused(what, "eviction runs from high down to low: choose low below high"));

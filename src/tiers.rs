@@ -256,7 +256,6 @@ pub struct Options {
     /// Fractions of the fast tier.
     pub high: f64,
     pub low: f64,
-    pub reserve: f64,
     /// Bytes given back to the log when the fast tier is full.
     pub ballast: u64,
     /// How long the kernel may believe attributes of files changed through this mount / known only from the slow tier.

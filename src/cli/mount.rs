@@ -166,7 +166,6 @@ fn engine_options(config: &Config) -> tiers::Options {
         max_pending: config.max_pending,
         high: config.high,
         low: config.low,
-        reserve: config.reserve,
         ballast: config.ballast,
         ttl_ours: config.attribute_lifetime,
         ttl_slow: config.attribute_lifetime_slow,

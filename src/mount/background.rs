@@ -70,6 +70,7 @@ async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>) {
             // Only a runtime that is being shut down cancels a blocking task; a panic has aborted the process.
             return;
         };
+        tiers.report(work.name, done.as_ref().err());
         match next(done, &mut health) {
             Next::Again => {}
             Next::Sleep(time) => tokio::time::sleep(time).await,

@@ -24,13 +24,13 @@ impl Tiers {
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
             if let Some(object) = io.object() {
+                if object.home == Home::Slow {
+                    cx.slow()?;
+                }
                 let stat = match (&io.fd, object.home) {
                     (Some(fd), _) => fd.stat(),
                     (None, Home::Fast) => self.pool.stat(object.number),
-                    (None, Home::Slow) => {
-                        cx.slow()?;
-                        self.slow.tmp.stat(&crate::tiers::commit::tmp_name(object))
-                    }
+                    (None, Home::Slow) => self.slow.tmp.stat(&crate::tiers::commit::tmp_name(object)),
                 };
                 let stat = stat.at("stat", crate::tiers::commit::label(object))?;
                 let st = self.state.lock();
@@ -344,6 +344,9 @@ impl Tiers {
         let mode = mode.transpose()?;
         let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        if let Some(file) = &file {
+            self.forget_clean(file);
+        }
         let mut io = file.as_ref().map(|file| file.io.write());
         self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
         if let Some(io) = io.as_deref_mut()
@@ -362,6 +365,21 @@ impl Tiers {
         drop(io);
         self.wake();
         Ok(())
+    }
+
+    /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
+    /// change is on the object, in the log or in neither. Somebody who has it open keeps it, and it is made dirty instead
+    /// by the next write.
+    fn forget_clean(&self, file: &crate::tiers::file::FileState) {
+        let mut io = file.io.write();
+        if io.clean.is_some() && file.opens.load(Ordering::Acquire) == 0 {
+            let mut st = self.state.lock();
+            if let Some(node) = st.view.get_mut(file.ino) {
+                // Its attributes are read from the slow tier again.
+                node.seen = None;
+            }
+            self.drop_clean(&mut st, file, &mut io);
+        }
     }
 
     fn log_xattr(

@@ -259,10 +259,13 @@ impl Tiers {
 
     /// The object's descriptor: the one kept open, or one for this call.
     pub(crate) fn fd(&self, cx: &Cx, io: &Io, object: ObjectId) -> Result<Arc<dyn File>> {
-        if let Some(fd) = &io.fd {
-            return Ok(fd.clone());
+        if object.home == Home::Slow {
+            cx.slow()?;
         }
-        self.open_object(cx, object)
+        match &io.fd {
+            Some(fd) => Ok(fd.clone()),
+            None => self.open_object(cx, object),
+        }
     }
 
     pub(crate) fn open_object(&self, cx: &Cx, object: ObjectId) -> Result<Arc<dyn File>> {
@@ -313,6 +316,13 @@ impl Tiers {
 
     fn sync_object(&self, cx: &Cx, ino: Ino, object: ObjectId) -> Result<()> {
         let state = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        if object.home == Home::Slow {
+            cx.slow()?;
+        }
+        if state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire)) {
+            // Its last fsync failed: another one would succeed and prove nothing.
+            return Err(Error::io("fsync", self.label(ino), std::io::Error::from_raw_os_error(Errno::EIO as i32)));
+        }
         let open = state.as_ref().and_then(|state| {
             let io = state.io.read();
             io.fd.clone().filter(|_| io.object() == Some(object))

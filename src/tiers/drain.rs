@@ -70,13 +70,18 @@ impl Tiers {
         };
         file.forget_cached();
         // 6: exclusive, so that no write that came before is still on its way.
-        let _io = state.io.write();
-        if !content.is_intact() {
+        let intact = {
+            let _io = state.io.write();
+            let intact = content.is_intact();
+            if intact {
+                *content.copy.lock() = Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino) });
+            }
+            intact
+        };
+        if !intact {
             discard(&*self.slow.tmp, &tmp);
-            return Ok(false);
         }
-        *content.copy.lock() = Some(Copied { tmp, id: (stat.dev, stat.ino) });
-        Ok(true)
+        Ok(intact)
     }
 
     fn adopt_slow_object(&self, state: &FileState, content: &Content) -> Result<bool> {

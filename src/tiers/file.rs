@@ -171,6 +171,7 @@ impl FileState {
         io.latest = None;
         io.owed.clear();
         self.guard.store(0, Ordering::Release);
+        self.failed.store(false, Ordering::Release);
         self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
     }
 

@@ -130,8 +130,13 @@ impl Tiers {
             return;
         }
         st.view.waiting.remove(&stat.ino);
-        if Proof::of(stat) != waiting.proof {
-            // Changed on the slow tier since: that is the newer version.
+        let own = self.pool.stat(waiting.object.number);
+        let as_proven = own.is_ok_and(|own| {
+            (own.size, own.mtime, own.perm, own.uid, own.gid) == (stat.size, stat.mtime, stat.perm, stat.uid, stat.gid)
+        });
+        if Proof::of(stat) != waiting.proof || !as_proven {
+            // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut took
+            // the record of it.
             let lsn = self.log.last();
             st.doomed.push_back((lsn, waiting.object));
             return;

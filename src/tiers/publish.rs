@@ -105,7 +105,9 @@ impl Tiers {
             planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
         self.link_in_tmp(&planned)?;
         self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
-        let intents: Vec<_> = planned.iter().map(|p| Record::Intent { upto, step: p.step.clone() }).collect();
+        let count = planned.len() as u64;
+        let intent = |(index, planned): (u64, &Planned)| Record::Intent { upto, index, count, step: planned.step.clone() };
+        let intents: Vec<_> = (0..).zip(&planned).map(intent).collect();
         if !intents.is_empty() {
             self.log.append(&intents)?;
         }

@@ -157,9 +157,12 @@ pub(crate) enum Record {
         of: Lsn,
         size: u64,
     },
-    /// About to change the slow tree; done with all steps of the group, everything up to `upto` is applied.
+    /// About to change the slow tree, by step `index` of `count`; with all of them done, everything up to `upto` is applied.
+    /// A group of which a step is missing in the log was never begun.
     Intent {
         upto: Lsn,
+        index: u64,
+        count: u64,
         step: Step,
     },
     /// Every event up to and including `upto` is on the slow tier.
@@ -206,8 +209,8 @@ impl Record {
             Record::Seal { of, size } => {
                 line.word("seal").number("of", *of).number("size", *size);
             }
-            Record::Intent { upto, step } => {
-                line.word("intent").number("upto", *upto);
+            Record::Intent { upto, index, count, step } => {
+                line.word("intent").number("upto", *upto).number("index", *index).number("count", *count);
                 line.step(step);
             }
             Record::Applied { upto } => {
@@ -480,7 +483,10 @@ impl<'a> Words<'a> {
                 Record::SetXattr { path, ino, key, value }
             }
             "seal" => Record::Seal { of: self.number("of")?, size: self.number("size")? },
-            "intent" => Record::Intent { upto: self.number("upto")?, step: self.step()? },
+            "intent" => {
+                let (upto, index, count) = (self.number("upto")?, self.number("index")?, self.number("count")?);
+                Record::Intent { upto, index, count, step: self.step()? }
+            }
             "applied" => Record::Applied { upto: self.number("upto")? },
             _ => return None,
         })
@@ -561,7 +567,7 @@ mod tests {
             Record::Seal { of: 3, size: 77 },
             Record::Applied { upto: 4 },
         ];
-        all.extend(steps.into_iter().map(|step| Record::Intent { upto: 12, step }));
+        all.extend(steps.into_iter().map(|step| Record::Intent { upto: 12, index: 1, count: 3, step }));
         all
     }
 

@@ -278,15 +278,22 @@ impl<'a> Recovery<'a> {
         }
         let mut placed = Vec::new();
         let mut dirs: HashSet<Vec<u8>> = HashSet::new();
-        for (_, record) in self.records.iter().skip(last.map_or(0, |at| at + 1)) {
-            let Record::Intent { upto, step } = record else { continue };
+        let intents = self.records[last.map_or(0, |at| at + 1)..].iter().filter_map(|(_, record)| match record {
+            Record::Intent { upto, index, count, step } => Some((*upto, *index, *count, step)),
+            _ => None,
+        });
+        let intents: Vec<_> = intents.collect();
+        // They are made durable together before the first of them is done: if one is missing, none was.
+        let whole = intents.first().is_some_and(|(_, _, count, _)| *count == intents.len() as u64)
+            && intents.iter().enumerate().all(|(i, (_, index, ..))| *index == i as u64);
+        for (upto, _, _, step) in intents.into_iter().filter(|_| whole) {
             let path = crate::tiers::publish::step_path(step);
             self.tiers.slow.apply(step, None).at("finish publishing", String::from_utf8_lossy(path))?;
             dirs.insert(split(path).0.to_vec());
             if let Step::Move { to, .. } | Step::Link { to, .. } | Step::Swap { b: to, .. } = step {
                 dirs.insert(split(to).0.to_vec());
             }
-            self.applied = self.applied.max(*upto);
+            self.applied = self.applied.max(upto);
             placed.push(step.clone());
         }
         for dir in dirs {
@@ -356,7 +363,8 @@ impl<'a> Recovery<'a> {
     fn prove_placed(&self, placed: &[Step], binds: &[(Vec<u8>, Ino, ObjectId)]) -> Result<()> {
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
-            if object.home == Home::Slow || binds.iter().any(|bind| bind.2 == *object) || self.needed_later(*object) {
+            let changed = self.changed_since(*object) || binds.iter().any(|bind| bind.2 == *object);
+            if object.home == Home::Slow || changed || self.needed_later(*object) {
                 continue;
             }
             let file = match self.tiers.pool.open_object(object.number, Access::ReadWrite) {
@@ -369,6 +377,15 @@ impl<'a> Recovery<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the object was written to after its last version became an event; also by what a power cut has struck.
+    fn changed_since(&self, object: ObjectId) -> bool {
+        let last = self.records.iter().rev().find(|(_, record)| match record {
+            Record::Bind { object: other, .. } | Record::Content { object: other, .. } => *other == object,
+            _ => false,
+        });
+        matches!(last, Some((_, Record::Bind { .. })))
     }
 
     fn needed_later(&self, object: ObjectId) -> bool {
@@ -702,8 +719,9 @@ impl<'a> Recovery<'a> {
                 Err(e) if e.errno() == Errno::ENOENT => continue,
                 other => other?,
             };
-            if fd.stat().at("stat", "object")?.size > *size {
-                fd.set_len(*size).at("cut", "object")?;
+            // Longer: never synced. Shorter: a truncation that was not synced, of which the order knows nothing.
+            if fd.stat().at("stat", "object")?.size != *size {
+                fd.set_len(*size).at("set the length of", "object")?;
             }
             for (key, _) in own_xattrs(&*fd)? {
                 if !attrs.xattrs.iter().any(|(kept, _)| *kept == key) {

@@ -34,9 +34,8 @@ impl SlowTier {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Returns whether that is news.
-    pub(crate) fn set_down(&self, down: bool) -> bool {
-        self.down.swap(down, Ordering::Relaxed) != down
+    pub(crate) fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
     }
 
     /// The directory at `path`, component by component beneath the root, no symbolic link followed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::Space;
 use crate::tiers::state::{Change, State as EngineState};
@@ -32,7 +32,8 @@ pub(crate) struct Counters {
     /// Uptime and bytes of recent copies.
     recent: Mutex<Vec<(Duration, u64)>>,
     slow_space: Mutex<Option<Space>>,
-    held: Mutex<Option<String>>,
+    /// What each kind of background work last failed with, and whether that is the slow tier not answering.
+    troubles: Mutex<BTreeMap<&'static str, (bool, String)>>,
 }
 
 impl Counters {
@@ -85,14 +86,18 @@ impl Tiers {
         self.label_of(st, ino).unwrap_or_else(|| format!("removed file {ino}"))
     }
 
-    /// The background reports what stops it, in words with a remedy, and that it goes on (`None`).
-    pub fn set_held(&self, why: Option<String>) {
-        *self.counters.held.lock() = why;
-    }
-
-    /// The background reports whether the slow tier answers. Returns whether that is news.
-    pub fn set_slow_down(&self, down: bool) -> bool {
-        self.slow.set_down(down)
+    /// The background reports how one kind of its work goes: with what it failed, or that it works.
+    pub fn report(&self, work: &'static str, failure: Option<&Error>) {
+        let mut troubles = self.counters.troubles.lock();
+        match failure {
+            Some(error) => {
+                troubles.insert(work, (is_silence(error), format!("{work}: {error}; {}", remedy(error))));
+            }
+            None => {
+                troubles.remove(work);
+            }
+        }
+        self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
     }
 
     pub fn status(&self) -> Status {
@@ -137,7 +142,7 @@ impl Tiers {
             spilled: count(&c.spilled),
             struck: count(&c.struck),
             quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
-            held: self.damaged.clone().or_else(|| c.held.lock().clone()),
+            held: self.damaged.clone().or_else(|| c.troubles.lock().values().find(|(silent, _)| !silent).map(|t| t.1.clone())),
             slow_down: self.slow.is_down(),
             interrupted,
             fast,
@@ -258,6 +263,23 @@ impl Tiers {
         }
         let named: HashSet<Ino> = st.bound.values().map(|(ino, _)| *ino).collect();
         assert_eq!(named.len(), st.bound.len(), "one bind record a file");
+    }
+}
+
+/// A tier that does not answer, as against one that refuses.
+fn is_silence(error: &Error) -> bool {
+    use Errno::{EHOSTDOWN, EHOSTUNREACH, EIO, ENODEV, ENOTCONN, ENXIO, ESTALE, ETIMEDOUT};
+    let silent = [EIO, ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ENXIO, ENODEV];
+    matches!(error, Error::Io { .. }) && silent.contains(&error.errno())
+}
+
+/// What an operator can do about a tier that refuses.
+fn remedy(error: &Error) -> &'static str {
+    match error.errno() {
+        Errno::ENOSPC | Errno::EDQUOT => "free space or raise the quota on the slow tier",
+        Errno::EACCES | Errno::EPERM | Errno::EROFS => "let dlio-fs write to the slow tier",
+        Errno::ENAMETOOLONG => "the slow tier does not take this name: rename the file in the mount",
+        _ => "it is tried again until it succeeds",
     }
 }
 

@@ -123,7 +123,6 @@ impl Case {
             max_pending: 1_000_000,
             high: 0.85,
             low: 0.70,
-            reserve: 0.10,
             ballast: 16 << 10,
             ttl_ours: Duration::from_secs(60),
             ttl_slow: Duration::from_secs(1),
