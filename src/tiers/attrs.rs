@@ -345,7 +345,7 @@ impl Tiers {
         let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
         if let Some(file) = &file {
-            self.forget_clean(file);
+            self.forget_clean(file)?;
         }
         let mut io = file.as_ref().map(|file| file.io.write());
         self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
@@ -370,16 +370,17 @@ impl Tiers {
     /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
     /// change is on the object, in the log or in neither. Somebody who has it open keeps it, and it is made dirty instead
     /// by the next write.
-    fn forget_clean(&self, file: &crate::tiers::file::FileState) {
+    fn forget_clean(&self, file: &crate::tiers::file::FileState) -> Result<()> {
         let mut io = file.io.write();
-        if io.clean.is_some() && file.opens.load(Ordering::Acquire) == 0 {
-            let mut st = self.state.lock();
-            if let Some(node) = st.view.get_mut(file.ino) {
-                // Its attributes are read from the slow tier again.
-                node.seen = None;
-            }
-            self.drop_clean(&mut st, file, &mut io);
+        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
+        if file.opens.load(Ordering::Acquire) > 0 {
+            return Ok(());
         }
+        let shown = self.pool.stat(object.number).at("stat", "object")?;
+        let mut st = self.state.lock();
+        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.drop_clean(&mut st, file, &mut io);
+        Ok(())
     }
 
     fn log_xattr(

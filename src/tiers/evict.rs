@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Result};
+use crate::tiers::disk::Stat;
 use crate::tiers::file::FileState;
 use crate::tiers::pool::Proof;
+use crate::tiers::state::State;
 use crate::tiers::view::Meta;
-use crate::tiers::{Cx, Progress, Tiers};
+use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 impl Tiers {
     /// Evicts one object if the fast tier is above the high watermark, or still above the low one after that.
@@ -76,28 +78,21 @@ impl Tiers {
         if busy || io.dirty {
             return Ok(false);
         }
-        let now = self.uptime();
-        if let Some(node) = st.view.get_mut(file.ino) {
-            // The view goes on showing what it showed.
-            let names = node.meta;
-            node.meta = Meta {
-                nlink: names.nlink,
-                rdev: 0,
-                perm: shown.perm,
-                uid: shown.uid,
-                gid: shown.gid,
-                size: shown.size,
-                blocks: shown.blocks,
-                atime: shown.atime,
-                mtime: shown.mtime,
-                ctime: shown.ctime.max(names.ctime),
-            };
-            node.seen = Some(now);
-            node.twin = Some(proof);
-        }
+        self.remember_attrs(&mut st, file.ino, &shown, proof);
         self.drop_clean(&mut st, file, &mut io);
         st.view.collect(file.ino);
         self.counters.evictions.fetch_add(1, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// Before a clean object goes: the view goes on showing what it showed.
+    pub(crate) fn remember_attrs(&self, st: &mut State, ino: Ino, shown: &Stat, proof: Proof) {
+        let now = self.uptime();
+        let Some(node) = st.view.get_mut(ino) else { return };
+        let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
+        let ctime = ctime.max(node.meta.ctime);
+        node.meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..node.meta };
+        node.seen = Some(now);
+        node.twin = Some(proof);
     }
 }
