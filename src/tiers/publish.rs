@@ -138,9 +138,9 @@ impl Tiers {
     fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
         let Some(group) = unfinished.as_ref() else { return Ok(()) };
         let placed = self.placed_stats(group)?;
-        self.finish(group, &placed)?; // 6, 7
+        let superseded = self.finish(group, &placed)?; // 6, 7
         match unfinished.take() {
-            Some(group) => self.clean_up(&group.planned), // 8
+            Some(group) => self.clean_up(&group.planned, &superseded), // 8
             None => Ok(()),
         }
     }
@@ -233,8 +233,8 @@ impl Tiers {
         Ok(stats)
     }
 
-    /// Steps 6 and 7.
-    fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<()> {
+    /// Steps 6 and 7. Returns the copies that a newer version of the same batch made superfluous.
+    fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<Vec<Vec<u8>>> {
         let Unfinished { batches, upto, planned, stepped, met } = group;
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
@@ -268,10 +268,11 @@ impl Tiers {
         for (lsn, (ino, object, _)) in (first..).zip(rebound) {
             st.bind(ino, lsn, object, self.uptime());
         }
+        let superseded = superseded(&st, *upto, planned);
         let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
         st.pop(*upto, last);
         self.counters.published(events, *stepped);
-        Ok(())
+        Ok(superseded)
     }
 
     /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so.
@@ -433,12 +434,14 @@ impl Tiers {
     }
 
     /// Step 8. Leftovers are swept at the next start.
-    fn clean_up(&self, planned: &[Planned]) -> Result<()> {
+    fn clean_up(&self, planned: &[Planned], superseded: &[Vec<u8>]) -> Result<()> {
         self.log.sync(self.log.last())?;
-        for planned in planned {
-            if let Step::Place { tmp, .. } = &planned.step
-                && let Err(e) = remove_leftover(&*self.slow.tmp, tmp)
-            {
+        let replaced = planned.iter().filter_map(|planned| match &planned.step {
+            Step::Place { tmp, .. } => Some(tmp),
+            _ => None,
+        });
+        for tmp in replaced.chain(superseded) {
+            if let Err(e) = remove_leftover(&*self.slow.tmp, tmp) {
                 tracing::debug!(error = %e, "a replaced version stays in tmp until the next start");
             }
         }
@@ -446,6 +449,24 @@ impl Tiers {
         let applied = self.state.lock().applied;
         self.log.drop_upto(applied)
     }
+}
+
+/// Copies of the events up to `upto` that were not placed. An object that lies in `tmp` itself is not one of them.
+fn superseded(st: &State, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
+    let placed: HashSet<&[u8]> = planned
+        .iter()
+        .filter_map(|planned| match &planned.step {
+            Step::Place { tmp, .. } => Some(tmp.as_slice()),
+            _ => None,
+        })
+        .collect();
+    let copies = st.events.iter().take_while(|event| event.lsn <= upto).filter_map(|event| match &event.change {
+        Change::Content { content, .. } if content.object.home == Home::Fast => {
+            content.copy.lock().as_ref().map(|copied| copied.tmp.clone())
+        }
+        _ => None,
+    });
+    copies.filter(|tmp| !placed.contains(tmp.as_slice())).collect()
 }
 
 /// Makes a node in `tmp` with all its attributes.
