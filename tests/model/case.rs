@@ -673,6 +673,10 @@ impl Case {
         let mut before = before;
         before.order.set_all_in_place(&in_place);
         after.order.set_all_in_place(&in_place);
+        if matches!(op, Op::Run(Step::Tick | Step::Publish) | Op::Settle) {
+            before.late(self.options.live_after);
+            after.late(self.options.live_after);
+        }
         let publishing = matches!(op, Op::Run(Step::Publish) | Op::Settle);
         if let Op::Settle = op {
             after = self.model.clone();
