@@ -301,7 +301,9 @@ fn scan(dir: &dyn Dir) -> Result<(Found, Cut)> {
             match line {
                 Some(record) if record.0 > last => records.push(record),
                 _ => match bad.last_mut() {
-                    Some(run) if run.segment == segment && run.from + run.len == at as u64 => run.len += (end - at) as u64,
+                    Some(run) if run.segment == segment && run.from + run.len == at as u64 => {
+                        run.len += (end - at) as u64
+                    }
                     _ => bad.push(Bad { segment, from: at as u64, len: (end - at) as u64, before: records.len() }),
                 },
             }

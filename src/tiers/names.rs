@@ -658,7 +658,13 @@ impl Tiers {
 
 /// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the slow
 /// tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true for.
-fn merge(st: &mut State, ino: Ino, found: Vec<DirEntry>, since: Option<u64>, entries: &mut Vec<ListEntry>) -> Result<u64> {
+fn merge(
+    st: &mut State,
+    ino: Ino,
+    found: Vec<DirEntry>,
+    since: Option<u64>,
+    entries: &mut Vec<ListEntry>,
+) -> Result<u64> {
     let dir = st.view.get(ino).and_then(|node| node.dir.as_ref()).ok_or(Errno::ESTALE)?;
     let from_view = |slot: &Slot| since.is_none_or(|since| slot.pending() || slot.changed > since);
     let shown: Vec<DirEntry> = found

@@ -139,9 +139,7 @@ pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
         return None;
     }
     events.iter().enumerate().find_map(|(i, event)| match &event.change {
-        Change::Content { ino, content, .. }
-            if !content.exists() && stand_in(st, i, *ino).is_none() =>
-        {
+        Change::Content { ino, content, .. } if !content.exists() && stand_in(st, i, *ino).is_none() => {
             Some((*ino, event.at))
         }
         _ => None,
@@ -352,7 +350,8 @@ pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) 
         ends.push(planner.out.len());
     }
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    let stepped = starts.zip(&ends).zip(batches).filter(|((start, end), batch)| *end - start > 1 || !batch.ahead.is_empty());
+    let stepped =
+        starts.zip(&ends).zip(batches).filter(|((start, end), batch)| *end - start > 1 || !batch.ahead.is_empty());
     let stepped = stepped.count() as u64;
     Some((planner.out, stepped))
 }
@@ -644,7 +643,13 @@ impl Planner<'_> {
         Some(())
     }
 
-    fn attributes_of_batch(&mut self, change: &Change, placed: Option<&(Path, u64)>, new: &[Place], last: &Last) -> Option<()> {
+    fn attributes_of_batch(
+        &mut self,
+        change: &Change,
+        placed: Option<&(Path, u64)>,
+        new: &[Place],
+        last: &Last,
+    ) -> Option<()> {
         if let Some((path, slow)) = placed {
             self.attributes_at(change, path.clone(), *slow);
             return Some(());

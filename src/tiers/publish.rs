@@ -106,7 +106,8 @@ impl Tiers {
         self.link_in_tmp(&planned)?;
         self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
         let count = planned.len() as u64;
-        let intent = |(index, planned): (u64, &Planned)| Record::Intent { upto, index, count, step: planned.step.clone() };
+        let intent =
+            |(index, planned): (u64, &Planned)| Record::Intent { upto, index, count, step: planned.step.clone() };
         let intents: Vec<_> = (0..).zip(&planned).map(intent).collect();
         if !intents.is_empty() {
             self.log.append(&intents)?;

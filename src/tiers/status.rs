@@ -142,7 +142,10 @@ impl Tiers {
             spilled: count(&c.spilled),
             struck: count(&c.struck),
             quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
-            held: self.damaged.clone().or_else(|| c.troubles.lock().values().find(|(silent, _)| !silent).map(|t| t.1.clone())),
+            held: self
+                .damaged
+                .clone()
+                .or_else(|| c.troubles.lock().values().find(|(silent, _)| !silent).map(|t| t.1.clone())),
             slow_down: self.slow.is_down(),
             interrupted,
             fast,

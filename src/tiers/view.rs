@@ -496,9 +496,7 @@ impl View {
                 dir.generation += 1;
             }
             if !dir.known {
-                dir.slots.retain(|_, slot| {
-                    slot.pending() || slot.view.is_some() || fresh(slot.seen, now, ages.slow)
-                });
+                dir.slots.retain(|_, slot| slot.pending() || slot.view.is_some() || fresh(slot.seen, now, ages.slow));
             }
             idle.extend(dir.slots.values().filter_map(|slot| slot.view));
             idle.push(ino);

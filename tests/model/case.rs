@@ -682,6 +682,12 @@ impl Case {
             after = self.model.clone();
         }
         self.model = after.clone();
+        if matches!(op, Op::Settle) {
+            // Which of its commits were made is not known.
+            for id in before.dirty.keys() {
+                self.model.maybe_commit(*id);
+            }
+        }
         self.mid_batch |= publishing;
         // What was shown while it still ran.
         self.check_slow(false).map_err(wrong)?;

@@ -442,7 +442,8 @@ impl State {
     fn sync_dir(&mut self, ino: Ino, order: MetadataOrder) {
         let inodes = &self.live.inodes;
         let children = inodes.get(&ino).into_iter().flat_map(|dir| dir.entries.values());
-        let unsyncable = |child: &&Ino| inodes.get(child).is_some_and(|child| !matches!(child.kind, Kind::File | Kind::Dir));
+        let unsyncable =
+            |child: &&Ino| inodes.get(child).is_some_and(|child| !matches!(child.kind, Kind::File | Kind::Dir));
         let with: BTreeSet<Ino> = children.filter(unsyncable).copied().chain([ino]).collect();
         self.flush(order, |change| match change {
             Change::New(new, _) => with.contains(new),
