@@ -75,6 +75,8 @@ pub(crate) enum Effect {
 pub(crate) struct Pace {
     pub(crate) now: Duration,
     pub(crate) settle: Duration,
+    /// Nothing waits longer than this to settle: a file that is written to all the time never would.
+    pub(crate) live_after: Duration,
     pub(crate) pressure: bool,
 }
 
@@ -86,9 +88,10 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
     }
     let mut batches: Vec<Batch> = Vec::new();
     let mut touched = Touched::default();
+    let mut stands = StandIns::default();
     let mut at = 0;
     while at < events.len() && at < GROUP_MAX {
-        let Some(batch) = batch_at(st, at, pace.pressure) else {
+        let Some(batch) = batch_at(st, &mut stands, at, pace.pressure) else {
             return done_or(batches, Next::Blocked);
         };
         let slice: Vec<&Event> = events.range(batch.events.clone()).collect();
@@ -117,9 +120,10 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
 pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
     let events = &st.events;
     let mut wanted: Vec<(Lsn, Ino, Arc<Content>)> = Vec::new();
+    let mut stands = StandIns::default();
     let mut at = 0;
     while at < events.len() && wanted.len() < GROUP_MAX {
-        let Some(batch) = batch_at(st, at, pressure) else {
+        let Some(batch) = batch_at(st, &mut stands, at, pressure) else {
             at += 1;
             continue;
         };
@@ -135,11 +139,12 @@ pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)
 /// since. With the uptime of the event that waits for it.
 pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
     let events = &st.events;
-    if batch_at(st, 0, false).is_some() {
+    let mut stands = StandIns::default();
+    if batch_at(st, &mut stands, 0, false).is_some() {
         return None;
     }
     events.iter().enumerate().find_map(|(i, event)| match &event.change {
-        Change::Content { ino, content, .. } if !content.exists() && stand_in(st, i, *ino).is_none() => {
+        Change::Content { ino, content, .. } if !content.exists() && stands.of(st, i, *ino).is_none() => {
             Some((*ino, event.at))
         }
         _ => None,
@@ -156,8 +161,9 @@ fn is_ready(batch: &Batch) -> bool {
 
 /// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
 fn ready_through(st: &State, mut at: usize, through: Lsn, pressure: bool) -> bool {
+    let mut stands = StandIns::default();
     while st.events.get(at).is_some_and(|event| event.lsn <= through) {
-        match batch_at(st, at, pressure) {
+        match batch_at(st, &mut stands, at, pressure) {
             Some(batch) if is_ready(&batch) => at = batch.events.end,
             _ => return false,
         }
@@ -169,8 +175,8 @@ fn unsettled(slice: &[&Event], pace: Pace) -> Option<Duration> {
     if pace.pressure {
         return None;
     }
-    let newest = slice.last()?.at;
-    let left = (newest + pace.settle).saturating_sub(pace.now);
+    let (oldest, newest) = (slice.first()?.at, slice.last()?.at);
+    let left = (newest + pace.settle).min(oldest + pace.live_after).saturating_sub(pace.now);
     (!left.is_zero()).then_some(left)
 }
 
@@ -236,38 +242,43 @@ fn cuts(st: &State, change: &Change) -> bool {
 }
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
-fn batch_at(st: &State, at: usize, pressure: bool) -> Option<Batch> {
+fn batch_at(st: &State, stands: &mut StandIns, at: usize, pressure: bool) -> Option<Batch> {
     let events = &st.events;
+    let mut sources = vec![stands.source(st, at)?];
     let mut end = adjacent_end(st, at);
     if pressure && !cuts(st, &events[at].change) {
         end = events.len().min(at + PRESSURE_MAX);
     }
     // Versions that no longer exist are stood in for by the next one that does; the batch reaches up to it.
-    let mut i = at;
-    while i < end {
-        if let Change::Content { ino, content, .. } = &events[i].change
-            && !content.exists()
-        {
-            match stand_in(st, i, *ino) {
-                Some(j) => end = end.max(j + 1),
-                // Under pressure the batch was only taken long because it may be.
-                None if pressure && i > at => end = i,
-                None => return None,
-            }
+    let mut needed = sources[0] + 1;
+    end = end.max(needed);
+    for i in at + 1.. {
+        if i >= end {
+            break;
         }
-        i += 1;
+        match stands.source(st, i) {
+            Some(j) => {
+                sources.push(j);
+                if j > i {
+                    needed = needed.max(j + 1);
+                    end = end.max(needed);
+                }
+            }
+            // From here on the batch was only taken long because it may be.
+            None if pressure || i >= needed => end = i,
+            None => return None,
+        }
     }
     if let Some(cut) = (at + 1..end).find(|i| cuts(st, &events[*i].change)) {
         end = cut;
     }
     let mut contents = HashMap::new();
     let mut ahead = Vec::new();
-    for (i, event) in events.iter().enumerate().take(end).skip(at) {
-        if let Change::Content { ino, content, .. } = &event.change {
-            let source = if content.exists() { Some(i) } else { stand_in(st, i, *ino) };
-            ahead.extend(source.filter(|j| *j >= end).map(|j| (*ino, events[j].lsn)));
-            match source.map(|j| (events[j].lsn, &events[j].change)) {
-                Some((lsn, Change::Content { content, .. })) if !content.is_early() => {
+    for (event, j) in events.range(at..end).zip(sources) {
+        if let Change::Content { ino, .. } = &event.change {
+            ahead.extend((j >= end).then(|| (*ino, events[j].lsn)));
+            match (events[j].lsn, &events[j].change) {
+                (lsn, Change::Content { content, .. }) if !content.is_early() => {
                     contents.insert(*ino, (lsn, content.clone()));
                 }
                 // There already, or removed before it ever existed whole again: nothing to publish.
@@ -281,6 +292,32 @@ fn batch_at(st: &State, at: usize, pressure: bool) -> Option<Batch> {
     let gone = removed_in(st, events.range(at..end));
     contents.retain(|ino, _| !gone.contains(ino));
     Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead })
+}
+
+/// Where versions come from, each file's history gone through once per plan and not once per version.
+#[derive(Default)]
+struct StandIns(HashMap<Ino, (usize, Option<usize>)>);
+
+impl StandIns {
+    /// The event that has the bytes of event `i`: itself, or the one that stands in for it.
+    fn source(&mut self, st: &State, i: usize) -> Option<usize> {
+        match &st.events[i].change {
+            Change::Content { ino, content, .. } if !content.exists() => self.of(st, i, *ino),
+            _ => Some(i),
+        }
+    }
+
+    /// As [`stand_in`]. What was found for an earlier event holds up to the event that was found.
+    fn of(&mut self, st: &State, i: usize, ino: Ino) -> Option<usize> {
+        match self.0.get(&ino) {
+            Some((asked, found)) if *asked <= i && found.is_none_or(|j| j > i) => *found,
+            _ => {
+                let found = stand_in(st, i, ino);
+                self.0.insert(ino, (i, found));
+                found
+            }
+        }
+    }
 }
 
 /// The event that stands in for content event `i` of `ino`: its next version that exists, or the loss of its last name.
@@ -320,17 +357,27 @@ fn adjacent_end(st: &State, at: usize) -> usize {
         Change::Content { ino, at, .. } if !on_slow(st, *ino) => (*ino, at.clone()),
         _ => return at + 1,
     };
+    // What is copied does not wait for newer versions that are not: of a busy file there is always one.
+    let (mut copied, mut copied_end) = (is_copied(&events[at]), None);
     let mut end = at + 1;
     while let Some(event) = events.get(end) {
         match &event.change {
             Change::Rename { ino, from, to, .. } if *ino == first && *from == place => place = to.clone(),
-            Change::Content { ino, .. } if *ino == first => {}
+            Change::Content { ino, .. } if *ino == first => match is_copied(event) {
+                true => (copied, copied_end) = (true, None),
+                false if copied => copied_end = copied_end.or(Some(end)),
+                false => {}
+            },
             Change::Remove { ino, at, .. } if *ino == first && *at == place => return end + 1,
             _ => break,
         }
         end += 1;
     }
-    end
+    copied_end.unwrap_or(end)
+}
+
+fn is_copied(event: &Event) -> bool {
+    matches!(&event.change, Change::Content { content, .. } if content.is_copied())
 }
 
 /// The steps of a group's batches, and how many batches take more than one: those can be seen half done. `made` has the
