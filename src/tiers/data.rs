@@ -306,11 +306,16 @@ impl Tiers {
             Pool::disprove(&**fd).at("take back the proof of", label(object))?; // 1
             io.clean = None;
         }
+        if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
+            // Without a name no record can say that a version which is still owed has changed: it stays as it is.
+            drop(io);
+            return self.leave_object(cx, state, object);
+        }
         if object.home == Home::Slow {
             if io.latest.as_ref().is_some_and(|latest| latest.is_copied()) {
                 // About to be published by renaming this very file: from here on it does not change any more.
                 drop(io);
-                return self.leave_slow_object(cx, state, object);
+                return self.leave_object(cx, state, object);
             }
             // No version of it survives the next byte.
             io.owed.iter().for_each(|content| content.lose());
@@ -323,7 +328,7 @@ impl Tiers {
     }
 
     /// Goes on in a new object with the same bytes.
-    fn leave_slow_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
+    fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
         let source = self.open_object(cx, object)?;
         let size = source.stat().at("stat", label(object))?.size;
         let (id, fd) = self.object_like(cx, state, size)?;

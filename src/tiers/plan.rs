@@ -511,8 +511,12 @@ impl Planner<'_> {
     }
 
     fn exchange(&mut self, (a, a_at): (Ino, &Place), (b, b_at): (Ino, &Place)) -> Option<()> {
-        if slow_at(self.st, a_at) != Some(a) || slow_at(self.st, b_at) != Some(b) {
-            return Some(());
+        match (slow_at(self.st, a_at) == Some(a), slow_at(self.st, b_at) == Some(b)) {
+            (true, true) => {}
+            // The content of one of them is late or gone: the other one moves all the same.
+            (true, false) => return self.rename(a, a_at, b_at),
+            (false, true) => return self.rename(b, b_at, a_at),
+            (false, false) => return Some(()),
         }
         let step =
             Step::Swap { a: self.path(a_at)?, a_ino: self.slow_ino(a)?, b: self.path(b_at)?, b_ino: self.slow_ino(b)? };

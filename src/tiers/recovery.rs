@@ -205,9 +205,15 @@ struct Recovery<'a> {
     /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
     /// back the attributes it was sealed with.
     sealed_as: HashMap<ObjectId, (u64, Attrs)>,
+    /// The inode each number of the log is now, as far as it has been met.
+    met: HashMap<Ino, Ino>,
+    /// The inodes met.
+    taken: HashSet<Ino>,
+    /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
+    never: HashSet<Ino>,
     /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
     /// object perhaps not.
-    later_attrs: BTreeMap<Ino, Vec<Record>>,
+    later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
 }
 
 impl<'a> Recovery<'a> {
@@ -225,6 +231,9 @@ impl<'a> Recovery<'a> {
             cx: Cx::internal(),
             applied: 0,
             struck: HashSet::new(),
+            met: HashMap::new(),
+            taken: HashSet::new(),
+            never: HashSet::new(),
             sealed_as: HashMap::new(),
             later_attrs: BTreeMap::new(),
             records,
@@ -434,17 +443,14 @@ impl<'a> Recovery<'a> {
     fn replay_one(&mut self, lsn: Lsn, record: &Record, this_boot: bool) -> Result<()> {
         match record {
             Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
-            Record::Bind { object, .. } => {
-                self.struck.insert(*object);
-                Ok(())
-            }
+            Record::Bind { path, ino, object } => self.strike(path, *ino, *object),
             Record::Content { path, ino, object, size, attrs } => {
                 if this_boot || self.sealed.contains(&lsn) {
                     self.struck.remove(object);
+                    self.never.remove(ino);
                     self.replay_content(lsn, path, *ino, *object, *size, attrs)
                 } else {
-                    self.struck.insert(*object);
-                    Ok(())
+                    self.strike(path, *ino, *object)
                 }
             }
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
@@ -480,24 +486,51 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// Who is at a path, numbered as the record says if it is met for the first time.
-    fn at(&self, path: &[u8], ino: Ino) -> Result<Option<(Place, Ino)>> {
+    /// A version that was not sealed before the power went: the one before it is shown, if there is one.
+    fn strike(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
+        self.struck.insert(object);
+        if self.at(path, ino)?.is_none() && !self.met.contains_key(&ino) {
+            self.never.insert(ino);
+        }
+        Ok(())
+    }
+
+    /// The node a record speaks of, at the path it says; numbered as the record says if it is met for the first time.
+    /// `None` if another one is there: the one that was meant has been struck.
+    fn at(&mut self, path: &[u8], ino: Ino) -> Result<Option<(Place, Ino)>> {
         let Some(place) = self.place(path)? else { return Ok(None) };
-        Ok(self.find(&place, Some(ino))?.map(|found| (place, found)))
+        if self.never.contains(&ino) {
+            return Ok(None);
+        }
+        let found = self.find(&place, Some(ino))?;
+        // While nothing was struck, every path leads where it led.
+        let certain = self.struck.is_empty();
+        let same = |found: &Ino| certain || self.met.get(&ino).map_or(!self.taken.contains(found), |met| met == found);
+        let Some(found) = found.filter(same) else { return Ok(None) };
+        self.meet(ino, found);
+        Ok(Some((place, found)))
+    }
+
+    fn meet(&mut self, logged: Ino, found: Ino) {
+        self.met.insert(logged, found);
+        self.taken.insert(found);
     }
 
     /// The file at `place`, made if there is none.
-    fn file_at(&self, place: &Place, ino: Ino) -> Result<Option<Arc<FileState>>> {
+    fn file_at(&mut self, place: &Place, ino: Ino) -> Result<Option<Arc<FileState>>> {
         let found = self.find(place, Some(ino))?;
         let now = self.tiers.now();
         let mut st = self.tiers.state.lock();
         if let Some(found) = found {
+            self.meet(ino, found);
             return Ok(st.view.get(found).and_then(|node| node.file.clone()));
         }
+        let logged = ino;
         let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
         let meta = Meta { nlink: 1, mtime: now, ctime: now, atime: now, ..Meta::default() };
         let file = st.view.add(ino, Kind::File, meta).file.clone();
         st.view.set_view(place.0, &place.1, Some(ino));
+        self.meet(logged, ino);
         Ok(file)
     }
 
@@ -509,7 +542,7 @@ impl<'a> Recovery<'a> {
         Ok(absent_is_none(found).at("stat", crate::tiers::commit::label(object))?.is_some())
     }
 
-    fn replay_bind(&self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
+    fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
         if !self.has_object(object)? {
             return Ok(());
@@ -591,13 +624,14 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn replay_make(&self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
+    fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
         if self.find(&place, None)?.is_some() {
             return Ok(());
         }
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
+        self.meet(ino, ino);
         add_made(&mut st, ino, spec, place.clone(), lsn);
         if spec.kind == Kind::Dir {
             add_subdir(&mut st, place.0, 1);
@@ -606,7 +640,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn replay_link(&self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
+    fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
         let (Some((_, ino)), Some(to)) = (self.at(path, ino)?, self.place(to)?) else { return Ok(()) };
         if self.find(&to, None)?.is_some() {
             return Ok(());
@@ -621,13 +655,20 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn replay_rename(&self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
-        let Some((from, ino)) = self.at(path, ino)? else { return Ok(()) };
-        let Some(to) = self.place(to)? else { return Ok(()) };
-        let other = self.find(&to, None)?;
+    fn replay_rename(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
+        let (from, to) = (self.place(path)?, self.place(to)?);
+        let (Some(mut from), Some(mut to)) = (from, to) else { return Ok(()) };
+        let mut mover = self.at(path, ino)?.map(|(_, ino)| ino);
+        let mut other = self.find(&to, None)?;
+        if exchange && mover.is_none() {
+            // It was struck; the other one moves all the same.
+            (mover, other) = (other, None);
+            std::mem::swap(&mut from, &mut to);
+        }
+        let Some(ino) = mover else { return Ok(()) };
+        let exchange = exchange && other.is_some();
         let change = match other {
             Some(other) if exchange => Change::Exchange { a: ino, a_at: from.clone(), b: other, b_at: to.clone() },
-            None if exchange => return Ok(()),
             replaced => Change::Rename { ino, from: from.clone(), to: to.clone(), replaced },
         };
         let now = self.tiers.uptime();
@@ -653,7 +694,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn replay_remove(&self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
+    fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
         let Some((at, ino)) = self.at(path, ino)? else { return Ok(()) };
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
@@ -676,7 +717,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// The node a change of attributes is about; the root has no name.
-    fn subject(&self, path: &[u8], ino: Ino) -> Result<Option<Ino>> {
+    fn subject(&mut self, path: &[u8], ino: Ino) -> Result<Option<Ino>> {
         if path.is_empty() { Ok(Some(ROOT)) } else { Ok(self.at(path, ino)?.map(|(_, ino)| ino)) }
     }
 
@@ -693,7 +734,7 @@ impl<'a> Recovery<'a> {
         let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
         let has_object = file.is_some_and(|file| file.holds_bytes());
         if has_object {
-            self.later_attrs.entry(ino).or_default().push(record.clone());
+            self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
         }
         let (now, uptime) = (self.tiers.now(), self.tiers.uptime());
         let mut st = self.tiers.state.lock();
@@ -735,13 +776,16 @@ impl<'a> Recovery<'a> {
 
     /// Gives objects the logged changes of attributes again. Times only where no later write can have moved them on.
     fn reapply_attrs(&self) -> Result<()> {
+        let last = self.records.last().map_or(0, |(lsn, _)| *lsn);
         for (ino, records) in &self.later_attrs {
             let Some(fd) = self.object_fd(*ino)? else { continue };
             let dirty = self.tiers.state.lock().uncommitted.contains_key(ino);
-            for record in records {
+            for (lsn, record) in records {
+                // The last operation before the end may have been logged and not done.
+                let moved_on = dirty && *lsn != last;
                 match record {
                     Record::SetAttr { new, .. } => {
-                        let (atime, mtime) = if dirty { (None, None) } else { (new.atime, new.mtime) };
+                        let (atime, mtime) = if moved_on { (None, None) } else { (new.atime, new.mtime) };
                         fd.set_attr(&NewAttr { atime, mtime, ..*new })
                     }
                     Record::SetXattr { key, value: Some(value), .. } => fd.set_xattr(key, value),

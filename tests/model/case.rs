@@ -673,11 +673,21 @@ impl Case {
         let mut before = before;
         before.order.set_all_in_place(&in_place);
         after.order.set_all_in_place(&in_place);
+        if matches!(op, Op::Run(Step::Tick | Step::Publish) | Op::Settle) {
+            before.late(self.options.live_after);
+            after.late(self.options.live_after);
+        }
         let publishing = matches!(op, Op::Run(Step::Publish) | Op::Settle);
         if let Op::Settle = op {
             after = self.model.clone();
         }
         self.model = after.clone();
+        if matches!(op, Op::Settle) {
+            // Which of its commits were made is not known.
+            for id in before.dirty.keys() {
+                self.model.maybe_commit(*id);
+            }
+        }
         self.mid_batch |= publishing;
         // What was shown while it still ran.
         self.check_slow(false).map_err(wrong)?;
