@@ -309,8 +309,8 @@ impl Tiers {
 
     /// Called once, with a function that wakes the background: something was appended, closed or published.
     pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        // A second caller would be a second background, which the fast tier's lock excludes.
-        let _ = self.wake.set(wake);
+        let set = self.wake.set(wake);
+        debug_assert!(set.is_ok(), "a second background, which the fast tier's lock excludes");
     }
 
     /// While somebody hurries, publishing does not wait for `settle`: they wait for D2.

@@ -62,8 +62,6 @@ fn run(seed: u64, verbose: bool) -> Result<Tally, String> {
         Err(_) => "panicked, see above".into(),
     };
     let trace = case.trace.join("\n");
-    // What a case holds may be in any state after a panic; it is not taken apart.
-    std::mem::forget(case);
     Err(format!("{trace}\n\ncase {seed}: {why}\n\nDLIO_MODEL_SEED={seed} cargo test --test model repeats it"))
 }
 

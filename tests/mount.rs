@@ -944,7 +944,7 @@ fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
         let n = control.read(&mut line).unwrap();
         assert!(line[..n].starts_with(b"waiting for "), "{}", String::from_utf8_lossy(&line[..n]));
     }
-    assert_eq!(errno(control.write(b"sync\n")), Errno::EBUSY, "one command at a time");
+    assert_eq!(errno(control.write_all(b"sync\n")), Errno::EBUSY, "one command at a time");
     drop(frozen);
     let mut rest = String::new();
     control.read_to_string(&mut rest).unwrap();

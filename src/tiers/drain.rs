@@ -22,7 +22,7 @@ use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
 impl Tiers {
     /// Copies one version that publishing waits for. May run on several threads.
     pub fn drain_step(&self) -> Result<Progress> {
-        let Some((lsn, state, content)) = self.next_to_copy()? else { return Ok(Progress::Idle) };
+        let Some((lsn, state, content)) = self.next_to_copy() else { return Ok(Progress::Idle) };
         let copied = self.copy_version(lsn, &state, &content);
         state.draining.store(false, Ordering::Release);
         let done = copied?;
@@ -33,17 +33,17 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    fn next_to_copy(&self) -> Result<Option<(Lsn, Arc<FileState>, Arc<Content>)>> {
+    fn next_to_copy(&self) -> Option<(Lsn, Arc<FileState>, Arc<Content>)> {
         let pressure = self.pressure();
         let st = self.state.lock();
         for (lsn, ino, content) in plan::wanted(&st, pressure) {
             let Some(file) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
             let ready = content.is_sealed() && content.is_intact();
             if ready && !file.draining.swap(true, Ordering::AcqRel) {
-                return Ok(Some((lsn, file, content)));
+                return Some((lsn, file, content));
             }
         }
-        Ok(None)
+        None
     }
 
     /// `false`: the version no longer exists.

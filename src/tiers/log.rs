@@ -234,7 +234,9 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     }
     let file = dir.create(&name, 0o600).at("create", "log segment")?;
     // Room taken now cannot be missing later; a file system without fallocate works all the same.
-    let _ = file.allocate(Allocate::KeepSize, 0, SEGMENT);
+    if let Err(e) = file.allocate(Allocate::KeepSize, 0, SEGMENT) {
+        tracing::debug!(error = %e, "a log segment has no room set aside");
+    }
     dir.sync().at("fsync", "log")?;
     Ok(file)
 }
@@ -247,8 +249,11 @@ struct Found {
     damage: Vec<String>,
 }
 
+/// Records with their LSNs, and where damage is.
+pub(crate) type Read = (Vec<(Lsn, Record)>, Vec<String>);
+
 /// Reads a log without changing it, for `rescue`.
-pub(crate) fn read_only(dir: &dyn Dir) -> Result<(Vec<(Lsn, Record)>, Vec<String>)> {
+pub(crate) fn read_only(dir: &dyn Dir) -> Result<Read> {
     let (found, _) = scan(dir)?;
     Ok((found.records, found.damage))
 }

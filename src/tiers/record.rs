@@ -5,8 +5,6 @@
 //! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`, `exchange`,
 //! `unlink`, `rmdir`, `setattr` and `setxattr`; the others speak about objects, events and the slow tree.
 
-use std::fmt::Write;
-
 use crate::path::{escape, unescape};
 use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::{Ino, Lsn};
@@ -258,29 +256,28 @@ impl Line {
     }
 
     fn number(&mut self, key: &str, n: u64) -> &mut Self {
-        // Writing to a String cannot fail.
-        let _ = write!(self.0, " {key}={n}");
+        self.0 += &format!(" {key}={n}");
         self
     }
 
     fn bytes(&mut self, key: &str, bytes: &[u8]) -> &mut Self {
-        let _ = write!(self.0, " {key}={}", escape(bytes));
+        self.0 += &format!(" {key}={}", escape(bytes));
         self
     }
 
     fn object(&mut self, id: ObjectId) -> &mut Self {
         let home = if id.home == Home::Fast { 'f' } else { 's' };
-        let _ = write!(self.0, " object={home}{}", id.number);
+        self.0 += &format!(" object={home}{}", id.number);
         self
     }
 
     fn time(&mut self, key: &str, time: Time) -> &mut Self {
-        let _ = write!(self.0, " {key}={}.{:09}", time.sec, time.nsec);
+        self.0 += &format!(" {key}={}.{:09}", time.sec, time.nsec);
         self
     }
 
     fn perm(&mut self, perm: u32) -> &mut Self {
-        let _ = write!(self.0, " mode={perm:04o}");
+        self.0 += &format!(" mode={perm:04o}");
         self
     }
 
