@@ -44,7 +44,7 @@ use sim::{SimClock, SimDisk, SimPower};
 
 /// Operations per case.
 const OPS: usize = 60;
-const CASES: u64 = 2000;
+const CASES: u64 = 10_000;
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
