@@ -13,7 +13,7 @@
 //!
 //! 1. a file's `io` (two files: by inode number) - held across calls to the fast tier, never across the slow tier's, but
 //!    for objects that live there;
-//! 2. [`state::State`], one for the engine - held for memory and for the append to the log, never across the slow tier;
+//! 2. `state::State`, one for the engine - held for memory and for the append to the log, never across the slow tier;
 //! 3. the log's own.
 
 mod acl;
