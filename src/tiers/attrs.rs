@@ -217,14 +217,10 @@ impl Tiers {
         Ok(())
     }
 
-    fn kill_privileges_of(perm: u32) -> u32 {
-        chowned(perm)
-    }
-
     /// Clears suid, and sgid of a group-executable file.
     pub(crate) fn kill_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
         let before = self.getattr(cx, ino)?.perm;
-        let perm = Self::kill_privileges_of(before);
+        let perm = chowned(before);
         if perm != before {
             self.change_attr(cx, ino, NewAttr { perm: Some(perm), ..NewAttr::default() })?;
         }

@@ -575,8 +575,7 @@ impl Planner<'_> {
         let by_ino = places_by_ino(&last);
         let final_places = |ino: Ino| -> Vec<Place> { by_ino.get(&ino).cloned().unwrap_or_default() };
         // New directories, parents first.
-        for (lsn, ino) in made.iter().filter(|(_, ino)| is_dir(self.st, **ino)) {
-            let _ = lsn;
+        for ino in made.values().filter(|ino| is_dir(self.st, **ino)) {
             if let Some(place) = final_places(*ino).first() {
                 self.dirs.insert(*ino, place.clone());
             }
