@@ -200,13 +200,13 @@ impl Tiers {
     ) -> Result<()> {
         let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
         node.ours = true;
+        if let Some(lsn) = lsn {
+            node.meta_lsn = lsn;
+        }
         if has_object {
             return Ok(());
         }
         node.meta.change(new, now);
-        if let Some(lsn) = lsn {
-            node.meta_lsn = lsn;
-        }
         if let Some(perm) = new.perm
             && let Some((Some(list), at)) = node.xattrs.get_mut(acl::ACCESS)
             && let Some(changed) = acl::chmod(list, perm)

@@ -56,9 +56,7 @@ impl Tiers {
             }
         }
         let mut st = self.state.lock();
-        if let Some(node) = st.view.get_mut(state.ino) {
-            node.pins -= 1;
-        }
+        st.view.let_go(state.ino);
         self.settle_removed(&mut st, state.ino);
         st.view.collect(state.ino);
         drop(st);

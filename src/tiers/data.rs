@@ -358,15 +358,15 @@ impl Tiers {
         cx.slow()?;
         let held = state.io.read().fd.clone();
         let (source, named) = match (self.open_slow(cx, state.ino, Access::Read), held) {
-            (Ok(source), _) => (source, true),
-            // Removed while open: the descriptor is all there is.
-            (Err(e), Some(held)) if e.errno() == Errno::ESTALE => (held, false),
+            (Ok(source), _) => (source, 1),
+            // The name it was opened by is gone; others may be left that nobody has looked up.
+            (Err(e), Some(held)) if e.errno() == Errno::ESTALE => (held, 0),
             (Err(e), _) => return Err(e),
         };
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
-        if named && (stat.nlink > 1 || keep > self.options.copy_up_max) {
-            let fd = self.open_slow(cx, state.ino, Access::ReadWrite)?;
+        if stat.nlink > named || (stat.nlink > 0 && keep > self.options.copy_up_max) {
+            let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
             let mut io = state.io.write();
             if io.object().is_none() {
                 io.place = Bytes::InPlace;

@@ -155,6 +155,8 @@ pub trait Dir: Send + Sync + Debug {
 
 /// An open regular file.
 pub trait File: Send + Sync + Debug {
+    /// The same file, open for reading and writing, whatever its names are now.
+    fn reopen(&self) -> io::Result<Arc<dyn File>>;
     fn stat(&self) -> io::Result<Stat>;
     /// Reads until `buf` is full or the file ends; a short count means end of file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;

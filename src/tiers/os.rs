@@ -266,6 +266,13 @@ impl OsFile {
 }
 
 impl File for OsFile {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        // Through the descriptor: the file may have no name that we know.
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let fd: OwnedFd = retry(|| fcntl::open(path.as_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()))?;
+        Ok(Arc::new(OsFile { fd: fd.into() }))
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
     }

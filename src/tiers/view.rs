@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::path::Name;
@@ -82,6 +83,15 @@ pub(crate) struct Node {
     pub(crate) target: Vec<u8>,
     pub(crate) dir: Option<DirNode>,
     pub(crate) file: Option<Arc<FileState>>,
+}
+
+impl Node {
+    /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
+    /// number from being given to another.
+    pub(crate) fn has_unknown_names(&self) -> bool {
+        let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
+        self.file.as_ref().is_some_and(held) && self.meta.nlink as usize > self.links.len()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -365,7 +375,7 @@ impl View {
         let place = (dir, name.clone());
         if let Some(node) = from.and_then(|ino| self.nodes.get_mut(&ino)) {
             node.slow.retain(|link| *link != place);
-            if node.slow.is_empty() && from != to {
+            if node.slow.is_empty() && from != to && !node.has_unknown_names() {
                 let ino = from.expect("the node was found by it");
                 self.set_slow_id(ino, None);
             }
@@ -388,6 +398,15 @@ impl View {
         }
         if let Some(id) = id {
             self.by_slow.insert(id, ino);
+        }
+    }
+
+    /// A handle of `ino` is closed. One that has lost the names it was known by is no longer held on slow.
+    pub(crate) fn let_go(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.pins -= 1;
+        if node.slow.is_empty() && ino != ROOT && !node.has_unknown_names() {
+            self.set_slow_id(ino, None);
         }
     }
 

@@ -503,6 +503,11 @@ impl SimFile {
 }
 
 impl File for SimFile {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        let mut state = self.handle.disk.state.lock();
+        Ok(Arc::new(SimFile { handle: Handle::new(&self.handle.disk, &mut state, self.handle.ino), writable: true }))
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         self.handle.look(|s| s.stat(self.ino()))
     }
