@@ -126,6 +126,12 @@ impl Tiers {
 
     /// Files written in place have their newest bytes on the slow tier only: they are synced there.
     pub(crate) fn sync_in_place(&self, cx: &Cx, which: impl Fn(Ino) -> bool) -> Result<()> {
+        if self.state.lock().in_place_before {
+            cx.slow()?;
+            // Before the sync, which is not tried again if it fails.
+            self.state.lock().in_place_before = false;
+            self.slow.root.sync_all().at("sync", "slow tier")?;
+        }
         let files: Vec<Ino> = self.state.lock().in_place.iter().copied().filter(|ino| which(*ino)).collect();
         for ino in files {
             cx.slow()?;

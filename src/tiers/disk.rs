@@ -147,6 +147,8 @@ pub trait Dir: Send + Sync + Debug {
     fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>>;
     /// Makes this directory's entries durable. An error is final for what was pending: never repeat it to clear it.
     fn sync(&self) -> io::Result<()>;
+    /// Makes everything of this file system durable, whoever wrote it. An error is final, as for `sync`.
+    fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
     fn order(&self) -> MetadataOrder;
     /// For `rename` and `link` across two directories of one implementation.

@@ -225,6 +225,10 @@ impl Dir for OsDir {
         self.fd.sync_all()
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        retry(|| unistd::syncfs(&self.fd))
+    }
+
     fn space(&self) -> io::Result<Space> {
         let s = retry(|| fstatvfs(&self.fd))?;
         let unit = s.fragment_size();

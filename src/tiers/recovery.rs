@@ -242,6 +242,8 @@ impl<'a> Recovery<'a> {
 
     fn run(mut self) -> Result<()> {
         self.reserve_numbers();
+        // After a change of boot there is nothing left to sync.
+        self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
         let placed = self.finish_intents()?; // 3
         let binds = self.binds_passed();
         self.sweep()?; // 4

@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) uncommitted: HashMap<Ino, Duration>,
     /// Files written in place on the slow tier and not synced there since.
     pub(crate) in_place: HashSet<Ino>,
+    /// The daemon before this one may have left more of those, of which nothing is known.
+    pub(crate) in_place_before: bool,
     /// How many events and files refer to an object.
     pub(crate) objects: HashMap<ObjectId, u32>,
     /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
@@ -105,6 +107,7 @@ impl State {
             bound_at: HashMap::new(),
             uncommitted: HashMap::new(),
             in_place: HashSet::new(),
+            in_place_before: false,
             objects: HashMap::new(),
             doomed: VecDeque::new(),
             clean: BTreeMap::new(),

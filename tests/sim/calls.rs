@@ -452,6 +452,13 @@ impl Dir for SimDir {
         })
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        self.0.change("sync_all", b"", 0, |s, _, _| {
+            s.sync_all(self.0.disk.order);
+            Ok(())
+        })
+    }
+
     fn space(&self) -> io::Result<Space> {
         self.0.look(|s| {
             let free = s.capacity.saturating_sub(s.used());

@@ -452,6 +452,14 @@ impl State {
         });
     }
 
+    fn sync_all(&mut self, order: MetadataOrder) {
+        self.flush(order, |_| true);
+        let inodes: Vec<Ino> = self.live.inodes.keys().copied().collect();
+        for ino in inodes {
+            self.sync_file(ino, order);
+        }
+    }
+
     /// Makes the pending changes durable that are asked for and those they build on; with a journal, all of them.
     fn flush(&mut self, order: MetadataOrder, wanted: impl Fn(&Change) -> bool) {
         let mut kept = Vec::new();
