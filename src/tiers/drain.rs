@@ -103,7 +103,7 @@ impl Tiers {
     pub(crate) fn pressure(&self) -> bool {
         self.fast.space().is_ok_and(|space| {
             let used = space.total.saturating_sub(space.avail) as f64;
-            used > self.options.high * space.total as f64
+            used > self.options().high * space.total as f64
         })
     }
 
@@ -116,7 +116,7 @@ impl Tiers {
             blocker.and_then(|(ino, at)| Some((st.view.get(ino)?.file.clone()?, at)))
         };
         let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
-        let left = (at + self.options.live_after).saturating_sub(self.uptime());
+        let left = (at + self.options().live_after).saturating_sub(self.uptime());
         if !self.hurried() && !left.is_zero() {
             return Ok(Progress::Wait(left));
         }
@@ -128,7 +128,7 @@ impl Tiers {
     fn snapshot(&self, state: &Arc<FileState>) -> Result<Progress> {
         let cx = Cx::internal();
         let size = self.getattr(&cx, state.ino)?.size;
-        let small = size <= self.options.copy_up_max && self.fits(size);
+        let small = size <= self.options().copy_up_max && self.fits(size);
         let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit(&cx, state)? };
         let Some(lsn) = lsn else { return Ok(Progress::Idle) };
         self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);

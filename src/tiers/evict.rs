@@ -30,7 +30,7 @@ impl Tiers {
     fn above_low(&self) -> bool {
         self.fast.space().is_ok_and(|space| {
             let used = space.total.saturating_sub(space.avail) as f64;
-            used > self.options.low * space.total as f64
+            used > self.options().low * space.total as f64
         })
     }
 

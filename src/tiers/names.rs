@@ -588,7 +588,7 @@ impl Tiers {
 
     /// P9: memory and log are bounded; beyond `max_pending` changes are refused.
     pub(crate) fn room_for_event(&self, st: &State) -> Result<()> {
-        if st.events.len() as u64 >= self.options.max_pending { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+        if st.events.len() as u64 >= self.options().max_pending { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
     /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.

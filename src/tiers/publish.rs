@@ -64,8 +64,8 @@ impl Tiers {
             return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
         }
         let pressure = self.pressure();
-        let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options.settle };
-        let pace = Pace { now: self.uptime(), settle, live_after: self.options.live_after, pressure };
+        let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options().settle };
+        let pace = Pace { now: self.uptime(), settle, live_after: self.options().live_after, pressure };
         let next = plan::next(&self.state.lock(), pace);
         match next {
             Next::Empty => Ok(Progress::Idle),
@@ -86,7 +86,7 @@ impl Tiers {
                 if st.early.is_empty() {
                     return Ok(());
                 }
-                let (settle, live_after) = (std::time::Duration::ZERO, self.options.live_after);
+                let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
                 plan::next(&st, Pace { now: self.uptime(), settle, live_after, pressure: false })
             };
             match next {
