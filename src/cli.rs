@@ -9,6 +9,7 @@ mod drain;
 mod holders;
 mod mount;
 mod progress;
+mod reload;
 mod rescue;
 mod status;
 mod talk;
@@ -47,6 +48,7 @@ enum Command {
     Status(status::StatusArgs),
     Drain(drain::DrainArgs),
     Sync(drain::SyncArgs),
+    Reload(reload::ReloadArgs),
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
@@ -119,6 +121,7 @@ pub fn run() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Sync(args) => drain::run_sync(args),
+        Command::Reload(args) => reload::run(args),
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),

@@ -4,6 +4,7 @@
 //! [`render::Snapshot`] that its caller fills. Every table has a limit, and what went over it is counted.
 
 pub mod counters;
+
 pub mod render;
 
 use std::collections::HashMap;

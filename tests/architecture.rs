@@ -38,6 +38,7 @@ const PURE: &[&str] = &[
     "src/stats/counters.rs",
     "src/stats/render.rs",
     "src/config.rs",
+    "src/config/settings.rs",
     "src/path.rs",
 ];
 

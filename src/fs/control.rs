@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use super::convert;
+use super::live::Live;
 use super::slow_pool::SlowPool;
 use crate::error::{Errno, Error, Result};
 use crate::path::{self, Name};
@@ -44,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
 
-const USAGE: &str = "commands: sync | sync PATH | status (write one line, then read; PATH from the mount's root, \
+const USAGE: &str = "commands: sync | sync PATH | status | reload (write one line, then read; PATH from the mount's root, \
                      escaped as in .dlio/files: %20 for a space)\n";
 
 /// What the I/O path `exact` cannot show.
@@ -69,11 +70,12 @@ pub(super) enum Node {
     Stats,
     StatsJson,
     Files,
+    Config,
     Control,
 }
 
 impl Node {
-    const FILES: [Node; 4] = [Node::Stats, Node::StatsJson, Node::Files, Node::Control];
+    const FILES: [Node; 5] = [Node::Stats, Node::StatsJson, Node::Files, Node::Config, Node::Control];
 
     fn ino(self) -> Ino {
         FIRST + self as u64
@@ -90,6 +92,7 @@ impl Node {
             Node::Stats => "stats",
             Node::StatsJson => "stats.json",
             Node::Files => "files",
+            Node::Config => "config",
             Node::Control => "control",
         }
     }
@@ -98,8 +101,8 @@ impl Node {
         match self {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson => 0o444,
-            // Names the paths of all users.
-            Node::Files => 0o400,
+            // These name the paths of all users, or of the tiers.
+            Node::Files | Node::Config => 0o400,
             Node::Control => 0o600,
         }
     }
@@ -111,6 +114,7 @@ pub(super) struct Control {
     tiers: Arc<Tiers>,
     stats: Arc<Stats>,
     slow: Arc<SlowPool>,
+    live: Arc<Live>,
     owner: (u32, u32),
     since: Time,
     started: Instant,
@@ -177,6 +181,8 @@ enum Command {
     /// Waits until everything, or everything below a path (its names, from the root), is on the slow tier.
     Sync(Option<Vec<Name>>),
     Status,
+    /// Reads the configuration file again.
+    Reload,
 }
 
 impl Command {
@@ -192,8 +198,9 @@ impl Command {
             ("sync", "") => Ok(Command::Sync(None)),
             ("sync", path) => Ok(Command::Sync(Some(Command::names(path)?))),
             ("status", "") => Ok(Command::Status),
-            ("status", extra) => Err(format!("status takes no argument, got {extra:?}")),
-            (unknown, _) => Err(format!("unknown command {unknown:?}; known: sync, sync PATH, status")),
+            ("reload", "") => Ok(Command::Reload),
+            (word @ ("status" | "reload"), extra) => Err(format!("{word} takes no argument, got {extra:?}")),
+            (unknown, _) => Err(format!("unknown command {unknown:?}; known: sync, sync PATH, status, reload")),
         }
     }
 
@@ -209,9 +216,15 @@ impl Command {
 }
 
 impl Control {
-    pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, slow: Arc<SlowPool>, owner: (u32, u32)) -> Self {
+    pub(super) fn new(
+        tiers: Arc<Tiers>,
+        stats: Arc<Stats>,
+        slow: Arc<SlowPool>,
+        live: Arc<Live>,
+        owner: (u32, u32),
+    ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
-        Control { tiers, stats, slow, owner, since, started: Instant::now(), hurried: Arc::default() }
+        Control { tiers, stats, slow, live, owner, since, started: Instant::now(), hurried: Arc::default() }
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -271,6 +284,7 @@ impl Control {
             Node::Stats => self.snapshot_for(uid).text(),
             Node::StatsJson => self.snapshot_for(uid).json(),
             Node::Files => self.files(),
+            Node::Config => self.live.text(),
             Node::Control => {
                 let session = Session { reply: USAGE.into(), running: None };
                 return Ok(Virtual::Control(Mutex::new(session)));
@@ -313,6 +327,10 @@ impl Control {
         }
         *session = match Command::parse(line) {
             Ok(Command::Status) => Session { reply: self.snapshot().json().into_bytes(), running: None },
+            Ok(Command::Reload) => match self.live.reload() {
+                Ok(reloaded) => Session::said("ok", reloaded),
+                Err(error) => Session::said("error", error),
+            },
             Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
             Err(text) => Session::said("error", text),
         };
@@ -520,7 +538,7 @@ mod tests {
     #[test]
     fn a_bad_command_says_what_is_known() {
         let said = |line: &[u8]| Command::parse(line).expect_err("not a command");
-        assert_eq!(said(b"frobnicate now\n"), "unknown command \"frobnicate\"; known: sync, sync PATH, status");
+        assert_eq!(said(b"frobnicate now\n"), "unknown command \"frobnicate\"; known: sync, sync PATH, status, reload");
         assert!(said(b"\n").contains("known: sync"));
         assert!(said(b"sync\nsync\n").contains("one command at a time"));
         assert!(said(b"sync a b\n").contains("%20 for a space"));

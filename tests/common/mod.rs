@@ -30,6 +30,7 @@ pub struct Mount {
     /// Where it is not the temporary one.
     slow: Option<PathBuf>,
     options: Vec<String>,
+    arguments: Vec<String>,
     daemon: Option<Child>,
 }
 
@@ -61,7 +62,7 @@ impl Mount {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let options = options.iter().map(|&o| o.to_owned()).collect();
-        let mut mount = Mount { dir, slow, options, daemon: None };
+        let mut mount = Mount { dir, slow, options, arguments: Vec::new(), daemon: None };
         prepare(&mount.slow());
         mount.start();
         mount
@@ -92,8 +93,23 @@ impl Mount {
         path
     }
 
-    fn log(&self) -> PathBuf {
+    /// Further arguments of `mount`, from the next [`Mount::start`] on.
+    pub fn arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|&a| a.to_owned()).collect();
+    }
+
+    fn log_file(&self) -> PathBuf {
         self.dir.path().join("log")
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.daemon.as_ref().expect("a mount that runs").id() as i32);
+        kill(pid, signal).unwrap();
     }
 
     fn mounted(&self) -> bool {
@@ -103,17 +119,18 @@ impl Mount {
 
     /// Starts the daemon and waits until the mount answers.
     pub fn start(&mut self) {
-        let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        let log = OpenOptions::new().create(true).append(true).open(self.log_file()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         command.arg("mount").arg(self.root()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
         command.arg("--foreground");
         for option in &self.options {
             command.arg("-o").arg(option);
         }
+        command.args(&self.arguments);
         let mut daemon = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         until("the mount answers", || {
             if let Some(status) = daemon.try_wait().unwrap() {
-                panic!("dlio-fs mount ended with {status}:\n{}", fs::read_to_string(self.log()).unwrap_or_default());
+                panic!("dlio-fs mount ended with {status}:\n{}", self.log());
             }
             self.mounted()
         });
@@ -203,7 +220,7 @@ impl Drop for Mount {
         }
         umount2(&self.root(), MntFlags::MNT_DETACH).ok();
         if std::thread::panicking() {
-            eprintln!("--- log of the daemon\n{}", fs::read_to_string(self.log()).unwrap_or_default());
+            eprintln!("--- log of the daemon\n{}", self.log());
         }
     }
 }
