@@ -695,7 +695,10 @@ impl Case {
         }
         self.mid_batch |= publishing;
         // What was shown while it still ran.
+        let inside = self.tally.inside_batches;
         self.check_slow(false).map_err(wrong)?;
+        // A batch whose last step was seen is not durable yet: a power cut may leave it half done.
+        self.mid_batch |= publishing && self.tally.inside_batches > inside;
         self.crash_disks(lose)?;
         self.reopen(lose)?;
         let found = self.view()?;
