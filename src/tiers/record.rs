@@ -170,6 +170,21 @@ pub(crate) enum Record {
 }
 
 impl Record {
+    /// The inode of the view that it is about.
+    pub(crate) fn ino(&self) -> Option<Ino> {
+        match self {
+            Record::Bind { ino, .. }
+            | Record::Make { ino, .. }
+            | Record::Content { ino, .. }
+            | Record::Link { ino, .. }
+            | Record::Rename { ino, .. }
+            | Record::Remove { ino, .. }
+            | Record::SetAttr { ino, .. }
+            | Record::SetXattr { ino, .. } => Some(*ino),
+            Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => None,
+        }
+    }
+
     /// The record as one line, newline included.
     pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn) -> String {
         let mut line = Line(format!("{lsn} {durable}"));

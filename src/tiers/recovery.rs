@@ -273,10 +273,8 @@ impl<'a> Recovery<'a> {
             if let Some(object) = object_of(record) {
                 self.tiers.pool.reserve(object.number);
             }
-            if let Record::Bind { ino, .. } | Record::Make { ino, .. } | Record::Content { ino, .. } = record
-                && *ino >= crate::tiers::view::FIRST_OWN
-            {
-                st.view.reserve(*ino);
+            if let Some(ino) = record.ino().filter(|ino| *ino >= crate::tiers::view::FIRST_OWN) {
+                st.view.reserve(ino);
             }
         }
     }
