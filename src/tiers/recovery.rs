@@ -740,7 +740,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         let change = match record {
             Record::SetXattr { key, value, .. } => {
-                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), lsn, now, has_object);
+                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), Some(lsn), now, has_object);
                 Change::SetXattr { ino, key: key.clone(), value: value.clone() }
             }
             Record::SetAttr { new, .. } => {
