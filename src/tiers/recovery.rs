@@ -416,20 +416,21 @@ impl<'a> Recovery<'a> {
 
     /// Proven objects, by the slow inode they are equal to; they meet their file when it is looked up.
     fn find_waiting(&self) -> Result<()> {
+        let mut proven = Vec::new();
         for number in self.tiers.pool.numbers()? {
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
             let file = self.tiers.pool.open_object(number, Access::Read).at("open", "object")?;
             let Some(proof) = Pool::proof_of(&*file).at("read proof of", "object")? else { continue };
             let named = Pool::name_of(&*file).at("read name of", "object")?;
-            let mut st = self.tiers.state.lock();
-            let ino = match named {
-                Some(named) => named.ino,
-                None => st.view.new_ino(),
-            };
-            if ino >= crate::tiers::view::FIRST_OWN {
-                st.view.reserve(ino);
-            }
+            proven.push((object, proof, named.map(|named| named.ino)));
+        }
+        let mut st = self.tiers.state.lock();
+        // Before the first new number is given out.
+        let numbers = proven.iter().filter_map(|(_, _, ino)| *ino);
+        numbers.filter(|ino| *ino >= crate::tiers::view::FIRST_OWN).for_each(|ino| st.view.reserve(ino));
+        for (object, proof, ino) in proven {
+            let ino = ino.unwrap_or_else(|| st.view.new_ino());
             st.view.wait(Waiting { object, ino, proof });
         }
         Ok(())

@@ -633,7 +633,11 @@ impl Case {
         if !self.model.dirty.is_empty() {
             return Err(Fail::Wrong(format!("the model still has changes of {:?}", self.model.dirty)));
         }
+        // What is open and is written in place goes on there, whatever becomes of its other names.
+        let in_place = self.model.order.in_place();
         self.model.order.restart(self.model.view.clone());
+        let open = self.model.open.iter().flatten().map(|open| open.id).filter(|id| in_place.contains(id));
+        self.model.order.set_all_in_place(&open.collect());
         self.loose = false;
         self.mid_batch = false;
         Ok(())
