@@ -152,6 +152,7 @@ impl Tiers {
         {
             let fd = self.fd(cx, io, object)?;
             fd.set_attr(&new).at("set attributes of", self.label(ino))?;
+            io.stamped |= io.dirty && new.mtime.is_some();
             if let Some(perm) = new.perm {
                 file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
             }

@@ -269,7 +269,7 @@ impl Tiers {
         loop {
             let io = self.shared(cx, state)?;
             match (io.place, &io.fd) {
-                (Bytes::Object(object), Some(fd)) if io.dirty => {
+                (Bytes::Object(object), Some(fd)) if io.dirty && !io.stamped => {
                     if object.home == Home::Slow {
                         cx.slow()?;
                     }
@@ -331,6 +331,10 @@ impl Tiers {
             io.fd = Some(self.open_object(cx, object)?);
         }
         if io.dirty {
+            if io.stamped {
+                self.log_bind(&mut self.state.lock(), state.ino, object)?;
+                io.stamped = false;
+            }
             return Ok(());
         }
         cx.proceed()?;
@@ -358,6 +362,7 @@ impl Tiers {
         st.unset_clean(state.ino);
         self.log_bind(&mut st, state.ino, object)?; // 2
         io.dirty = true;
+        io.stamped = false;
         Ok(())
     }
 
