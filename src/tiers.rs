@@ -30,6 +30,7 @@ pub mod os;
 mod plan;
 mod pool;
 mod publish;
+mod queue;
 mod record;
 mod recovery;
 mod rescue;
@@ -54,6 +55,7 @@ use slow::SlowTier;
 use state::State as EngineState;
 use view::Ages;
 
+pub use evict::{Evictable, Evicted};
 pub use recovery::open;
 pub use rescue::{RescueReport, rescue};
 
