@@ -288,7 +288,7 @@ mod size {
     pub(super) fn serialize<S: Serializer>(value: &u64, s: S) -> Result<S::Ok, S::Error> {
         // Exact, unlike `ByteSize`'s own text, which rounds: a value that is written and read again must not change.
         let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-        match units.into_iter().find(|(unit, _)| *value >= *unit && *value % *unit == 0) {
+        match units.into_iter().find(|(unit, _)| *value >= *unit && value.is_multiple_of(*unit)) {
             Some((unit, name)) => s.collect_str(&format_args!("{}{name}", *value / unit)),
             None => s.serialize_u64(*value),
         }

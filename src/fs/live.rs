@@ -11,10 +11,13 @@ use tracing::{info, warn};
 use crate::config::{Config, Reloaded, Settings};
 use crate::error::{Error, Result};
 
+/// Brings a configuration into force.
+type Apply = Box<dyn Fn(&Config) -> Result<()> + Send + Sync>;
+
 /// The settings in force.
 pub struct Live {
     settings: Mutex<Settings>,
-    apply: Box<dyn Fn(&Config) -> Result<()> + Send + Sync>,
+    apply: Apply,
 }
 
 impl fmt::Debug for Live {
