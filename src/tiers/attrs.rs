@@ -364,14 +364,10 @@ impl Tiers {
     }
 
     /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
-    /// change is on the object, in the log or in neither. Somebody who has it open keeps it, and it is made dirty instead
-    /// by the next write.
+    /// change is on the object, in the log or in neither. Whoever has it open goes on with the slow file.
     fn forget_clean(&self, file: &crate::tiers::file::FileState) -> Result<()> {
         let mut io = file.io.write();
         let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
-        if file.opens.load(Ordering::Acquire) > 0 {
-            return Ok(());
-        }
         let shown = self.pool.stat(object.number).at("stat", "object")?;
         let mut st = self.state.lock();
         self.remember_attrs(&mut st, file.ino, &shown, proof);
