@@ -718,8 +718,21 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
+    /// What still has the name of a file that was struck and then removed: it had been replaced, and does not come back.
+    fn replaced_by_struck(&self, path: &[u8]) -> Result<Option<(Place, Ino)>> {
+        let Some(place) = self.place(path)? else { return Ok(None) };
+        let found = self.find(&place, None)?;
+        let st = self.tiers.state.lock();
+        let found = found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir));
+        Ok(found.map(|ino| (place, ino)))
+    }
+
     fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
-        let Some((at, ino)) = self.at(path, ino)? else { return Ok(()) };
+        let found = match self.at(path, ino)? {
+            None if self.never.contains(&ino) && !dir => self.replaced_by_struck(path)?,
+            other => other,
+        };
+        let Some((at, ino)) = found else { return Ok(()) };
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
