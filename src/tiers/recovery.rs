@@ -249,8 +249,9 @@ impl<'a> Recovery<'a> {
         self.sweep()?; // 4
         self.prove_placed(&placed, &binds)?;
         self.find_waiting()?;
-        for (path, ino, object) in &binds {
-            self.replay_bind(path, *ino, *object, self.applied)?;
+        for (paths, ino, object) in &binds {
+            self.learn_names(&paths[1..])?;
+            self.replay_bind(&paths[0], *ino, *object, self.applied)?;
         }
         self.replay()?; // 5
         self.restore_sealed()?;
@@ -315,8 +316,8 @@ impl<'a> Recovery<'a> {
     }
 
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
-    /// off: their paths behind `applied`.
-    fn binds_passed(&self) -> Vec<(Vec<u8>, Ino, ObjectId)> {
+    /// off: their names behind `applied`.
+    fn binds_passed(&self) -> Vec<(Vec<Vec<u8>>, Ino, ObjectId)> {
         let before = self
             .records
             .iter()
@@ -326,7 +327,8 @@ impl<'a> Recovery<'a> {
         if before == self.applied {
             return Vec::new();
         }
-        let mut alive: HashMap<Ino, (Vec<u8>, ObjectId)> = HashMap::new();
+        let mut alive: HashMap<Ino, (Vec<Vec<u8>>, ObjectId)> = HashMap::new();
+        let mut names: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
         let mut boot = "";
         for (lsn, record) in &self.records {
             if let Record::Start { boot: started } = record {
@@ -336,23 +338,33 @@ impl<'a> Recovery<'a> {
                 continue;
             }
             match record {
+                Record::Names { ino, paths } => {
+                    names.insert(*ino, paths.clone());
+                }
                 Record::Bind { path, ino, object } if boot == self.boot => {
-                    alive.insert(*ino, (path.clone(), *object));
+                    let paths = names.remove(ino).unwrap_or_else(|| vec![path.clone()]);
+                    alive.insert(*ino, (paths, *object));
+                }
+                Record::Link { to, ino, .. } => {
+                    if let Some((paths, _)) = alive.get_mut(ino) {
+                        paths.push(to.clone());
+                    }
                 }
                 Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.1 == *object) => {
                     alive.remove(ino);
                 }
-                Record::Rename { path, to, exchange, ino } => {
-                    alive.retain(|bound, (at, _)| *exchange || at != to || bound == ino);
-                    for (at, _) in alive.values_mut() {
-                        *at = carried(at, path, to, *exchange);
+                Record::Rename { path, to, exchange, .. } => {
+                    for (paths, _) in alive.values_mut() {
+                        paths.retain(|at| *exchange || at != to);
+                        paths.iter_mut().for_each(|at| *at = carried(at, path, to, *exchange));
                     }
                 }
-                Record::Remove { path, .. } => alive.retain(|_, (at, _)| at != path),
+                Record::Remove { path, .. } => alive.values_mut().for_each(|(paths, _)| paths.retain(|at| at != path)),
                 _ => {}
             }
         }
-        let mut binds: Vec<_> = alive.into_iter().map(|(ino, (path, object))| (path, ino, object)).collect();
+        let named = alive.into_iter().filter(|(_, (paths, _))| !paths.is_empty());
+        let mut binds: Vec<_> = named.map(|(ino, (paths, object))| (paths, ino, object)).collect();
         binds.sort();
         binds
     }
@@ -369,7 +381,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// A version placed by a group that a crash cut off is clean, unless its object has been written to since.
-    fn prove_placed(&self, placed: &[Step], binds: &[(Vec<u8>, Ino, ObjectId)]) -> Result<()> {
+    fn prove_placed(&self, placed: &[Step], binds: &[(Vec<Vec<u8>>, Ino, ObjectId)]) -> Result<()> {
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
             let changed = self.changed_since(*object) || binds.iter().any(|bind| bind.2 == *object);
@@ -408,20 +420,21 @@ impl<'a> Recovery<'a> {
 
     /// Proven objects, by the slow inode they are equal to; they meet their file when it is looked up.
     fn find_waiting(&self) -> Result<()> {
+        let mut proven = Vec::new();
         for number in self.tiers.pool.numbers()? {
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
             let file = self.tiers.pool.open_object(number, Access::Read).at("open", "object")?;
             let Some(proof) = Pool::proof_of(&*file).at("read proof of", "object")? else { continue };
             let named = Pool::name_of(&*file).at("read name of", "object")?;
-            let mut st = self.tiers.state.lock();
-            let ino = match named {
-                Some(named) => named.ino,
-                None => st.view.new_ino(),
-            };
-            if ino >= crate::tiers::view::FIRST_OWN {
-                st.view.reserve(ino);
-            }
+            proven.push((object, proof, named.map(|named| named.ino)));
+        }
+        let mut st = self.tiers.state.lock();
+        // Before the first new number is given out.
+        let numbers = proven.iter().filter_map(|(_, _, ino)| *ino);
+        numbers.filter(|ino| *ino >= crate::tiers::view::FIRST_OWN).for_each(|ino| st.view.reserve(ino));
+        for (object, proof, ino) in proven {
+            let ino = ino.unwrap_or_else(|| st.view.new_ino());
             st.view.wait(Waiting { object, ino, proof });
         }
         Ok(())
@@ -457,6 +470,7 @@ impl<'a> Recovery<'a> {
                     self.strike(path, *ino, *object)
                 }
             }
+            Record::Names { paths, .. } => self.learn_names(paths),
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
             Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
@@ -464,6 +478,16 @@ impl<'a> Recovery<'a> {
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
             Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => Ok(()),
         }
+    }
+
+    /// Looks up all the names of a file, so that its next version goes to each of them.
+    fn learn_names(&self, paths: &[Vec<u8>]) -> Result<()> {
+        for path in paths {
+            if let Some(place) = self.place(path)? {
+                self.find(&place, None)?;
+            }
+        }
+        Ok(())
     }
 
     /// The directory and last name of a path of the view, if all the directories are there.
@@ -863,6 +887,8 @@ impl<'a> Recovery<'a> {
         let bound: Vec<_> =
             st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
         let mut records = vec![Record::Start { boot: self.boot.to_string() }];
+        records.extend(bound.iter().filter_map(|(ino, ..)| st.names_record(*ino)));
+        let before = records.len() as u64;
         records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {
             path: path.clone(),
             ino: *ino,
@@ -878,9 +904,9 @@ impl<'a> Recovery<'a> {
             }
             other => other?,
         };
-        let first = last + 1 - records.len() as u64;
+        let first = last + 1 - records.len() as u64 + before;
         let now = self.tiers.uptime();
-        for (lsn, (ino, object, _)) in (first + 1..).zip(bound) {
+        for (lsn, (ino, object, _)) in (first..).zip(bound) {
             st.bind(ino, lsn, object, now);
         }
         drop(st);

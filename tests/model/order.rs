@@ -157,7 +157,7 @@ pub struct Order {
 }
 
 /// More combinations than this are not tried.
-const COMBINATIONS: usize = 512;
+const COMBINATIONS: usize = 16_384;
 
 impl Order {
     pub fn new(fs: Fs) -> Order {
