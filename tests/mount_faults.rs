@@ -19,11 +19,11 @@ use nix::unistd::{Whence, lseek64};
 
 use common::{Elsewhere, Mount, Volume, errno, names, pattern, until};
 
-/// Keeps what is written on the fast tier until somebody waits for it.
-const NEVER_SETTLES: [&str; 2] = ["settle=30min", "live_after=1h"];
+/// Keeps what is written on the fast tier until somebody waits for it, however full the machine's disk is.
+const NEVER_SETTLES: [&str; 3] = ["settle=30min", "live_after=1h", "high=98%"];
 /// The same, and the kernel asks for everything anew.
-const NOTHING_CACHED: [&str; 4] =
-    ["settle=30min", "live_after=1h", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+const NOTHING_CACHED: [&str; 5] =
+    ["settle=30min", "live_after=1h", "high=98%", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
 
 /// Bytes that differ from place to place and from file to file.
 fn content(file: usize, len: usize) -> Vec<u8> {
@@ -154,37 +154,65 @@ fn three_times_the_fast_tier_is_written_without_an_error() {
 }
 
 #[test]
-fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
+fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
     let volume = Volume::new(48, 256);
-    let options = [&NEVER_SETTLES[..], &["ballast=8MiB"]].concat();
-    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &NEVER_SETTLES);
+    fs::create_dir(mount.at("run")).unwrap();
+    for i in 0..10 {
+        mount.put(&format!("run/{i}"), content(i, 100_000));
+    }
+    volume.fill(0);
+    let open = File::open(mount.at("run/0")).unwrap();
+    // Not even a proof finds room: the objects go, and whoever has one open goes on with it.
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+    let mut read = vec![0; 100_000];
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == content(0, 100_000));
+    OpenOptions::new().append(true).open(mount.at("run/0")).unwrap().write_all(b"more").unwrap();
+    mount.sync();
+    assert_eq!(fs::read(mount.slow().join("run/0")).unwrap(), [&content(0, 100_000)[..], b"more"].concat());
+}
+
+#[test]
+fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
+    let (volume, slow) = (Volume::new(48, 256), Volume::new(16, 256));
+    let tiers = Elsewhere { fast: Some(volume.tier()), slow: Some(slow.tier()) };
+    let mount = Mount::on(tiers, &[&NEVER_SETTLES[..], &["ballast=8MiB"]].concat());
     fs::create_dir(mount.at("run")).unwrap();
     mount.put("run/before", "before");
+    // Nothing is published, which would shorten the log.
+    slow.remount("ro");
     let ballast = volume.tier().join(".dlio-fs/ballast");
     assert_eq!(fs::metadata(&ballast).unwrap().len(), 8 << 20);
     let mut fillers = vec![volume.fill(0)];
     // More records than the segment has room set aside for: what comes then is the ballast's.
     let mut value = pattern(3000);
-    for round in 0.. {
-        value[0] = round as u8;
+    let mut log_one = || {
+        value[0] = value[0].wrapping_add(1);
         xattr::set(mount.at("run"), "user.note", &value).unwrap();
+        value.clone()
+    };
+    for round in 0.. {
+        log_one();
         if !ballast.exists() {
             break;
         }
         assert!(round < 20_000, "the log never needed the ballast");
     }
-    // What the ballast had is the log's, not whoever's comes first; and the application goes on.
+    // What the ballast had is the log's, not whoever's comes first.
     fillers.push(volume.fill(0));
-    for round in 0..150_usize {
-        value[1] = round as u8;
-        xattr::set(mount.at("run"), "user.note", &value).unwrap();
+    for _ in 0..150 {
+        log_one();
     }
-    mount.put("run/behind", content(1, 2 << 20));
     fs::rename(mount.at("run/before"), mount.at("run/renamed")).unwrap();
+    let value = log_one();
+    fillers.iter().for_each(|filler| fs::remove_file(filler).unwrap());
+    slow.remount("rw");
     mount.sync();
     assert_same(&mount.root(), &mount.slow());
+    assert_eq!(names(&mount.slow().join("run")), ["renamed"]);
     assert_eq!(xattr::get(mount.slow().join("run"), "user.note").unwrap().unwrap(), value);
-    fillers.iter().for_each(|filler| fs::remove_file(filler).unwrap());
     until("the ballast is back", || fs::metadata(&ballast).is_ok_and(|ballast| ballast.len() == 8 << 20));
 }
 
@@ -291,7 +319,7 @@ fn at_max_pending_changes_are_refused_until_there_is_room() {
     rewritten.write_all_at(b"again", 0).unwrap();
     let mut open = File::create(mount.at("open")).unwrap();
     open.write_all(b"written before").unwrap();
-    let refused = (0..).find_map(|i| fs::create_dir(mount.at(format!("{i}"))).err()).unwrap();
+    let refused = (0..2_000).find_map(|i| fs::create_dir(mount.at(format!("{i}"))).err()).expect("a limit");
     assert_eq!(refused.raw_os_error(), Some(Errno::ENOSPC as i32));
     assert_eq!(mount.stats_json()["pipeline"]["pending_events"], 1000);
     let verdict = mount.verdict();
@@ -501,6 +529,12 @@ fn attributes_links_and_times_arrive_on_the_slow_tier() {
     fs::create_dir(mount.at("d")).unwrap();
     xattr::set(mount.at("d"), "user.origin", b"of a directory").unwrap();
     let time = TimeSpec::new(1_000_000_007, 123_456_789);
+    // Before its first close they travel with the content, later on by themselves.
+    let born = File::create(mount.at("born")).unwrap();
+    (&born).write_all(b"content").unwrap();
+    xattr::set(mount.at("born"), "user.origin", b"a\0b\xff").unwrap();
+    utimensat(AT_FDCWD, &mount.at("born"), &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
+    drop(born);
     for name in ["f", "link", "d"] {
         utimensat(AT_FDCWD, &mount.at(name), &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
     }
@@ -509,7 +543,7 @@ fn attributes_links_and_times_arrive_on_the_slow_tier() {
         let m = fs::symlink_metadata(path).unwrap();
         (m.mode(), m.uid(), m.gid(), m.mtime(), m.mtime_nsec())
     };
-    for name in ["f", "second", "link", "d"] {
+    for name in ["f", "second", "link", "d", "born"] {
         assert_eq!(shown(&mount.at(name)), shown(&slow(name)), "{name}");
         assert_eq!((shown(&slow(name)).3, shown(&slow(name)).4), (1_000_000_007, 123_456_789), "{name}");
     }
@@ -517,7 +551,9 @@ fn attributes_links_and_times_arrive_on_the_slow_tier() {
     let [f, second] = ["f", "second"].map(|name| fs::metadata(slow(name)).unwrap());
     assert_eq!((f.ino(), f.nlink()), (second.ino(), 2), "one file with two names");
     assert_eq!(fs::read_link(slow("link")).unwrap().to_str(), Some("no/such\ntarget"));
-    assert_eq!(xattr::get(slow("f"), "user.origin").unwrap().unwrap(), b"a\0b\xff");
+    for name in ["f", "born"] {
+        assert_eq!(xattr::get(slow(name), "user.origin").unwrap().unwrap(), b"a\0b\xff", "{name}");
+    }
     assert_eq!(xattr::get(slow("d"), "user.origin").unwrap().unwrap(), b"of a directory");
     assert_eq!(xattr::list(slow("f")).unwrap().count(), 1, "and nothing of ours");
 }
