@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Errno, Error, Result};
@@ -84,7 +84,7 @@ pub fn open(
         fast,
         log: opened.log,
         state: Mutex::new(State::new(view)),
-        options,
+        options: RwLock::new(Arc::new(options)),
         clock,
         wake: OnceLock::new(),
         hurry: AtomicU64::new(0),
