@@ -239,6 +239,8 @@ pub struct Status {
     pub held: Option<String>,
     /// Set while the slow tier does not answer.
     pub slow_down: bool,
+    /// Set while `max_pending` is reached: changes get ENOSPC.
+    pub refusing: bool,
     /// Files whose writer was cut off by a crash; a sync, drain or close accepts them as they are.
     pub interrupted: u64,
     pub fast: Space,

@@ -27,6 +27,7 @@ pub(super) struct Safety {
     pub(super) events: u64,
     pub(super) held: Option<String>,
     pub(super) slow_down: bool,
+    pub(super) refusing: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -41,8 +42,8 @@ pub(super) struct Exceptions {
 
 impl Standing {
     pub(super) fn exit(&self) -> Exit {
-        let Safety { safe, held, slow_down, .. } = &self.safety;
-        match (self.exceptions.conflicts, held.is_some() || *slow_down, safe) {
+        let Safety { safe, held, slow_down, refusing, .. } = &self.safety;
+        match (self.exceptions.conflicts, held.is_some() || *slow_down || *refusing, safe) {
             (1.., ..) => Exit::Conflict,
             (0, true, _) => Exit::Degraded,
             (0, false, false) => Exit::Undrained,

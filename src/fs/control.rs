@@ -620,6 +620,7 @@ fn safety(status: &Status) -> render::Safety {
         eta: status.eta,
         held: status.held.clone(),
         slow_down: status.slow_down,
+        refusing: status.refusing,
         interrupted: status.interrupted,
     }
 }

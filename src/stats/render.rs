@@ -47,6 +47,8 @@ pub struct Safety {
     pub held: Option<String>,
     /// The slow tier does not answer.
     pub slow_down: bool,
+    /// `max_pending` is reached: changes get ENOSPC.
+    pub refusing: bool,
     /// Files whose writer was cut off by a crash.
     pub interrupted: u64,
 }
@@ -268,6 +270,9 @@ impl Safety {
         parts.extend(self.held.as_ref().map(|why| format!("HELD: {}", one_line(why))));
         if self.slow_down {
             parts.push("SLOW TIER DOWN".to_owned());
+        }
+        if self.refusing {
+            parts.push("REFUSING CHANGES (ENOSPC): as many as max_pending wait for the slow tier".to_owned());
         }
         if self.interrupted > 0 {
             parts.push(format!("{} cut off by a crash (sync accepts as it is)", count(self.interrupted, "file")));

@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
-use crate::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode, Stat};
+use crate::tiers::data::is_full;
+use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Stat};
 use crate::tiers::drain::remove_leftover;
-use crate::tiers::file::{Bytes, Content, Copied};
+use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
@@ -313,12 +314,31 @@ impl Tiers {
             Some(fd) => fd.clone(),
             None => self.pool.open_object(content.object.number, Access::ReadWrite).at("open", "object")?,
         };
-        let proof = Proof::of(stat);
-        Pool::prove(&*fd, &proof).at("prove clean", self.label(ino))?;
-        io.clean = Some(proof);
-        io.checked = self.uptime();
-        self.state.lock().set_clean(ino);
+        if self.prove_or_let_go(&file, &mut io, fd, Proof::of(stat))? {
+            io.checked = self.uptime();
+            self.state.lock().set_clean(ino);
+        }
         Ok(())
+    }
+
+    /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
+    /// are on the slow tier. Whoever has it open goes on reading it. `false`: it is gone.
+    fn prove_or_let_go(&self, file: &FileState, io: &mut Io, fd: Arc<dyn File>, proof: Proof) -> Result<bool> {
+        match Pool::prove(&*fd, &proof) {
+            Err(e) if is_full(&e) => {}
+            other => {
+                other.at("prove clean", self.label(file.ino))?;
+                io.clean = Some(proof);
+                return Ok(true);
+            }
+        }
+        let shown = fd.stat().at("stat", "object")?;
+        let held = io.fd.is_some().then_some(fd);
+        let mut st = self.state.lock();
+        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.drop_clean(&mut st, file, io);
+        io.fd = held;
+        Ok(false)
     }
 
     /// Our own later steps changed what clean files look like on the slow tier.
@@ -347,9 +367,7 @@ impl Tiers {
             let mut io = file.io.write();
             let (Some(object), Some(stat), Some(_)) = (io.object(), stat, io.clean) else { continue };
             let fd = self.open_object(&Cx::internal(), object)?;
-            let proof = Proof::of(&stat);
-            Pool::prove(&*fd, &proof).at("prove clean", self.label(ino))?;
-            io.clean = Some(proof);
+            self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat))?;
         }
         Ok(())
     }

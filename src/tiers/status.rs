@@ -111,13 +111,14 @@ impl Tiers {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
         let fast = self.fast.space().unwrap_or_default();
-        let (objects, known_inodes, open_files, interrupted, events, applied) = {
+        let (objects, known_inodes, open_files, interrupted, events, applied, refusing) = {
             let st = self.state.lock();
             let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
             let open = files.iter().filter(|file| file.opens.load(Ordering::Relaxed) > 0).count() as u64;
             let cut_off: Vec<_> = st.uncommitted.keys().filter_map(|ino| st.view.get(*ino)?.file.clone()).collect();
             let objects = st.objects.len() + st.view.waiting.len();
-            (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied)
+            let refusing = self.refuses_changes(&st);
+            (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied, refusing)
         };
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
@@ -151,6 +152,7 @@ impl Tiers {
                 .clone()
                 .or_else(|| c.troubles.lock().values().find(|(silent, _)| !silent).map(|t| t.1.clone())),
             slow_down: self.slow.is_down(),
+            refusing,
             interrupted,
             fast,
             slow: c.slow_space().unwrap_or_default(),
