@@ -4,6 +4,7 @@
 //! error can name its key, its value and the remedy. No I/O: reading the file is the caller's. `settings` remembers where
 //! each value came from and says which may change while mounted.
 
+mod rules;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use toml::Spanned;
 use tracing_subscriber::EnvFilter;
 
 use crate::error::{Error, Result};
+pub use rules::{IoRule, IoRules};
 pub use settings::{Origin, Reloaded, Settings, Sources};
 
 /// When a key that was changed in the file takes effect.
@@ -27,13 +29,14 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 17] = [
+pub const KEYS: [(&str, Change); 18] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
     ("log_file", Change::Remount),
     ("log", Change::AtOnce),
     ("io", Change::Remount),
+    ("io_rules", Change::Remount),
     ("settle", Change::AtOnce),
     ("live_after", Change::AtOnce),
     ("copy_up_max", Change::AtOnce),
@@ -63,6 +66,8 @@ pub struct Config {
     pub log: String,
     /// How the daemon sees reads and writes.
     pub io: IoPath,
+    /// The same for some files; the first that fits decides.
+    pub io_rules: Vec<IoRule>,
     /// How long a version stays untouched before it is drained.
     #[serde(with = "duration")]
     pub settle: Duration,
@@ -97,22 +102,42 @@ pub struct Config {
     pub attribute_lifetime_slow: Duration,
 }
 
-/// The I/O path (design section 7).
+/// How reads and writes travel, and with that how much of them the daemon sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", try_from = "String")]
+#[serde(into = "&str", try_from = "String")]
 pub enum IoPath {
     /// The daemon sees every read and write as it was issued.
     Exact,
+    /// Through the kernel's page cache: the daemon sees writes, and reads that the cache could not answer.
+    Cached,
+    /// Files that nobody writes are read by the kernel itself; the daemon sees their opens and closes.
+    Passthrough,
+}
+
+impl IoPath {
+    pub const ALL: [IoPath; 3] = [IoPath::Exact, IoPath::Cached, IoPath::Passthrough];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            IoPath::Exact => "exact",
+            IoPath::Cached => "cached",
+            IoPath::Passthrough => "passthrough",
+        }
+    }
+}
+
+impl From<IoPath> for &'static str {
+    fn from(path: IoPath) -> Self {
+        path.name()
+    }
 }
 
 impl TryFrom<String> for IoPath {
     type Error = &'static str;
 
     fn try_from(word: String) -> Result<Self, Self::Error> {
-        match word.as_str() {
-            "exact" => Ok(IoPath::Exact),
-            _ => Err("no such I/O path; write io = \"exact\", the only one there is so far"),
-        }
+        let found = IoPath::ALL.into_iter().find(|path| path.name() == word);
+        found.ok_or("no such I/O path; write \"exact\", \"cached\" or \"passthrough\"")
     }
 }
 
@@ -125,6 +150,7 @@ impl Default for Config {
             log_file: None,
             log: "info".to_owned(),
             io: IoPath::Exact,
+            io_rules: Vec::new(),
             settle: Duration::from_secs(1),
             live_after: Duration::from_secs(60),
             copy_up_max: 64 << 20,
@@ -168,7 +194,12 @@ impl Config {
             return Err(Error::refused(what, "write -o key=value"));
         };
         let value = match value.parse::<toml::Value>() {
-            Ok(value @ (toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_))) => value,
+            Ok(
+                value @ (toml::Value::Integer(_)
+                | toml::Value::Float(_)
+                | toml::Value::Boolean(_)
+                | toml::Value::Array(_)),
+            ) => value,
             Ok(toml::Value::String(text)) => toml::Value::String(text),
             _ => toml::Value::String(value.to_owned()),
         };
@@ -194,6 +225,7 @@ impl Config {
     /// Refuses values that are out of range or contradict each other.
     pub fn validate(&self) -> Result<()> {
         self.validate_shares()?;
+        IoRules::new(self)?;
         if let Err(e) = EnvFilter::try_new(&self.log) {
             let remedy = "write a level (error, warn, info, debug, trace) or target=level, separated by commas";
             return Err(Error::refused(format!("log = {:?}: {e}", self.log), remedy));

@@ -11,6 +11,7 @@ mod control;
 mod convert;
 mod failures;
 mod handles;
+mod io_paths;
 mod live;
 mod ops;
 mod reply;
@@ -30,32 +31,29 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::config::IoRules;
 use crate::error::{Context, Errno, Error, Result};
 use crate::stats::counters::{Call, Op};
 use crate::stats::{self, Stats};
 use crate::tiers::{Cx, Ino, Tiers};
 use failures::Failures;
 use handles::Open;
+use io_paths::IoPaths;
 pub use live::Live;
 use ops::{Changes, Core};
 use reply::Answer;
 use slow_pool::{Limits, SlowPool};
 
 /// What the file system is told besides its engine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FsOptions {
+    /// Which way the reads and writes of each file take.
+    pub io: IoRules,
     /// How long an application waits for the slow tier before it gets EIO.
     pub slow_wait: Duration,
     /// The owner of the mount: may read `.dlio/files` and write to `.dlio/control`.
     pub owner_uid: u32,
     pub owner_gid: u32,
-}
-
-impl Default for FsOptions {
-    /// The documented wait, and root's mount.
-    fn default() -> Self {
-        FsOptions { slow_wait: Duration::from_secs(5), owner_uid: 0, owner_gid: 0 }
-    }
 }
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
@@ -119,7 +117,8 @@ impl DlioFs {
         let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
         let control = SlowPool::new("control", control).at("start thread", "control")?;
         let owner = (options.owner_uid, options.owner_gid);
-        let core = Core::new(tiers, stats, Arc::clone(&slow), live, owner);
+        let io = Arc::new(IoPaths::new(options.io));
+        let core = Core::new(tiers, stats, Arc::clone(&slow), live, io, owner);
         Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
     }
 
@@ -258,6 +257,7 @@ impl Filesystem for DlioFs {
                 tracing::warn!(?capability, "the kernel does not offer {capability:?}: {without}");
             }
         }
+        self.core.io.negotiate(config);
         // Only 0 is refused.
         config.set_max_background(MAX_BACKGROUND).map(drop).map_err(|_| io::ErrorKind::InvalidInput.into())
     }

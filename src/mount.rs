@@ -47,7 +47,7 @@ pub use places::{Places, ask, within};
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, mounted_at, mounts};
 
-use crate::config::{Config, IoPath, Settings};
+use crate::config::{Config, IoRules, Settings};
 use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, Live};
 use crate::stats::Stats;
@@ -162,8 +162,6 @@ fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> Live {
 }
 
 fn engine_options(config: &Config) -> tiers::Options {
-    // The engine behaves the same on every I/O path; so far there is one.
-    let IoPath::Exact = config.io;
     tiers::Options {
         settle: config.settle,
         live_after: config.live_after,
@@ -189,8 +187,9 @@ fn session(
     config.n_threads = Some(FUSE_THREADS);
     // Each thread gets its own queue in the kernel.
     config.clone_fd = true;
-    let slow_wait = request.settings.config().slow_wait;
-    let options = FsOptions { slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
+    let settings = request.settings.config();
+    let (io, slow_wait) = (IoRules::new(&settings)?, settings.slow_wait);
+    let options = FsOptions { io, slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
     let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), live, options)?;
     let mountpoint = request.places.mountpoint.display();
     Session::from_fd(fs, attached.device, attached.acl, config).at("start the FUSE session at", mountpoint)

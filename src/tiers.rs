@@ -56,6 +56,7 @@ use state::State as EngineState;
 use view::Ages;
 
 pub use evict::{Evictable, Evicted};
+pub use file::Pin;
 pub use recovery::open;
 pub use rescue::{RescueReport, rescue};
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use super::convert;
+use super::io_paths::IoPaths;
 use super::live::Live;
 use super::slow_pool::SlowPool;
 use crate::error::{Errno, Error, Result};
@@ -49,17 +50,6 @@ const KNOWN: &str = "sync, sync PATH, status, reload, queue, front PATH, evict P
 
 /// How many pending events `.dlio/queue` lists, and how many files are named that `evict` keeps.
 const QUEUE_SHOWN: usize = 1_000;
-
-/// What the I/O path `exact` cannot show.
-const EXACT: render::IoPath = render::IoPath {
-    name: "exact",
-    not_seen: &[
-        "accesses through mmap: the kernel turns them into reads and writes of whole pages",
-        "sync and syncfs: they never reach a FUSE file system (fsync of the mount's root does)",
-        "moves of the file position, and look-ups and attributes that the kernel's cache answers",
-        "calls larger than fs.fuse.max_pages_limit: they arrive split",
-    ],
-};
 
 /// Whether an inode number is one of ours.
 pub(super) fn owns(ino: Ino) -> bool {
@@ -122,6 +112,7 @@ pub(super) struct Control {
     stats: Arc<Stats>,
     slow: Arc<SlowPool>,
     live: Arc<Live>,
+    io: Arc<IoPaths>,
     owner: (u32, u32),
     since: Time,
     started: Instant,
@@ -257,10 +248,11 @@ impl Control {
         stats: Arc<Stats>,
         slow: Arc<SlowPool>,
         live: Arc<Live>,
+        io: Arc<IoPaths>,
         owner: (u32, u32),
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
-        Control { tiers, stats, slow, live, owner, since, started: Instant::now(), hurried: Arc::default() }
+        Control { tiers, stats, slow, live, io, owner, since, started: Instant::now(), hurried: Arc::default() }
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -561,7 +553,7 @@ impl Control {
                 timed_out: counts.timed_out,
                 refused: counts.refused,
             },
-            io_path: EXACT,
+            io_path: self.io.figures(),
             operations: self.stats.operations().iter().map(render::Operation::from).collect(),
             paths: self.stats.path_totals(),
         }

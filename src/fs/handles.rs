@@ -1,15 +1,18 @@
 //! What the kernel holds of ours: open files, open directories, counted references. Each is a type that gives itself
 //! back when it is dropped, so that no path through the code (an error, a reply that came too late) can leak one.
 
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use dashmap::DashMap;
-use fuser::FopenFlags;
+use fuser::{BackingId, FopenFlags};
 use parking_lot::Mutex;
 
 use super::control::Virtual;
+use super::io_paths::Lease;
 use crate::stats;
+use crate::tiers::disk::File;
 use crate::tiers::{Attr, Cx, Ino, Listing, OpenFile, Tiers};
 
 /// Handle number to what it stands for. Numbers are never used twice.
@@ -26,10 +29,10 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    pub(super) fn insert(&self, handle: T) -> u64 {
-        let fh = self.next.fetch_add(1, Relaxed);
-        self.open.insert(fh, Arc::new(handle));
-        fh
+    pub(super) fn insert(&self, handle: T) -> (u64, Arc<T>) {
+        let (fh, handle) = (self.next.fetch_add(1, Relaxed), Arc::new(handle));
+        self.open.insert(fh, Arc::clone(&handle));
+        (fh, handle)
     }
 
     /// A clone of the reference: no lock of the table outlives this call.
@@ -70,13 +73,15 @@ pub(super) struct FileHandle {
     /// Opened with O_SYNC or O_DSYNC.
     pub(super) sync: bool,
     pub(super) path: Arc<stats::Path>,
+    /// Its share in the inode's I/O path, from the answer to the kernel on.
+    lease: OnceLock<Lease>,
 }
 
 impl FileHandle {
     pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, sync: bool, path: Arc<stats::Path>) -> Self {
         // Not the opener's own: an open that was given up must still be closed.
         let cx = Cx::fast_only(cx.uid, cx.gid);
-        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, path }
+        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, path, lease: OnceLock::new() }
     }
 
     pub(super) fn file(&self) -> &OpenFile {
@@ -171,8 +176,18 @@ pub(super) struct Opened {
     fh: u64,
     flags: FopenFlags,
     table: Option<Arc<dyn Close>>,
-    /// What the calls on it are counted for.
-    path: Option<Arc<stats::Path>>,
+    file: Option<OpenedFile>,
+}
+
+/// What else the kernel has to be told of an open file of the view.
+#[derive(Debug)]
+struct OpenedFile {
+    handle: Arc<Open>,
+    lease: Lease,
+    /// What passthrough would read from.
+    bytes: Option<Arc<dyn File>>,
+    /// Since the last open it has only been written through this mount.
+    unchanged: bool,
 }
 
 /// A table of handles, whatever they are.
@@ -187,23 +202,44 @@ impl<T: Send + Sync + std::fmt::Debug> Close for Handles<T> {
 }
 
 impl Opened {
-    pub(super) fn new<T>(table: &Arc<Handles<T>>, handle: T, flags: FopenFlags, path: Option<Arc<stats::Path>>) -> Self
+    pub(super) fn new<T>(table: &Arc<Handles<T>>, handle: T, flags: FopenFlags) -> Self
     where
         T: Send + Sync + std::fmt::Debug + 'static,
     {
-        let fh = table.insert(handle);
+        let (fh, _) = table.insert(handle);
         let table: Arc<Handles<T>> = Arc::clone(table);
-        Opened { fh, flags, table: Some(table), path }
+        Opened { fh, flags, table: Some(table), file: None }
+    }
+
+    /// For a file of the view, whose flags its I/O path decides.
+    pub(super) fn file(table: &Arc<Handles<Open>>, handle: FileHandle, lease: Lease) -> Self {
+        let bytes = lease.is_passthrough().then(|| handle.tiers.backing(handle.file())).flatten();
+        let unchanged = handle.tiers.unchanged_since_open(handle.file());
+        let (fh, handle) = table.insert(Open::File(handle));
+        let table: Arc<Handles<Open>> = Arc::clone(table);
+        let file = Some(OpenedFile { handle, lease, bytes, unchanged });
+        Opened { fh, flags: FopenFlags::empty(), table: Some(table), file }
     }
 
     pub(super) fn path(&self) -> Option<&Arc<stats::Path>> {
-        self.path.as_ref()
+        self.file.as_ref()?.handle.user_file().map(|handle| &handle.path)
     }
 
-    /// The kernel has the handle from here on.
-    pub(super) fn hand_over(mut self) -> (u64, FopenFlags) {
+    /// The kernel has the handle from here on. `register` makes a descriptor known to it, for passthrough.
+    pub(super) fn hand_over(
+        mut self,
+        register: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<BackingId>,
+    ) -> (u64, FopenFlags, Option<Arc<BackingId>>) {
         self.table = None;
-        (self.fh, self.flags)
+        let Some(OpenedFile { handle, mut lease, bytes, unchanged }) = self.file.take() else {
+            return (self.fh, self.flags, None);
+        };
+        let backing = lease.backing(bytes.as_ref().and_then(|bytes| bytes.descriptor()), register);
+        let flags = lease.flags(unchanged);
+        if let Some(handle) = handle.user_file() {
+            handle.lease.set(lease).expect("an answer is given once");
+        }
+        (self.fh, flags, backing)
     }
 }
 

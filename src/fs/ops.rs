@@ -9,6 +9,7 @@ use fuser::{FopenFlags, TimeOrNow};
 
 use super::control::{self, Control};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
+use super::io_paths::{IoPaths, Lease};
 use super::live::Live;
 use super::reply::{Bytes, Page, Value};
 use super::{convert, slow_pool::SlowPool};
@@ -23,9 +24,6 @@ const OUR_XATTRS: &[u8] = b"user.dlio.";
 
 /// What one COPY_FILE_RANGE copies at most: the caller asks again for the rest, and can be interrupted in between.
 const COPY_MAX: u64 = 128 << 20;
-
-/// Files of the view: every read and write comes to us as it was issued.
-const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 /// What SETATTR asks for; what is `None` stays.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +41,7 @@ pub(super) struct Core {
     pub(super) tiers: Arc<Tiers>,
     pub(super) stats: Arc<Stats>,
     pub(super) control: Control,
+    pub(super) io: Arc<IoPaths>,
     pub(super) files: Arc<Handles<Open>>,
     pub(super) dirs: Arc<Handles<DirHandle>>,
 }
@@ -53,10 +52,11 @@ impl Core {
         stats: Arc<Stats>,
         slow: Arc<SlowPool>,
         live: Arc<Live>,
+        io: Arc<IoPaths>,
         owner: (u32, u32),
     ) -> Self {
-        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, owner);
-        Core { tiers, stats, control, files: Arc::default(), dirs: Arc::default() }
+        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, Arc::clone(&io), owner);
+        Core { tiers, stats, control, io, files: Arc::default(), dirs: Arc::default() }
     }
 
     /// An inode's path for people: from the mount's root, which is `/`.
@@ -197,20 +197,29 @@ impl Core {
             _ => error,
         })?;
         let entry = Entry::counted(&self.tiers, attr);
-        Ok((entry, self.opened(cx, file, flags)))
+        let lease = self.lease(file.ino, true);
+        Ok((entry, self.opened(cx, file, lease, flags)))
     }
 
     pub(super) fn open(&self, cx: &Cx, ino: Ino, flags: i32) -> Result<Opened> {
         let mode = convert::open_mode(flags);
         if control::owns(ino) {
             let open = Open::Virtual(self.control.open(ino, mode, cx.uid)?);
-            return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO, None));
+            return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO));
         }
-        let opened = self.tiers.open(cx, ino, mode).map(|file| self.opened(cx, file, flags))?;
+        // A writer's share comes before the engine moves any bytes for it, a reader's once there is something to read.
+        let early = mode.write.then(|| self.lease(ino, true));
+        let file = self.tiers.open(cx, ino, mode)?;
+        let lease = early.unwrap_or_else(|| self.lease(ino, false));
+        let opened = self.opened(cx, file, lease, flags);
         if mode.truncate {
             self.drop_privileges(cx, ino)?;
         }
         Ok(opened)
+    }
+
+    fn lease(&self, ino: Ino, writes: bool) -> Lease {
+        self.io.lease(ino, writes, || self.tiers.path(ino), |quiet| self.tiers.pin(ino, quiet))
     }
 
     /// A truncating open by a user clears suid and sgid as a write does; with O_TRUNC in OPEN the kernel leaves that to
@@ -231,10 +240,10 @@ impl Core {
         Ok(())
     }
 
-    fn opened(&self, cx: &Cx, file: OpenFile, flags: i32) -> Opened {
+    fn opened(&self, cx: &Cx, file: OpenFile, lease: Lease, flags: i32) -> Opened {
         let path = self.stats.path(file.ino, || self.path_of(file.ino));
         let handle = FileHandle::new(&self.tiers, cx, file, convert::wants_sync(flags), Arc::clone(&path));
-        Opened::new(&self.files, Open::File(handle), EXACT, Some(path))
+        Opened::file(&self.files, handle, lease)
     }
 
     pub(super) fn read(&self, cx: &Cx, open: &Open, offset: u64, size: u32) -> Result<Bytes> {
@@ -302,7 +311,7 @@ impl Core {
     // Directories
 
     pub(super) fn opendir(&self, ino: Ino) -> Opened {
-        Opened::new(&self.dirs, DirHandle::new(ino), FopenFlags::empty(), None)
+        Opened::new(&self.dirs, DirHandle::new(ino), FopenFlags::empty())
     }
 
     pub(super) fn releasedir(&self, fh: u64) {

@@ -76,11 +76,14 @@ answers!(fuser::ReplyEntry, Entry, |reply, entry| {
     reply.entry(&attr.ttl, &file_attr(&attr), GENERATION);
 });
 answers!(fuser::ReplyOpen, Opened, |reply, opened| {
-    let (fh, flags) = opened.hand_over();
-    reply.opened(FileHandle(fh), flags);
+    match opened.hand_over(|fd| reply.open_backing(fd)) {
+        (fh, flags, None) => reply.opened(FileHandle(fh), flags),
+        (fh, flags, Some(backing)) => reply.opened_passthrough(FileHandle(fh), flags, &backing),
+    }
 });
 answers!(fuser::ReplyCreate, (Entry, Opened), |reply, (entry, opened)| {
-    let (attr, (fh, flags)) = (entry.hand_over(), opened.hand_over());
+    // A new file is open for writing, which is never passthrough.
+    let (attr, (fh, flags, _)) = (entry.hand_over(), opened.hand_over(|_| Err(std::io::ErrorKind::Unsupported.into())));
     reply.created(&attr.ttl, &file_attr(&attr), GENERATION, FileHandle(fh), flags);
 }, also {
     fn path((_, opened): &(Entry, Opened)) -> Option<&Arc<stats::Path>> {

@@ -3,6 +3,7 @@
 //! The first line of the text answers the one question, whether everything is on the slow tier, and names what stands
 //! in the way. No path is named except where a problem's own text does; [`Snapshot::for_others`] takes that text out.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -113,8 +114,11 @@ pub struct SlowCalls {
 /// How file contents travel, and what that hides from these figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct IoPath {
+    /// The mount's; rules may choose another for some files.
     pub name: &'static str,
-    pub not_seen: &'static [&'static str],
+    /// How many opens took each path.
+    pub opens: BTreeMap<&'static str, u64>,
+    pub not_seen: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -218,8 +222,10 @@ impl Snapshot {
             slow_calls.timed_out,
             slow_calls.refused
         )?;
-        writeln!(out, "I/O path     {}", self.io_path.name)?;
-        for hidden in self.io_path.not_seen {
+        let IoPath { name, opens, not_seen } = &self.io_path;
+        let opens: Vec<_> = opens.iter().map(|(path, opens)| format!("{opens} {path}")).collect();
+        writeln!(out, "I/O path     {name}; opens: {}", opens.join(", "))?;
+        for hidden in not_seen {
             writeln!(out, "  not seen:  {hidden}")?;
         }
         writeln!(
@@ -404,7 +410,7 @@ mod tests {
             cache: Cache::default(),
             exceptions: Exceptions::default(),
             slow_calls: SlowCalls::default(),
-            io_path: IoPath { name: "exact", not_seen: &["lseek"] },
+            io_path: IoPath { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
             operations: vec![(&(Op::Read, counters.figures())).into(), (&(Op::Forget, forgotten.figures())).into()],
             paths: PathTotals { known: 3, limit: 10, unattributed_calls: 0 },
         }

@@ -373,6 +373,9 @@ impl Tiers {
         let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;
         let mut io = file.io.write();
         let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
+        if file.is_pinned() {
+            return Ok(());
+        }
         let shown = self.pool.stat(object.number).at("stat", "object")?;
         let mut st = self.state.lock();
         self.remember_attrs(&mut st, file.ino, &shown, proof);

@@ -40,7 +40,8 @@ impl Tiers {
     pub fn release(&self, cx: &Cx, file: OpenFile) {
         let state = &file.state;
         if file.mode.write {
-            if let Err(e) = self.commit(cx, state) {
+            let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
+            if let Err(e) = unseen.and_then(|()| self.commit(cx, state)) {
                 // Nobody is left to tell; the bytes stay bound to the file and `tick` tries again.
                 tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
             }

@@ -6,8 +6,8 @@
 //! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
 //! 3. the byte is written.
 //!
-//! A slow file is copied up at its first write, not at its open; one that is too large or has several names is written in
-//! place. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
+//! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
+//! kernel reads it by itself) is written in place. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::commit::{label, own_xattrs, tmp_name};
 use crate::tiers::disk::{Access, Allocate, File, NewAttr, Seek, Stat};
-use crate::tiers::file::{Bytes, FileState, Io};
+use crate::tiers::file::{Bytes, FileState, Io, Pin};
 use crate::tiers::names::Birth;
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
@@ -66,6 +66,25 @@ impl Tiers {
     }
 
     fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
+        self.open_bytes(cx, state, mode)?;
+        if mode.write && state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) }
+    }
+
+    /// Stores through a mapping of a pinned file do not come to us: from a writer's open to its release it counts as changed.
+    pub(crate) fn changed_unseen(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        if self.shared(cx, state)?.place != Bytes::InPlace {
+            self.make_writable(cx, state)?;
+        }
+        let io = state.io.read();
+        if io.object().is_some() {
+            state.breach(&io, 0);
+        } else {
+            self.state.lock().written_in_place(state.ino);
+        }
+        Ok(())
+    }
+
+    fn open_bytes(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
         self.revalidate(cx, state)?;
         if mode.write {
             self.leave_shared(cx, state)?;
@@ -94,7 +113,27 @@ impl Tiers {
                 }
             }
         }
-        if has_fd() { Ok(()) } else { self.prepare_open(cx, state, OpenMode { truncate: false, ..mode }) }
+        if has_fd() { Ok(()) } else { self.open_bytes(cx, state, OpenMode { truncate: false, ..mode }) }
+    }
+
+    /// Has the file's bytes stay where they are, for the kernel to read them there by itself. With `quiet`, only if nobody
+    /// writes and no byte is ahead of the order; without, beside somebody who has them pinned already.
+    pub fn pin(&self, ino: Ino, quiet: bool) -> Option<Pin> {
+        let state = self.state.lock().view.get(ino)?.file.clone()?;
+        let io = state.io.try_read()?;
+        let settled = !io.dirty && io.place != Bytes::InPlace && state.writers.load(Ordering::Acquire) == 0;
+        (state.is_pinned() || (quiet && settled)).then(|| state.pin())
+    }
+
+    /// What a pinned file is read from.
+    pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
+        file.state.io.try_read()?.fd.clone()
+    }
+
+    /// Whether nobody has changed the bytes behind the mount since this was last asked, at the open before.
+    pub fn unchanged_since_open(&self, file: &OpenFile) -> bool {
+        let now = file.state.changes.load(Ordering::Acquire) + 1;
+        file.state.changes_opened.swap(now, Ordering::AcqRel) == now
     }
 
     /// P11: compares a clean object with its slow twin, at most every `revalidate`. A slow file changed by somebody else is
@@ -105,7 +144,8 @@ impl Tiers {
             (io.clean, io.checked)
         };
         let Some(proof) = proof else { return Ok(()) };
-        if self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate {
+        if state.is_pinned() || self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate
+        {
             return Ok(());
         }
         cx.slow()?;
@@ -114,7 +154,7 @@ impl Tiers {
         let found = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
         let same = found.as_ref().is_some_and(|stat| Proof::of(stat) == proof);
         let mut io = state.io.write();
-        if io.clean != Some(proof) {
+        if io.clean != Some(proof) || state.is_pinned() {
             return Ok(());
         }
         io.checked = self.uptime();
@@ -128,6 +168,7 @@ impl Tiers {
         }
         tracing::info!(path = %self.label_in(&st, state.ino), "changed on the slow tier by somebody else; the fast copy is dropped");
         self.drop_clean(&mut st, state, &mut io);
+        state.changes.fetch_add(1, Ordering::AcqRel);
         if let Some(stat) = found
             && stat.kind == crate::tiers::disk::Kind::File
         {
@@ -155,7 +196,7 @@ impl Tiers {
         let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
         let shown = self.pool.stat(object.number).at("stat", label(object))?;
         let mut st = self.state.lock();
-        if shared(&st) {
+        if shared(&st) && !state.is_pinned() {
             self.remember_attrs(&mut st, state.ino, &shown, proof);
             self.drop_clean(&mut st, state, &mut io);
         }
@@ -196,6 +237,9 @@ impl Tiers {
             };
             let stat = fd.stat().at("stat on slow", self.label(ino))?;
             if (stat.dev, stat.ino) == id {
+                let (now, mut st) = (self.uptime(), self.state.lock());
+                let applied = st.applied;
+                st.view.refresh(ino, &stat, now, applied);
                 return Ok(fd);
             }
             self.adopt_replacement(ino, id, &stat);
@@ -212,6 +256,9 @@ impl Tiers {
         if node.slow_id == Some(old) && node.links == node.slow && !st.view.by_slow.contains_key(&(stat.dev, stat.ino))
         {
             node.ours = false;
+            if let Some(file) = &node.file {
+                file.changes.fetch_add(1, Ordering::AcqRel);
+            }
             st.view.set_slow_id(ino, Some((stat.dev, stat.ino)));
             st.view.refresh(ino, stat, now, applied);
         }
@@ -226,7 +273,7 @@ impl Tiers {
             }
             drop(io);
             // The object was let go of since it was opened.
-            self.prepare_open(cx, &file.state, OpenMode { read: true, ..OpenMode::default() })?;
+            self.open_bytes(cx, &file.state, OpenMode { read: true, ..OpenMode::default() })?;
         }
         Err(Errno::EIO.into())
     }
@@ -406,7 +453,8 @@ impl Tiers {
         };
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
-        if stat.nlink > named || (stat.nlink > 0 && keep > self.options().copy_up_max) {
+        let in_place = keep > self.options().copy_up_max || state.is_pinned();
+        if stat.nlink > named || (stat.nlink > 0 && in_place) {
             let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
             let mut io = state.io.write();
             if io.object().is_none() {
@@ -561,7 +609,9 @@ impl Tiers {
             (io.place, io.dirty && io.latest.is_none())
         };
         match place {
-            Bytes::Object(_) if size > 0 || fresh => self.change(cx, state, size, size, |fd| fd.set_len(size)),
+            Bytes::Object(_) if size > 0 || fresh || state.is_pinned() => {
+                self.change(cx, state, size, size, |fd| fd.set_len(size))
+            }
             Bytes::Object(object) => {
                 let (id, fd) = self.object_like(cx, state, 0)?;
                 let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object));

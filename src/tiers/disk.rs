@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,6 +177,8 @@ pub trait File: Send + Sync + Debug {
     /// Removing what is not there succeeds.
     fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
     fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
+    /// The descriptor, for the kernel to read from. `None`: there is none.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
     /// Tells the cache that these bytes will not be read again soon. A hint.
     fn forget_cached(&self);
 }

@@ -26,6 +26,11 @@ pub(crate) struct FileState {
     holds: AtomicBool,
     /// Whether suid or sgid may be set, so that a write by an unprivileged process must clear them.
     pub(crate) privileged: AtomicBool,
+    /// How often somebody else changed the bytes on the slow tier, and that number at the last open (+ 1; 0: not opened).
+    pub(crate) changes: AtomicU64,
+    pub(crate) changes_opened: AtomicU64,
+    /// Whoever has been told where the bytes are and goes there without asking: while there is one, they stay there.
+    pins: AtomicU32,
     /// A copy to the slow tier is under way.
     pub(crate) draining: AtomicBool,
     /// Its last fsync failed: what was written before it may be gone.
@@ -152,6 +157,9 @@ impl FileState {
             holds: AtomicBool::new(matches!(place, Bytes::Object(_))),
             // Until the mode is known.
             privileged: AtomicBool::new(true),
+            changes: AtomicU64::new(0),
+            changes_opened: AtomicU64::new(0),
+            pins: AtomicU32::new(0),
             draining: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -164,6 +172,17 @@ impl FileState {
     /// Whether an object holds the bytes (or did a moment ago).
     pub(crate) fn holds_bytes(&self) -> bool {
         self.holds.load(Ordering::Acquire)
+    }
+
+    /// Whether the bytes must stay where they are. Asked with `io` held exclusively, nobody becomes one meanwhile.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+
+    /// Pins the bytes; the caller holds `io` at least shared.
+    pub(crate) fn pin(self: &Arc<Self>) -> Pin {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+        Pin(Arc::clone(self))
     }
 
     /// Moves the bytes. The caller holds `io` exclusively and passes it in.
@@ -203,6 +222,16 @@ impl FileState {
             }
         }
         self.guard.store(guard, Ordering::Release);
+    }
+}
+
+/// The bytes of a file stay where they are, be it an object or the slow file, as long as this exists.
+#[derive(Debug)]
+pub struct Pin(Arc<FileState>);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

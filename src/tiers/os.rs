@@ -359,6 +359,10 @@ impl File for OsFile {
         Ok(self.fd.list_xattr()?.map(OsStringExt::into_vec).collect())
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
     fn forget_cached(&self) {
         // Only advice: a file system that does not take it loses nothing.
         fcntl::posix_fadvise(&self.fd, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();

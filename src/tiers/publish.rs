@@ -322,7 +322,7 @@ impl Tiers {
     }
 
     /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
-    /// are on the slow tier. Whoever has it open goes on reading it. `false`: it is gone.
+    /// are on the slow tier. Whoever has it open goes on reading it. `false`: it is not clean.
     fn prove_or_let_go(&self, file: &FileState, io: &mut Io, fd: Arc<dyn File>, proof: Proof) -> Result<bool> {
         match Pool::prove(&*fd, &proof) {
             Err(e) if is_full(&e) => {}
@@ -331,6 +331,10 @@ impl Tiers {
                 io.clean = Some(proof);
                 return Ok(true);
             }
+        }
+        if file.is_pinned() {
+            // Without a proof it is not evicted; the next start finds that it is not needed.
+            return Ok(false);
         }
         let shown = fd.stat().at("stat", "object")?;
         let held = io.fd.is_some().then_some(fd);

@@ -77,7 +77,12 @@ impl Counters {
 }
 
 impl Tiers {
-    /// An inode's path from the mount root, escaped, for messages and statistics; `None` when it has no name any more.
+    /// An inode's path from the mount root; `None` when it has no name any more.
+    pub fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+        self.state.lock().view.path(ino)
+    }
+
+    /// The same for messages and statistics: escaped.
     pub fn path_of(&self, ino: Ino) -> Option<String> {
         self.label_of(&self.state.lock(), ino)
     }

@@ -326,6 +326,9 @@ impl View {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let unchanged = node.twin == Some(Proof::of(stat));
         node.seen = Some(now);
+        if let (Some(file), Some(_), false) = (&node.file, node.twin, unchanged) {
+            file.changes.fetch_add(1, Ordering::AcqRel);
+        }
         if node.meta_lsn > applied {
             return;
         }

@@ -590,6 +590,10 @@ impl File for SimFile {
         self.handle.look(|s| Ok(s.inode(self.ino())?.xattrs.keys().cloned().collect()))
     }
 
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
     fn forget_cached(&self) {}
 }
 

@@ -1,0 +1,265 @@
+//! Which way the reads and writes of an open file take: `exact`, `cached` or `passthrough`.
+//!
+//! The path is a property of the inode while it is open, chosen at its first open, because the kernel allows no mixture:
+//! while one handle of an inode is passthrough, all are, with the same backing file, and none beside handles that are not.
+//! So a file that is open for writing is exact, and one that is opened for writing while the kernel reads it by itself is
+//! direct *and* passthrough: its reads and writes come to us, its mappings are the backing file's. Its bytes are pinned
+//! meanwhile: they are changed where the kernel reads them.
+//!
+//! Rules are `config`'s business; where the bytes are is the engine's.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use dashmap::DashMap;
+use fuser::{BackingId, FopenFlags, InitFlags, KernelConfig};
+
+use crate::config::{IoPath, IoRules};
+use crate::stats::render;
+use crate::tiers::{Ino, Pin};
+
+/// Every read and write comes to us as it was issued.
+const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+/// What no path shows.
+const ALWAYS: [&str; 4] = [
+    "accesses through mmap: the kernel turns them into reads and writes of whole pages",
+    "sync and syncfs: they never reach a FUSE file system (fsync of the mount's root does)",
+    "moves of the file position, and look-ups and attributes that the kernel's cache answers",
+    "calls larger than fs.fuse.max_pages_limit: they arrive split",
+];
+
+/// What one path hides besides.
+fn not_seen(path: IoPath) -> &'static [&'static str] {
+    match path {
+        IoPath::Exact => &[],
+        IoPath::Cached => &[
+            "reads of cached files that the page cache answered; its read-ahead arrives as reads instead",
+            "the size of a cached file's writes: they arrive split at pages",
+        ],
+        IoPath::Passthrough => &["reads of passthrough files, through mmap too: only opens and closes are seen"],
+    }
+}
+
+/// The paths of all open files of one mount.
+#[derive(Debug)]
+pub(super) struct IoPaths {
+    rules: IoRules,
+    open: DashMap<Ino, InUse>,
+    /// The kernel, or our privileges, do not allow it: files that ask for it are exact.
+    no_passthrough: AtomicBool,
+    /// Opens so far, in the order of [`IoPath::ALL`].
+    opened: [AtomicU64; IoPath::ALL.len()],
+}
+
+/// How an open inode is used.
+#[derive(Debug, Default)]
+struct InUse {
+    /// Passthrough handles, and the backing file that they share once the first one was answered.
+    through: u32,
+    backing: Option<Arc<BackingId>>,
+    /// Other handles, and their path.
+    others: u32,
+    cached: bool,
+}
+
+/// One handle's share in its inode's path. Given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Lease {
+    paths: Arc<IoPaths>,
+    ino: Ino,
+    path: IoPath,
+    /// Passthrough, but for reads and writes.
+    direct: bool,
+    /// While it is passthrough. Given back last: whoever finds the inode passthrough finds it pinned.
+    _pin: Option<Pin>,
+}
+
+impl IoPaths {
+    pub(super) fn new(rules: IoRules) -> Self {
+        IoPaths {
+            rules,
+            open: DashMap::new(),
+            no_passthrough: AtomicBool::new(false),
+            opened: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Asks the kernel for what the rules need.
+    pub(super) fn negotiate(&self, config: &mut KernelConfig) {
+        if !self.rules.uses(IoPath::Passthrough) {
+            return;
+        }
+        // The backing file system must not be a stacked one itself; such a file is refused at its open.
+        let deep = config.set_max_stack_depth(1).is_ok();
+        if !deep || config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
+            self.refuse_passthrough(&"the kernel does not offer it");
+        }
+    }
+
+    /// From now on files that ask for passthrough are exact. Says so once.
+    fn refuse_passthrough(&self, why: &dyn std::fmt::Display) {
+        if !self.no_passthrough.swap(true, Relaxed) {
+            tracing::warn!(%why, "passthrough is not possible here (it needs root and Linux 6.9): files are exact instead");
+        }
+    }
+
+    /// What was used, and what the statistics cannot know because of it.
+    pub(super) fn figures(&self) -> render::IoPath {
+        let used = |path: &IoPath| self.rules.uses(*path);
+        let opens = IoPath::ALL.into_iter().map(|path| (path.name(), self.opened[path as usize].load(Relaxed)));
+        let opens = opens.filter(|(name, opens)| *opens > 0 || *name == self.rules.otherwise().name());
+        let not_seen = IoPath::ALL.iter().filter(|path| used(path)).flat_map(|path| not_seen(*path));
+        render::IoPath {
+            name: self.rules.otherwise().name(),
+            opens: opens.collect(),
+            not_seen: ALWAYS.iter().chain(not_seen).copied().collect(),
+        }
+    }
+
+    /// Chooses the path of a new handle. `name` is asked if rules look at it; `pin`, with `true` where the file must be quiet
+    /// to be pinned, if the kernel is to read by itself.
+    pub(super) fn lease(
+        self: &Arc<Self>,
+        ino: Ino,
+        writes: bool,
+        name: impl FnOnce() -> Option<Vec<u8>>,
+        pin: impl FnOnce(bool) -> Option<Pin>,
+    ) -> Lease {
+        // Asked before the table is locked: a name comes from the engine, which has locks of its own.
+        let name = if self.rules.by_path() { name() } else { None };
+        let wanted = self.rules.choose(&name.unwrap_or_default());
+        let mut used = self.open.entry(ino).or_default();
+        let joins = used.through > 0;
+        let path = match wanted {
+            _ if joins => IoPath::Passthrough,
+            _ if used.others > 0 && used.cached => IoPath::Cached,
+            _ if used.others > 0 => IoPath::Exact,
+            IoPath::Passthrough if writes || self.no_passthrough.load(Relaxed) => IoPath::Exact,
+            wanted => wanted,
+        };
+        // Under the table's lock, so that one who joins finds the pin of the one before. It takes memory locks only.
+        let pin = if path == IoPath::Passthrough { pin(!joins) } else { None };
+        let path = if path == IoPath::Passthrough && pin.is_none() { IoPath::Exact } else { path };
+        used.count(path, true);
+        Lease { paths: Arc::clone(self), ino, path, direct: writes, _pin: pin }
+    }
+}
+
+impl InUse {
+    fn count(&mut self, path: IoPath, up: bool) {
+        let count = if path == IoPath::Passthrough { &mut self.through } else { &mut self.others };
+        *count = if up { *count + 1 } else { *count - 1 };
+        match path {
+            IoPath::Passthrough if !up && self.through == 0 => self.backing = None,
+            IoPath::Passthrough => {}
+            path => self.cached = path == IoPath::Cached,
+        }
+    }
+}
+
+impl Lease {
+    /// The backing file for the kernel, made by `register` for the first of an inode's handles. `None`: it is not
+    /// passthrough, or cannot be, and is exact from now on.
+    pub(super) fn backing(
+        &mut self,
+        fd: Option<BorrowedFd<'_>>,
+        register: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        if self.path != IoPath::Passthrough {
+            return None;
+        }
+        // Locked while the kernel takes the descriptor, which waits for nothing: two files for one inode would be EIO.
+        let mut used = self.paths.open.get_mut(&self.ino)?;
+        if let Some(backing) = &used.backing {
+            return Some(Arc::clone(backing));
+        }
+        let registered = match fd {
+            Some(fd) => register(fd).map_err(|e| self.paths.refuse_passthrough(&e)).ok(),
+            None => None,
+        };
+        match registered {
+            Some(backing) => used.backing.insert(Arc::new(backing)).clone().into(),
+            None => {
+                used.count(IoPath::Passthrough, false);
+                used.count(IoPath::Exact, true);
+                drop(used);
+                self.path = IoPath::Exact;
+                None
+            }
+        }
+    }
+
+    pub(super) fn is_passthrough(&self) -> bool {
+        self.path == IoPath::Passthrough
+    }
+
+    /// The flags for the kernel. `unchanged`: since the last open the file has only been written through this mount, so that
+    /// the kernel may keep what it has cached.
+    pub(super) fn flags(&self, unchanged: bool) -> FopenFlags {
+        self.paths.opened[self.path as usize].fetch_add(1, Relaxed);
+        match self.path {
+            IoPath::Exact => EXACT,
+            IoPath::Cached if unchanged => FopenFlags::FOPEN_KEEP_CACHE,
+            IoPath::Passthrough if self.direct => EXACT,
+            IoPath::Cached | IoPath::Passthrough => FopenFlags::empty(),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(mut used) = self.paths.open.get_mut(&self.ino) {
+            used.count(self.path, false);
+        }
+        self.paths.open.remove_if(&self.ino, |_, used| used.through == 0 && used.others == 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn paths(io: IoPath) -> Arc<IoPaths> {
+        let rules = IoRules::new(&Config { io, ..Config::default() }).expect("no patterns");
+        Arc::new(IoPaths::new(rules))
+    }
+
+    fn lease(paths: &Arc<IoPaths>, ino: Ino, writes: bool) -> Lease {
+        paths.lease(ino, writes, || None, |_| None)
+    }
+
+    #[test]
+    fn a_file_that_is_open_for_writing_is_exact_for_all() {
+        let paths = paths(IoPath::Passthrough);
+        let (writer, beside) = (lease(&paths, 7, true), lease(&paths, 7, false));
+        assert_eq!((writer.path, beside.path), (IoPath::Exact, IoPath::Exact));
+        drop(writer);
+        assert_eq!(lease(&paths, 7, false).path, IoPath::Exact, "one that began exact is still open");
+        drop(beside);
+        assert!(paths.open.is_empty(), "nothing is kept of what is closed");
+    }
+
+    #[test]
+    fn a_cached_file_is_cached_for_all() {
+        let paths = paths(IoPath::Cached);
+        let (a, b) = (lease(&paths, 7, true), lease(&paths, 7, false));
+        assert_eq!((a.path, b.path), (IoPath::Cached, IoPath::Cached));
+        assert_eq!((a.flags(false), b.flags(true)), (FopenFlags::empty(), FopenFlags::FOPEN_KEEP_CACHE));
+        let figures = paths.figures();
+        assert_eq!((figures.name, figures.opens), ("cached", [("cached", 2)].into()));
+        assert!(figures.not_seen.iter().any(|line| line.contains("page cache answered")));
+    }
+
+    #[test]
+    fn what_cannot_be_pinned_is_exact() {
+        let paths = paths(IoPath::Passthrough);
+        let reader = lease(&paths, 7, false);
+        assert_eq!((reader.path, reader.flags(true)), (IoPath::Exact, EXACT));
+        paths.refuse_passthrough(&"EPERM");
+        let asked = paths.lease(8, false, || None, |_| unreachable!("it is not asked any more"));
+        assert_eq!(asked.path, IoPath::Exact);
+    }
+}
