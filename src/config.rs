@@ -226,10 +226,7 @@ impl Config {
     pub fn validate(&self) -> Result<()> {
         self.validate_shares()?;
         IoRules::new(self)?;
-        if let Err(e) = EnvFilter::try_new(&self.log) {
-            let remedy = "write a level (error, warn, info, debug, trace) or target=level, separated by commas";
-            return Err(Error::refused(format!("log = {:?}: {e}", self.log), remedy));
-        }
+        check_log(&self.log, &format!("log = {:?}", self.log))?;
         let durations = [
             ("settle", self.settle, Duration::ZERO, Duration::from_secs(3600)),
             ("live_after", self.live_after, Duration::from_secs(1), Duration::from_secs(86_400)),
@@ -262,6 +259,14 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Refuses what names no level. `shown` says in the error where it stood.
+fn check_log(log: &str, shown: &str) -> Result<()> {
+    EnvFilter::try_new(log).map(drop).map_err(|e| {
+        let remedy = "write a level (error, warn, info, debug, trace) or target=level, separated by commas";
+        Error::refused(format!("{shown}: {e}"), remedy)
+    })
 }
 
 fn check_range<T: PartialOrd>(key: &str, value: T, least: T, most: T, text: impl Fn(&T) -> String) -> Result<()> {

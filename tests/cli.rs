@@ -220,6 +220,8 @@ fn bad_configuration_names_key_value_and_remedy() {
     }
     fs::write(&config, b"\xff\xfe").unwrap();
     places.refused(places.mount("mnt", "fast", "slow").arg("--config").arg(&config), 2, &["--config", "UTF-8"]);
+    let mut mount = places.mount("mnt", "fast", "slow");
+    places.refused(mount.env("DLIO_LOG", "loud=x"), 2, &["DLIO_LOG=loud=x", "write a level"]);
     let missing = places.path("none.toml");
     places.refused(places.mount("mnt", "fast", "slow").arg("--config").arg(missing), 2, &["--config", "none.toml"]);
     places.refused(places.mount("mnt", "fast", "slow").args(["-o", "max_pending=many"]), 2, &["max_pending", "many"]);

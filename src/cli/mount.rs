@@ -65,14 +65,16 @@ impl MountArgs {
         let file = self.config.as_ref().map(|file| std::path::absolute(file).map_err(|e| unreadable(file, &e)));
         let file = file.transpose()?;
         let text = file.as_ref().map(|file| std::fs::read_to_string(file).map_err(|e| unreadable(file, &e)));
+        // As the owner of the mount will read them in `.dlio/config`; what is no path at all is refused later.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let sources = Sources {
             file: file.clone(),
             log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
             options: self.options.clone(),
-            mountpoint: self.mountpoint.clone(),
-            fast: self.fast.clone(),
-            slow: self.slow.clone(),
-            log_file: self.log_file.clone(),
+            mountpoint: self.mountpoint.as_ref().map(absolute),
+            fast: self.fast.as_ref().map(absolute),
+            slow: self.slow.as_ref().map(absolute),
+            log_file: self.log_file.as_ref().map(absolute),
         };
         Settings::new(sources, text.transpose()?.as_deref())
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
-use super::{Change, Config, KEYS, one_line};
+use super::{Change, Config, KEYS, check_log, one_line};
 use crate::error::{Error, Result};
 
 /// Which layer a value came from.
@@ -89,6 +89,7 @@ impl Settings {
             origins.extend(keys.into_iter().map(|key| (key, Origin::File)));
         }
         if let Some(log) = &sources.log {
+            check_log(log, &format!("DLIO_LOG={log}"))?;
             layered.log.clone_from(log);
             origins.insert("log".to_owned(), Origin::Environment);
         }

@@ -216,8 +216,8 @@ HELD: quota; raise it
 ";
         assert_eq!(queue.text(), text);
         let copying = Pending { state: State::Copying, done: Some(3 << 28), reason: None, ..queue.pending[0].clone() };
-        let queue = Queue { pending: vec![copying], ..queue };
-        assert!(queue.text().contains("         7  copying 75%    1.0 GiB "), "{}", queue.text());
+        let text = Queue { pending: vec![copying], ..queue.clone() }.text();
+        assert!(text.contains("         7  copying 75%    1.0 GiB "), "{text}");
         assert_eq!(Queue::default().text(), "nothing is pending\n");
         let value: serde_json::Value = serde_json::from_str(&queue.json()).expect("valid JSON");
         assert_eq!(
