@@ -8,7 +8,7 @@
 //!  4. Both tiers are opened; from here on only these descriptors are used.
 //!  5. The boot id is read: what was not sealed in another boot is struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
-//!  7. Signals are caught, so that from step 8 on no signal leaves a mount behind.
+//!  7. Signals are caught (SIGHUP reads the configuration again), so that from step 8 on no signal leaves a mount behind.
 //!  8. The mount is made, in place of a dead one of ours if there is one.
 //!  9. The session starts to answer, the background to work, and the starter is told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
@@ -26,7 +26,7 @@ mod places;
 mod spawn;
 mod table;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -47,8 +47,9 @@ pub use places::{Places, ask, within};
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, mounted_at, mounts};
 
+use crate::config::{Config, IoPath, Settings};
 use crate::error::{Context, Error, Result};
-use crate::fs::{DlioFs, FsOptions};
+use crate::fs::{DlioFs, FsOptions, Live};
 use crate::stats::Stats;
 use crate::tiers::disk::{Clock, Dir};
 use crate::tiers::os::{OsClock, OsDir};
@@ -63,13 +64,11 @@ const STOP_WAIT: Duration = Duration::from_secs(2);
 /// How many paths are listed when leaving.
 const LEFT_MAX: usize = 1_000;
 
-/// A mount to be made: checked places and the engine's options.
+/// A mount to be made: checked places and settings.
 #[derive(Debug)]
 pub struct Request {
     pub places: Places,
-    pub options: tiers::Options,
-    /// How long an operation waits for the slow tier.
-    pub slow_wait: Duration,
+    pub settings: Settings,
     pub log: LogTo,
     /// Started by [`start_in_background`], which waits to be told.
     pub in_background: bool,
@@ -112,14 +111,17 @@ pub fn serve(request: Request) -> Result<Left> {
     let slow: Arc<dyn Dir> = Arc::new(OsDir::open(slow).at("open", slow.display())?);
     let boot = boot_id()?; // 5
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
-    let tiers = Arc::new(tiers::open(fast, slow, request.options.clone(), clock, &boot)?); // 6
+    let options = engine_options(&request.settings.config());
+    let tiers = Arc::new(tiers::open(fast, slow, options, clock, &boot)?); // 6
+    let live = Arc::new(live_settings(&request.settings, &tiers));
     let runtime = background::runtime()?;
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
+    reload_on_hangup(&runtime, &ended, &live)?;
     let attached = attach::attach(mountpoint, *replaces_dead)?; // 8
     // Where there was a dead mount there will be one again, rather than a bare directory.
     let guard = DetachOnFailure((!replaces_dead).then_some(mountpoint));
-    let session = session(&request, &tiers, attached)?;
+    let session = session(&request, &tiers, live, attached)?;
     answer(session, ended)?; // 9
     background::start(&runtime, &tiers);
     if request.in_background {
@@ -149,15 +151,47 @@ impl Drop for DetachOnFailure<'_> {
     }
 }
 
-fn session(request: &Request, tiers: &Arc<Tiers>, attached: attach::Attached) -> Result<Session<DlioFs>> {
+/// What a reload acts upon. `ballast` and the waiting for the slow tier stay as they were at the start.
+fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> Live {
+    let tiers = Arc::clone(tiers);
+    Live::new(settings.clone(), move |config| {
+        logging::set_filter(&config.log)?;
+        tiers.set_options(engine_options(config));
+        Ok(())
+    })
+}
+
+fn engine_options(config: &Config) -> tiers::Options {
+    // The engine behaves the same on every I/O path; so far there is one.
+    let IoPath::Exact = config.io;
+    tiers::Options {
+        settle: config.settle,
+        live_after: config.live_after,
+        copy_up_max: config.copy_up_max,
+        revalidate: config.revalidate,
+        max_pending: config.max_pending,
+        high: config.high,
+        low: config.low,
+        ballast: config.ballast,
+        ttl_ours: config.attribute_lifetime,
+        ttl_slow: config.attribute_lifetime_slow,
+    }
+}
+
+fn session(
+    request: &Request,
+    tiers: &Arc<Tiers>,
+    live: Arc<Live>,
+    attached: attach::Attached,
+) -> Result<Session<DlioFs>> {
     let mut config = fuser::Config::default();
     config.acl = attached.acl;
     config.n_threads = Some(FUSE_THREADS);
     // Each thread gets its own queue in the kernel.
     config.clone_fd = true;
-    let options =
-        FsOptions { slow_wait: request.slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
-    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), options)?;
+    let slow_wait = request.settings.config().slow_wait;
+    let options = FsOptions { slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
+    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), live, options)?;
     let mountpoint = request.places.mountpoint.display();
     Session::from_fd(fs, attached.device, attached.acl, config).at("start the FUSE session at", mountpoint)
 }
@@ -173,9 +207,7 @@ fn answer(session: Session<DlioFs>, ended: SyncSender<End>) -> Result<()> {
 }
 
 fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
-    // A closed terminal asks a foreground daemon to leave as well.
-    let asked =
-        [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT"), (SignalKind::hangup(), "SIGHUP")];
+    let asked = [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT")];
     let _inside = runtime.enter();
     for (kind, name) in asked {
         let mut arrivals = signal(kind).at("catch", name)?;
@@ -187,6 +219,27 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
             }
         });
     }
+    Ok(())
+}
+
+/// SIGHUP reads the configuration again, as with any daemon; but where a terminal was closed over a daemon in the
+/// foreground, it asks to leave.
+fn reload_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>) -> Result<()> {
+    let _inside = runtime.enter();
+    let mut arrivals = signal(SignalKind::hangup()).at("catch", "SIGHUP")?;
+    let on_terminal = io::stdin().is_terminal() || io::stderr().is_terminal();
+    let (ended, live) = (ended.clone(), Arc::clone(live));
+    runtime.spawn(async move {
+        while arrivals.recv().await.is_some() {
+            if on_terminal {
+                drop(ended.try_send(End::Signal("SIGHUP")));
+                continue;
+            }
+            let live = Arc::clone(&live);
+            // It logs how it went. The file may be on a file system that hangs: not on the threads that keep time.
+            drop(tokio::task::spawn_blocking(move || live.reload()).await);
+        }
+    });
     Ok(())
 }
 

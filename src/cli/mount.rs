@@ -1,15 +1,15 @@
 //! `dlio-fs mount`: from flags and configuration to a checked request, then the daemon, here or in the background.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::{Exit, Failure, Outcome, complain};
-use crate::config::{Config, IoPath};
+use crate::config::{Config, Settings, Sources};
 use crate::error::{Context, Error};
 use crate::mount::{self, LogTo, Places, Request, Started};
-use crate::tiers;
 
 /// Show the slow tier's tree at MOUNTPOINT, absorbing what is written on the fast tier
 ///
@@ -44,42 +44,37 @@ pub(super) struct MountArgs {
 }
 
 pub(super) fn run(args: &MountArgs) -> Outcome {
-    let config = args.effective_config().map_err(Failure::usage)?;
+    let settings = args.settings().map_err(Failure::usage)?;
+    let config = settings.config();
     let places = check_places(&config).map_err(Failure::usage)?;
     // Before anything is created: without the device nothing would come of it.
     mount::open_device()?;
     match args.foreground {
-        true => serve(args, &config, places),
+        true => serve(args, settings, places),
         false => start(args, &config, &places),
     }
 }
 
 impl MountArgs {
-    /// Defaults, then the file, then `-o`, then the flags.
-    fn effective_config(&self) -> crate::error::Result<Config> {
-        let mut config = Config::default();
-        if let Some(file) = &self.config {
-            let name = file.display().to_string();
-            let text = std::fs::read_to_string(file).map_err(|e| {
-                let remedy = "name a readable text file; config.example.toml has every key";
-                Error::refused(format!("--config {name}: {e}"), remedy)
-            })?;
-            config.apply_toml(&text, &name)?;
-        }
-        self.options.iter().try_for_each(|option| config.apply_option(option))?;
-        let flags = [
-            (&self.mountpoint, &mut config.mountpoint),
-            (&self.fast, &mut config.fast),
-            (&self.slow, &mut config.slow),
-            (&self.log_file, &mut config.log_file),
-        ];
-        for (flag, key) in flags {
-            if flag.is_some() {
-                key.clone_from(flag);
-            }
-        }
-        config.validate()?;
-        Ok(config)
+    /// Defaults, then the file, then `DLIO_LOG`, then `-o`, then the flags.
+    fn settings(&self) -> crate::error::Result<Settings> {
+        let unreadable = |file: &Path, e: &dyn Display| {
+            let remedy = "name a readable text file; config.example.toml has every key";
+            Error::refused(format!("--config {}: {e}", file.display()), remedy)
+        };
+        let file = self.config.as_ref().map(|file| std::path::absolute(file).map_err(|e| unreadable(file, &e)));
+        let file = file.transpose()?;
+        let text = file.as_ref().map(|file| std::fs::read_to_string(file).map_err(|e| unreadable(file, &e)));
+        let sources = Sources {
+            file: file.clone(),
+            log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
+            options: self.options.clone(),
+            mountpoint: self.mountpoint.clone(),
+            fast: self.fast.clone(),
+            slow: self.slow.clone(),
+            log_file: self.log_file.clone(),
+        };
+        Settings::new(sources, text.transpose()?.as_deref())
     }
 
     /// The same request as arguments for the daemon.
@@ -118,21 +113,16 @@ fn check_places(config: &Config) -> crate::error::Result<Places> {
 }
 
 /// Runs the daemon in this process.
-fn serve(args: &MountArgs, config: &Config, places: Places) -> Outcome {
+fn serve(args: &MountArgs, settings: Settings, places: Places) -> Outcome {
+    let config = settings.config();
     let log = match &config.log_file {
         // The daemon changes its directory later.
         Some(file) => LogTo::File(std::path::absolute(file).at("find", file.display())?),
         None if args.announce => LogTo::Syslog,
         None => LogTo::Stderr,
     };
-    mount::start_logging(&log)?;
-    let request = Request {
-        places,
-        options: engine_options(config),
-        slow_wait: config.slow_wait,
-        log,
-        in_background: args.announce,
-    };
+    mount::start_logging(&log, &config.log)?;
+    let request = Request { places, settings, log, in_background: args.announce };
     let left = mount::serve(request)?;
     Ok(if left.is_nothing() { Exit::Done } else { Exit::Undrained })
 }
@@ -152,22 +142,5 @@ fn start(args: &MountArgs, config: &Config, places: &Places) -> Outcome {
             (None, Some(2)) => Ok(Exit::Usage),
             (None, _) => Ok(Exit::Failure),
         },
-    }
-}
-
-fn engine_options(config: &Config) -> tiers::Options {
-    // The engine behaves the same on every I/O path; so far there is one.
-    let IoPath::Exact = config.io;
-    tiers::Options {
-        settle: config.settle,
-        live_after: config.live_after,
-        copy_up_max: config.copy_up_max,
-        revalidate: config.revalidate,
-        max_pending: config.max_pending,
-        high: config.high,
-        low: config.low,
-        ballast: config.ballast,
-        ttl_ours: config.attribute_lifetime,
-        ttl_slow: config.attribute_lifetime_slow,
     }
 }

@@ -1,7 +1,7 @@
 //! Finding mounts and speaking with their daemons: `.dlio/stats.json` and `.dlio/control` of the mount.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -152,6 +152,22 @@ pub(super) fn first_line(mountpoint: &Path) -> Result<String, Error> {
 pub(super) struct Control {
     file: BufReader<File>,
     path: String,
+}
+
+/// The whole reply to a command that is answered at once.
+pub(super) fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
+    let mut control = Control::ask(mountpoint, command)?;
+    let mut text = String::new();
+    control.file.read_to_string(&mut text).at("read from", &control.path)?;
+    match text.strip_prefix("error: ") {
+        Some(why) => Err(Failure::new(Exit::Failure, why.trim_end())),
+        None => Ok(text),
+    }
+}
+
+/// A path below a mount as `control` takes it.
+pub(super) fn escaped(below: &Path) -> String {
+    format!("/{}", crate::path::escape(below.as_os_str().as_encoded_bytes()))
 }
 
 /// A line of the daemon's reply.

@@ -320,7 +320,7 @@ pub fn path_table(lines: &[(String, PathFigures)], totals: &PathTotals) -> Strin
 }
 
 /// `1 file`, `2 files`.
-fn count(n: u64, noun: &str) -> String {
+pub(super) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
@@ -358,15 +358,15 @@ fn latency(span: Duration) -> String {
 }
 
 /// The first line must stay one line, whatever an error message holds.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn as_seconds<S: serde::Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_seconds<S: serde::Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(span.as_secs_f64())
 }
 
-fn as_optional_seconds<S: serde::Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_optional_seconds<S: serde::Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
     span.map(|span| span.as_secs_f64()).serialize(to)
 }
 

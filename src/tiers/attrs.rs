@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::{Dir, Kind, NewAttr, Space, Stat, Time};
+use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::Io;
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Path, Record};
@@ -76,7 +76,7 @@ impl Tiers {
             atime: meta.atime,
             mtime: meta.mtime,
             ctime: meta.ctime,
-            ttl: if node.ours { self.options.ttl_ours } else { self.options.ttl_slow },
+            ttl: if node.ours { self.options().ttl_ours } else { self.options().ttl_slow },
         }
     }
 
@@ -84,7 +84,7 @@ impl Tiers {
         let (path, id) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            let limit = if node.ours { self.options.revalidate } else { self.options.ttl_slow };
+            let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
             let fresh = view::fresh(node.seen, self.uptime(), limit) || self.slow.is_down();
             let gone = node.slow.is_empty() && ino != crate::tiers::ROOT;
             if fresh || gone || node.meta_lsn > st.applied || node.slow_id.is_none() {
@@ -152,6 +152,7 @@ impl Tiers {
         {
             let fd = self.fd(cx, io, object)?;
             fd.set_attr(&new).at("set attributes of", self.label(ino))?;
+            io.stamped |= io.dirty && new.mtime.is_some();
             if let Some(perm) = new.perm {
                 file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
             }
@@ -340,7 +341,7 @@ impl Tiers {
         let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
         if let Some(file) = &file {
-            self.forget_clean(file)?;
+            self.forget_clean(cx, file)?;
         }
         let mut io = file.as_ref().map(|file| file.io.write());
         self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
@@ -363,18 +364,20 @@ impl Tiers {
     }
 
     /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
-    /// change is on the object, in the log or in neither. Somebody who has it open keeps it, and it is made dirty instead
-    /// by the next write.
-    fn forget_clean(&self, file: &crate::tiers::file::FileState) -> Result<()> {
-        let mut io = file.io.write();
-        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
-        if file.opens.load(Ordering::Acquire) > 0 {
+    /// change is on the object, in the log or in neither. Whoever has it open goes on with the slow file.
+    fn forget_clean(&self, cx: &Cx, file: &crate::tiers::file::FileState) -> Result<()> {
+        if file.io.read().clean.is_none() {
             return Ok(());
         }
+        let is_open = file.opens.load(Ordering::Acquire) > 0;
+        let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;
+        let mut io = file.io.write();
+        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
         let shown = self.pool.stat(object.number).at("stat", "object")?;
         let mut st = self.state.lock();
         self.remember_attrs(&mut st, file.ino, &shown, proof);
         self.drop_clean(&mut st, file, &mut io);
+        io.fd = fd;
         Ok(())
     }
 

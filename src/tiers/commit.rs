@@ -362,7 +362,7 @@ impl Tiers {
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
         let due = |st: &State, ino: Ino| {
-            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options.live_after)
+            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options().live_after)
         };
         for state in self.uncommitted_files(due) {
             if state.io.read().interrupted {

@@ -105,7 +105,7 @@ impl Tiers {
             (io.clean, io.checked)
         };
         let Some(proof) = proof else { return Ok(()) };
-        if self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options.revalidate {
+        if self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate {
             return Ok(());
         }
         cx.slow()?;
@@ -269,7 +269,7 @@ impl Tiers {
         loop {
             let io = self.shared(cx, state)?;
             match (io.place, &io.fd) {
-                (Bytes::Object(object), Some(fd)) if io.dirty => {
+                (Bytes::Object(object), Some(fd)) if io.dirty && !io.stamped => {
                     if object.home == Home::Slow {
                         cx.slow()?;
                     }
@@ -331,6 +331,10 @@ impl Tiers {
             io.fd = Some(self.open_object(cx, object)?);
         }
         if io.dirty {
+            if io.stamped {
+                self.log_bind(&mut self.state.lock(), state.ino, object)?;
+                io.stamped = false;
+            }
             return Ok(());
         }
         cx.proceed()?;
@@ -358,6 +362,7 @@ impl Tiers {
         st.unset_clean(state.ino);
         self.log_bind(&mut st, state.ino, object)?; // 2
         io.dirty = true;
+        io.stamped = false;
         Ok(())
     }
 
@@ -401,7 +406,7 @@ impl Tiers {
         };
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
-        if stat.nlink > named || (stat.nlink > 0 && keep > self.options.copy_up_max) {
+        if stat.nlink > named || (stat.nlink > 0 && keep > self.options().copy_up_max) {
             let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
             let mut io = state.io.write();
             if io.object().is_none() {

@@ -593,7 +593,7 @@ impl Tiers {
     }
 
     pub(crate) fn refuses_changes(&self, st: &State) -> bool {
-        st.events.len() as u64 >= self.options.max_pending
+        st.events.len() as u64 >= self.options().max_pending
     }
 
     /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.

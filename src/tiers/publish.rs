@@ -17,12 +17,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::path::escape;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Stat};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
+use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, Home, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::slow::{absent_is_none, split};
 use crate::tiers::state::{Change, State};
@@ -55,6 +57,15 @@ pub(crate) enum Met {
 impl Tiers {
     /// Publishes the next group of events, if it is settled, sealed and copied.
     pub fn publish_step(&self) -> Result<Progress> {
+        let front = self.state.lock().events.front().map(|event| event.lsn);
+        let done = self.publish_next();
+        if let Some(lsn) = front {
+            self.counters.notes.tried(lsn, Work::Publish, done.as_ref().err());
+        }
+        done
+    }
+
+    fn publish_next(&self) -> Result<Progress> {
         let mut unfinished = self.publishing.lock();
         if self.damaged.is_some() {
             return Ok(Progress::Idle);
@@ -65,8 +76,9 @@ impl Tiers {
             return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
         }
         let pressure = self.pressure();
-        let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options.settle };
-        let pace = Pace { now: self.uptime(), settle, live_after: self.options.live_after, pressure };
+        let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options().settle };
+        let front = self.counters.notes.front();
+        let pace = Pace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
         let next = plan::next(&self.state.lock(), pace);
         match next {
             Next::Empty => Ok(Progress::Idle),
@@ -87,8 +99,8 @@ impl Tiers {
                 if st.early.is_empty() {
                     return Ok(());
                 }
-                let (settle, live_after) = (std::time::Duration::ZERO, self.options.live_after);
-                plan::next(&st, Pace { now: self.uptime(), settle, live_after, pressure: false })
+                let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
+                plan::next(&st, Pace { now: self.uptime(), settle, live_after, pressure: false, front: 0 })
             };
             match next {
                 Next::Batches(batches) => self.publish(batches, unfinished)?,
@@ -274,6 +286,7 @@ impl Tiers {
         let superseded = superseded(&st, *upto, planned);
         let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
         st.pop(*upto, last);
+        self.counters.notes.applied(*upto);
         self.counters.published(events, *stepped);
         Ok(superseded)
     }
@@ -363,7 +376,9 @@ impl Tiers {
     fn follow(&self, st: &mut State, planned: &Planned, met: &Met) {
         let mut effects = &planned.effects[..];
         if let (Met::Conflict(name), Some(Effect::Name(at, Some(ino)))) = (met, effects.first()) {
-            self.counters.conflict();
+            let path = escape(step_path(&planned.step));
+            self.counters
+                .conflict(format!("/{path}: somebody else's has the name, ours is {} beside it", escape(name)));
             tracing::warn!(
                 path = %String::from_utf8_lossy(step_path(&planned.step)),
                 ours = %String::from_utf8_lossy(name),
@@ -373,7 +388,8 @@ impl Tiers {
             effects = &effects[1..];
         }
         if *met == Met::Gone {
-            self.counters.conflict();
+            let path = escape(step_path(&planned.step));
+            self.counters.conflict(format!("/{path}: not on the slow tier any more as it was, left as it is"));
             tracing::warn!(
                 path = %String::from_utf8_lossy(step_path(&planned.step)),
                 "no longer on the slow tier as it was; somebody else changed it, and it is left as it is"

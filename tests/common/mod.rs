@@ -38,6 +38,7 @@ pub struct Mount {
     /// Tiers that are not the temporary ones.
     pub elsewhere: Elsewhere,
     options: Vec<String>,
+    arguments: Vec<String>,
     daemon: Option<Child>,
 }
 
@@ -82,7 +83,7 @@ impl Mount {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let options = options.iter().map(|&o| o.to_owned()).collect();
-        Mount { dir, elsewhere, options, daemon: None }
+        Mount { dir, elsewhere, options, arguments: Vec::new(), daemon: None }
     }
 
     pub fn fast(&self) -> PathBuf {
@@ -110,8 +111,23 @@ impl Mount {
         path
     }
 
-    fn log(&self) -> PathBuf {
+    /// Further arguments of `mount`, from the next [`Mount::start`] on.
+    pub fn arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|&a| a.to_owned()).collect();
+    }
+
+    fn log_file(&self) -> PathBuf {
         self.dir.path().join("log")
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.daemon.as_ref().expect("a mount that runs").id() as i32);
+        kill(pid, signal).unwrap();
     }
 
     fn mounted(&self) -> bool {
@@ -125,25 +141,25 @@ impl Mount {
         for option in &self.options {
             command.arg("-o").arg(option);
         }
-        command.stdin(Stdio::null());
+        command.args(&self.arguments).stdin(Stdio::null());
         command
     }
 
     /// Starts the daemon where it must be refused: its exit code and what it said.
     pub fn refused(&self) -> (Option<i32>, String) {
-        let output = self.mount_command().arg("--log-file").arg(self.log()).output().unwrap();
+        let output = self.mount_command().arg("--log-file").arg(self.log_file()).output().unwrap();
         assert!(!self.mounted(), "it must not be mounted: {output:?}");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
     /// Starts the daemon and waits until the mount answers.
     pub fn start(&mut self) {
-        let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        let log = OpenOptions::new().create(true).append(true).open(self.log_file()).unwrap();
         let mut command = self.mount_command();
         let mut daemon = command.arg("--foreground").stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         until("the mount answers", || {
             if let Some(status) = daemon.try_wait().unwrap() {
-                panic!("dlio-fs mount ended with {status}:\n{}", fs::read_to_string(self.log()).unwrap_or_default());
+                panic!("dlio-fs mount ended with {status}:\n{}", self.log());
             }
             self.mounted()
         });
@@ -263,7 +279,7 @@ impl Drop for Mount {
         }
         umount2(&self.root(), MntFlags::MNT_DETACH).ok();
         if std::thread::panicking() {
-            eprintln!("--- log of the daemon\n{}", fs::read_to_string(self.log()).unwrap_or_default());
+            eprintln!("--- log of the daemon\n{}", self.log());
         }
     }
 }
