@@ -233,7 +233,18 @@ impl Mount {
 
     /// Waits until everything is on the slow tier.
     pub fn sync(&self) {
-        let reply = self.control("sync");
+        let mut control = OpenOptions::new().read(true).write(true).open(self.at(".dlio/control")).unwrap();
+        control.write_all(b"sync\n").unwrap();
+        let (mut reply, mut line, deadline) = (String::new(), [0; 4096], Instant::now() + PATIENCE);
+        loop {
+            let n = control.read(&mut line).unwrap();
+            reply.push_str(&String::from_utf8_lossy(&line[..n]));
+            // It says every second what it still waits for.
+            match n {
+                0 => break,
+                _ => assert!(Instant::now() < deadline, "never synced: {}\n{reply}", self.verdict()),
+            }
+        }
         assert!(reply.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{reply}");
     }
 
