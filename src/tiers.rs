@@ -54,7 +54,7 @@ use slow::SlowTier;
 use state::State as EngineState;
 use view::Ages;
 
-pub use recovery::open;
+pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
 
 /// An inode number of the view: ours, stable while the kernel or an object knows the file. The root is 1.
