@@ -6,8 +6,10 @@
 mod demo;
 mod doctor;
 mod drain;
+mod helper;
 mod holders;
 mod mount;
+mod options;
 mod progress;
 mod rescue;
 mod status;
@@ -16,6 +18,7 @@ mod umount;
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -100,6 +103,9 @@ type Outcome = Result<Exit, Failure>;
 
 /// The whole program.
 pub fn run() -> ExitCode {
+    if let Some(code) = std::env::args_os().next().and_then(|name| helper::run(Path::new(&name))) {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
