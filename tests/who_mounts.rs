@@ -297,7 +297,7 @@ fn an_unprivileged_mount_is_the_users_own() {
         cat mnt/ckpt
         ./program sync mnt
         fusermount3 -u mnt
-        while grep -q pid= fast/.dlio-fs/lock; do :; done
+        until grep -q ^left fast/.dlio-fs/lock; do :; done
         ls -A mnt";
     let (code, out, line) = as_nobody(&rig, "exec", session);
     assert_eq!((code, out.as_str()), (Some(0), "weights\n"), "{line}");

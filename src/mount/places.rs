@@ -44,8 +44,9 @@ impl Places {
     /// tier need not be writable.
     pub fn check(mountpoint: &Path, fast: &Path, slow: &Path, read_only: bool) -> Result<Places> {
         let mounts = table::mounts()?;
-        let (mountpoint, replaces_dead) = free_mountpoint(mountpoint, &mounts)?;
         let fast = usable_directory("--fast", fast, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK)?;
+        // Before the slow tier, which may be hidden by a mount there that does not answer.
+        let (mountpoint, replaces_dead) = free_mountpoint(mountpoint, &mounts)?;
         let is_hidden = replaces_dead && canonical_mountpoint(slow).is_ok_and(|slow| slow == mountpoint);
         let slow = match is_hidden {
             true => mountpoint.clone(),
