@@ -54,7 +54,7 @@ fn mount_makes_a_mount_and_umount_drains_it() {
     let out = succeeds(
         &rig,
         "mount -t fuse.dlio slow mnt -o $opts,nosuid
-         grep ' fuse.dlio ' /proc/mounts
+         grep $PWD/mnt /proc/mounts
          echo weights > mnt/ckpt
          test ! -e slow/ckpt
          umount mnt
@@ -80,15 +80,15 @@ fn a_line_of_fstab_mounts_once_and_also_over_itself() {
         let out = succeeds(
             &rig,
             &format!(
-                "mount --bind fstab /etc/fstab
+                r#"mount --bind fstab /etc/fstab
                  mount -a
                  mount -a
-                 grep -c ' fuse.dlio ' /proc/mounts
+                 grep -c "$PWD/{point} fuse.dlio " /proc/mounts
                  echo weights > {point}/ckpt
                  umount {point}
                  mount {point}
                  cat {point}/ckpt
-                 umount {point}"
+                 umount {point}"#
             ),
         );
         assert_eq!(out, "1\nweights\n");
@@ -111,7 +111,7 @@ fn a_user_mounts_and_unmounts_a_line_of_fstab_that_lets_him() {
          setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '
              mount mnt
              echo weights > mnt/ckpt
-             grep -o noexec /proc/mounts | tail -1
+             grep $PWD/mnt /proc/mounts | grep -o noexec
              umount mnt
              cat slow/ckpt'",
     );
@@ -126,7 +126,7 @@ fn a_mount_is_remounted_by_mount() {
         "mount -t fuse.dlio slow mnt -o $opts,noexec
          mount -o remount,ro mnt
          ! touch mnt/new 2> /dev/null
-         grep ' fuse.dlio ' /proc/mounts
+         grep $PWD/mnt /proc/mounts
          mount -o remount,rw mnt
          touch mnt/new
          umount mnt
@@ -189,7 +189,7 @@ fn what_is_wrong_gets_the_exit_codes_of_mount() {
         assert!(line.contains(part), "{line}");
     }
     // -f: all but the mount; -s: what nobody knows is left out.
-    succeeds(&rig, "mount -f -t fuse.dlio slow mnt -o $opts; ! grep -q ' fuse.dlio ' /proc/mounts");
+    succeeds(&rig, "mount -f -t fuse.dlio slow mnt -o $opts; ! grep -q $PWD/mnt /proc/mounts");
     succeeds(&rig, "mount -s -t fuse.dlio slow mnt -o $opts,whim; umount mnt");
     let (exit, _, line) = run(&rig, "mount -t fuse.dlio slow mnt -o $opts; mount -t fuse.dlio slow mnt -o $opts");
     assert_eq!(exit, Some(1), "{line}");

@@ -45,12 +45,16 @@ impl Places {
     pub fn check(mountpoint: &Path, fast: &Path, slow: &Path, read_only: bool) -> Result<Places> {
         let mounts = table::mounts()?;
         let fast = usable_directory("--fast", fast, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK)?;
-        // Before the slow tier, which may be hidden by a mount there that does not answer.
+        let usable_slow = || usable_directory("--slow", slow, AccessFlags::R_OK | AccessFlags::X_OK);
+        // Over itself the mount that may be there comes first: dead or not answering, it hides the slow tier.
+        let over_itself =
+            canonical_mountpoint(slow).is_ok_and(|slow| Some(slow) == canonical_mountpoint(mountpoint).ok());
+        let apart = if over_itself { None } else { Some(usable_slow()?) };
         let (mountpoint, replaces_dead) = free_mountpoint(mountpoint, &mounts)?;
-        let is_hidden = replaces_dead && canonical_mountpoint(slow).is_ok_and(|slow| slow == mountpoint);
-        let slow = match is_hidden {
-            true => mountpoint.clone(),
-            false => usable_directory("--slow", slow, AccessFlags::R_OK | AccessFlags::X_OK)?,
+        let slow = match apart {
+            Some(slow) => slow,
+            None if replaces_dead => mountpoint.clone(),
+            None => usable_slow()?,
         };
         let mut places = Places { mountpoint, fast, slow, replaces_dead, slow_is_writable: true, notes: Vec::new() };
         places.refuse_tiers_on_ours(&mounts)?;
