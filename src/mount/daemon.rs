@@ -127,6 +127,16 @@ pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
     })
 }
 
+/// Whether a process is on its way out: killed, and about to give back what it holds.
+pub(super) fn is_ending(pid: u32) -> bool {
+    /// `PF_EXITING` of the kernel's flags, the seventh field behind the name.
+    const EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+    let flags = fields.and_then(|fields| fields.split(' ').nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
 fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
@@ -164,6 +174,7 @@ mod tests {
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         assert!(why.contains("is stopped") && remedy.contains(&format!("kill -CONT {pid}")), "{why}; {remedy}");
-        assert!(standstill(pid).is_none(), "gone");
+        assert!(standstill(pid).is_none() && is_ending(pid), "gone");
+        assert!(!is_ending(std::process::id()));
     }
 }

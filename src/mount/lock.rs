@@ -7,19 +7,23 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::Left;
-use super::daemon::standstill;
+use super::daemon::{is_ending, standstill};
 use crate::error::{Context, Error, Result};
 
 /// What is ours on either tier.
 pub const PRIVATE_DIR: &str = ".dlio-fs";
 /// The lock, from the fast tier.
 pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
+
+/// How long a killed daemon may take to give its lock back.
+const ENDING: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
 
 /// Held for as long as the daemon may touch the fast tier.
 #[derive(Debug)]
@@ -38,19 +42,25 @@ impl FastLock {
         }
         let mut open = OpenOptions::new();
         open.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = open.custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).at("open", path.display())?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => {
-                let mut lock = FastLock { file, path };
-                lock.write(&format!("{owner}\n"))?;
-                Ok(lock)
+        let mut file = open.custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).at("open", path.display())?;
+        let begun = Instant::now();
+        loop {
+            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => {
+                    let mut lock = FastLock { file, path };
+                    lock.write(&format!("{owner}\n"))?;
+                    return Ok(lock);
+                }
+                Err((file, Errno::EWOULDBLOCK)) => file,
+                Err((_, errno)) => return Err(io::Error::from(errno)).at("lock", path.display()),
+            };
+            let holder = first_line(&mut file).at("read", path.display())?;
+            // A killed daemon's mount is dead a moment before its lock is free.
+            let is_ending = Owner::parse(&holder).is_some_and(|owner| owner.is_here() && is_ending(owner.pid));
+            if !is_ending || begun.elapsed() >= ENDING {
+                return Err(held(fast, &holder));
             }
-            Err((mut file, Errno::EWOULDBLOCK)) => {
-                let mut text = String::new();
-                file.read_to_string(&mut text).at("read", path.display())?;
-                Err(held(fast, text.lines().next().unwrap_or_default()))
-            }
-            Err((_, errno)) => Err(io::Error::from(errno)).at("lock", path.display()),
+            std::thread::sleep(POLL);
         }
     }
 
@@ -72,11 +82,18 @@ impl FastLock {
     }
 }
 
+fn first_line(file: &mut File) -> io::Result<String> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_string(&mut text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
 fn held(fast: &Path, holder: &str) -> Error {
     // A holder that has not written its line yet is still a holder.
     let by = if holder.is_empty() { "another daemon".to_owned() } else { format!("a daemon ({holder})") };
     let what = format!("--fast {} is in use by {by}", fast.display());
-    let here = Owner::parse(holder).filter(|owner| owner.host == hostname());
+    let here = Owner::parse(holder).filter(Owner::is_here);
     match here.and_then(|owner| standstill(owner.pid)) {
         Some((why, remedy)) => Error::refused(format!("{what}, which {why}"), remedy),
         None => Error::refused(
@@ -112,6 +129,11 @@ impl Owner {
             slow_is_writable,
             since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         }
+    }
+
+    /// Whether the holder is a process of this machine, whose number means something here.
+    fn is_here(&self) -> bool {
+        self.host == hostname()
     }
 
     /// `None` for a line of another kind.
