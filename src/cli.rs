@@ -8,6 +8,7 @@ mod doctor;
 mod drain;
 mod helper;
 mod holders;
+mod install;
 mod mount;
 mod options;
 mod progress;
@@ -53,6 +54,7 @@ enum Command {
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
+    Install(install::InstallArgs),
 }
 
 /// How a command ended. The numbers are documented in the help.
@@ -128,6 +130,7 @@ pub fn run() -> ExitCode {
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Install(args) => install::run(args),
     })
 }
 
