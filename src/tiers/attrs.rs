@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::{Dir, Kind, NewAttr, Space, Stat, Time};
+use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::Io;
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Path, Record};
@@ -152,6 +152,7 @@ impl Tiers {
         {
             let fd = self.fd(cx, io, object)?;
             fd.set_attr(&new).at("set attributes of", self.label(ino))?;
+            io.stamped |= io.dirty && new.mtime.is_some();
             if let Some(perm) = new.perm {
                 file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
             }
@@ -203,16 +204,15 @@ impl Tiers {
         if let Some(lsn) = lsn {
             node.meta_lsn = lsn;
         }
-        if has_object {
-            return Ok(());
-        }
-        node.meta.change(new, now);
         if let Some(perm) = new.perm
             && let Some((Some(list), at)) = node.xattrs.get_mut(acl::ACCESS)
             && let Some(changed) = acl::chmod(list, perm)
         {
             *list = changed;
             *at = lsn.unwrap_or(*at);
+        }
+        if !has_object {
+            node.meta.change(new, now);
         }
         Ok(())
     }
@@ -341,7 +341,7 @@ impl Tiers {
         let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
         if let Some(file) = &file {
-            self.forget_clean(file)?;
+            self.forget_clean(cx, file)?;
         }
         let mut io = file.as_ref().map(|file| file.io.write());
         self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
@@ -364,18 +364,20 @@ impl Tiers {
     }
 
     /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
-    /// change is on the object, in the log or in neither. Somebody who has it open keeps it, and it is made dirty instead
-    /// by the next write.
-    fn forget_clean(&self, file: &crate::tiers::file::FileState) -> Result<()> {
-        let mut io = file.io.write();
-        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
-        if file.opens.load(Ordering::Acquire) > 0 {
+    /// change is on the object, in the log or in neither. Whoever has it open goes on with the slow file.
+    fn forget_clean(&self, cx: &Cx, file: &crate::tiers::file::FileState) -> Result<()> {
+        if file.io.read().clean.is_none() {
             return Ok(());
         }
+        let is_open = file.opens.load(Ordering::Acquire) > 0;
+        let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;
+        let mut io = file.io.write();
+        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
         let shown = self.pool.stat(object.number).at("stat", "object")?;
         let mut st = self.state.lock();
         self.remember_attrs(&mut st, file.ino, &shown, proof);
         self.drop_clean(&mut st, file, &mut io);
+        io.fd = fd;
         Ok(())
     }
 
@@ -395,14 +397,14 @@ impl Tiers {
         let event = st.view.path(ino).filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event else {
             cx.proceed()?;
-            apply_xattr(&mut st, ino, key, value, u64::MAX, now, has_object);
+            apply_xattr(&mut st, ino, key, value, None, now, has_object);
             return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
         };
         let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));
         let record = Record::SetXattr { path: path.clone(), ino, key: key.clone(), value: value.clone() };
         let change = Change::SetXattr { ino, key: key.clone(), value: value.clone() };
         self.log_event(cx, &mut st, record, change, |st, lsn| {
-            apply_xattr(st, ino, &key, value.as_deref(), lsn, now, has_object);
+            apply_xattr(st, ino, &key, value.as_deref(), Some(lsn), now, has_object);
         })?;
         if let Some(new) = mode {
             let record = Record::SetAttr { path, ino, new };
@@ -466,13 +468,14 @@ fn chowned(perm: u32) -> u32 {
     if perm & 0o2010 == 0o2010 { perm & !0o2000 } else { perm }
 }
 
-/// Changes the view's copy of an extended attribute; a file with an object keeps it there.
+/// Changes the view's copy of an extended attribute. A file with an object has it there; what is an event is remembered
+/// all the same, because the object may be let go before it is published.
 pub(crate) fn apply_xattr(
     st: &mut State,
     ino: Ino,
     key: &[u8],
     value: Option<&[u8]>,
-    lsn: u64,
+    lsn: Option<u64>,
     now: Time,
     has_object: bool,
 ) {
@@ -484,7 +487,7 @@ pub(crate) fn apply_xattr(
     {
         dir.default_acl = None;
     }
-    if !has_object {
-        node.xattrs.insert(key.to_vec(), (value.map(<[u8]>::to_vec), lsn));
+    if lsn.is_some() || !has_object {
+        node.xattrs.insert(key.to_vec(), (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX)));
     }
 }

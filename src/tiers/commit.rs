@@ -206,10 +206,12 @@ impl Tiers {
         self.room_for_event(&st)?;
         let Frozen { size, attrs, .. } = frozen;
         let content = Arc::new(Content::new(copy, size, attrs.clone()));
-        let last = self.log.append(&[
+        let mut records = vec![
             Record::Content { path: path.clone(), ino: state.ino, object: copy, size, attrs },
             Record::Bind { path, ino: state.ino, object: live },
-        ])?;
+        ];
+        records.splice(0..0, st.names_record(state.ino));
+        let last = self.log.append(&records)?;
         let now = self.uptime();
         st.push(last - 1, now, Change::Content { ino: state.ino, at, content });
         st.committed(state.ino);
@@ -247,6 +249,9 @@ impl Tiers {
         let content = Arc::new(Content::new(object, size, attrs.clone()));
         let record = Record::Content { path: path.clone(), ino, object, size, attrs };
         let change = Change::Content { ino, at, content: content.clone() };
+        if let Some(names) = st.names_record(ino) {
+            self.log.append(&[names])?;
+        }
         let lsn = self.log_event(cx, st, record, change, |_, _| ())?;
         state.owe(io, content);
         io.dirty = false;

@@ -67,6 +67,9 @@ impl Tiers {
 
     fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
         self.revalidate(cx, state)?;
+        if mode.write {
+            self.leave_shared(cx, state)?;
+        }
         if mode.truncate {
             self.truncate(cx, state, 0)?;
         }
@@ -138,6 +141,27 @@ impl Tiers {
         Ok(())
     }
 
+    /// A clean file with names that nobody has looked up is written in place: a new version of it would not reach them.
+    fn leave_shared(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        let shared = |st: &State| {
+            st.view
+                .get(state.ino)
+                .is_some_and(|node| node.meta.nlink as usize > node.links.len() && !node.slow.is_empty())
+        };
+        if !shared(&self.state.lock()) || self.shared(cx, state)?.clean.is_none() {
+            return Ok(());
+        }
+        let mut io = state.io.write();
+        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
+        let shown = self.pool.stat(object.number).at("stat", label(object))?;
+        let mut st = self.state.lock();
+        if shared(&st) {
+            self.remember_attrs(&mut st, state.ino, &shown, proof);
+            self.drop_clean(&mut st, state, &mut io);
+        }
+        Ok(())
+    }
+
     /// Lets go of a clean file's object; the bytes are the slow tier's from now on.
     pub(crate) fn drop_clean(&self, st: &mut State, state: &FileState, io: &mut Io) {
         let Some(object) = io.object() else { return };
@@ -193,16 +217,26 @@ impl Tiers {
         }
     }
 
+    /// The descriptor of what holds the bytes, and whether that is on fast. It outlives the file's lock.
+    fn readable(&self, cx: &Cx, file: &OpenFile) -> Result<(Arc<dyn File>, bool)> {
+        for _ in 0..3 {
+            let io = self.shared(cx, &file.state)?;
+            if let Some(fd) = io.fd.clone() {
+                return Ok((fd, io.object().is_some_and(|object| object.home == Home::Fast)));
+            }
+            drop(io);
+            // The object was let go of since it was opened.
+            self.prepare_open(cx, &file.state, OpenMode { read: true, ..OpenMode::default() })?;
+        }
+        Err(Errno::EIO.into())
+    }
+
     /// Fills `buf`; a short count means end of file.
     pub fn read(&self, cx: &Cx, file: &OpenFile, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let io = self.shared(cx, &file.state)?;
-        let fd = io.fd.clone().ok_or(Errno::EIO)?;
-        if io.object().is_some_and(|object| object.home == Home::Fast) {
-            return fd.read_at(buf, offset).at("read", format_args!("inode {}", file.ino));
+        let (fd, on_fast) = self.readable(cx, file)?;
+        if !on_fast {
+            cx.slow()?;
         }
-        // The descriptor outlives the lock: the slow tier may take its time.
-        drop(io);
-        cx.slow()?;
         fd.read_at(buf, offset).at("read on slow", format_args!("inode {}", file.ino))
     }
 
@@ -235,7 +269,7 @@ impl Tiers {
         loop {
             let io = self.shared(cx, state)?;
             match (io.place, &io.fd) {
-                (Bytes::Object(object), Some(fd)) if io.dirty => {
+                (Bytes::Object(object), Some(fd)) if io.dirty && !io.stamped => {
                     if object.home == Home::Slow {
                         cx.slow()?;
                     }
@@ -297,6 +331,10 @@ impl Tiers {
             io.fd = Some(self.open_object(cx, object)?);
         }
         if io.dirty {
+            if io.stamped {
+                self.log_bind(&mut self.state.lock(), state.ino, object)?;
+                io.stamped = false;
+            }
             return Ok(());
         }
         cx.proceed()?;
@@ -324,6 +362,7 @@ impl Tiers {
         st.unset_clean(state.ino);
         self.log_bind(&mut st, state.ino, object)?; // 2
         io.dirty = true;
+        io.stamped = false;
         Ok(())
     }
 
@@ -347,7 +386,9 @@ impl Tiers {
     fn log_bind(&self, st: &mut State, ino: Ino, object: ObjectId) -> Result<()> {
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(st)?;
-        let lsn = self.log.append(&[Record::Bind { path, ino, object }])?;
+        let bind = Record::Bind { path, ino, object };
+        let records: Vec<Record> = st.names_record(ino).into_iter().chain([bind]).collect();
+        let lsn = self.log.append(&records)?;
         let now = self.uptime();
         st.bind(ino, lsn, object, now);
         Ok(())
@@ -537,10 +578,8 @@ impl Tiers {
     }
 
     pub fn seek(&self, cx: &Cx, file: &OpenFile, what: Seek, offset: u64) -> Result<u64> {
-        let io = self.shared(cx, &file.state)?;
-        let fd = io.fd.clone().ok_or(Errno::EIO)?;
-        if io.object().is_none_or(|object| object.home == Home::Slow) {
-            drop(io);
+        let (fd, on_fast) = self.readable(cx, file)?;
+        if !on_fast {
             cx.slow()?;
         }
         fd.seek(what, offset).at("seek", format_args!("inode {}", file.ino))

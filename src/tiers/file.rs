@@ -49,6 +49,8 @@ pub(crate) struct Io {
     pub(crate) fd: Option<Arc<dyn File>>,
     /// Changed since its bytes last became an event; a `bind` record says so in the log.
     pub(crate) dirty: bool,
+    /// Its mtime was set while it was dirty: the next write says in the log that it came after that.
+    pub(crate) stamped: bool,
     /// The newest version that became an event and is not applied yet.
     pub(crate) latest: Option<Arc<Content>>,
     /// It has been an event at least once: changes of its attributes are events too.
@@ -133,6 +135,7 @@ impl FileState {
             place,
             fd: None,
             dirty: false,
+            stamped: false,
             latest: None,
             ordered: false,
             owed: Vec::new(),

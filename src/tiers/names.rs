@@ -685,7 +685,7 @@ fn merge(
         .collect();
     let generation = dir.generation;
     for DirEntry { name, ino, kind } in shown {
-        entries.push(ListEntry { ino: st.view.ino_shown(ino), name, kind });
+        entries.push(ListEntry { ino: st.view.ino_shown(ino, kind), name, kind });
     }
     entries.extend(own);
     Ok(generation)

@@ -473,7 +473,7 @@ impl Planner<'_> {
             Change::Rename { ino, from, to, .. } => self.rename(*ino, from, to)?,
             Change::Exchange { a, a_at, b, b_at } => self.exchange((*a, a_at), (*b, b_at))?,
             Change::Remove { at, .. } => self.remove(at)?,
-            Change::SetAttr { .. } | Change::SetXattr { .. } => self.attributes(&event.change)?,
+            Change::SetAttr { .. } | Change::SetXattr { .. } => self.attributes(event)?,
         }
         Some(())
     }
@@ -541,15 +541,20 @@ impl Planner<'_> {
     }
 
     /// A change of attributes, if the node is (or this group brings it) there.
-    fn attributes(&mut self, change: &Change) -> Option<()> {
+    fn attributes(&mut self, event: &Event) -> Option<()> {
+        let change = &event.change;
         let ino = *change.inodes().first()?;
-        if self.st.early.contains_key(&ino) {
-            // The version that is there is newer than this change.
+        if self.is_overtaken(ino, event.lsn) {
             return Some(());
         }
         let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
         self.attributes_at(change, path, slow);
         Some(())
+    }
+
+    /// Whether the version on the slow tier is newer than the event, because it was published early.
+    fn is_overtaken(&self, ino: Ino, lsn: Lsn) -> bool {
+        self.st.early.get(&ino).is_some_and(|early| *early > lsn)
     }
 
     fn attributes_at(&mut self, change: &Change, path: Path, ino: u64) {
@@ -629,7 +634,8 @@ impl Planner<'_> {
         // Attributes, unless the version published already has them.
         for event in events {
             let Some(ino) = event.change.inodes().first().copied() else { continue };
-            let newer = batch.contents.get(&ino).is_none_or(|(lsn, _)| *lsn < event.lsn);
+            let newer =
+                batch.contents.get(&ino).is_none_or(|(lsn, _)| *lsn < event.lsn) && !self.is_overtaken(ino, event.lsn);
             if matches!(event.change, Change::SetAttr { .. } | Change::SetXattr { .. }) && newer {
                 self.attributes_of_batch(&event.change, placed.get(&ino), &final_places(ino), &last)?;
             }

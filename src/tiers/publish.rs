@@ -261,10 +261,12 @@ impl Tiers {
         self.forget_applied_attrs(&mut st, *upto);
         st.early.extend(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
         let rebound = self.rebind(&st, *upto);
-        let mut records: Vec<Record> = rebound.iter().map(|(_, _, record)| record.clone()).collect();
+        let mut records: Vec<Record> = rebound.iter().filter_map(|(ino, ..)| st.names_record(*ino)).collect();
+        let names = records.len() as u64;
+        records.extend(rebound.iter().map(|(_, _, record)| record.clone()));
         records.push(Record::Applied { upto: *upto });
         let last = self.log.append(&records)?; // 7
-        let first = last + 1 - records.len() as u64;
+        let first = last + 1 - records.len() as u64 + names;
         for (lsn, (ino, object, _)) in (first..).zip(rebound) {
             st.bind(ino, lsn, object, self.uptime());
         }

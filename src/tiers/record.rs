@@ -108,6 +108,12 @@ pub(crate) enum Record {
         ino: Ino,
         object: ObjectId,
     },
+    /// All the names of a file that has several, in front of the `bind` or `content` that it belongs to: events on some of
+    /// them may be applied and forgotten by then.
+    Names {
+        ino: Ino,
+        paths: Vec<Path>,
+    },
     /// A directory, symbolic link or special file.
     Make {
         path: Path,
@@ -174,6 +180,7 @@ impl Record {
     pub(crate) fn ino(&self) -> Option<Ino> {
         match self {
             Record::Bind { ino, .. }
+            | Record::Names { ino, .. }
             | Record::Make { ino, .. }
             | Record::Content { ino, .. }
             | Record::Link { ino, .. }
@@ -194,6 +201,12 @@ impl Record {
             }
             Record::Bind { path, ino, object } => {
                 line.word("bind").bytes("path", path).number("ino", *ino).object(*object);
+            }
+            Record::Names { ino, paths } => {
+                line.word("names").number("ino", *ino).number("paths", paths.len() as u64);
+                for path in paths {
+                    line.bytes("path", path);
+                }
             }
             Record::Make { path, ino, spec } => {
                 line.word("make").bytes("path", path).number("ino", *ino).word(kind_word(spec.kind));
@@ -465,6 +478,11 @@ impl<'a> Words<'a> {
         Some(match self.0.next()? {
             "start" => Record::Start { boot: String::from_utf8(self.bytes("boot")?).ok()? },
             "bind" => Record::Bind { path: self.bytes("path")?, ino: self.number("ino")?, object: self.object()? },
+            "names" => {
+                let (ino, count) = (self.number("ino")?, self.number("paths")?);
+                let paths = (0..count).map(|_| self.bytes("path")).collect::<Option<_>>()?;
+                Record::Names { ino, paths }
+            }
             "make" => {
                 let (path, ino, kind) = (self.bytes("path")?, self.number("ino")?, self.kind()?);
                 let attrs = self.attrs()?;
@@ -569,6 +587,7 @@ mod tests {
         let mut all = vec![
             Record::Start { boot: "b-1".into() },
             Record::Bind { path: path.clone(), ino: 5, object: ObjectId { home: Home::Slow, number: 1 } },
+            Record::Names { ino: 5, paths: vec![path.clone(), b"t".to_vec()] },
             Record::Make { path: path.clone(), ino: 5, spec },
             Record::Content { path: path.clone(), ino: 5, object: id, size: 77, attrs },
             Record::Link { path: path.clone(), to: b"t".to_vec(), ino: 5 },

@@ -311,8 +311,9 @@ impl<'a> Recovery<'a> {
         }
         self.prove_placed(&placed, &binds)?;
         self.find_waiting()?;
-        for (path, ino, object) in &binds {
-            self.replay_bind(path, *ino, *object, self.applied)?;
+        for (paths, ino, object) in &binds {
+            self.learn_names(&paths[1..])?;
+            self.replay_bind(&paths[0], *ino, *object, self.applied)?;
         }
         self.replay()?; // 5
         self.restore_sealed()?;
@@ -377,8 +378,8 @@ impl<'a> Recovery<'a> {
     }
 
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
-    /// off: their paths behind `applied`.
-    fn binds_passed(&self) -> Vec<(Vec<u8>, Ino, ObjectId)> {
+    /// off: their names behind `applied`.
+    fn binds_passed(&self) -> Vec<(Vec<Vec<u8>>, Ino, ObjectId)> {
         let before = self
             .records
             .iter()
@@ -388,7 +389,8 @@ impl<'a> Recovery<'a> {
         if before == self.applied {
             return Vec::new();
         }
-        let mut alive: HashMap<Ino, (Vec<u8>, ObjectId)> = HashMap::new();
+        let mut alive: HashMap<Ino, (Vec<Vec<u8>>, ObjectId)> = HashMap::new();
+        let mut names: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
         let mut boot = "";
         for (lsn, record) in &self.records {
             if let Record::Start { boot: started } = record {
@@ -398,23 +400,33 @@ impl<'a> Recovery<'a> {
                 continue;
             }
             match record {
+                Record::Names { ino, paths } => {
+                    names.insert(*ino, paths.clone());
+                }
                 Record::Bind { path, ino, object } if boot == self.boot => {
-                    alive.insert(*ino, (path.clone(), *object));
+                    let paths = names.remove(ino).unwrap_or_else(|| vec![path.clone()]);
+                    alive.insert(*ino, (paths, *object));
+                }
+                Record::Link { to, ino, .. } => {
+                    if let Some((paths, _)) = alive.get_mut(ino) {
+                        paths.push(to.clone());
+                    }
                 }
                 Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.1 == *object) => {
                     alive.remove(ino);
                 }
-                Record::Rename { path, to, exchange, ino } => {
-                    alive.retain(|bound, (at, _)| *exchange || at != to || bound == ino);
-                    for (at, _) in alive.values_mut() {
-                        *at = carried(at, path, to, *exchange);
+                Record::Rename { path, to, exchange, .. } => {
+                    for (paths, _) in alive.values_mut() {
+                        paths.retain(|at| *exchange || at != to);
+                        paths.iter_mut().for_each(|at| *at = carried(at, path, to, *exchange));
                     }
                 }
-                Record::Remove { path, .. } => alive.retain(|_, (at, _)| at != path),
+                Record::Remove { path, .. } => alive.values_mut().for_each(|(paths, _)| paths.retain(|at| at != path)),
                 _ => {}
             }
         }
-        let mut binds: Vec<_> = alive.into_iter().map(|(ino, (path, object))| (path, ino, object)).collect();
+        let named = alive.into_iter().filter(|(_, (paths, _))| !paths.is_empty());
+        let mut binds: Vec<_> = named.map(|(ino, (paths, object))| (paths, ino, object)).collect();
         binds.sort();
         binds
     }
@@ -431,7 +443,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// A version placed by a group that a crash cut off is clean, unless its object has been written to since.
-    fn prove_placed(&self, placed: &[Step], binds: &[(Vec<u8>, Ino, ObjectId)]) -> Result<()> {
+    fn prove_placed(&self, placed: &[Step], binds: &[(Vec<Vec<u8>>, Ino, ObjectId)]) -> Result<()> {
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
             let changed = self.changed_since(*object) || binds.iter().any(|bind| bind.2 == *object);
@@ -466,20 +478,21 @@ impl<'a> Recovery<'a> {
 
     /// Proven objects, by the slow inode they are equal to; they meet their file when it is looked up.
     fn find_waiting(&self) -> Result<()> {
+        let mut proven = Vec::new();
         for number in self.tiers.pool.numbers()? {
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
             let file = self.tiers.pool.open_object(number, Access::Read).at("open", "object")?;
             let Some(proof) = Pool::proof_of(&*file).at("read proof of", "object")? else { continue };
             let named = Pool::name_of(&*file).at("read name of", "object")?;
-            let mut st = self.tiers.state.lock();
-            let ino = match named {
-                Some(named) => named.ino,
-                None => st.view.new_ino(),
-            };
-            if ino >= crate::tiers::view::FIRST_OWN {
-                st.view.reserve(ino);
-            }
+            proven.push((object, proof, named.map(|named| named.ino)));
+        }
+        let mut st = self.tiers.state.lock();
+        // Before the first new number is given out.
+        let numbers = proven.iter().filter_map(|(_, _, ino)| *ino);
+        numbers.filter(|ino| *ino >= crate::tiers::view::FIRST_OWN).for_each(|ino| st.view.reserve(ino));
+        for (object, proof, ino) in proven {
+            let ino = ino.unwrap_or_else(|| st.view.new_ino());
             st.view.wait(Waiting { object, ino, proof });
         }
         Ok(())
@@ -515,6 +528,7 @@ impl<'a> Recovery<'a> {
                     self.strike(path, *ino, *object)
                 }
             }
+            Record::Names { paths, .. } => self.learn_names(paths),
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
             Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
@@ -522,6 +536,16 @@ impl<'a> Recovery<'a> {
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
             Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => Ok(()),
         }
+    }
+
+    /// Looks up all the names of a file, so that its next version goes to each of them.
+    fn learn_names(&self, paths: &[Vec<u8>]) -> Result<()> {
+        for path in paths {
+            if let Some(place) = self.place(path)? {
+                self.find(&place, None)?;
+            }
+        }
+        Ok(())
     }
 
     /// The directory and last name of a path of the view, if all the directories are there.
@@ -756,8 +780,21 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
+    /// What still has the name of a file that was struck and then removed: it had been replaced, and does not come back.
+    fn replaced_by_struck(&self, path: &[u8]) -> Result<Option<(Place, Ino)>> {
+        let Some(place) = self.place(path)? else { return Ok(None) };
+        let found = self.find(&place, None)?;
+        let st = self.tiers.state.lock();
+        let found = found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir));
+        Ok(found.map(|ino| (place, ino)))
+    }
+
     fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
-        let Some((at, ino)) = self.at(path, ino)? else { return Ok(()) };
+        let found = match self.at(path, ino)? {
+            None if self.never.contains(&ino) && !dir => self.replaced_by_struck(path)?,
+            other => other,
+        };
+        let Some((at, ino)) = found else { return Ok(()) };
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
@@ -802,7 +839,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         let change = match record {
             Record::SetXattr { key, value, .. } => {
-                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), lsn, now, has_object);
+                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), Some(lsn), now, has_object);
                 Change::SetXattr { ino, key: key.clone(), value: value.clone() }
             }
             Record::SetAttr { new, .. } => {
@@ -921,6 +958,8 @@ impl<'a> Recovery<'a> {
         let bound: Vec<_> =
             st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
         let mut records = vec![Record::Start { boot: self.boot.to_string() }];
+        records.extend(bound.iter().filter_map(|(ino, ..)| st.names_record(*ino)));
+        let before = records.len() as u64;
         records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {
             path: path.clone(),
             ino: *ino,
@@ -936,9 +975,9 @@ impl<'a> Recovery<'a> {
             }
             other => other?,
         };
-        let first = last + 1 - records.len() as u64;
+        let first = last + 1 - records.len() as u64 + before;
         let now = self.tiers.uptime();
-        for (lsn, (ino, object, _)) in (first + 1..).zip(bound) {
+        for (lsn, (ino, object, _)) in (first..).zip(bound) {
             st.bind(ino, lsn, object, now);
         }
         drop(st);

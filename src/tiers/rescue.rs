@@ -4,7 +4,7 @@
 //! copied to where it would be. Without one: objects without a proof tell their last name themselves. What tells nothing
 //! is listed. The fast tier is not changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
@@ -16,7 +16,7 @@ use crate::tiers::names::OURS;
 use crate::tiers::pool::Pool;
 use crate::tiers::record::{Attrs, Home, ObjectId, Path, Record, Spec};
 use crate::tiers::slow::split;
-use crate::tiers::{Lsn, log};
+use crate::tiers::{Ino, Lsn, log};
 
 /// What a rescue did.
 #[derive(Debug, Default)]
@@ -30,6 +30,7 @@ pub struct RescueReport {
 }
 
 /// What only the fast tier has under a path.
+#[derive(Clone)]
 enum Found {
     File { object: ObjectId, size: Option<u64> },
     Node(Spec),
@@ -76,13 +77,19 @@ fn follow(records: &[(Lsn, Record)]) -> BTreeMap<Path, Found> {
         records.iter().rev().find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
     let applied = applied.unwrap_or(0);
     let mut tree: BTreeMap<Path, Found> = BTreeMap::new();
+    let mut names: HashMap<Ino, &[Path]> = HashMap::new();
     for (_, record) in records.iter().filter(|(lsn, _)| *lsn > applied) {
         match record {
-            Record::Bind { path, object, .. } => {
-                tree.insert(path.clone(), Found::File { object: *object, size: None });
+            Record::Names { ino, paths } => {
+                names.insert(*ino, paths);
             }
-            Record::Content { path, object, size, .. } => {
-                tree.insert(path.clone(), Found::File { object: *object, size: Some(*size) });
+            Record::Bind { path, ino, object } => {
+                let found = Found::File { object: *object, size: None };
+                insert(&mut tree, path, names.remove(ino), &found);
+            }
+            Record::Content { path, ino, object, size, .. } => {
+                let found = Found::File { object: *object, size: Some(*size) };
+                insert(&mut tree, path, names.remove(ino), &found);
             }
             Record::Make { path, spec, .. } => {
                 tree.insert(path.clone(), Found::Node(spec.clone()));
@@ -101,6 +108,12 @@ fn follow(records: &[(Lsn, Record)]) -> BTreeMap<Path, Found> {
         }
     }
     tree
+}
+
+fn insert(tree: &mut BTreeMap<Path, Found>, path: &Path, names: Option<&[Path]>, found: &Found) {
+    for name in std::iter::once(path).chain(names.unwrap_or_default()) {
+        tree.insert(name.clone(), found.clone());
+    }
 }
 
 fn rename(tree: &mut BTreeMap<Path, Found>, from: &[u8], to: &[u8], exchange: bool) {

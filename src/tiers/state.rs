@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::tiers::disk::NewAttr;
 use crate::tiers::file::Content;
-use crate::tiers::record::{ObjectId, Spec};
+use crate::tiers::record::{ObjectId, Record, Spec};
 use crate::tiers::view::{Place, View};
 use crate::tiers::{Ino, Lsn};
 
@@ -206,6 +206,13 @@ impl State {
         if let Some(lsn) = self.bound_at.remove(&ino) {
             self.bound.remove(&lsn);
         }
+    }
+
+    /// What goes into the log in front of a record about the bytes of a file with several names.
+    pub(crate) fn names_record(&self, ino: Ino) -> Option<Record> {
+        let links = &self.view.get(ino)?.links;
+        let paths = || links.iter().filter_map(|place| self.view.path_at(place)).collect();
+        (links.len() > 1).then(|| Record::Names { ino, paths: paths() })
     }
 
     /// The slow file has bytes that are not synced; it stays known until they are.

@@ -267,10 +267,8 @@ impl View {
             return ino;
         }
         if stat.dev == self.root_dev {
-            if let Some(waiting) = self.waiting.get(&stat.ino)
-                && !self.nodes.contains_key(&waiting.ino)
-            {
-                return waiting.ino;
+            if let Some(ino) = self.kept_for(stat.ino, stat.kind) {
+                return ino;
             }
             if self.is_free(stat.ino) {
                 return stat.ino;
@@ -280,6 +278,13 @@ impl View {
             }
         }
         self.new_ino()
+    }
+
+    /// The number a slow file had before the restart, according to its object. The slow tier may have given its own number
+    /// to something else since.
+    fn kept_for(&self, slow_ino: u64, kind: Kind) -> Option<Ino> {
+        let waiting = self.waiting.get(&slow_ino)?;
+        (kind == Kind::File && !self.nodes.contains_key(&waiting.ino)).then_some(waiting.ino)
     }
 
     /// Whether a slow inode may show its own number: nobody has it, or will have it back from before the restart.
@@ -298,12 +303,12 @@ impl View {
     }
 
     /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
-    pub(crate) fn ino_shown(&mut self, slow_ino: u64) -> Ino {
+    pub(crate) fn ino_shown(&mut self, slow_ino: u64, kind: Kind) -> Ino {
         if let Some(&ino) = self.by_slow.get(&(self.root_dev, slow_ino)) {
             return ino;
         }
-        if let Some(waiting) = self.waiting.get(&slow_ino) {
-            return waiting.ino;
+        if let Some(ino) = self.kept_for(slow_ino, kind) {
+            return ino;
         }
         if self.is_free(slow_ino) {
             return slow_ino;

@@ -81,6 +81,8 @@ pub struct Case {
     /// References as the kernel's cache would keep them.
     cached: Vec<Ino>,
     model: Model,
+    /// The slow tier has had a file with several names: a handle may have been opened by one that is gone.
+    linked: bool,
     /// A crash is scheduled, with this loss.
     armed: Option<Lose>,
     /// After a power cut the order of what was left is not known until everything is on the slow tier.
@@ -98,6 +100,10 @@ const LARGE: u64 = 1 << 30;
 const SMALL: u64 = 400 << 10;
 /// The background has to come to rest within this many steps.
 const STEPS: usize = 3000;
+
+fn has_links(tree: &Image) -> bool {
+    tree.paths().any(|path| tree.get(path).is_some_and(|entry| entry.same_as.is_some()))
+}
 
 impl Case {
     pub fn new(seed: u64) -> Case {
@@ -128,6 +134,7 @@ impl Case {
             ttl_slow: Duration::from_secs(1),
         };
         let model = Model::new(Fs::from_image(&slow.image()));
+        let linked = has_links(&slow.image());
         let first = format!("fast {capacity} bytes, {options:?}\n{:?}", slow.image());
         Case {
             rng,
@@ -141,6 +148,7 @@ impl Case {
             files: Default::default(),
             cached: Vec::new(),
             model,
+            linked,
             armed: None,
             loose: false,
             mid_batch: false,
@@ -517,9 +525,8 @@ impl Case {
             _ => return Ok(None),
         };
         let large = self.model.view.node(id).bytes.len() as u64 > self.options.copy_up_max;
-        let slow = self.slow.image();
-        let several = slow.paths().any(|path| slow.get(path).is_some_and(|entry| entry.same_as.is_some()));
-        if (!large && !several) || self.model.order.is_in_place(id) || !self.is_on_slow(ino)? {
+        self.linked |= has_links(&self.slow.image());
+        if (!large && !self.linked) || self.model.order.is_in_place(id) || !self.is_on_slow(ino)? {
             return Ok(None);
         }
         self.model.order.set_in_place(id, true);
@@ -633,7 +640,11 @@ impl Case {
         if !self.model.dirty.is_empty() {
             return Err(Fail::Wrong(format!("the model still has changes of {:?}", self.model.dirty)));
         }
+        // What is open and is written in place goes on there, whatever becomes of its other names.
+        let in_place = self.model.order.in_place();
         self.model.order.restart(self.model.view.clone());
+        let open = self.model.open.iter().flatten().map(|open| open.id).filter(|id| in_place.contains(id));
+        self.model.order.set_all_in_place(&open.collect());
         self.loose = false;
         self.mid_batch = false;
         Ok(())

@@ -81,7 +81,9 @@ pub fn apply(fs: &mut Fs, event: &Event) {
             }
         }
         Event::Remove { id, at } => {
-            if fs.child(at) == Some(*id) {
+            // One that was struck had replaced whatever is there instead.
+            let struck = !fs.contains(*id) && fs.child(at).is_some_and(|other| fs.node(other).kind != Kind::Dir);
+            if fs.child(at) == Some(*id) || struck {
                 fs.put(at, None);
             }
         }
@@ -157,7 +159,7 @@ pub struct Order {
 }
 
 /// More combinations than this are not tried.
-const COMBINATIONS: usize = 512;
+const COMBINATIONS: usize = 16_384;
 
 impl Order {
     pub fn new(fs: Fs) -> Order {
