@@ -139,11 +139,11 @@ impl Places {
             Err(e) => return Err(unusable("--slow", &self.slow, &e)),
         };
         if foreign {
-            let what = format!("--slow {slow} has a {PRIVATE_DIR} that dlio-fs did not make, and the name is needed");
+            let what = format!("--slow {slow} has a .dlio-fs that dlio-fs did not make, and the name is needed");
             return Err(Error::refused(what, "rename it"));
         }
         if has_stats {
-            let note = format!("--slow {slow} has a {STATS_DIR} of its own: the mount's hides it; rename it to see it");
+            let note = format!("--slow {slow} has a .dlio of its own: the mount's hides it; rename it to see it");
             self.notes.push(note);
         }
         Ok(())
