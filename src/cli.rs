@@ -3,15 +3,19 @@
 //! Parses, calls one function per command and prints one line when it fails. A running daemon is spoken to through its
 //! mount (`.dlio/control`, `.dlio/stats.json`), so whoever may use the mount needs nothing else.
 
+mod completions;
 mod demo;
 mod doctor;
 mod drain;
+mod evict;
 mod helper;
 mod holders;
 mod install;
 mod mount;
 mod options;
 mod progress;
+mod queue;
+mod reload;
 mod rescue;
 mod status;
 mod talk;
@@ -27,6 +31,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::error::Error;
+pub use completions::{completions, man_pages};
 
 const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 what was asked for is wrong (arguments, \
 configuration, directories); 3 something is only on the fast tier; 4 degraded: the slow tier is down or the order is \
@@ -51,10 +56,14 @@ enum Command {
     Status(status::StatusArgs),
     Drain(drain::DrainArgs),
     Sync(drain::SyncArgs),
+    Queue(queue::QueueArgs),
+    Evict(evict::EvictArgs),
+    Reload(reload::ReloadArgs),
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Install(install::InstallArgs),
+    Completions(completions::CompletionsArgs),
 }
 
 /// How a command ended. The numbers are documented in the help.
@@ -127,10 +136,14 @@ pub fn run() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Sync(args) => drain::run_sync(args),
+        Command::Queue(args) => queue::run(args),
+        Command::Evict(args) => evict::run(args),
+        Command::Reload(args) => reload::run(args),
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Install(args) => install::run(args),
+        Command::Completions(args) => completions::run(args),
     })
 }
 

@@ -1,14 +1,51 @@
 //! What the user may decide, its defaults, and which decisions contradict each other.
 //!
 //! One struct for the configuration file, `-o key=value` and the example file. Keys are set one by one, so that every
-//! error can name its key, its value and the remedy. No I/O: reading the file is the caller's.
+//! error can name its key, its value and the remedy. No I/O: reading the file is the caller's. `settings` remembers where
+//! each value came from and says which may change while mounted.
 
+mod settings;
+
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use tracing_subscriber::EnvFilter;
 
 use crate::error::{Error, Result};
+pub use settings::{Origin, Reloaded, Settings, Sources};
+
+/// When a key that was changed in the file takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// At a reload.
+    AtOnce,
+    /// At the next mount: something was made with the value, or other tiers would be meant.
+    Remount,
+}
+
+/// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
+pub const KEYS: [(&str, Change); 17] = [
+    ("mountpoint", Change::Remount),
+    ("fast", Change::Remount),
+    ("slow", Change::Remount),
+    ("log_file", Change::Remount),
+    ("log", Change::AtOnce),
+    ("io", Change::Remount),
+    ("settle", Change::AtOnce),
+    ("live_after", Change::AtOnce),
+    ("copy_up_max", Change::AtOnce),
+    ("revalidate", Change::AtOnce),
+    ("slow_wait", Change::Remount),
+    ("high", Change::AtOnce),
+    ("low", Change::AtOnce),
+    ("ballast", Change::Remount),
+    ("max_pending", Change::AtOnce),
+    ("attribute_lifetime", Change::AtOnce),
+    ("attribute_lifetime_slow", Change::AtOnce),
+];
 
 /// The configuration of one mount. Only keys that do something are here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +59,8 @@ pub struct Config {
     pub slow: Option<PathBuf>,
     /// Where a daemon in the background logs to; without it, syslog.
     pub log_file: Option<PathBuf>,
+    /// What is logged: a level, or `target=level` separated by commas, as `tracing_subscriber::EnvFilter` reads it.
+    pub log: String,
     /// How the daemon sees reads and writes.
     pub io: IoPath,
     /// How long a version stays untouched before it is drained.
@@ -84,6 +123,7 @@ impl Default for Config {
             fast: None,
             slow: None,
             log_file: None,
+            log: "info".to_owned(),
             io: IoPath::Exact,
             settle: Duration::from_secs(1),
             live_after: Duration::from_secs(60),
@@ -101,26 +141,28 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Every key, in the order of the struct.
-    pub fn keys() -> Vec<String> {
-        match serde_json::to_value(Config::default()) {
-            Ok(serde_json::Value::Object(map)) => map.into_iter().map(|(key, _)| key).collect(),
-            _ => unreachable!("a struct of plain fields is a JSON object"),
-        }
-    }
-
-    /// Takes the keys that a configuration file sets. `origin` names the file in errors.
-    pub fn apply_toml(&mut self, text: &str, origin: &str) -> Result<()> {
-        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
-            let line = e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+    /// Takes the keys that a configuration file sets, and returns their names. `origin` names the file in errors.
+    pub fn apply_toml(&mut self, text: &str, origin: &str) -> Result<Vec<String>> {
+        let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
+        let table: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(|e: toml::de::Error| {
+            let line = line(e.span().map_or(0, |span| span.start));
             let what = format!("config file {origin}, line {line}: {}", one_line(e.message()));
             Error::refused(what, "write it as TOML: key = value, text in double quotes")
         })?;
-        table.into_iter().try_for_each(|(key, value)| self.set(&key, value, &format!("config file {origin}")))
+        // In the order of the file: of two mistakes the first is told.
+        let mut keys: Vec<_> =
+            table.into_iter().map(|(key, value)| (key.span().start, key.into_inner(), value)).collect();
+        keys.sort_by_key(|(at, ..)| *at);
+        let mut set = Vec::new();
+        for (at, key, value) in keys {
+            self.set(&key, value, &format!("config file {origin}, line {}", line(at)))?;
+            set.push(key);
+        }
+        Ok(set)
     }
 
-    /// Takes one `key=value` as it stands on a command line; quotes around text may be left out.
-    pub fn apply_option(&mut self, option: &str) -> Result<()> {
+    /// Takes one `key=value` as it stands on a command line, and returns its key; quotes around text may be left out.
+    pub fn apply_option(&mut self, option: &str) -> Result<String> {
         let Some((key, value)) = option.split_once('=') else {
             let what = format!("option -o {option}: no value");
             return Err(Error::refused(what, "write -o key=value"));
@@ -130,14 +172,14 @@ impl Config {
             Ok(toml::Value::String(text)) => toml::Value::String(text),
             _ => toml::Value::String(value.to_owned()),
         };
-        self.set(key, value, "option -o")
+        self.set(key, value, "option -o")?;
+        Ok(key.to_owned())
     }
 
     /// Sets one key. `origin` says in an error where the key stood.
     fn set(&mut self, key: &str, value: toml::Value, origin: &str) -> Result<()> {
-        let keys = Config::keys();
-        if !keys.iter().any(|known| known == key) {
-            return Err(Error::refused(format!("{origin}: unknown key \"{key}\""), nearest(key, &keys)));
+        if !KEYS.iter().any(|(known, _)| *known == key) {
+            return Err(Error::refused(format!("{origin}: unknown key \"{key}\""), nearest(key)));
         }
         let shown = value.to_string();
         let mut whole = toml::Table::try_from(&*self).map_err(|e| Error::refused(e.to_string(), "report this"))?;
@@ -152,6 +194,10 @@ impl Config {
     /// Refuses values that are out of range or contradict each other.
     pub fn validate(&self) -> Result<()> {
         self.validate_shares()?;
+        if let Err(e) = EnvFilter::try_new(&self.log) {
+            let remedy = "write a level (error, warn, info, debug, trace) or target=level, separated by commas";
+            return Err(Error::refused(format!("log = {:?}: {e}", self.log), remedy));
+        }
         let durations = [
             ("settle", self.settle, Duration::ZERO, Duration::from_secs(3600)),
             ("live_after", self.live_after, Duration::from_secs(1), Duration::from_secs(86_400)),
@@ -195,11 +241,12 @@ fn check_range<T: PartialOrd>(key: &str, value: T, least: T, most: T, text: impl
 }
 
 /// The known key that an unknown one was probably meant to be, or all of them.
-fn nearest(key: &str, keys: &[String]) -> String {
-    let close = keys.iter().map(|known| (strsim::jaro_winkler(key, known), known)).max_by(|a, b| a.0.total_cmp(&b.0));
+fn nearest(key: &str) -> String {
+    let known = || KEYS.iter().map(|(known, _)| *known);
+    let close = known().map(|known| (strsim::jaro_winkler(key, known), known)).max_by(|a, b| a.0.total_cmp(&b.0));
     match close {
         Some((score, known)) if score > 0.75 => format!("did you mean \"{known}\"?"),
-        _ => format!("known keys: {}", keys.join(", ")),
+        _ => format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -239,8 +286,12 @@ mod size {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     pub(super) fn serialize<S: Serializer>(value: &u64, s: S) -> Result<S::Ok, S::Error> {
-        // Written in bytes: `ByteSize` rounds to one decimal, and a key that is set again must not change.
-        s.serialize_u64(*value)
+        // Exact, unlike `ByteSize`'s own text, which rounds: a value that is written and read again must not change.
+        let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.into_iter().find(|(unit, _)| *value >= *unit && value.is_multiple_of(*unit)) {
+            Some((unit, name)) => s.collect_str(&format_args!("{}{name}", *value / unit)),
+            None => s.serialize_u64(*value),
+        }
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
@@ -270,7 +321,13 @@ mod share {
     }
 
     pub(super) fn serialize<S: Serializer>(value: &f64, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_f64(*value)
+        let text = text(*value);
+        // What a person would not have written as a percentage stays the number it is.
+        if parse(&text) == Some(*value) { s.collect_str(&text) } else { s.serialize_f64(*value) }
+    }
+
+    fn parse(text: &str) -> Option<f64> {
+        text.trim().strip_suffix('%')?.trim().parse::<f64>().ok().map(|percent| percent / 100.0)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
@@ -283,10 +340,7 @@ mod share {
         let error = || de::Error::custom("not a share of the fast tier; write it as \"85%\"");
         let share = match Share::deserialize(d).map_err(|_| error())? {
             Share::Number(share) => share,
-            Share::Text(text) => {
-                let digits = text.trim().strip_suffix('%').ok_or_else(error)?;
-                digits.trim().parse::<f64>().map_err(|_| error())? / 100.0
-            }
+            Share::Text(text) => parse(&text).ok_or_else(error)?,
         };
         // Also refuses NaN, which every later comparison would let through.
         if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(error()) }
@@ -318,11 +372,29 @@ mod tests {
 
     #[test]
     fn the_example_file_has_every_key_once() {
-        for key in Config::keys() {
-            let set = format!("{key} = ");
-            let lines = EXAMPLE.lines().filter(|line| line.trim_start_matches("# ").starts_with(&set)).count();
-            assert_eq!(lines, 1, "key {key}");
+        let lines = EXAMPLE.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
+        let keys: Vec<_> = lines.filter_map(|line| line.split_once(" = ")).map(|(key, _)| key).collect();
+        assert_eq!(keys, KEYS.map(|(key, _)| key), "in the same order, too");
+    }
+
+    #[test]
+    fn the_table_of_keys_is_the_struct_s() {
+        let some = || Some(PathBuf::from("/x"));
+        let full = Config { mountpoint: some(), fast: some(), slow: some(), log_file: some(), ..Config::default() };
+        let text = toml::to_string(&full).expect("plain values");
+        let keys: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key).collect();
+        assert_eq!(keys, KEYS.map(|(key, _)| key));
+        assert_eq!(from_toml(&text).expect("what is written can be read"), full);
+    }
+
+    #[test]
+    fn sizes_and_shares_are_written_as_people_do_and_exactly() {
+        let odd = Config { high: 0.1 + 0.2, low: 0.07, copy_up_max: 1025, ballast: 3 << 19, ..Config::default() };
+        let text = toml::to_string(&odd).expect("plain values");
+        for line in ["low = \"7%\"", "high = 0.30000000000000004", "copy_up_max = 1025", "ballast = \"1536KiB\""] {
+            assert!(text.lines().any(|l| l == line), "no {line} in {text}");
         }
+        assert_eq!(from_toml(&text).expect("what is written can be read"), odd);
     }
 
     #[test]
@@ -362,10 +434,10 @@ mod tests {
     #[test]
     fn an_unknown_key_names_the_nearest_one() {
         let text = refusal(from_toml("setle = \"1s\"").map(drop));
-        assert_eq!(text, "config file x.toml: unknown key \"setle\"; did you mean \"settle\"?");
-        let text = refusal(Config::default().apply_option("copy-up-max=1"));
+        assert_eq!(text, "config file x.toml, line 1: unknown key \"setle\"; did you mean \"settle\"?");
+        let text = refusal(Config::default().apply_option("copy-up-max=1").map(drop));
         assert!(text.contains("did you mean \"copy_up_max\"?"), "{text}");
-        let text = refusal(Config::default().apply_option("zzz=1"));
+        let text = refusal(Config::default().apply_option("zzz=1").map(drop));
         assert!(text.contains("known keys: ") && text.contains("slow_wait"), "{text}");
     }
 
@@ -385,6 +457,8 @@ mod tests {
             ("slow_wait = \"0s\"", ["slow_wait = 0s", "choose 100ms to"]),
             ("low = \"90%\"", ["low = 90%", "high = 85%"]),
             ("settle = \"2min\"", ["settle = 2m", "live_after = 1m"]),
+            ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
+            ("settle = \"2s\"\n\nhigh = 85\n", ["x.toml, line 3: high = 85", "\"85%\""]),
             ("settle = \"1s", ["line 1", "TOML"]),
             ("a = 1\n[[", ["line 2", "TOML"]),
         ] {
@@ -397,6 +471,7 @@ mod tests {
 
     #[test]
     fn an_option_without_a_value_is_refused() {
-        assert_eq!(refusal(Config::default().apply_option("settle")), "option -o settle: no value; write -o key=value");
+        let text = refusal(Config::default().apply_option("settle").map(drop));
+        assert_eq!(text, "option -o settle: no value; write -o key=value");
     }
 }

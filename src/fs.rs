@@ -11,6 +11,7 @@ mod control;
 mod convert;
 mod failures;
 mod handles;
+mod live;
 mod ops;
 mod reply;
 mod slow_pool;
@@ -35,6 +36,7 @@ use crate::stats::{self, Stats};
 use crate::tiers::{Cx, Ino, Tiers};
 use failures::Failures;
 use handles::Open;
+pub use live::Live;
 use ops::{Changes, Core};
 use reply::Answer;
 use slow_pool::{Limits, SlowPool};
@@ -111,13 +113,13 @@ enum Subject {
 
 impl DlioFs {
     /// Starts the threads that may wait. Errors: a thread could not be started.
-    pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, options: FsOptions) -> Result<Self> {
+    pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, live: Arc<Live>, options: FsOptions) -> Result<Self> {
         let wait = Limits { threads: SLOW_THREADS, queue: SLOW_QUEUE, wait: Some(options.slow_wait) };
         let control = Limits { threads: CONTROL_THREADS, queue: CONTROL_QUEUE, wait: None };
         let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
         let control = SlowPool::new("control", control).at("start thread", "control")?;
         let owner = (options.owner_uid, options.owner_gid);
-        let core = Core::new(tiers, stats, Arc::clone(&slow), owner);
+        let core = Core::new(tiers, stats, Arc::clone(&slow), live, owner);
         Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
     }
 

@@ -9,7 +9,7 @@
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
 //!     struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
-//!  7. Signals are caught, so that from step 8 on no signal leaves a mount behind.
+//!  7. Signals are caught (SIGHUP reads the configuration again), so that from step 8 on no signal leaves a mount behind.
 //!  8. The mount is made, in place of a dead one of ours if there is one.
 //!  9. The session starts to answer, the background to work, and the starter is told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
@@ -30,7 +30,7 @@ mod places;
 mod spawn;
 mod table;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -56,8 +56,9 @@ pub use table::{MountEntry, also_at, mounted_at, mounts};
 
 use beneath::Tree;
 
+use crate::config::{Config, IoPath, Settings};
 use crate::error::{Context, Error, Result};
-use crate::fs::{DlioFs, FsOptions};
+use crate::fs::{DlioFs, FsOptions, Live};
 use crate::stats::Stats;
 use crate::tiers::disk::{Clock, Dir};
 use crate::tiers::os::{OsClock, OsDir};
@@ -72,13 +73,11 @@ const STOP_WAIT: Duration = Duration::from_secs(2);
 /// How many paths are listed when leaving.
 const LEFT_MAX: usize = 1_000;
 
-/// A mount to be made: checked places and the engine's options.
+/// A mount to be made: checked places and settings.
 #[derive(Debug)]
 pub struct Request {
     pub places: Places,
-    pub options: tiers::Options,
-    /// How long an operation waits for the slow tier.
-    pub slow_wait: Duration,
+    pub settings: Settings,
     pub log: LogTo,
     /// Read-only and the like; read-only in any case over a slow tier that cannot be written.
     pub flags: MountFlags,
@@ -122,15 +121,17 @@ pub fn serve(request: Request) -> Result<Left> {
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
     let lock = FastLock::take(fast, &owner)?; // 4
     let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
+    let live = Arc::new(live_settings(&request.settings, &tiers));
     let runtime = background::runtime()?;
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
+    reload_on_hangup(&runtime, &ended, &live)?;
     let mut flags = request.flags;
     flags.set(MountFlags::MOUNT_ATTR_RDONLY, flags.contains(MountFlags::MOUNT_ATTR_RDONLY) || !writable);
     let attached = attach::attach(mountpoint, attach::Wanted { source: tree.path(), flags }, replace)?; // 8
     // Where there was a dead mount there will be one again, rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
-    let session = session(&request, &tiers, attached)?;
+    let session = session(&request, &tiers, live, attached)?;
     answer(session, ended)?; // 9
     background::start(&runtime, &tiers);
     tell_the_starter(&request)?;
@@ -169,7 +170,7 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     let boot = boot_id()?;
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
     let open = if slow_is_writable { tiers::open } else { tiers::open_over_read_only };
-    open(fast, slow, request.options.clone(), clock, &boot)
+    open(fast, slow, engine_options(&request.settings.config()), clock, &boot)
 }
 
 /// A daemon in the background is some service's child at most, and not the service.
@@ -200,15 +201,47 @@ impl Drop for DetachOnFailure<'_> {
     }
 }
 
-fn session(request: &Request, tiers: &Arc<Tiers>, attached: attach::Attached) -> Result<Session<DlioFs>> {
+/// What a reload acts upon. `ballast` and the waiting for the slow tier stay as they were at the start.
+fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> Live {
+    let tiers = Arc::clone(tiers);
+    Live::new(settings.clone(), move |config| {
+        logging::set_filter(&config.log)?;
+        tiers.set_options(engine_options(config));
+        Ok(())
+    })
+}
+
+fn engine_options(config: &Config) -> tiers::Options {
+    // The engine behaves the same on every I/O path; so far there is one.
+    let IoPath::Exact = config.io;
+    tiers::Options {
+        settle: config.settle,
+        live_after: config.live_after,
+        copy_up_max: config.copy_up_max,
+        revalidate: config.revalidate,
+        max_pending: config.max_pending,
+        high: config.high,
+        low: config.low,
+        ballast: config.ballast,
+        ttl_ours: config.attribute_lifetime,
+        ttl_slow: config.attribute_lifetime_slow,
+    }
+}
+
+fn session(
+    request: &Request,
+    tiers: &Arc<Tiers>,
+    live: Arc<Live>,
+    attached: attach::Attached,
+) -> Result<Session<DlioFs>> {
     let mut config = fuser::Config::default();
     config.acl = attached.acl;
     config.n_threads = Some(FUSE_THREADS);
     // Each thread gets its own queue in the kernel.
     config.clone_fd = true;
-    let options =
-        FsOptions { slow_wait: request.slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
-    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), options)?;
+    let slow_wait = request.settings.config().slow_wait;
+    let options = FsOptions { slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
+    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), live, options)?;
     let mountpoint = request.places.mountpoint.display();
     Session::from_fd(fs, attached.device, attached.acl, config).at("start the FUSE session at", mountpoint)
 }
@@ -224,9 +257,7 @@ fn answer(session: Session<DlioFs>, ended: SyncSender<End>) -> Result<()> {
 }
 
 fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
-    // A closed terminal asks a foreground daemon to leave as well.
-    let asked =
-        [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT"), (SignalKind::hangup(), "SIGHUP")];
+    let asked = [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT")];
     let _inside = runtime.enter();
     for (kind, name) in asked {
         let mut arrivals = signal(kind).at("catch", name)?;
@@ -238,6 +269,27 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
             }
         });
     }
+    Ok(())
+}
+
+/// SIGHUP reads the configuration again, as with any daemon; but where a terminal was closed over a daemon in the
+/// foreground, it asks to leave.
+fn reload_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>) -> Result<()> {
+    let _inside = runtime.enter();
+    let mut arrivals = signal(SignalKind::hangup()).at("catch", "SIGHUP")?;
+    let on_terminal = io::stdin().is_terminal() || io::stderr().is_terminal();
+    let (ended, live) = (ended.clone(), Arc::clone(live));
+    runtime.spawn(async move {
+        while arrivals.recv().await.is_some() {
+            if on_terminal {
+                drop(ended.try_send(End::Signal("SIGHUP")));
+                continue;
+            }
+            let live = Arc::clone(&live);
+            // It logs how it went. The file may be on a file system that hangs: not on the threads that keep time.
+            drop(tokio::task::spawn_blocking(move || live.reload()).await);
+        }
+    });
     Ok(())
 }
 

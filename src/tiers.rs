@@ -30,6 +30,7 @@ pub mod os;
 mod plan;
 mod pool;
 mod publish;
+mod queue;
 mod record;
 mod recovery;
 mod rescue;
@@ -43,7 +44,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
@@ -54,6 +55,7 @@ use slow::SlowTier;
 use state::State as EngineState;
 use view::Ages;
 
+pub use evict::{Evictable, Evicted};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
 
@@ -237,6 +239,8 @@ pub struct Status {
     pub held: Option<String>,
     /// Set while the slow tier does not answer.
     pub slow_down: bool,
+    /// Set while `max_pending` is reached: changes get ENOSPC.
+    pub refusing: bool,
     /// Files whose writer was cut off by a crash; a sync, drain or close accepts them as they are.
     pub interrupted: u64,
     pub fast: Space,
@@ -270,7 +274,8 @@ pub struct Tiers {
     slow: SlowTier,
     fast: Arc<dyn Dir>,
     state: Mutex<EngineState>,
-    options: Options,
+    /// Read through [`Tiers::options`]; replaced as a whole.
+    options: RwLock<Arc<Options>>,
     clock: Arc<dyn Clock>,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// How many wait for everything to be published.
@@ -290,7 +295,20 @@ impl std::fmt::Debug for Tiers {
 
 impl Tiers {
     fn ages(&self) -> Ages {
-        Ages { ours: self.options.revalidate, slow: self.options.ttl_slow }
+        let options = self.options();
+        Ages { ours: options.revalidate, slow: options.ttl_slow }
+    }
+
+    /// What holds now. No lock is kept, so it may be asked under any.
+    fn options(&self) -> Arc<Options> {
+        Arc::clone(&self.options.read())
+    }
+
+    /// Takes other options from now on, but for `ballast`, which was set aside at the start. Work that is under way ends
+    /// as it began.
+    pub fn set_options(&self, options: Options) {
+        *self.options.write() = Arc::new(options);
+        self.wake();
     }
 
     fn now(&self) -> Time {

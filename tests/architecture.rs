@@ -22,6 +22,8 @@ const FLOORS: &[(&str, u8)] = &[
     ("stats", 2),
     ("tiers::disk", 1),
     ("stats::counters", 1),
+    ("stats::metrics", 1),
+    ("stats::queue", 1),
     ("stats::render", 1),
     ("config", 0),
     ("path", 0),
@@ -36,8 +38,11 @@ const PURE: &[&str] = &[
     "src/tiers/view.rs",
     "src/tiers/state.rs",
     "src/stats/counters.rs",
+    "src/stats/metrics.rs",
+    "src/stats/queue.rs",
     "src/stats/render.rs",
     "src/config.rs",
+    "src/config/settings.rs",
     "src/path.rs",
 ];
 

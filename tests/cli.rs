@@ -210,10 +210,11 @@ fn bad_configuration_names_key_value_and_remedy() {
     let places = Places::new();
     let config = places.path("bad.toml");
     for (text, parts) in [
-        ("settle = \"soon\"", ["bad.toml: settle = \"soon\"", "\"1s\""]),
-        ("sttle = \"1s\"", ["bad.toml: unknown key \"sttle\"", "did you mean \"settle\"?"]),
+        ("settle = \"soon\"", ["bad.toml, line 1: settle = \"soon\"", "\"1s\""]),
+        ("sttle = \"1s\"", ["bad.toml, line 1: unknown key \"sttle\"", "did you mean \"settle\"?"]),
         ("low = \"90%\"", ["low = 90% is not below high = 85%", "choose low below high"]),
         ("io = \"cached\"", ["io = \"cached\"", "exact"]),
+        ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
         ("settle = [", ["bad.toml, line 1", "TOML"]),
         ("\u{0}", ["bad.toml, line 1", "TOML"]),
     ] {
@@ -255,7 +256,7 @@ fn commands_for_a_mount_say_when_there_is_none() {
     let places = Places::new();
     let path = places.path("mnt");
     let path = path.to_str().unwrap();
-    for arguments in [["umount", path], ["status", path], ["sync", path], ["drain", path]] {
+    for arguments in [["umount", path], ["status", path], ["sync", path], ["drain", path], ["reload", path]] {
         places.refused(Command::new(PROGRAM).args(arguments), 1, &[path, "is not on a dlio-fs mount"]);
     }
     places.refused(Command::new(PROGRAM).args(["sync", "/none/such"]), 1, &["/none/such", "No such file"]);
@@ -287,7 +288,7 @@ fn help_says_at_once_what_each_command_is_for() {
     let top = help(&["--help"]);
     assert!(top.starts_with("Absorb checkpoints on fast storage"), "{top}");
     assert!(top.contains("Exit codes: 0 done"), "{top}");
-    for command in ["mount", "umount", "status", "drain", "sync", "rescue", "doctor", "demo"] {
+    for command in ["mount", "umount", "status", "drain", "sync", "reload", "rescue", "doctor", "demo"] {
         let (short, long) = (help(&[command, "-h"]), help(&[command, "--help"]));
         let first = short.lines().next().unwrap();
         assert!(first.len() > 30 && first.starts_with(char::is_uppercase), "{command}: {first}");

@@ -15,7 +15,7 @@ use common::rig::{PROGRAM, Rig, text};
 
 const NOBODY: u32 = 65534;
 /// In the daemon's options: nothing is copied unless somebody waits for it.
-const LATE: &str = "settle=30min,live_after=1h";
+const LATE: &str = "settle=30min,live_after=1h,high=98%,low=97%";
 
 /// Runs a script in the rig's directory, with our helpers; its exit code, output and complaints. `$opts` are options that
 /// make a mount.

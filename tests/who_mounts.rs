@@ -307,7 +307,7 @@ fn an_unprivileged_mount_is_the_users_own() {
 fn an_unprivileged_mount_over_its_own_slow_tier_is_replaced() {
     let rig = rig_of_nobody(Rig::over_itself());
     let session = "
-        ./program mount slow --fast fast --slow slow -o settle=30min,live_after=1h --log-file log
+        ./program mount slow --fast fast --slow slow -o settle=30min,live_after=1h,high=98%,low=97% --log-file log
         echo weights > slow/ckpt
         kill -9 $(sed -n 's/.* pid=\\([0-9]*\\) .*/\\1/p' fast/.dlio-fs/lock)
         while ls slow 2> /dev/null; do :; done

@@ -13,12 +13,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 use tempfile::NamedTempFile;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Cli, Exit, Failure, Outcome, complain, say};
+use super::{
+    Exit, Failure, Outcome, complain,
+    completions::{completions, man_pages},
+    say,
+};
 use crate::error::{Context, Error};
 
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
@@ -160,11 +164,9 @@ fn contents(prefix: &Path) -> Result<BTreeMap<PathBuf, Content>, Failure> {
         (Shell::Zsh, "share/zsh/site-functions/_dlio-fs"),
         (Shell::Fish, "share/fish/vendor_completions.d/dlio-fs.fish"),
     ] {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "dlio-fs", &mut script);
-        all.insert(prefix.join(path), text(script));
+        all.insert(prefix.join(path), text(completions(shell)));
     }
-    for (name, page) in manual_pages()? {
+    for (name, page) in man_pages().at("write", "a manual page")? {
         all.insert(prefix.join("share/man/man1").join(name), text(page));
     }
     Ok(all)
@@ -185,22 +187,6 @@ fn unit_for(program: &Path) -> Result<String, Failure> {
             Err(Failure::usage(Error::refused(what, "choose a --prefix of plain characters")))
         }
     }
-}
-
-/// `dlio-fs.1` and a page for each command.
-fn manual_pages() -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    let mut program = Cli::command();
-    // Gives each command its names: `dlio-fs-mount` as a page, `dlio-fs mount` as it is typed.
-    program.build();
-    let commands = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    let mut pages = Vec::new();
-    for command in std::iter::once(program.clone()).chain(commands) {
-        let page = clap_mangen::Man::new(command);
-        let mut text = Vec::new();
-        page.render(&mut text).at("write", "a manual page")?;
-        pages.push((page.get_filename(), text));
-    }
-    Ok(pages)
 }
 
 /// Written beside and renamed: a program that runs stays as it is until it ends.

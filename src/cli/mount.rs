@@ -1,16 +1,16 @@
 //! `dlio-fs mount`: from flags and configuration to a checked request, then the daemon, here or in the background.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::options::Options;
 use super::{Exit, Failure, Outcome, complain, helper};
-use crate::config::{Config, IoPath};
+use crate::config::{Config, Settings, Sources};
 use crate::error::{Context, Error};
 use crate::mount::{self, LogTo, MountFlags, Places, Request, Started};
-use crate::tiers;
 
 /// Show the slow tier's tree at MOUNTPOINT, absorbing what is written on the fast tier
 ///
@@ -63,8 +63,9 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
         let read_only = args.read_only.then(|| "ro".to_owned());
         return helper::remount(mountpoint, &options.vfs.into_iter().chain(read_only).collect::<Vec<_>>());
     }
-    let config = args.effective_config(&options).map_err(Failure::usage)?;
     let flags = args.flags(&options);
+    let settings = args.settings(options).map_err(Failure::usage)?;
+    let config = settings.config();
     let places = check_places(&config, flags).map_err(Failure::usage)?;
     // Before anything is created: without the device nothing would come of it.
     mount::open_device()?;
@@ -73,7 +74,7 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
         places.notes.iter().for_each(|note| complain(format_args!("note: {note}")));
     }
     match args.foreground {
-        true => serve(args, &config, flags, places),
+        true => serve(args, settings, flags, places),
         false => start(args, &config, &places),
     }
 }
@@ -96,8 +97,9 @@ impl MountArgs {
     /// All that is looked at before anything is made.
     pub(super) fn check(&self) -> Outcome {
         let options = Options::sort(&self.options, false).map_err(Failure::usage)?;
-        let config = self.effective_config(&options).map_err(Failure::usage)?;
-        check_places(&config, self.flags(&options)).map_err(Failure::usage)?;
+        let flags = self.flags(&options);
+        let settings = self.settings(options).map_err(Failure::usage)?;
+        check_places(&settings.config(), flags).map_err(Failure::usage)?;
         mount::open_device()?;
         Ok(Exit::Done)
     }
@@ -107,31 +109,29 @@ impl MountArgs {
         options.flags() | read_only
     }
 
-    /// Defaults, then the file, then `-o`, then the flags.
-    fn effective_config(&self, options: &Options) -> crate::error::Result<Config> {
-        let mut config = Config::default();
-        if let Some(file) = self.config.as_ref().or(options.config.as_ref()) {
-            let name = file.display().to_string();
-            let text = std::fs::read_to_string(file).map_err(|e| {
-                let remedy = "name a readable text file; config.example.toml has every key";
-                Error::refused(format!("--config {name}: {e}"), remedy)
-            })?;
-            config.apply_toml(&text, &name)?;
-        }
-        options.settings.iter().try_for_each(|setting| config.apply_option(setting))?;
-        let flags = [
-            (&self.mountpoint, &mut config.mountpoint),
-            (&self.fast, &mut config.fast),
-            (&self.slow, &mut config.slow),
-            (&self.log_file, &mut config.log_file),
-        ];
-        for (flag, key) in flags {
-            if flag.is_some() {
-                key.clone_from(flag);
-            }
-        }
-        config.validate()?;
-        Ok(config)
+    /// Defaults, then the file, then `DLIO_LOG`, then `-o`, then the flags.
+    fn settings(&self, options: Options) -> crate::error::Result<Settings> {
+        let unreadable = |file: &Path, e: &dyn Display| {
+            let remedy = "name a readable text file; config.example.toml has every key";
+            Error::refused(format!("--config {}: {e}", file.display()), remedy)
+        };
+        let file = self
+            .config
+            .as_ref()
+            .or(options.config.as_ref())
+            .map(|file| std::path::absolute(file).map_err(|e| unreadable(file, &e)));
+        let file = file.transpose()?;
+        let text = file.as_ref().map(|file| std::fs::read_to_string(file).map_err(|e| unreadable(file, &e)));
+        let sources = Sources {
+            file: file.clone(),
+            log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
+            options: options.settings,
+            mountpoint: self.mountpoint.clone(),
+            fast: self.fast.clone(),
+            slow: self.slow.clone(),
+            log_file: self.log_file.clone(),
+        };
+        Settings::new(sources, text.transpose()?.as_deref())
     }
 
     /// The same request as arguments for the daemon.
@@ -171,22 +171,16 @@ fn check_places(config: &Config, flags: MountFlags) -> crate::error::Result<Plac
 }
 
 /// Runs the daemon in this process.
-fn serve(args: &MountArgs, config: &Config, flags: MountFlags, places: Places) -> Outcome {
+fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places) -> Outcome {
+    let config = settings.config();
     let log = match &config.log_file {
         // The daemon changes its directory later.
         Some(file) => LogTo::File(std::path::absolute(file).at("find", file.display())?),
         None if args.announce => LogTo::Syslog,
         None => LogTo::Stderr,
     };
-    mount::start_logging(&log)?;
-    let request = Request {
-        places,
-        options: engine_options(config),
-        slow_wait: config.slow_wait,
-        log,
-        flags,
-        in_background: args.announce,
-    };
+    mount::start_logging(&log, &config.log)?;
+    let request = Request { places, settings, log, flags, in_background: args.announce };
     let left = mount::serve(request)?;
     Ok(if left.is_nothing() { Exit::Done } else { Exit::Undrained })
 }
@@ -206,22 +200,5 @@ fn start(args: &MountArgs, config: &Config, places: &Places) -> Outcome {
             (None, Some(2)) => Ok(Exit::Usage),
             (None, _) => Ok(Exit::Failure),
         },
-    }
-}
-
-fn engine_options(config: &Config) -> tiers::Options {
-    // The engine behaves the same on every I/O path; so far there is one.
-    let IoPath::Exact = config.io;
-    tiers::Options {
-        settle: config.settle,
-        live_after: config.live_after,
-        copy_up_max: config.copy_up_max,
-        revalidate: config.revalidate,
-        max_pending: config.max_pending,
-        high: config.high,
-        low: config.low,
-        ballast: config.ballast,
-        ttl_ours: config.attribute_lifetime,
-        ttl_slow: config.attribute_lifetime_slow,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::Config;
+use crate::config::KEYS;
 use crate::error::Error;
 use crate::mount::{self, MountFlags};
 
@@ -70,7 +70,7 @@ impl Options {
 }
 
 fn is_setting(word: &str) -> bool {
-    word.split_once('=').is_some_and(|(key, _)| Config::keys().iter().any(|known| known == key))
+    word.split_once('=').is_some_and(|(key, _)| KEYS.iter().any(|(known, _)| *known == key))
 }
 
 fn is_for_others(word: &str) -> bool {

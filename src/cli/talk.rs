@@ -1,7 +1,7 @@
 //! Finding mounts and speaking with their daemons: `.dlio/stats.json` and `.dlio/control` of the mount.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -27,6 +27,7 @@ pub(super) struct Safety {
     pub(super) events: u64,
     pub(super) held: Option<String>,
     pub(super) slow_down: bool,
+    pub(super) refusing: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -41,8 +42,8 @@ pub(super) struct Exceptions {
 
 impl Standing {
     pub(super) fn exit(&self) -> Exit {
-        let Safety { safe, held, slow_down, .. } = &self.safety;
-        match (self.exceptions.conflicts, held.is_some() || *slow_down, safe) {
+        let Safety { safe, held, slow_down, refusing, .. } = &self.safety;
+        match (self.exceptions.conflicts, held.is_some() || *slow_down || *refusing, safe) {
             (1.., ..) => Exit::Conflict,
             (0, true, _) => Exit::Degraded,
             (0, false, false) => Exit::Undrained,
@@ -155,6 +156,22 @@ pub(super) fn first_line(mountpoint: &Path) -> Result<String, Error> {
 pub(super) struct Control {
     file: BufReader<File>,
     path: String,
+}
+
+/// The whole reply to a command that is answered at once.
+pub(super) fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
+    let mut control = Control::ask(mountpoint, command)?;
+    let mut text = String::new();
+    control.file.read_to_string(&mut text).at("read from", &control.path)?;
+    match text.strip_prefix("error: ") {
+        Some(why) => Err(Failure::new(Exit::Failure, why.trim_end())),
+        None => Ok(text),
+    }
+}
+
+/// A path below a mount as `control` takes it.
+pub(super) fn escaped(below: &Path) -> String {
+    format!("/{}", crate::path::escape(below.as_os_str().as_encoded_bytes()))
 }
 
 /// A line of the daemon's reply.

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use super::convert;
+use super::live::Live;
 use super::slow_pool::SlowPool;
 use crate::error::{Errno, Error, Result};
 use crate::path::{self, Name};
 use crate::stats::{Stats, render};
 use crate::tiers::disk::{Kind, Space, Time};
-use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenMode, ROOT, Status, Tiers};
+use crate::tiers::{Attr, Cx, Evictable, Evicted, Ino, ListEntry, Listing, Lsn, OpenMode, ROOT, Status, Tiers};
 
 /// The name of the directory in the root. A user's file of this name is hidden by it.
 pub(super) const NAME: &[u8] = b".dlio";
@@ -44,8 +45,10 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
 
-const USAGE: &str = "commands: sync | sync PATH | status (write one line, then read; PATH from the mount's root, \
-                     escaped as in .dlio/files: %20 for a space)\n";
+const KNOWN: &str = "sync, sync PATH, status, reload, queue, front PATH, evict PATH";
+
+/// How many pending events `.dlio/queue` lists, and how many files are named that `evict` keeps.
+const QUEUE_SHOWN: usize = 1_000;
 
 /// What the I/O path `exact` cannot show.
 const EXACT: render::IoPath = render::IoPath {
@@ -68,12 +71,16 @@ pub(super) enum Node {
     Dir,
     Stats,
     StatsJson,
+    Metrics,
     Files,
+    Queue,
+    Config,
     Control,
 }
 
 impl Node {
-    const FILES: [Node; 4] = [Node::Stats, Node::StatsJson, Node::Files, Node::Control];
+    const FILES: [Node; 7] =
+        [Node::Stats, Node::StatsJson, Node::Metrics, Node::Files, Node::Queue, Node::Config, Node::Control];
 
     fn ino(self) -> Ino {
         FIRST + self as u64
@@ -89,7 +96,10 @@ impl Node {
             Node::Dir => ".dlio",
             Node::Stats => "stats",
             Node::StatsJson => "stats.json",
+            Node::Metrics => "metrics",
             Node::Files => "files",
+            Node::Queue => "queue",
+            Node::Config => "config",
             Node::Control => "control",
         }
     }
@@ -97,9 +107,9 @@ impl Node {
     fn perm(self) -> u32 {
         match self {
             Node::Dir => 0o555,
-            Node::Stats | Node::StatsJson => 0o444,
-            // Names the paths of all users.
-            Node::Files => 0o400,
+            Node::Stats | Node::StatsJson | Node::Metrics => 0o444,
+            // These name the paths of all users, or of the tiers.
+            Node::Files | Node::Queue | Node::Config => 0o400,
             Node::Control => 0o600,
         }
     }
@@ -111,6 +121,7 @@ pub(super) struct Control {
     tiers: Arc<Tiers>,
     stats: Arc<Stats>,
     slow: Arc<SlowPool>,
+    live: Arc<Live>,
     owner: (u32, u32),
     since: Time,
     started: Instant,
@@ -132,7 +143,26 @@ pub(super) struct Session {
     /// What is to be read next.
     reply: Vec<u8>,
     /// The command that has not ended yet.
-    running: Option<Wait>,
+    running: Option<Running>,
+}
+
+/// A command that takes longer than a read may wait.
+#[derive(Debug)]
+enum Running {
+    Sync(Wait),
+    Evict(Eviction),
+}
+
+/// Letting the fast copies of clean files go, one by one.
+#[derive(Debug)]
+struct Eviction {
+    /// In reverse order.
+    left: Vec<Ino>,
+    files: u64,
+    bytes: u64,
+    /// Files that stay: dirty, open, or changed on the slow tier.
+    kept: u64,
+    not_met: u64,
 }
 
 /// Waiting for D2: everything up to an LSN applied to the slow tier.
@@ -177,6 +207,14 @@ enum Command {
     /// Waits until everything, or everything below a path (its names, from the root), is on the slow tier.
     Sync(Option<Vec<Name>>),
     Status,
+    /// Reads the configuration file again.
+    Reload,
+    /// What is pending, as JSON.
+    Queue,
+    /// Hurries a path, and what is to be published before it.
+    Front(Vec<Name>),
+    /// Lets the fast copies of clean files go: below a path, which is empty for all.
+    Evict(Vec<Name>),
 }
 
 impl Command {
@@ -192,8 +230,13 @@ impl Command {
             ("sync", "") => Ok(Command::Sync(None)),
             ("sync", path) => Ok(Command::Sync(Some(Command::names(path)?))),
             ("status", "") => Ok(Command::Status),
-            ("status", extra) => Err(format!("status takes no argument, got {extra:?}")),
-            (unknown, _) => Err(format!("unknown command {unknown:?}; known: sync, sync PATH, status")),
+            ("reload", "") => Ok(Command::Reload),
+            ("queue", "") => Ok(Command::Queue),
+            (word @ ("status" | "reload" | "queue"), extra) => Err(format!("{word} takes no argument, got {extra:?}")),
+            ("front", path) if !path.is_empty() => Ok(Command::Front(Command::names(path)?)),
+            ("evict", path) if !path.is_empty() => Ok(Command::Evict(Command::names(path)?)),
+            (word @ ("front" | "evict"), _) => Err(format!("{word} takes a path, / for everything")),
+            (unknown, _) => Err(format!("unknown command {unknown:?}; known: {KNOWN}")),
         }
     }
 
@@ -209,9 +252,15 @@ impl Command {
 }
 
 impl Control {
-    pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, slow: Arc<SlowPool>, owner: (u32, u32)) -> Self {
+    pub(super) fn new(
+        tiers: Arc<Tiers>,
+        stats: Arc<Stats>,
+        slow: Arc<SlowPool>,
+        live: Arc<Live>,
+        owner: (u32, u32),
+    ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
-        Control { tiers, stats, slow, owner, since, started: Instant::now(), hurried: Arc::default() }
+        Control { tiers, stats, slow, live, owner, since, started: Instant::now(), hurried: Arc::default() }
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -270,9 +319,16 @@ impl Control {
             Node::Dir => return Err(Errno::EISDIR.into()),
             Node::Stats => self.snapshot_for(uid).text(),
             Node::StatsJson => self.snapshot_for(uid).json(),
+            Node::Metrics => self.snapshot_for(uid).metrics(),
             Node::Files => self.files(),
+            Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
+            Node::Config => self.live.text(),
             Node::Control => {
-                let session = Session { reply: USAGE.into(), running: None };
+                let usage = format!(
+                    "commands: {KNOWN} (write one line, then read; PATH from the mount's root, escaped as in \
+                     .dlio/files: %20 for a space)\n"
+                );
+                let session = Session { reply: usage.into_bytes(), running: None };
                 return Ok(Virtual::Control(Mutex::new(session)));
             }
         };
@@ -288,11 +344,14 @@ impl Control {
             Virtual::Control(session) => {
                 let mut session = session.lock();
                 if session.reply.is_empty()
-                    && let Some(wait) = session.running.take()
+                    && let Some(running) = session.running.take()
                 {
-                    let (line, wait) = self.watch(wait);
-                    session.reply = line.into_bytes();
-                    session.running = wait;
+                    let (lines, running) = match running {
+                        Running::Sync(wait) => self.watch(wait),
+                        Running::Evict(eviction) => self.evict_some(eviction),
+                    };
+                    session.reply = lines.into_bytes();
+                    session.running = running;
                 }
                 let taken = session.reply.len().min(size);
                 session.reply.drain(..taken).collect()
@@ -313,6 +372,13 @@ impl Control {
         }
         *session = match Command::parse(line) {
             Ok(Command::Status) => Session { reply: self.snapshot().json().into_bytes(), running: None },
+            Ok(Command::Reload) => match self.live.reload() {
+                Ok(reloaded) => Session::said("ok", reloaded),
+                Err(error) => Session::said("error", error),
+            },
+            Ok(Command::Queue) => Session { reply: self.tiers.queue(QUEUE_SHOWN).json().into_bytes(), running: None },
+            Ok(Command::Front(path)) => self.front(path),
+            Ok(Command::Evict(path)) => self.evict(path),
             Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
             Err(text) => Session::said("error", text),
         };
@@ -326,41 +392,114 @@ impl Control {
         let (what, lsn) = match below {
             None => ("everything".to_owned(), Some(self.tiers.last_lsn())),
             Some(names) => {
-                let shown = format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"));
-                match self.pending_below(names) {
-                    Ok(lsn) => (shown, lsn),
+                let shown = shown(&names);
+                match self.find(names) {
+                    Ok(ino) => (shown, self.tiers.pending_below(ino)),
                     Err(error) => return Ok(Session::said("error", format!("{shown}: {error}"))),
                 }
             }
         };
         Ok(match lsn {
             None => Session::said("ok", format!("{what} is on the slow tier")),
-            Some(lsn) => Session { reply: Vec::new(), running: Some(Wait { what, lsn, _hurry: hurry }) },
+            Some(lsn) => Session { reply: Vec::new(), running: Some(Running::Sync(Wait { what, lsn, _hurry: hurry })) },
         })
     }
 
-    /// Finds the path where waiting for the slow tier is bounded: with that tier down, `.dlio/stats` must go on
+    /// Copies a path's bytes next, and hurries all that is published before it.
+    fn front(&self, names: Vec<Name>) -> Session {
+        let shown = shown(&names);
+        let ino = match self.find(names) {
+            Ok(ino) => ino,
+            Err(error) => return Session::said("error", format!("{shown}: {error}")),
+        };
+        match self.tiers.pending_below(ino) {
+            None => Session::said("ok", format!("{shown} is on the slow tier")),
+            Some(lsn) => {
+                let before = self.tiers.to_front(ino, lsn).saturating_sub(1);
+                Session::said("ok", format!("{shown} is hurried, with {before} changes that are published before it"))
+            }
+        }
+    }
+
+    /// Names what stays because it is dirty; the clean files go while the reply is read.
+    fn evict(&self, names: Vec<Name>) -> Session {
+        let shown = shown(&names);
+        let below = match self.find(names) {
+            Ok(ino) => ino,
+            Err(error) => return Session::said("error", format!("{shown}: {error}")),
+        };
+        let Evictable { mut clean, dirty, dirty_files, not_met } = self.tiers.evictable(below, QUEUE_SHOWN);
+        clean.reverse();
+        let lines: String = dirty.iter().map(|path| format!("dirty: /{path} is only on the fast tier\n")).collect();
+        let eviction = Eviction { left: clean, files: 0, bytes: 0, kept: dirty_files, not_met };
+        Session { reply: lines.into_bytes(), running: Some(Running::Evict(eviction)) }
+    }
+
+    /// Goes on for at most [`PROGRESS`]; lines for the reader, and what is left to be done.
+    fn evict_some(&self, mut eviction: Eviction) -> (String, Option<Running>) {
+        let until = Instant::now() + PROGRESS;
+        let mut lines = String::new();
+        while let Some(ino) = eviction.left.pop() {
+            let path = || path_of(&self.tiers, ino).unwrap_or_else(|| format!("removed file {ino}"));
+            match self.on_slow(move |tiers, cx| tiers.evict_now(cx, ino)) {
+                Ok(Evicted::Gone(bytes)) => {
+                    eviction.files += 1;
+                    eviction.bytes += bytes;
+                }
+                Ok(Evicted::NotClean) => {}
+                Ok(Evicted::Open) => {
+                    eviction.kept += 1;
+                    lines.push_str(&format!("kept: {} is open\n", path()));
+                }
+                Ok(Evicted::Changed) => {
+                    eviction.kept += 1;
+                    lines.push_str(&format!("kept: {} was changed on the slow tier by somebody else\n", path()));
+                }
+                Err(error) => {
+                    lines.push_str(&format!("error: {}: {error}; {} files evicted\n", path(), eviction.files));
+                    return (lines, None);
+                }
+            }
+            if Instant::now() >= until {
+                lines.push_str(&format!("evicting: {} files, {} to go\n", eviction.files, eviction.left.len()));
+                return (lines, Some(Running::Evict(eviction)));
+            }
+        }
+        let Eviction { files, bytes, kept, not_met, .. } = eviction;
+        lines.push_str(&format!("ok: {files} files evicted, {}; {kept} kept", render::bytes(bytes)));
+        if not_met > 0 {
+            lines.push_str(&format!("; {not_met} objects stay until their files are looked up"));
+        }
+        lines.push('\n');
+        (lines, None)
+    }
+
+    fn find(&self, names: Vec<Name>) -> Result<Ino> {
+        self.on_slow(move |tiers, cx| find(tiers, cx, &names))
+    }
+
+    /// Runs what may need the slow tier where waiting for it is bounded: with that tier down, `.dlio/stats` must go on
     /// answering.
-    fn pending_below(&self, names: Vec<Name>) -> Result<Option<Lsn>> {
+    fn on_slow<T: Send + 'static>(&self, run: impl FnOnce(&Tiers, &Cx) -> Result<T> + Send + 'static) -> Result<T> {
         let (found, answer) = mpsc::sync_channel(1);
         let tiers = Arc::clone(&self.tiers);
-        let walk = move |gave_up| pending_below(&tiers, &Cx::may_wait(0, 0, gave_up), &names);
+        let run = move |gave_up| run(&tiers, &Cx::may_wait(0, 0, gave_up));
         // One answer at most, and one place for it: sending never blocks, and fails only if nobody listens any more.
-        let done = |found: SyncSender<_>, lsn| drop(found.try_send(lsn));
+        let done = |found: SyncSender<_>, result| drop(found.try_send(result));
         let expired = |found: SyncSender<_>| drop(found.try_send(Err(Error::SlowTimeout)));
-        drop(self.slow.submit(found, walk, done, expired));
+        drop(self.slow.submit(found, run, done, expired));
         // Refused, or dropped unanswered while the mount ends.
         answer.recv().unwrap_or(Err(Error::SlowTimeout))
     }
 
     /// Waits for at most [`PROGRESS`]; a line for the reader, and what is left to wait for.
-    fn watch(&self, wait: Wait) -> (String, Option<Wait>) {
+    fn watch(&self, wait: Wait) -> (String, Option<Running>) {
         let until = Instant::now() + PROGRESS;
         while self.tiers.applied_lsn() < wait.lsn {
             if Instant::now() >= until {
                 let status = self.tiers.status();
                 let left = wait.lsn.saturating_sub(self.tiers.applied_lsn());
-                return (format!("waiting for {left} events: {}\n", safety(&status).line()), Some(wait));
+                return (format!("waiting for {left} events: {}\n", safety(&status).line()), Some(Running::Sync(wait)));
             }
             thread::park_timeout(LOOK);
         }
@@ -430,14 +569,20 @@ impl Session {
     }
 }
 
-/// Walks from the root. Each step's reference is given back as soon as the next is held.
-fn pending_below(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Option<Lsn>> {
+/// A path for the reply.
+fn shown(names: &[Name]) -> String {
+    format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"))
+}
+
+/// Walks from the root. Each step's reference is given back as soon as the next is held, and the last one's as well: a
+/// number that nobody holds any more means nothing to the engine, and nothing worse.
+fn find(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Ino> {
     let mut held = Reference { tiers, ino: ROOT, counted: false };
     for name in names {
         let ino = tiers.lookup(cx, held.ino, name)?.ino;
         held = Reference { tiers, ino, counted: true };
     }
-    Ok(tiers.pending_below(held.ino))
+    Ok(held.ino)
 }
 
 /// An inode that is held for a moment.
@@ -470,6 +615,7 @@ fn safety(status: &Status) -> render::Safety {
         eta: status.eta,
         held: status.held.clone(),
         slow_down: status.slow_down,
+        refusing: status.refusing,
         interrupted: status.interrupted,
     }
 }
@@ -520,12 +666,13 @@ mod tests {
     #[test]
     fn a_bad_command_says_what_is_known() {
         let said = |line: &[u8]| Command::parse(line).expect_err("not a command");
-        assert_eq!(said(b"frobnicate now\n"), "unknown command \"frobnicate\"; known: sync, sync PATH, status");
+        assert_eq!(said(b"frobnicate now\n"), format!("unknown command \"frobnicate\"; known: {KNOWN}"));
         assert!(said(b"\n").contains("known: sync"));
         assert!(said(b"sync\nsync\n").contains("one command at a time"));
         assert!(said(b"sync a b\n").contains("%20 for a space"));
         assert!(said(b"sync ../../etc\n").contains("../../etc"));
         assert!(said(b"sync \xff\n").contains("ASCII"));
         assert!(said(b"status now\n").contains("no argument"));
+        assert!(said(b"evict\n").contains("takes a path"));
     }
 }

@@ -9,6 +9,7 @@ use fuser::{FopenFlags, TimeOrNow};
 
 use super::control::{self, Control};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
+use super::live::Live;
 use super::reply::{Bytes, Page, Value};
 use super::{convert, slow_pool::SlowPool};
 use crate::error::{Errno, Result};
@@ -47,8 +48,14 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, slow: Arc<SlowPool>, owner: (u32, u32)) -> Self {
-        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, owner);
+    pub(super) fn new(
+        tiers: Arc<Tiers>,
+        stats: Arc<Stats>,
+        slow: Arc<SlowPool>,
+        live: Arc<Live>,
+        owner: (u32, u32),
+    ) -> Self {
+        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, owner);
         Core { tiers, stats, control, files: Arc::default(), dirs: Arc::default() }
     }
 

@@ -1,19 +1,20 @@
-//! Where log lines go: standard error, a file, or syslog. What is logged is chosen by `DLIO_LOG`.
+//! Where log lines go: standard error, a file, or syslog. What is logged may change while mounted.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use syslog_tracing::{Facility, Options, Syslog};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::error::{Context, Error, Result};
 
-/// The environment variable with the filter, as `tracing_subscriber::EnvFilter` reads it.
+/// The environment variable that overrides the key `log`.
 pub const FILTER_VAR: &str = "DLIO_LOG";
-/// fuser logs every request at debug level and its own trouble at warn.
-const DEFAULT_FILTER: &str = "info,fuser=warn";
 const SYSLOG_SOCKET: &str = "/dev/log";
 
 #[derive(Clone, Debug)]
@@ -23,18 +24,22 @@ pub enum LogTo {
     Syslog,
 }
 
-/// Starts logging; call once. A panic is logged too, before the process aborts.
-pub fn start(to: &LogTo) -> Result<()> {
+/// Replaces the filter that [`start`] installed.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+
+/// Starts logging what `log` says (the key of the configuration); call once. A panic is logged too, before the process
+/// aborts.
+pub fn start(to: &LogTo, log: &str) -> Result<()> {
     match to {
-        LogTo::Stderr => install(std::io::stderr, true),
+        LogTo::Stderr => install(std::io::stderr, true, log),
         LogTo::File(path) => {
             // One `write` per line in append mode, so that lines of two daemons do not mix.
             let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path);
-            install(std::sync::Mutex::new(file.at("open", path.display())?), true)
+            install(std::sync::Mutex::new(file.at("open", path.display())?), true, log)
         }
         LogTo::Syslog => match Syslog::new(c"dlio-fs", Options::LOG_PID, Facility::Daemon) {
             // syslog writes the time itself.
-            Some(syslog) => install(syslog, false),
+            Some(syslog) => install(syslog, false, log),
             None => Err(Error::refused("syslog is in use already", "report this: logging was started twice")),
         },
     }?;
@@ -47,23 +52,32 @@ pub fn has_syslog() -> bool {
     Path::new(SYSLOG_SOCKET).exists()
 }
 
-fn install<W>(writer: W, with_time: bool) -> Result<()>
+/// Changes what is logged from now on.
+pub(super) fn set_filter(log: &str) -> Result<()> {
+    match FILTER.get() {
+        Some(handle) => handle.reload(filter(log)?).map_err(|e| Error::refused(format!("logging: {e}"), "report this")),
+        // Nothing is logged at all.
+        None => Ok(()),
+    }
+}
+
+fn install<W>(writer: W, with_time: bool, log: &str) -> Result<()>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter()?).with_writer(writer).with_ansi(false);
+    let twice = || Error::refused("logging is installed already", "report this: logging was started twice");
+    let (filter, handle) = reload::Layer::new(filter(log)?);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
+    let lines = if with_time { lines.boxed() } else { lines.without_time().with_level(false).boxed() };
     // `try_init` also takes over what fuser says through the `log` crate.
-    let installed = if with_time { builder.try_init() } else { builder.without_time().with_level(false).try_init() };
-    installed.map_err(|e| Error::refused(format!("logging: {e}"), "report this: logging was started twice"))
+    tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| twice())?;
+    FILTER.set(handle).map_err(|_| twice())
 }
 
-fn filter() -> Result<EnvFilter> {
-    let wanted = std::env::var(FILTER_VAR).unwrap_or_default();
-    let directives = if wanted.is_empty() { DEFAULT_FILTER.to_owned() } else { format!("fuser=warn,{wanted}") };
-    EnvFilter::try_new(&directives).map_err(|e| {
-        let what = format!("{FILTER_VAR}={wanted}: {e}");
-        Error::refused(what, "write a level (error, warn, info, debug, trace) or target=level, separated by commas")
-    })
+/// fuser logs every request at debug level and its own trouble at warn.
+fn filter(log: &str) -> Result<EnvFilter> {
+    EnvFilter::try_new(format!("fuser=warn,{log}"))
+        .map_err(|e| Error::refused(format!("log = {log:?}: {e}"), "write a level (error, warn, info, debug, trace)"))
 }
 
 fn log_panics() {

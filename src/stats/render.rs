@@ -47,6 +47,8 @@ pub struct Safety {
     pub held: Option<String>,
     /// The slow tier does not answer.
     pub slow_down: bool,
+    /// `max_pending` is reached: changes get ENOSPC.
+    pub refusing: bool,
     /// Files whose writer was cut off by a crash.
     pub interrupted: u64,
 }
@@ -269,6 +271,9 @@ impl Safety {
         if self.slow_down {
             parts.push("SLOW TIER DOWN".to_owned());
         }
+        if self.refusing {
+            parts.push("REFUSING CHANGES (ENOSPC): as many as max_pending wait for the slow tier".to_owned());
+        }
         if self.interrupted > 0 {
             parts.push(format!("{} cut off by a crash (sync accepts as it is)", count(self.interrupted, "file")));
         }
@@ -315,7 +320,7 @@ pub fn path_table(lines: &[(String, PathFigures)], totals: &PathTotals) -> Strin
 }
 
 /// `1 file`, `2 files`.
-fn count(n: u64, noun: &str) -> String {
+pub(super) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
@@ -353,15 +358,15 @@ fn latency(span: Duration) -> String {
 }
 
 /// The first line must stay one line, whatever an error message holds.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn as_seconds<S: serde::Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_seconds<S: serde::Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(span.as_secs_f64())
 }
 
-fn as_optional_seconds<S: serde::Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_optional_seconds<S: serde::Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
     span.map(|span| span.as_secs_f64()).serialize(to)
 }
 

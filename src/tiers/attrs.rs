@@ -76,7 +76,7 @@ impl Tiers {
             atime: meta.atime,
             mtime: meta.mtime,
             ctime: meta.ctime,
-            ttl: if node.ours { self.options.ttl_ours } else { self.options.ttl_slow },
+            ttl: if node.ours { self.options().ttl_ours } else { self.options().ttl_slow },
         }
     }
 
@@ -84,7 +84,7 @@ impl Tiers {
         let (path, id) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            let limit = if node.ours { self.options.revalidate } else { self.options.ttl_slow };
+            let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
             let fresh = view::fresh(node.seen, self.uptime(), limit) || self.slow.is_down();
             let gone = node.slow.is_empty() && ino != crate::tiers::ROOT;
             if fresh || gone || node.meta_lsn > st.applied || node.slow_id.is_none() {

@@ -203,7 +203,6 @@ impl Tiers {
         let mut st = self.state.lock();
         let Some(at) = st.view.get(state.ino).and_then(|node| node.links.first().cloned()) else { return Ok(None) };
         let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
-        self.room_for_event(&st)?;
         let Frozen { size, attrs, .. } = frozen;
         let content = Arc::new(Content::new(copy, size, attrs.clone()));
         let mut records = vec![
@@ -252,7 +251,7 @@ impl Tiers {
         if let Some(names) = st.names_record(ino) {
             self.log.append(&[names])?;
         }
-        let lsn = self.log_event(cx, st, record, change, |_, _| ())?;
+        let lsn = self.log_event_anyway(cx, st, record, change, |_, _| ())?;
         state.owe(io, content);
         io.dirty = false;
         io.interrupted = false;
@@ -363,7 +362,7 @@ impl Tiers {
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
         let due = |st: &State, ino: Ino| {
-            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options.live_after)
+            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options().live_after)
         };
         for state in self.uncommitted_files(due) {
             if state.io.read().interrupted {

@@ -105,7 +105,7 @@ impl Tiers {
             (io.clean, io.checked)
         };
         let Some(proof) = proof else { return Ok(()) };
-        if self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options.revalidate {
+        if self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate {
             return Ok(());
         }
         cx.slow()?;
@@ -406,7 +406,7 @@ impl Tiers {
         };
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
-        if stat.nlink > named || (stat.nlink > 0 && keep > self.options.copy_up_max) {
+        if stat.nlink > named || (stat.nlink > 0 && keep > self.options().copy_up_max) {
             let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
             let mut io = state.io.write();
             if io.object().is_none() {

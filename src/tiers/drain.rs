@@ -23,7 +23,7 @@ impl Tiers {
     /// Copies one version that publishing waits for. May run on several threads.
     pub fn drain_step(&self) -> Result<Progress> {
         let Some((lsn, state, content)) = self.next_to_copy() else { return Ok(Progress::Idle) };
-        let copied = self.copy_version(lsn, &state, &content);
+        let copied = self.counters.notes.copying(lsn, || self.copy_version(lsn, &state, &content));
         state.draining.store(false, Ordering::Release);
         let done = copied?;
         if done {
@@ -36,7 +36,7 @@ impl Tiers {
     fn next_to_copy(&self) -> Option<(Lsn, Arc<FileState>, Arc<Content>)> {
         let pressure = self.pressure();
         let st = self.state.lock();
-        for (lsn, ino, content) in plan::wanted(&st, pressure) {
+        for (lsn, ino, content) in self.first_to_copy(&st).into_iter().chain(plan::wanted(&st, pressure)) {
             let Some(file) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
             let ready = content.is_sealed() && content.is_intact();
             if ready && !file.draining.swap(true, Ordering::AcqRel) {
@@ -103,7 +103,7 @@ impl Tiers {
     pub(crate) fn pressure(&self) -> bool {
         self.fast.space().is_ok_and(|space| {
             let used = space.total.saturating_sub(space.avail) as f64;
-            used > self.options.high * space.total as f64
+            used > self.options().high * space.total as f64
         })
     }
 
@@ -116,8 +116,9 @@ impl Tiers {
             blocker.and_then(|(ino, at)| Some((st.view.get(ino)?.file.clone()?, at)))
         };
         let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
-        let left = (at + self.options.live_after).saturating_sub(self.uptime());
-        if !self.hurried() && !left.is_zero() {
+        let left = (at + self.options().live_after).saturating_sub(self.uptime());
+        let front = self.counters.notes.front() > self.state.lock().applied;
+        if !self.hurried() && !front && !left.is_zero() {
             return Ok(Progress::Wait(left));
         }
         self.snapshot(&state)
@@ -128,7 +129,7 @@ impl Tiers {
     fn snapshot(&self, state: &Arc<FileState>) -> Result<Progress> {
         let cx = Cx::internal();
         let size = self.getattr(&cx, state.ino)?.size;
-        let small = size <= self.options.copy_up_max && self.fits(size);
+        let small = size <= self.options().copy_up_max && self.fits(size);
         let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit(&cx, state)? };
         let Some(lsn) = lsn else { return Ok(Progress::Idle) };
         self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Letting objects of clean files go, oldest drained first, while the fast tier is above its watermarks.
 //!
-//! The proof is compared with the slow file once more just before (P6). Nothing that is open, dirty or unproven goes.
+//! The proof is compared with the slow file once more just before (P6). Nothing that is open, dirty or unproven goes. An
+//! operator may ask for the same at once, file by file.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,9 +12,70 @@ use crate::tiers::file::FileState;
 use crate::tiers::pool::Proof;
 use crate::tiers::state::State;
 use crate::tiers::view::Meta;
-use crate::tiers::{Cx, Ino, Progress, Tiers};
+use crate::tiers::{Cx, Ino, Progress, ROOT, Tiers};
+
+/// What can be evicted on demand, and what cannot because the slow tier does not have it.
+#[derive(Debug, Default)]
+pub struct Evictable {
+    /// Oldest drained first.
+    pub clean: Vec<Ino>,
+    /// Paths that only the fast tier has, as [`Tiers::path_of`] gives them; at most as many as asked for.
+    pub dirty: Vec<String>,
+    /// Files that only the fast tier has.
+    pub dirty_files: u64,
+    /// Clean objects whose file nobody has looked up since the mount was made; not among `clean`.
+    pub not_met: u64,
+}
+
+/// What came of evicting one file on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// Its object is gone; so many bytes.
+    Gone(u64),
+    /// It has none by now, or is dirty again.
+    NotClean,
+    /// It stays while it is open.
+    Open,
+    /// The slow file is not the one that was proven; the next open of the file decides.
+    Changed,
+}
 
 impl Tiers {
+    /// The files at or below `below`, sorted by whether they could go. Names at most `limit` that cannot.
+    pub fn evictable(&self, below: Ino, limit: usize) -> Evictable {
+        let dirty = self.unsafe_files();
+        let st = self.state.lock();
+        let inside = |ino: &Ino| st.view.is_above(below, *ino);
+        let dirty: Vec<Ino> = dirty.into_iter().filter(inside).collect();
+        Evictable {
+            clean: st.clean.values().copied().filter(inside).collect(),
+            dirty: dirty.iter().take(limit).map(|ino| self.label_in(&st, *ino)).collect(),
+            dirty_files: dirty.len() as u64,
+            not_met: if below == ROOT { st.view.waiting.len() as u64 } else { 0 },
+        }
+    }
+
+    /// Evicts one file now, whatever the watermarks say. Waits for the slow tier.
+    pub fn evict_now(&self, cx: &Cx, ino: Ino) -> Result<Evicted> {
+        cx.slow()?;
+        let file = {
+            let st = self.state.lock();
+            let clean = st.clean_at.contains_key(&ino);
+            st.view.get(ino).filter(|_| clean).and_then(|node| node.file.clone())
+        };
+        let Some(file) = file else { return Ok(Evicted::NotClean) };
+        if file.opens.load(Ordering::Acquire) > 0 {
+            return Ok(Evicted::Open);
+        }
+        let size = file.io.read().object().and_then(|object| self.pool.stat(object.number).ok()).map_or(0, |s| s.size);
+        if !self.evict(&file)? {
+            let opened = file.opens.load(Ordering::Acquire) > 0;
+            return Ok(if opened { Evicted::Open } else { Evicted::Changed });
+        }
+        self.delete_doomed(cx)?;
+        Ok(Evicted::Gone(size))
+    }
+
     /// Evicts one object if the fast tier is above the high watermark, or still above the low one after that.
     pub fn evict_step(&self) -> Result<Progress> {
         self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
@@ -30,7 +92,7 @@ impl Tiers {
     fn above_low(&self) -> bool {
         self.fast.space().is_ok_and(|space| {
             let used = space.total.saturating_sub(space.avail) as f64;
-            used > self.options.low * space.total as f64
+            used > self.options().low * space.total as f64
         })
     }
 

@@ -99,6 +99,11 @@ impl Log {
             if first.kind() != io::ErrorKind::StorageFull || !self.drop_ballast() {
                 return Err(Error::io("append", "log", first));
             }
+            // At once, or what is written to the tier next takes the room.
+            let room = tail.segment.allocate(Allocate::KeepSize, tail.len, SEGMENT.min(self.ballast / 2));
+            if let Err(e) = room {
+                tracing::debug!(error = %e, "the ballast's room is not set aside for the log");
+            }
             if let Err(second) = tail.segment.write_at(text.as_bytes(), tail.len) {
                 self.cut_back(&mut tail)?;
                 return Err(Error::io("append", "log", second));

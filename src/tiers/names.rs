@@ -586,9 +586,14 @@ impl Tiers {
         Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?)
     }
 
-    /// P9: memory and log are bounded; beyond `max_pending` changes are refused.
+    /// P9: memory and log are bounded; at `max_pending` changes are refused. Bytes that were taken before are none: their
+    /// commit is never refused, or nothing could be published that waits for it, and no room made.
     pub(crate) fn room_for_event(&self, st: &State) -> Result<()> {
-        if st.events.len() as u64 >= self.options.max_pending { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+        if self.refuses_changes(st) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    }
+
+    pub(crate) fn refuses_changes(&self, st: &State) -> bool {
+        st.events.len() as u64 >= self.options().max_pending
     }
 
     /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.
@@ -601,6 +606,17 @@ impl Tiers {
         apply: impl FnOnce(&mut State, Lsn),
     ) -> Result<Lsn> {
         self.room_for_event(st)?;
+        self.log_event_anyway(cx, st, record, change, apply)
+    }
+
+    pub(crate) fn log_event_anyway(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        record: Record,
+        change: Change,
+        apply: impl FnOnce(&mut State, Lsn),
+    ) -> Result<Lsn> {
         cx.proceed()?;
         let lsn = self.log.append(&[record])?;
         apply(st, lsn);

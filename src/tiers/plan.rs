@@ -78,6 +78,8 @@ pub(crate) struct Pace {
     /// Nothing waits longer than this to settle: a file that is written to all the time never would.
     pub(crate) live_after: Duration,
     pub(crate) pressure: bool,
+    /// Nothing up to this event waits to settle.
+    pub(crate) front: Lsn,
 }
 
 /// Chooses the batches of the next group.
@@ -175,7 +177,11 @@ fn unsettled(slice: &[&Event], pace: Pace) -> Option<Duration> {
     if pace.pressure {
         return None;
     }
-    let (oldest, newest) = (slice.first()?.at, slice.last()?.at);
+    let (first, last) = (slice.first()?, slice.last()?);
+    if first.lsn <= pace.front {
+        return None;
+    }
+    let (oldest, newest) = (first.at, last.at);
     let left = (newest + pace.settle).min(oldest + pace.live_after).saturating_sub(pace.now);
     (!left.is_zero()).then_some(left)
 }

@@ -17,11 +17,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode, Stat};
+use crate::path::escape;
+use crate::tiers::data::is_full;
+use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Stat};
 use crate::tiers::drain::remove_leftover;
-use crate::tiers::file::{Bytes, Content, Copied};
+use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
+use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, Home, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::slow::{absent_is_none, split};
 use crate::tiers::state::{Change, State};
@@ -54,6 +57,15 @@ pub(crate) enum Met {
 impl Tiers {
     /// Publishes the next group of events, if it is settled, sealed and copied.
     pub fn publish_step(&self) -> Result<Progress> {
+        let front = self.state.lock().events.front().map(|event| event.lsn);
+        let done = self.publish_next();
+        if let Some(lsn) = front {
+            self.counters.notes.tried(lsn, Work::Publish, done.as_ref().err());
+        }
+        done
+    }
+
+    fn publish_next(&self) -> Result<Progress> {
         let mut unfinished = self.publishing.lock();
         if self.damaged.is_some() {
             return Ok(Progress::Idle);
@@ -64,8 +76,9 @@ impl Tiers {
             return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
         }
         let pressure = self.pressure();
-        let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options.settle };
-        let pace = Pace { now: self.uptime(), settle, live_after: self.options.live_after, pressure };
+        let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options().settle };
+        let front = self.counters.notes.front();
+        let pace = Pace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
         let next = plan::next(&self.state.lock(), pace);
         match next {
             Next::Empty => Ok(Progress::Idle),
@@ -86,8 +99,8 @@ impl Tiers {
                 if st.early.is_empty() {
                     return Ok(());
                 }
-                let (settle, live_after) = (std::time::Duration::ZERO, self.options.live_after);
-                plan::next(&st, Pace { now: self.uptime(), settle, live_after, pressure: false })
+                let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
+                plan::next(&st, Pace { now: self.uptime(), settle, live_after, pressure: false, front: 0 })
             };
             match next {
                 Next::Batches(batches) => self.publish(batches, unfinished)?,
@@ -273,6 +286,7 @@ impl Tiers {
         let superseded = superseded(&st, *upto, planned);
         let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
         st.pop(*upto, last);
+        self.counters.notes.applied(*upto);
         self.counters.published(events, *stepped);
         Ok(superseded)
     }
@@ -300,12 +314,31 @@ impl Tiers {
             Some(fd) => fd.clone(),
             None => self.pool.open_object(content.object.number, Access::ReadWrite).at("open", "object")?,
         };
-        let proof = Proof::of(stat);
-        Pool::prove(&*fd, &proof).at("prove clean", self.label(ino))?;
-        io.clean = Some(proof);
-        io.checked = self.uptime();
-        self.state.lock().set_clean(ino);
+        if self.prove_or_let_go(&file, &mut io, fd, Proof::of(stat))? {
+            io.checked = self.uptime();
+            self.state.lock().set_clean(ino);
+        }
         Ok(())
+    }
+
+    /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
+    /// are on the slow tier. Whoever has it open goes on reading it. `false`: it is gone.
+    fn prove_or_let_go(&self, file: &FileState, io: &mut Io, fd: Arc<dyn File>, proof: Proof) -> Result<bool> {
+        match Pool::prove(&*fd, &proof) {
+            Err(e) if is_full(&e) => {}
+            other => {
+                other.at("prove clean", self.label(file.ino))?;
+                io.clean = Some(proof);
+                return Ok(true);
+            }
+        }
+        let shown = fd.stat().at("stat", "object")?;
+        let held = io.fd.is_some().then_some(fd);
+        let mut st = self.state.lock();
+        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.drop_clean(&mut st, file, io);
+        io.fd = held;
+        Ok(false)
     }
 
     /// Our own later steps changed what clean files look like on the slow tier.
@@ -334,9 +367,7 @@ impl Tiers {
             let mut io = file.io.write();
             let (Some(object), Some(stat), Some(_)) = (io.object(), stat, io.clean) else { continue };
             let fd = self.open_object(&Cx::internal(), object)?;
-            let proof = Proof::of(&stat);
-            Pool::prove(&*fd, &proof).at("prove clean", self.label(ino))?;
-            io.clean = Some(proof);
+            self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat))?;
         }
         Ok(())
     }
@@ -345,7 +376,9 @@ impl Tiers {
     fn follow(&self, st: &mut State, planned: &Planned, met: &Met) {
         let mut effects = &planned.effects[..];
         if let (Met::Conflict(name), Some(Effect::Name(at, Some(ino)))) = (met, effects.first()) {
-            self.counters.conflict();
+            let path = escape(step_path(&planned.step));
+            self.counters
+                .conflict(format!("/{path}: somebody else's has the name, ours is {} beside it", escape(name)));
             tracing::warn!(
                 path = %String::from_utf8_lossy(step_path(&planned.step)),
                 ours = %String::from_utf8_lossy(name),
@@ -355,7 +388,8 @@ impl Tiers {
             effects = &effects[1..];
         }
         if *met == Met::Gone {
-            self.counters.conflict();
+            let path = escape(step_path(&planned.step));
+            self.counters.conflict(format!("/{path}: not on the slow tier any more as it was, left as it is"));
             tracing::warn!(
                 path = %String::from_utf8_lossy(step_path(&planned.step)),
                 "no longer on the slow tier as it was; somebody else changed it, and it is left as it is"

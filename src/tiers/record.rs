@@ -156,6 +156,11 @@ pub(crate) enum Record {
         key: Vec<u8>,
         value: Option<Vec<u8>>,
     },
+    /// The file was struck by a power cut and has no older version: the records about it mean nothing. For a recovery that
+    /// no longer reads the record which shows that.
+    Struck {
+        ino: Ino,
+    },
     /// The object's bytes and name behind content event `of` are durable on fast.
     Seal {
         of: Lsn,
@@ -181,6 +186,7 @@ impl Record {
         match self {
             Record::Bind { ino, .. }
             | Record::Names { ino, .. }
+            | Record::Struck { ino }
             | Record::Make { ino, .. }
             | Record::Content { ino, .. }
             | Record::Link { ino, .. }
@@ -231,6 +237,9 @@ impl Record {
             }
             Record::SetXattr { path, ino, key, value } => {
                 line.word("setxattr").bytes("path", path).number("ino", *ino).xattr(key, value.as_deref());
+            }
+            Record::Struck { ino } => {
+                line.word("struck").number("ino", *ino);
             }
             Record::Seal { of, size } => {
                 line.word("seal").number("of", *of).number("size", *size);
@@ -512,6 +521,7 @@ impl<'a> Words<'a> {
                 let (key, value) = self.xattr()?;
                 Record::SetXattr { path, ino, key, value }
             }
+            "struck" => Record::Struck { ino: self.number("ino")? },
             "seal" => Record::Seal { of: self.number("of")?, size: self.number("size")? },
             "intent" => {
                 let (upto, index, count) = (self.number("upto")?, self.number("index")?, self.number("count")?);
@@ -595,6 +605,7 @@ mod tests {
             Record::Remove { path: path.clone(), ino: 5, dir: false },
             Record::SetAttr { path: Vec::new(), ino: 1, new },
             Record::SetXattr { path, ino: 5, key: b"user.k".to_vec(), value: Some(Vec::new()) },
+            Record::Struck { ino: 5 },
             Record::Seal { of: 3, size: 77 },
             Record::Applied { upto: 4 },
         ];

@@ -13,12 +13,12 @@
 //!
 //! A crash behind any step repeats it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Errno, Error, Result};
@@ -109,7 +109,7 @@ fn open_with(
         fast,
         log: opened.log,
         state: Mutex::new(State::new(view)),
-        options,
+        options: RwLock::new(Arc::new(options)),
         clock,
         wake: OnceLock::new(),
         hurry: AtomicU64::new(0),
@@ -279,6 +279,7 @@ struct Recovery<'a> {
 impl<'a> Recovery<'a> {
     fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
         let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
+        let never = records.iter().filter_map(|(_, r)| if let Record::Struck { ino } = r { Some(*ino) } else { None });
         let explained = records.iter().filter_map(|(_, r)| object_of(r));
         let last =
             records.iter().rev().find_map(|(_, r)| if let Record::Start { boot } = r { Some(boot) } else { None });
@@ -293,7 +294,7 @@ impl<'a> Recovery<'a> {
             struck: HashSet::new(),
             met: HashMap::new(),
             taken: HashSet::new(),
-            never: HashSet::new(),
+            never: never.collect(),
             sealed_as: HashMap::new(),
             later_attrs: BTreeMap::new(),
             records,
@@ -456,7 +457,11 @@ impl<'a> Recovery<'a> {
             };
             let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
             if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
-                Pool::prove(&*file, &Proof::of(&twin)).at("prove clean", "object")?;
+                match Pool::prove(&*file, &Proof::of(&twin)) {
+                    // No room for the proof: without one the object goes, and the slow tier has its bytes.
+                    Err(e) if is_full(&e) => {}
+                    other => other.at("prove clean", "object")?,
+                }
             }
         }
         Ok(())
@@ -534,7 +539,11 @@ impl<'a> Recovery<'a> {
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
             Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
-            Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => Ok(()),
+            Record::Start { .. }
+            | Record::Struck { .. }
+            | Record::Seal { .. }
+            | Record::Intent { .. }
+            | Record::Applied { .. } => Ok(()),
         }
     }
 
@@ -590,7 +599,7 @@ impl<'a> Recovery<'a> {
         }
         let found = self.find(&place, Some(ino))?;
         // While nothing was struck, every path leads where it led.
-        let certain = self.struck.is_empty();
+        let certain = self.struck.is_empty() && self.never.is_empty();
         let same = |found: &Ino| certain || self.met.get(&ino).map_or(!self.taken.contains(found), |met| met == found);
         let Some(found) = found.filter(same) else { return Ok(None) };
         self.meet(ino, found);
@@ -952,12 +961,21 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
+    /// Files that were struck and are still spoken of behind `applied`.
+    fn struck_for_good(&self) -> impl Iterator<Item = Ino> {
+        let behind = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
+        let others = behind.filter(|(_, record)| !matches!(record, Record::Struck { .. }));
+        let spoken_of: BTreeSet<Ino> = others.filter_map(|(_, record)| record.ino()).collect();
+        spoken_of.into_iter().filter(|ino| self.never.contains(ino))
+    }
+
     /// Step 7.
     fn log_start(&self) -> Result<()> {
         let mut st = self.tiers.state.lock();
         let bound: Vec<_> =
             st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
         let mut records = vec![Record::Start { boot: self.boot.to_string() }];
+        records.extend(self.struck_for_good().map(|ino| Record::Struck { ino }));
         records.extend(bound.iter().filter_map(|(ino, ..)| st.names_record(*ino)));
         let before = records.len() as u64;
         records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::Space;
+use crate::tiers::queue::Notes;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers};
 
@@ -24,6 +25,7 @@ pub(crate) struct Counters {
     pub(crate) struck: AtomicU64,
     pub(crate) quarantined: AtomicU64,
     pub(crate) evicting: AtomicBool,
+    pub(crate) notes: Notes,
     drained_bytes: AtomicU64,
     drained_files: AtomicU64,
     published_events: AtomicU64,
@@ -59,8 +61,10 @@ impl Counters {
         self.batches.fetch_add(batches, Ordering::Relaxed);
     }
 
-    pub(crate) fn conflict(&self) {
+    /// `what` names the files, for `.dlio/queue`.
+    pub(crate) fn conflict(&self, what: String) {
         self.conflicts.fetch_add(1, Ordering::Relaxed);
+        self.notes.conflict(what);
     }
 
     pub(crate) fn slow_space(&self) -> Option<Space> {
@@ -107,13 +111,14 @@ impl Tiers {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
         let fast = self.fast.space().unwrap_or_default();
-        let (objects, known_inodes, open_files, interrupted, events, applied) = {
+        let (objects, known_inodes, open_files, interrupted, events, applied, refusing) = {
             let st = self.state.lock();
             let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
             let open = files.iter().filter(|file| file.opens.load(Ordering::Relaxed) > 0).count() as u64;
             let cut_off: Vec<_> = st.uncommitted.keys().filter_map(|ino| st.view.get(*ino)?.file.clone()).collect();
             let objects = st.objects.len() + st.view.waiting.len();
-            (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied)
+            let refusing = self.refuses_changes(&st);
+            (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied, refusing)
         };
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
@@ -147,6 +152,7 @@ impl Tiers {
                 .clone()
                 .or_else(|| c.troubles.lock().values().find(|(silent, _)| !silent).map(|t| t.1.clone())),
             slow_down: self.slow.is_down(),
+            refusing,
             interrupted,
             fast,
             slow: c.slow_space().unwrap_or_default(),
@@ -193,12 +199,18 @@ impl Tiers {
         self.pending().files.values().map(|file| file.bytes).sum()
     }
 
-    /// The paths that only the fast tier has, oldest first, at most `limit`.
-    pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
+    /// The files that only the fast tier has, oldest first.
+    pub(crate) fn unsafe_files(&self) -> Vec<Ino> {
         let mut files: Vec<_> = self.pending().files.into_iter().map(|(ino, file)| (file.since, ino)).collect();
         files.sort_unstable();
+        files.into_iter().map(|(_, ino)| ino).collect()
+    }
+
+    /// The paths that only the fast tier has, oldest first, at most `limit`.
+    pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
+        let files = self.unsafe_files();
         let st = self.state.lock();
-        files.into_iter().take(limit).map(|(_, ino)| self.label_in(&st, ino)).collect()
+        files.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
     }
 
     /// The LSN up to which everything must be applied for all of what is written now to be D2.
@@ -277,7 +289,7 @@ fn is_silence(error: &Error) -> bool {
 }
 
 /// What an operator can do about a tier that refuses.
-fn remedy(error: &Error) -> &'static str {
+pub(crate) fn remedy(error: &Error) -> &'static str {
     match error.errno() {
         Errno::ENOSPC | Errno::EDQUOT => "free space or raise the quota on the slow tier",
         Errno::EACCES | Errno::EPERM | Errno::EROFS => "let dlio-fs write to the slow tier",

@@ -6,7 +6,7 @@
 
 pub mod rig;
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 
 /// Reached only when something hangs.
@@ -26,12 +27,20 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A user who is neither root nor the owner of anything.
 pub const USER: u32 = 1000;
 
+/// Directories to take as tiers instead of temporary ones.
+#[derive(Debug, Default)]
+pub struct Elsewhere {
+    pub fast: Option<PathBuf>,
+    pub slow: Option<PathBuf>,
+}
+
 #[derive(Debug)]
 pub struct Mount {
     dir: tempfile::TempDir,
-    /// Where it is not the temporary one.
-    slow: Option<PathBuf>,
+    /// Tiers that are not the temporary ones.
+    pub elsewhere: Elsewhere,
     options: Vec<String>,
+    arguments: Vec<String>,
     daemon: Option<Child>,
 }
 
@@ -42,15 +51,28 @@ impl Mount {
 
     /// A mount whose slow tier `prepare` fills first, with `-o` options.
     pub fn with(options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
-        Mount::build(None, options, prepare)
+        Mount::build(Elsewhere::default(), options, prepare)
     }
 
     /// A mount over a slow tier that is somewhere else.
     pub fn over(slow: PathBuf, options: &[&str]) -> Self {
-        Mount::build(Some(slow), options, |_| ())
+        Mount::on(Elsewhere { slow: Some(slow), ..Elsewhere::default() }, options)
     }
 
-    fn build(slow: Option<PathBuf>, options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+    /// A mount over tiers of which one or both are somewhere else.
+    pub fn on(elsewhere: Elsewhere, options: &[&str]) -> Self {
+        Mount::build(elsewhere, options, |_| ())
+    }
+
+    fn build(elsewhere: Elsewhere, options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        let mut mount = Mount::idle(elsewhere, options);
+        prepare(&mount.slow());
+        mount.start();
+        mount
+    }
+
+    /// The same without a daemon.
+    pub fn idle(elsewhere: Elsewhere, options: &[&str]) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests mount as root");
         assert!(Path::new("/dev/fuse").exists(), "these tests need /dev/fuse (modprobe fuse)");
         let dir = tempfile::Builder::new()
@@ -63,18 +85,15 @@ impl Mount {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let options = options.iter().map(|&o| o.to_owned()).collect();
-        let mut mount = Mount { dir, slow, options, daemon: None };
-        prepare(&mount.slow());
-        mount.start();
-        mount
+        Mount { dir, elsewhere, options, arguments: Vec::new(), daemon: None }
     }
 
     pub fn fast(&self) -> PathBuf {
-        self.dir.path().join("fast")
+        self.elsewhere.fast.clone().unwrap_or_else(|| self.dir.path().join("fast"))
     }
 
     pub fn slow(&self) -> PathBuf {
-        self.slow.clone().unwrap_or_else(|| self.dir.path().join("slow"))
+        self.elsewhere.slow.clone().unwrap_or_else(|| self.dir.path().join("slow"))
     }
 
     /// The mount point.
@@ -94,8 +113,23 @@ impl Mount {
         path
     }
 
-    fn log(&self) -> PathBuf {
+    /// Further arguments of `mount`, from the next [`Mount::start`] on.
+    pub fn arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|&a| a.to_owned()).collect();
+    }
+
+    fn log_file(&self) -> PathBuf {
         self.dir.path().join("log")
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.daemon.as_ref().expect("a mount that runs").id() as i32);
+        kill(pid, signal).unwrap();
     }
 
     fn mounted(&self) -> bool {
@@ -103,19 +137,31 @@ impl Mount {
         fs::metadata(self.root()).is_ok_and(|mnt| mnt.dev() != above)
     }
 
-    /// Starts the daemon and waits until the mount answers.
-    pub fn start(&mut self) {
-        let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+    fn mount_command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         command.arg("mount").arg(self.root()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
-        command.arg("--foreground");
         for option in &self.options {
             command.arg("-o").arg(option);
         }
-        let mut daemon = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        command.args(&self.arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the daemon where it must be refused: its exit code and what it said.
+    pub fn refused(&self) -> (Option<i32>, String) {
+        let output = self.mount_command().arg("--log-file").arg(self.log_file()).output().unwrap();
+        assert!(!self.mounted(), "it must not be mounted: {output:?}");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Starts the daemon and waits until the mount answers.
+    pub fn start(&mut self) {
+        let log = OpenOptions::new().create(true).append(true).open(self.log_file()).unwrap();
+        let mut command = self.mount_command();
+        let mut daemon = command.arg("--foreground").stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         until("the mount answers", || {
             if let Some(status) = daemon.try_wait().unwrap() {
-                panic!("dlio-fs mount ended with {status}:\n{}", fs::read_to_string(self.log()).unwrap_or_default());
+                panic!("dlio-fs mount ended with {status}:\n{}", self.log());
             }
             self.mounted()
         });
@@ -128,6 +174,20 @@ impl Mount {
         kill(Pid::from_raw(daemon.id() as i32), Signal::SIGTERM).unwrap();
         until("the daemon ends", || daemon.try_wait().unwrap().is_some());
         assert!(!self.mounted(), "a daemon that ended on SIGTERM has unmounted");
+    }
+
+    /// SIGKILL, and what it leaves taken away.
+    pub fn kill(&mut self) {
+        let mut daemon = self.daemon.take().expect("a mount that runs");
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        umount2(&self.root(), MntFlags::MNT_DETACH).unwrap();
+    }
+
+    /// `dlio-fs status` of this mount: the exit code.
+    pub fn status(&self) -> Option<i32> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+        command.arg("status").arg(self.root()).stdin(Stdio::null()).output().unwrap().status.code()
     }
 
     /// Stops the daemon in its tracks: whoever calls into this mount hangs.
@@ -168,6 +228,11 @@ impl Mount {
         reply
     }
 
+    /// The first line of the statistics.
+    pub fn verdict(&self) -> String {
+        self.stats().lines().next().unwrap_or_default().to_owned()
+    }
+
     /// Waits until everything is on the slow tier.
     pub fn sync(&self) {
         let reply = self.control("sync");
@@ -205,8 +270,82 @@ impl Drop for Mount {
         }
         umount2(&self.root(), MntFlags::MNT_DETACH).ok();
         if std::thread::panicking() {
-            eprintln!("--- log of the daemon\n{}", fs::read_to_string(self.log()).unwrap_or_default());
+            eprintln!("--- log of the daemon\n{}", self.log());
         }
+    }
+}
+
+/// A small file system of its own, for a tier that is full, read-only or not there. Unmounted when dropped: declare it
+/// before the mount that stands on it.
+#[derive(Debug)]
+pub struct Volume {
+    dir: tempfile::TempDir,
+}
+
+impl Volume {
+    /// An ext4 of this many MiB in a loop device, with room for this many files.
+    pub fn new(mib: u64, inodes: u32) -> Self {
+        let dir = tempfile::Builder::new().prefix("dlio-fs-volume-").tempdir().unwrap();
+        let volume = Volume { dir };
+        fs::create_dir(volume.root()).unwrap();
+        File::create(volume.image()).unwrap().set_len(mib << 20).unwrap();
+        // Nothing kept back for root: full is full.
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-b", "4096", "-m", "0", "-J", "size=4", "-N", &inodes.to_string()]).arg(volume.image());
+        succeeded(mkfs.output().unwrap());
+        volume.attach();
+        fs::create_dir(volume.tier()).unwrap();
+        volume
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// The root of the file system: what is here, a tier in it does not see.
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    /// A directory to be a tier.
+    pub fn tier(&self) -> PathBuf {
+        self.root().join("tier")
+    }
+
+    pub fn attach(&self) {
+        succeeded(Command::new("mount").args(["-o", "loop"]).arg(self.image()).arg(self.root()).output().unwrap());
+    }
+
+    /// What remains at the tier's place is a directory that is empty.
+    pub fn detach(&self) {
+        umount2(&self.root(), MntFlags::empty()).unwrap();
+    }
+
+    /// With `ro` once nobody has a file in it open for writing.
+    pub fn remount(&self, option: &str) {
+        let mut command = Command::new("mount");
+        command.arg("-o").arg(format!("remount,{option}")).arg(self.root()).stderr(Stdio::null());
+        until("it can be remounted", || command.status().unwrap().success());
+    }
+
+    /// Another program takes all the room but this many bytes, until the file that is returned is removed.
+    pub fn fill(&self, leave: u64) -> PathBuf {
+        let path = (0..).map(|i| self.root().join(format!("somebody-else-{i}"))).find(|path| !path.exists()).unwrap();
+        let mut file = File::create(&path).unwrap();
+        let room = || statvfs(&self.root()).map(|s| s.blocks_available() * s.fragment_size()).unwrap();
+        while let Some(more) = room().checked_sub(leave).filter(|more| *more > 0) {
+            let full = file.write_all(&vec![7; more.min(1 << 20) as usize]).and_then(|()| file.sync_data());
+            if full.is_err() {
+                break;
+            }
+        }
+        path
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        umount2(&self.root(), MntFlags::MNT_DETACH).ok();
     }
 }
 

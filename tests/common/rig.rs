@@ -16,8 +16,9 @@ use nix::unistd::Pid;
 use super::until;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
-/// Keeps what is written on the fast tier for the length of a test, unless somebody hurries it.
-pub const NEVER_SETTLES: [&str; 4] = ["-o", "settle=30min", "-o", "live_after=1h"];
+/// Keeps what is written on the fast tier for the length of a test, unless somebody hurries it; also where the disk that the
+/// test runs on is nearly full, which would count as pressure.
+pub const NEVER_SETTLES: [&str; 4] = ["-o", "settle=30min,live_after=1h", "-o", "high=98%,low=97%"];
 
 /// Two tiers and a mount point; whatever is left of them at the end of a test is cleared away.
 #[derive(Debug)]

@@ -1,0 +1,60 @@
+//! `dlio-fs queue`: what is on its way to the slow tier, and hurrying one path of it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::talk::{self, Control, Said};
+use super::{Exit, Failure, Outcome, say};
+
+/// List what is on its way to the slow tier, in the order in which it will be published
+///
+/// States: settling (waits to be left alone), sealing (is made durable on fast), waiting, copying, copied (waits for its
+/// turn), replaced (a newer version stands in for it), held (failed; the line says why and what to do). The exit code is
+/// that of `status`.
+///
+/// Publishing stays in order whatever happens, so that a manifest never names data that is not there. --front PATH copies
+/// the bytes of PATH before all others and hurries everything that has to be published before it: nothing up to it waits
+/// to settle.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs queue /mnt/train
+  dlio-fs queue --json | jq '.pending[] | select(.state == \"held\")'
+  dlio-fs queue --front /mnt/train/run1/model-09.keras")]
+pub(super) struct QueueArgs {
+    /// The mount; may be left out when there is only one
+    #[arg(conflicts_with = "front")]
+    mountpoint: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "front")]
+    json: bool,
+    /// Hurry this file or directory of a mount
+    #[arg(long, value_name = "PATH")]
+    front: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &QueueArgs) -> Outcome {
+    if let Some(path) = &args.front {
+        return front(path);
+    }
+    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
+    let text = match args.json {
+        true => talk::answer(&mountpoint, "queue")?,
+        false => talk::read(&mountpoint, "queue")?,
+    };
+    say(text.trim_end())?;
+    Ok(talk::standing(&mountpoint)?.exit())
+}
+
+fn front(path: &Path) -> Outcome {
+    let (mountpoint, below) = talk::mount_of(path)?;
+    let mut control = Control::ask(&mountpoint, &format!("front {}", talk::escaped(&below)))?;
+    loop {
+        match control.listen()? {
+            Said::Done(text) => return say(text).map(|()| Exit::Done),
+            Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
+            Said::Waiting(_) => {}
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! `dlio-fs reload`: the daemon reads its configuration file again.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::talk::{self, Control, Said};
+use super::{Exit, Failure, Outcome, say};
+
+/// Read the configuration file again while mounted
+///
+/// What can change changes at once, and is named; what cannot is named as needing a remount and stays as it is. A file with
+/// a mistake changes nothing (exit code 2). SIGHUP to a daemon in the background does the same. Options and flags of
+/// `mount` go on overriding the file; `cat MOUNTPOINT/.dlio/config` shows what is in force and where it came from.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n  dlio-fs reload /mnt/train\n  changed: settle, high; needs a remount: slow_wait"
+)]
+pub(super) struct ReloadArgs {
+    /// The mount; may be left out when there is only one
+    mountpoint: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &ReloadArgs) -> Outcome {
+    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
+    let mut control = Control::ask(&mountpoint, "reload")?;
+    loop {
+        match control.listen()? {
+            Said::Done(text) => return say(text).map(|()| Exit::Done),
+            Said::Error(why) => return Err(Failure::new(Exit::Usage, why)),
+            Said::Waiting(_) => {}
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! The configuration in force: where each value came from, and what a reload changes.
+//!
+//! Layers, each overriding the one before: defaults, the file, the environment, options, flags. A reload reads the file
+//! again and puts the other layers over it, so that what the command line said goes on to hold.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::path::PathBuf;
+
+use super::{Change, Config, KEYS, one_line};
+use crate::error::{Error, Result};
+
+/// Which layer a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    File,
+    Environment,
+    /// `-o key=value`, or a flag.
+    Option,
+    /// The file, as a reload found it.
+    Reload,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Origin::Default => "default",
+            Origin::File => "file",
+            Origin::Environment => "environment",
+            Origin::Option => "option",
+            Origin::Reload => "reload",
+        })
+    }
+}
+
+/// What a mount is told besides the text of its file.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// Absolute: the daemon changes its directory.
+    pub file: Option<PathBuf>,
+    /// What `DLIO_LOG` says.
+    pub log: Option<String>,
+    /// As `key=value`.
+    pub options: Vec<String>,
+    pub mountpoint: Option<PathBuf>,
+    pub fast: Option<PathBuf>,
+    pub slow: Option<PathBuf>,
+    pub log_file: Option<PathBuf>,
+}
+
+/// A valid configuration, and where each of its values came from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    sources: Sources,
+    /// Without the flags, whose paths need not be UTF-8.
+    layered: Config,
+    origins: BTreeMap<String, Origin>,
+}
+
+/// What a reload did. Keys, in the order of [`KEYS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    pub changed: Vec<&'static str>,
+    /// Other in the file than in force, and left so.
+    pub needs_remount: Vec<&'static str>,
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.changed.is_empty() {
+            true => f.write_str("nothing changed")?,
+            false => write!(f, "changed: {}", self.changed.join(", "))?,
+        }
+        match self.needs_remount.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; needs a remount: {}", self.needs_remount.join(", ")),
+        }
+    }
+}
+
+impl Settings {
+    /// Puts the layers together and checks the whole. `text` is what is in the file.
+    pub fn new(sources: Sources, text: Option<&str>) -> Result<Settings> {
+        let mut layered = Config::default();
+        let mut origins = BTreeMap::new();
+        if let (Some(file), Some(text)) = (&sources.file, text) {
+            let keys = layered.apply_toml(text, &file.display().to_string())?;
+            origins.extend(keys.into_iter().map(|key| (key, Origin::File)));
+        }
+        if let Some(log) = &sources.log {
+            layered.log.clone_from(log);
+            origins.insert("log".to_owned(), Origin::Environment);
+        }
+        for option in &sources.options {
+            origins.insert(layered.apply_option(option)?, Origin::Option);
+        }
+        let settings = Settings { sources, layered, origins };
+        settings.config().validate()?;
+        Ok(settings)
+    }
+
+    /// What is in force.
+    pub fn config(&self) -> Config {
+        let mut config = self.layered.clone();
+        for (_, flag, value) in flags(&self.sources, &mut config) {
+            if flag.is_some() {
+                value.clone_from(flag);
+            }
+        }
+        config
+    }
+
+    /// The file that a reload reads.
+    pub fn file(&self) -> Option<&PathBuf> {
+        self.sources.file.as_ref()
+    }
+
+    pub fn origin(&self, key: &str) -> Origin {
+        if self.is_flag(key) {
+            return Origin::Option;
+        }
+        self.origins.get(key).copied().unwrap_or(Origin::Default)
+    }
+
+    /// What holds once the file says `text`, and how it differs. Errors leave everything as it is.
+    pub fn reloaded(&self, text: &str) -> Result<(Settings, Reloaded)> {
+        let wanted = Settings::new(self.sources.clone(), Some(text))?;
+        let table = |config: &Config| {
+            toml::Table::try_from(config).map_err(|e| Error::refused(one_line(&e.to_string()), "report this"))
+        };
+        let (mut now, mut new) = (table(&self.layered)?, table(&wanted.layered)?);
+        let (mut origins, mut reloaded) = (self.origins.clone(), Reloaded::default());
+        for (key, change) in KEYS {
+            if now.get(key) == new.get(key) || wanted.is_flag(key) {
+                continue;
+            }
+            if change == Change::Remount {
+                reloaded.needs_remount.push(key);
+                continue;
+            }
+            reloaded.changed.push(key);
+            origins.insert(key.to_owned(), Origin::Reload);
+            match new.remove(key) {
+                Some(value) => drop(now.insert(key.to_owned(), value)),
+                None => drop(now.remove(key)),
+            }
+        }
+        let layered: Config =
+            now.try_into().map_err(|e: toml::de::Error| Error::refused(one_line(e.message()), "report this"))?;
+        // Some of the new values beside some of the old ones.
+        layered.validate()?;
+        Ok((Settings { sources: self.sources.clone(), layered, origins }, reloaded))
+    }
+
+    fn is_flag(&self, key: &str) -> bool {
+        flags(&self.sources, &mut Config::default()).iter().any(|(name, flag, _)| *name == key && flag.is_some())
+    }
+
+    /// The text of `.dlio/config`: a configuration file with a remark on each line. Ends with a newline.
+    pub fn text(&self) -> String {
+        let mut config = self.config();
+        for path in [&mut config.mountpoint, &mut config.fast, &mut config.slow, &mut config.log_file] {
+            // For people; TOML is UTF-8.
+            *path = path.take().map(|path| path.to_string_lossy().into_owned().into());
+        }
+        let table = toml::Table::try_from(&config).unwrap_or_default();
+        let mut out = match self.file() {
+            Some(file) => {
+                format!("# In force at this mount. dlio-fs reload reads {} again.\n", one_line(&file.to_string_lossy()))
+            }
+            None => "# In force at this mount, which has no configuration file.\n".to_owned(),
+        };
+        for (key, change) in KEYS {
+            let line = match table.get(key) {
+                Some(value) => format!("{key} = {value}"),
+                None => format!("# {key} is not set"),
+            };
+            let remount = if change == Change::Remount { "; a change needs a remount" } else { "" };
+            // Writing to a String cannot fail.
+            writeln!(out, "{line:<40} # {}{remount}", self.origin(key)).expect("formatting into memory");
+        }
+        out
+    }
+}
+
+/// The keys that have flags: name, what the flag says, and its place in the configuration.
+fn flags<'a>(
+    sources: &'a Sources,
+    config: &'a mut Config,
+) -> [(&'static str, &'a Option<PathBuf>, &'a mut Option<PathBuf>); 4] {
+    [
+        ("mountpoint", &sources.mountpoint, &mut config.mountpoint),
+        ("fast", &sources.fast, &mut config.fast),
+        ("slow", &sources.slow, &mut config.slow),
+        ("log_file", &sources.log_file, &mut config.log_file),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn sources() -> Sources {
+        Sources {
+            file: Some("/etc/dlio.toml".into()),
+            options: vec!["high=90%".into()],
+            mountpoint: Some("/mnt/train".into()),
+            slow: Some("/hdd".into()),
+            ..Sources::default()
+        }
+    }
+
+    fn settings(text: &str) -> Settings {
+        Settings::new(sources(), Some(text)).expect("valid")
+    }
+
+    #[test]
+    fn each_layer_overrides_the_one_before() {
+        let settings = settings("settle = \"3s\"\nhigh = \"80%\"\nslow = \"/other\"\nfast = \"/optane\"");
+        let config = settings.config();
+        assert_eq!((config.settle, config.high), (Duration::from_secs(3), 0.9));
+        assert_eq!((config.slow, config.fast), (Some("/hdd".into()), Some("/optane".into())));
+        let origins = ["live_after", "settle", "high", "slow", "fast"].map(|key| settings.origin(key));
+        assert_eq!(origins, [Origin::Default, Origin::File, Origin::Option, Origin::Option, Origin::File]);
+        let from_environment = Sources { log: Some("debug".into()), ..sources() };
+        let settings = Settings::new(from_environment, Some("log = \"warn\"")).expect("valid");
+        assert_eq!((settings.config().log.as_str(), settings.origin("log")), ("debug", Origin::Environment));
+    }
+
+    #[test]
+    fn a_reload_changes_what_can_change_and_names_the_rest() {
+        let before = settings("settle = \"3s\"\nballast = \"128MiB\"\nfast = \"/optane\"");
+        let text = "live_after = \"2min\"\nhigh = \"75%\"\nslow = \"/x\"\nfast = \"/y\"\nmax_pending = 5000";
+        let (after, reloaded) = before.reloaded(text).expect("valid");
+        assert_eq!(reloaded.changed, ["settle", "live_after", "max_pending"]);
+        assert_eq!(reloaded.needs_remount, ["fast", "ballast"], "an option or a flag still overrides the file");
+        let said = "changed: settle, live_after, max_pending; needs a remount: fast, ballast";
+        assert_eq!(reloaded.to_string(), said);
+        let config = after.config();
+        assert_eq!((config.settle, config.live_after), (Duration::from_secs(1), Duration::from_secs(120)));
+        assert_eq!((config.ballast, config.fast, config.high), (128 << 20, Some("/optane".into()), 0.9));
+        assert_eq!((after.origin("settle"), after.origin("ballast")), (Origin::Reload, Origin::File));
+
+        let (again, reloaded) = after.reloaded(text).expect("valid");
+        assert_eq!((reloaded.changed.len(), reloaded.needs_remount), (0, vec!["fast", "ballast"]));
+        assert_eq!(again.origin("settle"), Origin::Reload);
+    }
+
+    #[test]
+    fn a_broken_file_is_refused_with_its_line() {
+        let before = settings("");
+        for (text, part) in [
+            ("\nsettle = \"soon\"", "/etc/dlio.toml, line 2: settle = \"soon\""),
+            ("settle = ", "/etc/dlio.toml, line 1"),
+            ("low = \"95%\"", "low = 95%"),
+            ("setle = 1", "did you mean \"settle\"?"),
+        ] {
+            let text = before.reloaded(text).expect_err("must be refused").to_string();
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_text_is_a_configuration_with_the_origin_of_each_value() {
+        let settings = settings("settle = \"3s\"");
+        let text = settings.text();
+        let mut read = Config::default();
+        read.apply_toml(&text, "config").expect("it is a configuration file");
+        assert_eq!(read, settings.config());
+        let line = |key: &str| text.lines().find(|line| line.starts_with(key)).map(str::to_owned);
+        assert_eq!(line("settle =").as_deref(), Some("settle = \"3s\"                            # file"));
+        assert!(line("slow =").is_some_and(|line| line.ends_with("# option; a change needs a remount")), "{text}");
+        assert_eq!(text.lines().count(), 1 + KEYS.len());
+    }
+
+    #[test]
+    fn flags_may_hold_any_bytes() {
+        use std::os::unix::ffi::OsStrExt;
+        let fast: PathBuf = std::ffi::OsStr::from_bytes(b"/fast\xff").into();
+        let settings = Settings::new(Sources { fast: Some(fast.clone()), ..sources() }, None).expect("valid");
+        assert_eq!(settings.config().fast, Some(fast.clone()));
+        assert!(settings.text().contains("fast = \"/fast\u{fffd}\""));
+        let (settings, _) = settings.reloaded("settle = \"2s\"").expect("valid");
+        assert_eq!(settings.config().fast, Some(fast));
+    }
+}

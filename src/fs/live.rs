@@ -1,0 +1,65 @@
+//! The configuration of a running mount: shown in `.dlio/config`, replaced by a reload.
+//!
+//! Who makes the mount says what a new configuration acts upon; reading the file again is done here, for `control` and for
+//! SIGHUP alike.
+
+use std::fmt;
+
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
+use crate::config::{Config, Reloaded, Settings};
+use crate::error::{Error, Result};
+
+/// Brings a configuration into force.
+type Apply = Box<dyn Fn(&Config) -> Result<()> + Send + Sync>;
+
+/// The settings in force.
+pub struct Live {
+    settings: Mutex<Settings>,
+    apply: Apply,
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Live {
+    /// `apply` brings a configuration into force at a reload.
+    pub fn new(settings: Settings, apply: impl Fn(&Config) -> Result<()> + Send + Sync + 'static) -> Self {
+        Live { settings: Mutex::new(settings), apply: Box::new(apply) }
+    }
+
+    /// The text of `.dlio/config`.
+    pub(super) fn text(&self) -> String {
+        self.settings.lock().text()
+    }
+
+    /// Reads the configuration file again. A file that is broken changes nothing.
+    pub fn reload(&self) -> Result<Reloaded> {
+        let done = self.try_reload();
+        match &done {
+            Ok(reloaded) => info!(%reloaded, "configuration read again"),
+            Err(error) => warn!(%error, "configuration not read again; nothing changed"),
+        }
+        done
+    }
+
+    fn try_reload(&self) -> Result<Reloaded> {
+        let file = self.settings.lock().file().cloned();
+        let Some(file) = file else {
+            return Err(Error::refused("this mount has no configuration file", "mount it with --config FILE"));
+        };
+        // Without the lock: the file may be on a file system that hangs.
+        let text = std::fs::read_to_string(&file).map_err(|e| {
+            Error::refused(format!("config file {}: {e}", file.display()), "nothing changed; make it readable text")
+        })?;
+        let mut settings = self.settings.lock();
+        let (new, reloaded) = settings.reloaded(&text)?;
+        (self.apply)(&new.config())?;
+        *settings = new;
+        Ok(reloaded)
+    }
+}

@@ -1,0 +1,215 @@
+//! What is on its way to the slow tier, as `.dlio/queue` shows it. Pure: filled by the engine, a string out.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::render::{as_optional_seconds, as_seconds, bytes, count, one_line, seconds};
+
+/// The pending events in the order in which they will be published. Durations are in seconds, sizes in bytes; the JSON
+/// keys are the field names.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Queue {
+    /// All that are pending; `pending` may have fewer.
+    pub events: u64,
+    /// Of all contents that are not copied yet.
+    pub bytes_to_copy: u64,
+    /// Why publishing stands still, with the remedy.
+    pub held: Option<String>,
+    pub pending: Vec<Pending>,
+    /// Conflicts since the mount was made; `conflicts_shown` has the last ones, by name.
+    pub conflicts: u64,
+    pub conflicts_shown: Vec<String>,
+}
+
+/// One event.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pending {
+    pub lsn: u64,
+    /// `content`, `make`, `link`, `rename`, `exchange`, `remove` or `attributes`.
+    pub change: &'static str,
+    /// From the mount's root, escaped.
+    pub path: String,
+    /// The other name of a link, rename or exchange.
+    pub to: Option<String>,
+    /// Of a content.
+    pub size: Option<u64>,
+    pub state: State,
+    /// Why it is held, with the remedy.
+    pub reason: Option<String>,
+    #[serde(serialize_with = "as_seconds")]
+    pub age: Duration,
+    /// Failed attempts to copy or publish it.
+    pub tries: u32,
+    /// Until it is published; `None` when unknown.
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub eta: Option<Duration>,
+}
+
+/// How far an event has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It failed, and is tried again; everything behind it waits.
+    Held,
+    /// Waits for its file to be left alone for `settle`.
+    Settling,
+    /// Its bytes are being made durable on fast.
+    Sealing,
+    /// Waits for its turn.
+    Waiting,
+    /// Its bytes are on their way.
+    Copying,
+    /// Its bytes are there, under a private name; it is published in its order.
+    Copied,
+    /// The file was rewritten in place before its bytes were copied: the newer version stands in for it.
+    Replaced,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            State::Held => "held",
+            State::Settling => "settling",
+            State::Sealing => "sealing",
+            State::Waiting => "waiting",
+            State::Copying => "copying",
+            State::Copied => "copied",
+            State::Replaced => "replaced",
+        }
+    }
+}
+
+impl Queue {
+    /// The text of `.dlio/queue`. Ends with a newline.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        self.lines(&mut out).expect("formatting into memory");
+        out
+    }
+
+    /// The same as JSON, one object. Ends with a newline.
+    pub fn json(&self) -> String {
+        let mut out = serde_json::to_string_pretty(self).expect("plain numbers and strings have a JSON form");
+        out.push('\n');
+        out
+    }
+
+    fn lines(&self, out: &mut String) -> std::fmt::Result {
+        match self.events {
+            0 => writeln!(out, "nothing is pending")?,
+            n => writeln!(
+                out,
+                "{} pending, {} to copy; published in this order",
+                count(n, "change"),
+                bytes(self.bytes_to_copy)
+            )?,
+        }
+        if let Some(why) = &self.held {
+            writeln!(out, "HELD: {}", one_line(why))?;
+        }
+        if !self.pending.is_empty() {
+            writeln!(
+                out,
+                "\n{:>10}  {:<9}{:>10}{:>9}{:>7}{:>9}  change",
+                "LSN", "state", "size", "age", "tries", "ETA"
+            )?;
+            self.pending.iter().try_for_each(|pending| pending.line(out))?;
+        }
+        let more = self.events.saturating_sub(self.pending.len() as u64);
+        if more > 0 {
+            writeln!(out, "{more} more follow")?;
+        }
+        if self.conflicts > 0 {
+            writeln!(out, "\n{} since the mount was made", count(self.conflicts, "conflict"))?;
+            self.conflicts_shown.iter().try_for_each(|conflict| writeln!(out, "  {conflict}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Pending {
+    fn line(&self, out: &mut String) -> std::fmt::Result {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        write!(
+            out,
+            "{:>10}  {:<9}{:>10}{:>9}{:>7}{:>9}  {} {}",
+            self.lsn,
+            self.state.word(),
+            or_dash(self.size.map(bytes)),
+            seconds(self.age),
+            self.tries,
+            or_dash(self.eta.map(seconds)),
+            self.change,
+            self.path
+        )?;
+        if let Some(to) = &self.to {
+            write!(out, " -> {to}")?;
+        }
+        if let Some(reason) = &self.reason {
+            write!(out, "; {}", one_line(reason))?;
+        }
+        writeln!(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_a_table_that_tells_what_is_left_out() {
+        let content = Pending {
+            lsn: 7,
+            change: "content",
+            path: "/run/ckpt-1".into(),
+            to: None,
+            size: Some(1 << 30),
+            state: State::Held,
+            reason: Some("copy to the slow tier\nrun/ckpt-1: EDQUOT".into()),
+            age: Duration::from_secs(14),
+            tries: 3,
+            eta: None,
+        };
+        let rename = Pending {
+            lsn: 9,
+            change: "rename",
+            path: "/run/a".into(),
+            to: Some("/run/b".into()),
+            size: None,
+            state: State::Settling,
+            reason: None,
+            age: Duration::from_secs(1),
+            tries: 0,
+            eta: Some(Duration::from_secs(11)),
+        };
+        let queue = Queue {
+            events: 5,
+            bytes_to_copy: 1 << 30,
+            held: Some("quota; raise it".into()),
+            pending: vec![content, rename],
+            conflicts: 1,
+            conflicts_shown: vec!["/x: ours is x.dlio-conflict-h-1".into()],
+        };
+        let text = "5 changes pending, 1.0 GiB to copy; published in this order
+HELD: quota; raise it
+
+       LSN  state          size      age  tries      ETA  change
+         7  held        1.0 GiB     14 s      3        -  content /run/ckpt-1; copy to the slow tier run/ckpt-1: EDQUOT
+         9  settling          -      1 s      0     11 s  rename /run/a -> /run/b
+3 more follow
+
+1 conflict since the mount was made
+  /x: ours is x.dlio-conflict-h-1
+";
+        assert_eq!(queue.text(), text);
+        assert_eq!(Queue::default().text(), "nothing is pending\n");
+        let value: serde_json::Value = serde_json::from_str(&queue.json()).expect("valid JSON");
+        assert_eq!(
+            (value["pending"][0]["state"].as_str(), value["pending"][1]["eta"].as_f64()),
+            (Some("held"), Some(11.0))
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! The pending events as an operator sees them, in the order in which they will be published, and hurrying one of them.
+//!
+//! Publishing stays in order (P1). What is moved to the front has its bytes copied before all others; it is published once
+//! everything before it is, so that is hurried too: nothing up to it waits for `settle`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::path::escape;
+use crate::stats::queue::{Pending, Queue, State as Stage};
+use crate::tiers::file::Content;
+use crate::tiers::state::{Change, Event, State};
+use crate::tiers::status::remedy;
+use crate::tiers::view::Place;
+use crate::tiers::{Ino, Lsn, Tiers};
+
+/// How many conflicts are remembered by name.
+const CONFLICTS_KEPT: usize = 100;
+
+/// What happened to events that are still pending, for those who look.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    copying: Mutex<BTreeSet<Lsn>>,
+    /// By event, and what failed: to copy it, or to publish it.
+    failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
+    conflicts: Mutex<VecDeque<String>>,
+    /// Everything up to this event is hurried; this file's bytes are copied first.
+    front: AtomicU64,
+    front_ino: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    Copy,
+    Publish,
+}
+
+#[derive(Clone, Debug)]
+struct Failed {
+    tries: u32,
+    reason: String,
+}
+
+impl Notes {
+    /// Copies a version, which is shown meanwhile.
+    pub(crate) fn copying<T>(&self, lsn: Lsn, copy: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.copying.lock().insert(lsn);
+        let done = copy();
+        self.copying.lock().remove(&lsn);
+        self.tried(lsn, Work::Copy, done.as_ref().err());
+        done
+    }
+
+    /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
+    pub(crate) fn tried(&self, lsn: Lsn, work: Work, error: Option<&Error>) {
+        let mut failed = self.failed.lock();
+        match error {
+            Some(error) => {
+                let before = failed.get(&(lsn, work)).map_or(0, |failed| failed.tries);
+                let reason = format!("{error}; {}", remedy(error));
+                failed.insert((lsn, work), Failed { tries: before.saturating_add(1), reason });
+            }
+            None => drop(failed.remove(&(lsn, work))),
+        }
+    }
+
+    /// Forgets what was noted for events that are applied.
+    pub(crate) fn applied(&self, upto: Lsn) {
+        self.failed.lock().retain(|(lsn, _), _| *lsn > upto);
+    }
+
+    pub(crate) fn conflict(&self, what: String) {
+        let mut conflicts = self.conflicts.lock();
+        if conflicts.len() == CONFLICTS_KEPT {
+            conflicts.pop_front();
+        }
+        conflicts.push_back(what);
+    }
+
+    fn failed(&self, lsn: Lsn) -> Option<Failed> {
+        let failed = self.failed.lock();
+        let mut of_event = failed.range((lsn, Work::Copy)..=(lsn, Work::Publish)).map(|(_, failed)| failed);
+        let first = of_event.next()?.clone();
+        Some(Failed { tries: of_event.fold(first.tries, |sum, failed| sum.saturating_add(failed.tries)), ..first })
+    }
+
+    /// Everything up to here is hurried.
+    pub(crate) fn front(&self) -> Lsn {
+        self.front.load(Ordering::Relaxed)
+    }
+}
+
+impl Tiers {
+    /// What is pending, the first `limit` events of it.
+    pub fn queue(&self, limit: usize) -> Queue {
+        let status = self.status();
+        let st = self.state.lock();
+        let mut look = Look::new(self, &st, status.drain_bytes_per_s);
+        let mut queue = Queue {
+            events: st.events.len() as u64,
+            held: status.held,
+            conflicts: status.conflicts,
+            conflicts_shown: self.counters.notes.conflicts.lock().iter().cloned().collect(),
+            ..Queue::default()
+        };
+        for (at, event) in st.events.iter().enumerate() {
+            queue.bytes_to_copy += look.to_copy(event);
+            if at < limit {
+                queue.pending.push(look.at(at, event, queue.bytes_to_copy));
+            }
+        }
+        queue
+    }
+
+    /// Hurries everything up to event `lsn`, and copies the bytes of file `ino` before all others. Returns how many
+    /// events have to be published, with it.
+    pub fn to_front(&self, ino: Ino, lsn: Lsn) -> u64 {
+        let notes = &self.counters.notes;
+        notes.front_ino.store(ino, Ordering::Relaxed);
+        notes.front.store(lsn, Ordering::Relaxed);
+        let before = self.state.lock().events.iter().take_while(|event| event.lsn <= lsn).count() as u64;
+        self.wake();
+        before
+    }
+
+    /// The version to copy before all others: the newest of the file that was moved to the front.
+    pub(crate) fn first_to_copy(&self, st: &State) -> Option<(Lsn, Ino, Arc<Content>)> {
+        let ino = self.counters.notes.front_ino.load(Ordering::Relaxed);
+        let (lsn, content) = st.contents.get(&ino)?.back()?;
+        let wanted = *lsn <= self.counters.notes.front() && content.exists() && !content.is_copied();
+        wanted.then(|| (*lsn, ino, content.clone()))
+    }
+}
+
+/// One look at the queue.
+struct Look<'a> {
+    tiers: &'a Tiers,
+    st: &'a State,
+    now: Duration,
+    settle: Duration,
+    /// Bytes per second; 0 when unknown.
+    rate: u64,
+    held: bool,
+}
+
+impl<'a> Look<'a> {
+    fn new(tiers: &'a Tiers, st: &'a State, rate: u64) -> Self {
+        let settle = tiers.options().settle;
+        Look { tiers, st, now: tiers.uptime(), settle, rate, held: tiers.damaged.is_some() }
+    }
+
+    /// Bytes that are still to be copied for an event.
+    fn to_copy(&self, event: &Event) -> u64 {
+        match &event.change {
+            Change::Content { content, .. } if content.exists() && !content.is_copied() => content.size,
+            _ => 0,
+        }
+    }
+
+    /// Event number `at`; `bytes` are to be copied up to it, and with it.
+    fn at(&mut self, at: usize, event: &Event, bytes: u64) -> Pending {
+        let failed = self.tiers.counters.notes.failed(event.lsn);
+        let settles_in = match event.lsn <= self.tiers.counters.notes.front() || self.tiers.hurried() {
+            true => Duration::ZERO,
+            false => (event.at + self.settle).saturating_sub(self.now),
+        };
+        let state = match &failed {
+            Some(_) => Stage::Held,
+            // Nothing is published while the log is damaged.
+            None if at == 0 && self.held => Stage::Held,
+            None => self.stage(event, settles_in),
+        };
+        self.held |= state == Stage::Held;
+        let copied_in = match (bytes, self.rate) {
+            (0, _) => Some(Duration::ZERO),
+            (_, 0) => None,
+            (bytes, rate) => Some(Duration::from_secs(bytes / rate)),
+        };
+        let (change, path, to) = self.named(&event.change);
+        Pending {
+            lsn: event.lsn,
+            change,
+            path,
+            to,
+            size: if let Change::Content { content, .. } = &event.change { Some(content.size) } else { None },
+            state,
+            tries: failed.as_ref().map_or(0, |failed| failed.tries),
+            reason: failed.map(|failed| failed.reason),
+            age: self.now.saturating_sub(event.at),
+            // Behind what is held nothing is known.
+            eta: copied_in.filter(|_| !self.held).map(|time| time.max(settles_in)),
+        }
+    }
+
+    fn stage(&self, event: &Event, settles_in: Duration) -> Stage {
+        let unsettled = if settles_in.is_zero() { Stage::Waiting } else { Stage::Settling };
+        let Change::Content { content, .. } = &event.change else { return unsettled };
+        if !content.exists() {
+            Stage::Replaced
+        } else if content.is_copied() || content.is_early() {
+            Stage::Copied
+        } else if !content.is_sealed() {
+            Stage::Sealing
+        } else if self.tiers.counters.notes.copying.lock().contains(&event.lsn) {
+            Stage::Copying
+        } else {
+            unsettled
+        }
+    }
+
+    fn named(&self, change: &Change) -> (&'static str, String, Option<String>) {
+        let place = |place: &Place| match self.st.view.path_at(place) {
+            Some(path) => format!("/{}", escape(&path)),
+            None => format!("removed directory {}, {}", place.0, place.1),
+        };
+        let inode = |ino: Ino| match self.st.view.path(ino) {
+            Some(path) => format!("/{}", escape(&path)),
+            None => format!("removed file {ino}"),
+        };
+        match change {
+            Change::Make { at, .. } => ("make", place(at), None),
+            Change::Content { at, .. } => ("content", place(at), None),
+            Change::Link { ino, at } => ("link", inode(*ino), Some(place(at))),
+            Change::Rename { from, to, .. } => ("rename", place(from), Some(place(to))),
+            Change::Exchange { a_at, b_at, .. } => ("exchange", place(a_at), Some(place(b_at))),
+            Change::Remove { at, .. } => ("remove", place(at), None),
+            Change::SetAttr { ino, .. } | Change::SetXattr { ino, .. } => ("attributes", inode(*ino), None),
+        }
+    }
+}

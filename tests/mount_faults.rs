@@ -1,0 +1,623 @@
+//! Tiers as they fail in practice: not mounted, full, read-only, changed by somebody else, with a damaged log. Each test
+//! is named as the promise it pins down. Needs root, /dev/fuse and loop devices.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{Whence, lseek64};
+
+use common::{Elsewhere, Mount, Volume, errno, names, pattern, until};
+
+/// Keeps what is written on the fast tier until somebody waits for it, however full the machine's disk is.
+const NEVER_SETTLES: [&str; 3] = ["settle=30min", "live_after=1h", "high=98%"];
+/// The same, and the kernel asks for everything anew.
+const NOTHING_CACHED: [&str; 5] =
+    ["settle=30min", "live_after=1h", "high=98%", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+
+/// Bytes that differ from place to place and from file to file.
+fn content(file: usize, len: usize) -> Vec<u8> {
+    pattern(file + len).split_off(file)
+}
+
+/// Every file below a directory, with what it holds, and every directory; without our own and what the volume has.
+fn tree(root: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if [".dlio-fs", "lost+found"].iter().any(|ours| entry.file_name() == *ours) {
+                continue;
+            }
+            let is_dir = entry.file_type().unwrap().is_dir();
+            let bytes = (!is_dir).then(|| fs::read(&path).unwrap());
+            found.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
+            if is_dir {
+                dirs.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Both trees have the same names with the same bytes; says which do not, not what is in them.
+#[track_caller]
+fn assert_same(one: &Path, other: &Path) {
+    let (one, other) = (tree(one), tree(other));
+    let differ: Vec<_> = one.keys().chain(other.keys()).filter(|path| one.get(*path) != other.get(*path)).collect();
+    assert!(differ.is_empty(), "these differ: {differ:?}");
+}
+
+/// Everything there is in a tier, ours included: path, kind, length, inode and change time. The lock's text is free to
+/// say who held it last.
+fn fingerprint(tier: &Path) -> String {
+    let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort";
+    let output = std::process::Command::new("sh").args(["-ec", script]).current_dir(tier).output().unwrap();
+    common::succeeded(output)
+}
+
+fn state(path: &Path) -> Vec<u8> {
+    xattr::get(path, "user.dlio.state").unwrap().unwrap()
+}
+
+fn spilled(mount: &Mount) -> u64 {
+    mount.stats_json()["exceptions"]["spilled"].as_u64().unwrap()
+}
+
+fn conflicts(mount: &Mount) -> u64 {
+    mount.stats_json()["exceptions"]["conflicts"].as_u64().unwrap()
+}
+
+// P7: one owner, and the slow tree that is known
+
+#[test]
+fn a_slow_tier_that_is_not_mounted_is_refused() {
+    let volume = Volume::new(16, 256);
+    let mut mount = Mount::on(Elsewhere { slow: Some(volume.root()), ..Elsewhere::default() }, &NEVER_SETTLES);
+    mount.put("known", "on both");
+    mount.sync();
+    mount.put("pending", "only on fast");
+    mount.stop();
+    volume.detach();
+    let fast = fingerprint(&mount.fast());
+    let (code, said) = mount.refused();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is the slow tier not mounted?") && said.lines().count() == 1, "{said}");
+    assert_eq!(fs::read_dir(volume.root()).unwrap().count(), 0, "nothing is created in the bare directory");
+    assert_eq!(fingerprint(&mount.fast()), fast, "nor changed on the fast tier");
+    volume.attach();
+    mount.start();
+    mount.sync();
+    assert_eq!(fs::read(volume.root().join("known")).unwrap(), b"on both");
+    assert_eq!(fs::read(volume.root().join("pending")).unwrap(), b"only on fast");
+}
+
+#[test]
+fn another_slow_tree_is_refused() {
+    let mut other = Mount::new();
+    other.put("theirs", "theirs");
+    other.sync();
+    other.stop();
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    mount.put("pending", "only on fast");
+    mount.stop();
+    let (ours, tiers) = (mount.slow(), || (fingerprint(&mount.fast()), fingerprint(&other.slow())));
+    let before = tiers();
+    let mut wrong = Mount::idle(Elsewhere { fast: Some(mount.fast()), slow: Some(other.slow()) }, &[]);
+    let (code, said) = wrong.refused();
+    assert_eq!(code, Some(1), "{said}");
+    let id = |slow: &Path| fs::read_to_string(slow.join(".dlio-fs/id")).unwrap().trim().to_owned();
+    assert!(said.contains(&id(&ours)) && said.contains(&id(&other.slow())), "both are named: {said}");
+    assert!(said.contains("its own slow tier") && said.lines().count() == 1, "{said}");
+    assert_eq!(tiers(), before, "nothing is created or changed");
+    wrong.elsewhere.slow = Some(ours);
+    wrong.start();
+    assert_eq!(fs::read(wrong.at("pending")).unwrap(), b"only on fast");
+}
+
+// P8: a full fast tier is no error
+
+#[test]
+fn three_times_the_fast_tier_is_written_without_an_error() {
+    let volume = Volume::new(64, 1024);
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &["ballast=4MiB"]);
+    let files: Vec<(String, usize)> =
+        (0..14).map(|i| (format!("run/{i}"), 8 << 20)).chain([("run/larger-than-the-tier".into(), 80 << 20)]).collect();
+    fs::create_dir(mount.at("run")).unwrap();
+    for (i, (name, len)) in files.iter().enumerate() {
+        let mut file = File::create(mount.at(name)).unwrap();
+        // In pieces: that it does not fit is found in the middle of the file.
+        content(i, *len).chunks(1 << 20).for_each(|piece| file.write_all(piece).unwrap());
+    }
+    let equal = |root: &Path| {
+        for (i, (name, len)) in files.iter().enumerate() {
+            assert!(fs::read(root.join(name)).unwrap() == content(i, *len), "{name}");
+        }
+    };
+    equal(&mount.root());
+    assert!(spilled(&mount) > 0, "{}", mount.stats());
+    mount.sync();
+    equal(&mount.slow());
+    assert_same(&mount.root(), &mount.slow());
+    assert_eq!(names(&mount.slow().join(".dlio-fs/tmp")).len(), 1, "of this fast tier only");
+}
+
+#[test]
+fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
+    let volume = Volume::new(48, 256);
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &NEVER_SETTLES);
+    fs::create_dir(mount.at("run")).unwrap();
+    for i in 0..10 {
+        mount.put(&format!("run/{i}"), content(i, 100_000));
+    }
+    volume.fill(0);
+    let open = File::open(mount.at("run/0")).unwrap();
+    // Not even a proof finds room: the objects go, and whoever has one open goes on with it.
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+    let mut read = vec![0; 100_000];
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == content(0, 100_000));
+    OpenOptions::new().append(true).open(mount.at("run/0")).unwrap().write_all(b"more").unwrap();
+    mount.sync();
+    assert_eq!(fs::read(mount.slow().join("run/0")).unwrap(), [&content(0, 100_000)[..], b"more"].concat());
+}
+
+#[test]
+fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
+    let (volume, slow) = (Volume::new(48, 256), Volume::new(16, 256));
+    let tiers = Elsewhere { fast: Some(volume.tier()), slow: Some(slow.tier()) };
+    let mount = Mount::on(tiers, &[&NEVER_SETTLES[..], &["ballast=8MiB"]].concat());
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/before", "before");
+    // Nothing is published, which would shorten the log.
+    slow.remount("ro");
+    let ballast = volume.tier().join(".dlio-fs/ballast");
+    assert_eq!(fs::metadata(&ballast).unwrap().len(), 8 << 20);
+    let mut fillers = vec![volume.fill(0)];
+    // More records than the segment has room set aside for: what comes then is the ballast's.
+    let mut value = pattern(3000);
+    let mut log_one = || {
+        value[0] = value[0].wrapping_add(1);
+        xattr::set(mount.at("run"), "user.note", &value).unwrap();
+        value.clone()
+    };
+    for round in 0.. {
+        log_one();
+        if !ballast.exists() {
+            break;
+        }
+        assert!(round < 20_000, "the log never needed the ballast");
+    }
+    // What the ballast had is the log's, not whoever's comes first.
+    fillers.push(volume.fill(0));
+    for _ in 0..150 {
+        log_one();
+    }
+    fs::rename(mount.at("run/before"), mount.at("run/renamed")).unwrap();
+    let value = log_one();
+    fillers.iter().for_each(|filler| fs::remove_file(filler).unwrap());
+    slow.remount("rw");
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+    assert_eq!(names(&mount.slow().join("run")), ["renamed"]);
+    assert_eq!(xattr::get(mount.slow().join("run"), "user.note").unwrap().unwrap(), value);
+    until("the ballast is back", || fs::metadata(&ballast).is_ok_and(|ballast| ballast.len() == 8 << 20));
+}
+
+#[test]
+fn a_fast_tier_without_inodes_is_no_error() {
+    let volume = Volume::new(64, 64);
+    let options = [&NEVER_SETTLES[..], &["ballast=1MiB"]].concat();
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("run")).unwrap();
+    for i in 0..200 {
+        mount.put(&format!("run/{i}"), content(i, 5_000));
+    }
+    assert!(spilled(&mount) > 100, "{}", mount.stats());
+    for i in 0..200 {
+        assert!(fs::read(mount.at(format!("run/{i}"))).unwrap() == content(i, 5_000), "{i}");
+    }
+    mount.sync();
+    assert_eq!(tree(&mount.slow()).len(), 201);
+    assert_same(&mount.root(), &mount.slow());
+}
+
+// P9: a slow tier that refuses
+
+/// Writes, reads, renames and removes while nothing reaches the slow tier; what is expected there in the end.
+fn the_application_goes_on(mount: &Mount) {
+    let held = mount.verdict();
+    fs::create_dir(mount.at("run/held")).unwrap();
+    for i in 0..20 {
+        let path = mount.put(&format!("run/held/{i}"), content(i, 10_000));
+        assert!(fs::read(&path).unwrap() == content(i, 10_000), "{held}");
+    }
+    fs::rename(mount.at("run/held/0"), mount.at("run/held/renamed")).unwrap();
+    fs::remove_file(mount.at("run/held/1")).unwrap();
+    File::open(mount.at("run/held/2")).unwrap().sync_all().unwrap();
+    assert!(!mount.slow().join("run/held").exists(), "the order is kept: what came before is not there yet");
+}
+
+#[test]
+fn a_full_slow_tier_holds_publishing_until_there_is_room() {
+    let volume = Volume::new(32, 512);
+    let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &["settle=0s"]);
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.sync();
+    let filler = volume.fill(3 << 20);
+    for i in 0..4 {
+        mount.put(&format!("run/{i}"), content(i, 2 << 20));
+    }
+    until("the statistics say so first", || mount.verdict().contains("HELD: drain: "));
+    let verdict = mount.verdict();
+    assert!(verdict.starts_with("NOT SAFE: ") && verdict.contains("free space or raise the quota"), "{verdict}");
+    assert_eq!(mount.status(), Some(4));
+    the_application_goes_on(&mount);
+    for name in names(&volume.tier().join("run")) {
+        assert_eq!(fs::metadata(volume.tier().join("run").join(&name)).unwrap().len(), 2 << 20, "{name:?} is whole");
+    }
+    fs::remove_file(filler).unwrap();
+    until("it goes on by itself", || mount.verdict().starts_with("SAFE"));
+    assert_eq!(mount.status(), Some(0));
+    assert_eq!(tree(&volume.tier()).len(), 1 + 4 + 1 + 19);
+    assert_same(&mount.root(), &volume.tier());
+}
+
+#[test]
+fn a_read_only_slow_tier_holds_publishing_until_it_can_be_written() {
+    let volume = Volume::new(32, 512);
+    fs::write(volume.tier().join("cold"), "from the slow tier").unwrap();
+    let mut mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &["settle=0s"]);
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.sync();
+    volume.remount("ro");
+    mount.put("run/first", "first");
+    until("the statistics say so first", || mount.verdict().contains("HELD: drain: "));
+    let verdict = mount.verdict();
+    assert!(verdict.contains("Read-only file system") && verdict.contains("let dlio-fs write"), "{verdict}");
+    assert_eq!(mount.status(), Some(4));
+    the_application_goes_on(&mount);
+    OpenOptions::new().append(true).open(mount.at("cold")).unwrap().write_all(b", changed").unwrap();
+    assert_eq!(fs::read_to_string(mount.at("cold")).unwrap(), "from the slow tier, changed");
+
+    mount.stop();
+    let (code, said) = mount.refused();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("mounted read-only; remount it for writing"), "{said}");
+    volume.remount("rw");
+    mount.start();
+    volume.remount("ro");
+    mount.put("run/second", "second");
+    until("it is held again", || mount.verdict().contains("HELD: "));
+    volume.remount("rw");
+    until("it goes on by itself", || mount.verdict().starts_with("SAFE"));
+    assert_eq!(tree(&volume.tier()).len(), 1 + 1 + 2 + 1 + 19);
+    assert_same(&mount.root(), &volume.tier());
+    assert_eq!(fs::read_to_string(volume.tier().join("cold")).unwrap(), "from the slow tier, changed");
+}
+
+/// A file that is rewritten in place before it was copied waits for its next commit. With that refused at `max_pending`
+/// nothing could ever be published again, and no room made.
+#[test]
+fn at_max_pending_changes_are_refused_until_there_is_room() {
+    let options = [&NEVER_SETTLES[..], &["max_pending=1000"]].concat();
+    let mount = Mount::with(&options, |_| ());
+    let path = mount.put("rewritten", "first");
+    let rewritten = OpenOptions::new().write(true).open(&path).unwrap();
+    rewritten.write_all_at(b"again", 0).unwrap();
+    let mut open = File::create(mount.at("open")).unwrap();
+    open.write_all(b"written before").unwrap();
+    let refused = (0..2_000).find_map(|i| fs::create_dir(mount.at(format!("{i}"))).err()).expect("a limit");
+    assert_eq!(refused.raw_os_error(), Some(Errno::ENOSPC as i32));
+    assert_eq!(mount.stats_json()["pipeline"]["pending_events"], 1000);
+    let verdict = mount.verdict();
+    assert!(verdict.starts_with("NOT SAFE: ") && verdict.contains("REFUSING CHANGES (ENOSPC)"), "{verdict}");
+    assert_eq!(mount.status(), Some(4));
+    assert_eq!(errno(fs::write(mount.at("new"), "x")), Errno::ENOSPC);
+    assert_eq!(errno(fs::rename(&path, mount.at("renamed"))), Errno::ENOSPC);
+    // What was taken before keeps its promises: it gets its place in the order, and is durable.
+    open.sync_all().unwrap();
+    assert_eq!(errno((&open).write_all(b"more")), Errno::ENOSPC);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "again");
+    mount.sync();
+    assert_eq!(mount.verdict(), "SAFE: everything is on the slow tier");
+    open.write_all(b", and behind").unwrap();
+    mount.put("new", "x");
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+    assert_eq!(fs::read_to_string(mount.slow().join("open")).unwrap(), "written before, and behind");
+}
+
+// P11: foreign changes
+
+/// Ours under the name of a conflict, theirs under its own; nothing else in the directory.
+#[track_caller]
+fn both_kept(mount: &Mount, dir: &str, name: &str, theirs: &str, ours: &str) {
+    let slow = mount.slow().join(dir);
+    let found = names(&slow);
+    let [first, second] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(first, name);
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let time = second.to_str().unwrap().strip_prefix(&format!("{name}.dlio-conflict-{host}-"));
+    assert!(time.is_some_and(|time| time.parse::<u64>().is_ok()), "{found:?}");
+    assert_eq!(fs::read_to_string(slow.join(name)).unwrap(), theirs);
+    assert_eq!(fs::read_to_string(slow.join(second)).unwrap(), ours);
+    assert_same(&mount.root(), &mount.slow());
+    assert_eq!(conflicts(mount), 1);
+    assert_eq!(mount.status(), Some(5));
+}
+
+#[test]
+fn a_foreign_change_is_served_at_the_first_open_after_revalidate() {
+    let mount = Mount::with(&["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"], |_| ());
+    let path = mount.put("f", "ours");
+    mount.sync();
+    assert_eq!(state(&path), b"clean");
+    let slow = mount.slow().join("f");
+    fs::write(&slow, "theirs, written in place").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "theirs, written in place");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 24);
+    fs::write(mount.slow().join("new"), "theirs, renamed over it").unwrap();
+    fs::rename(mount.slow().join("new"), &slow).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "theirs, renamed over it");
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b", and ours").unwrap();
+    mount.sync();
+    assert_eq!(fs::read_to_string(&slow).unwrap(), "theirs, renamed over it, and ours");
+    assert_eq!(conflicts(&mount), 0);
+}
+
+#[test]
+fn a_foreign_change_is_served_at_the_first_open_after_a_mount() {
+    let mut mount = Mount::with(&["revalidate=1h"], |_| ());
+    mount.put("f", "ours");
+    mount.sync();
+    mount.stop();
+    fs::write(mount.slow().join("f"), "theirs").unwrap();
+    mount.start();
+    assert_eq!(fs::read_to_string(mount.at("f")).unwrap(), "theirs");
+}
+
+#[test]
+fn a_foreign_file_that_took_the_name_of_ours_stays_and_so_does_ours() {
+    let mount = Mount::with(&NOTHING_CACHED, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.sync();
+    mount.put("run/f", "ours");
+    fs::write(mount.slow().join("run/f"), "theirs").unwrap();
+    mount.sync();
+    both_kept(&mount, "run", "f", "theirs", "ours");
+}
+
+#[test]
+fn a_foreign_file_in_place_of_the_one_we_replace_stays_and_so_does_ours() {
+    let mount = Mount::with(&NOTHING_CACHED, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/f", "before");
+    mount.sync();
+    mount.put("run/f", "ours");
+    fs::write(mount.slow().join("theirs"), "theirs").unwrap();
+    fs::rename(mount.slow().join("theirs"), mount.slow().join("run/f")).unwrap();
+    mount.sync();
+    both_kept(&mount, "run", "f", "theirs", "ours");
+}
+
+#[test]
+fn a_foreign_write_into_the_file_we_replace_stays_and_so_does_ours() {
+    let mount = Mount::with(&NOTHING_CACHED, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/f", "before");
+    mount.sync();
+    mount.put("run/f", "ours");
+    fs::write(mount.slow().join("run/f"), "theirs").unwrap();
+    mount.sync();
+    both_kept(&mount, "run", "f", "theirs", "ours");
+}
+
+#[test]
+fn a_foreign_file_is_not_removed_for_ours() {
+    let mount = Mount::with(&NOTHING_CACHED, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    for name in ["run/removed", "run/moved"] {
+        mount.put(name, "before");
+    }
+    mount.sync();
+    fs::remove_file(mount.at("run/removed")).unwrap();
+    fs::rename(mount.at("run/moved"), mount.at("run/away")).unwrap();
+    for name in ["run/removed", "run/moved"] {
+        fs::write(mount.slow().join("theirs"), "theirs").unwrap();
+        fs::rename(mount.slow().join("theirs"), mount.slow().join(name)).unwrap();
+    }
+    mount.sync();
+    assert_eq!(names(&mount.slow().join("run")), ["moved", "removed"]);
+    assert_eq!(fs::read_to_string(mount.slow().join("run/removed")).unwrap(), "theirs");
+    assert_eq!(fs::read_to_string(mount.slow().join("run/moved")).unwrap(), "theirs");
+    assert_eq!(conflicts(&mount), 2);
+}
+
+#[test]
+fn a_foreign_removal_does_not_stop_the_order() {
+    let mount = Mount::with(&NOTHING_CACHED, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    for name in ["run/changed", "run/removed", "run/kept"] {
+        mount.put(name, "before");
+    }
+    mount.sync();
+    mount.put("run/changed", "after");
+    fs::remove_file(mount.at("run/removed")).unwrap();
+    mount.put("run/behind", "behind");
+    for name in ["changed", "removed"] {
+        fs::remove_file(mount.slow().join("run").join(name)).unwrap();
+    }
+    mount.sync();
+    assert_eq!(names(&mount.slow().join("run")), ["behind", "changed", "kept"]);
+    assert_eq!(fs::read_to_string(mount.slow().join("run/changed")).unwrap(), "after");
+    assert_same(&mount.root(), &mount.slow());
+}
+
+#[test]
+fn eviction_compares_the_proof_once_more() {
+    let volume = Volume::new(64, 256);
+    let options = ["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s", "ballast=1MiB"];
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    // The one that is changed is the older: it is looked at first.
+    let changed = mount.put("changed", content(1, 1 << 20));
+    mount.sync();
+    let unchanged = mount.put("unchanged", content(2, 1 << 20));
+    mount.sync();
+    OpenOptions::new().append(true).open(mount.slow().join("changed")).unwrap().write_all(b"theirs").unwrap();
+    assert_eq!((state(&changed), state(&unchanged)), (b"clean".to_vec(), b"clean".to_vec()));
+    volume.fill(2 << 20);
+    until("what is proven is evicted", || state(&unchanged) == b"slow");
+    assert_eq!(state(&changed), b"clean", "what is not, is kept until somebody opens it");
+    assert_eq!(fs::read(&changed).unwrap(), [&content(1, 1 << 20)[..], b"theirs"].concat());
+    assert!(fs::read(&unchanged).unwrap() == content(2, 1 << 20));
+}
+
+// P12: nothing lost in copying
+
+/// Where data is in a file: pairs of its begin and end.
+fn extents(path: &Path) -> Vec<(i64, i64)> {
+    let file = File::open(path).unwrap();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Ok(data) = lseek64(&file, at, Whence::SeekData) {
+        at = lseek64(&file, data, Whence::SeekHole).unwrap();
+        found.push((data, at));
+    }
+    found
+}
+
+#[test]
+fn holes_stay_holes_in_the_slow_copy() {
+    let mount = Mount::new();
+    let file = File::create(mount.at("sparse")).unwrap();
+    file.write_all_at(&pattern(64 << 10), 4 << 20).unwrap();
+    file.write_all_at(&pattern(64 << 10), 12 << 20).unwrap();
+    file.set_len(16 << 20).unwrap();
+    drop(file);
+    mount.sync();
+    let slow = mount.slow().join("sparse");
+    let of = |mib: i64| (mib << 20, (mib << 20) + (64 << 10));
+    assert_eq!(extents(&slow), [of(4), of(12)]);
+    assert_eq!(fs::metadata(&slow).unwrap().blocks(), fs::metadata(mount.at("sparse")).unwrap().blocks());
+    assert!(fs::read(&slow).unwrap() == fs::read(mount.at("sparse")).unwrap());
+}
+
+#[test]
+fn attributes_links_and_times_arrive_on_the_slow_tier() {
+    let mount = Mount::with(&NEVER_SETTLES, |_| ());
+    let path = mount.put("f", "content");
+    let slow = |name: &str| mount.slow().join(name);
+    xattr::set(&path, "user.origin", b"a\0b\xff").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o2751)).unwrap();
+    std::os::unix::fs::chown(&path, Some(1000), Some(1001)).unwrap();
+    fs::hard_link(&path, mount.at("second")).unwrap();
+    symlink("no/such\ntarget", mount.at("link")).unwrap();
+    std::os::unix::fs::lchown(mount.at("link"), Some(7), Some(8)).unwrap();
+    fs::create_dir(mount.at("d")).unwrap();
+    xattr::set(mount.at("d"), "user.origin", b"of a directory").unwrap();
+    let time = TimeSpec::new(1_000_000_007, 123_456_789);
+    // Before its first close they travel with the content, later on by themselves.
+    let born = File::create(mount.at("born")).unwrap();
+    (&born).write_all(b"content").unwrap();
+    xattr::set(mount.at("born"), "user.origin", b"a\0b\xff").unwrap();
+    utimensat(AT_FDCWD, &mount.at("born"), &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
+    drop(born);
+    for name in ["f", "link", "d"] {
+        utimensat(AT_FDCWD, &mount.at(name), &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
+    }
+    mount.sync();
+    let shown = |path: &Path| {
+        let m = fs::symlink_metadata(path).unwrap();
+        (m.mode(), m.uid(), m.gid(), m.mtime(), m.mtime_nsec())
+    };
+    for name in ["f", "second", "link", "d", "born"] {
+        assert_eq!(shown(&mount.at(name)), shown(&slow(name)), "{name}");
+        assert_eq!((shown(&slow(name)).3, shown(&slow(name)).4), (1_000_000_007, 123_456_789), "{name}");
+    }
+    assert_eq!(fs::metadata(slow("f")).unwrap().uid(), 1000);
+    let [f, second] = ["f", "second"].map(|name| fs::metadata(slow(name)).unwrap());
+    assert_eq!((f.ino(), f.nlink()), (second.ino(), 2), "one file with two names");
+    assert_eq!(fs::read_link(slow("link")).unwrap().to_str(), Some("no/such\ntarget"));
+    for name in ["f", "born"] {
+        assert_eq!(xattr::get(slow(name), "user.origin").unwrap().unwrap(), b"a\0b\xff", "{name}");
+    }
+    assert_eq!(xattr::get(slow("d"), "user.origin").unwrap().unwrap(), b"of a directory");
+    assert_eq!(xattr::list(slow("f")).unwrap().count(), 1, "and nothing of ours");
+}
+
+// The log: a torn tail is a crash, damage before it is not
+
+/// The segment of the log with the newest records, and its bytes.
+fn newest_segment(mount: &Mount) -> (PathBuf, Vec<u8>) {
+    let dir = mount.fast().join(".dlio-fs/log");
+    let path = names(&dir).into_iter().map(|name| dir.join(name)).rfind(|path| fs::metadata(path).unwrap().len() > 0);
+    let path = path.expect("a log with records");
+    let bytes = fs::read(&path).unwrap();
+    (path, bytes)
+}
+
+#[test]
+fn damage_in_the_log_holds_publishing_and_hides_nothing_else() {
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    for i in 0..10 {
+        let path = mount.put(&format!("file-{i}"), content(i, 10_000));
+        // Each behind the one before: whatever is hit, a later record says that it was durable.
+        File::open(path).unwrap().sync_all().unwrap();
+        fs::create_dir(mount.at(format!("dir-{i}"))).unwrap();
+    }
+    mount.kill();
+    let (segment, mut bytes) = newest_segment(&mount);
+    let hit = bytes.windows(10).position(|word| word == b"path=dir-4").unwrap();
+    bytes[hit + 9] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    mount.start();
+
+    let verdict = mount.verdict();
+    assert!(verdict.contains("HELD: the log is damaged (log/") && verdict.contains("dlio-fs rescue"), "{verdict}");
+    assert_eq!(mount.status(), Some(4));
+    for i in 0..10 {
+        assert!(fs::read(mount.at(format!("file-{i}"))).unwrap() == content(i, 10_000), "{i}");
+    }
+    assert!(!mount.at("dir-4").exists() && mount.at("dir-5").exists(), "only what the record said is not known");
+    let mut control = OpenOptions::new().read(true).write(true).open(mount.at(".dlio/control")).unwrap();
+    control.write_all(b"sync\n").unwrap();
+    let mut line = [0; 4096];
+    for _ in 0..2 {
+        let n = control.read(&mut line).unwrap();
+        assert!(line[..n].starts_with(b"waiting for "), "{}", String::from_utf8_lossy(&line[..n]));
+    }
+    assert!(tree(&mount.slow()).is_empty(), "nothing is published, although somebody waits for it");
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_nothing_is_held() {
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    for i in 0..10 {
+        mount.put(&format!("file-{i}"), content(i, 10_000));
+    }
+    mount.kill();
+    let (segment, bytes) = newest_segment(&mount);
+    // The begin of a record, as a power cut leaves it.
+    let torn = &bytes[..bytes.len().min(40)];
+    OpenOptions::new().append(true).open(&segment).unwrap().write_all(torn).unwrap();
+    mount.start();
+    let verdict = mount.verdict();
+    assert!(verdict.starts_with("NOT SAFE: 10 files") && !verdict.contains("HELD"), "{verdict}");
+    assert_eq!(fs::metadata(&segment).unwrap().len(), bytes.len() as u64, "it is gone");
+    mount.sync();
+    assert_eq!(tree(&mount.slow()).len(), 10);
+    assert_same(&mount.root(), &mount.slow());
+}
