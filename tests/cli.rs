@@ -249,6 +249,8 @@ fn usage_errors_are_one_line_with_exit_code_2() {
     assert_refusal(&run(&["umount", "/x", "--now", "--timeout", "1s"]), 2, &["--now", "--timeout"]);
     assert_refusal(&run(&["umount"]), 2, &["<MOUNTPOINT>"]);
     assert_refusal(&run(&["rescue", "/x"]), 2, &["--to"]);
+    assert_refusal(&run(&["evict"]), 2, &["<PATH>"]);
+    assert_refusal(&run(&["queue", "/x", "--front", "/y"]), 2, &["--front"]);
 }
 
 #[test]
@@ -256,7 +258,15 @@ fn commands_for_a_mount_say_when_there_is_none() {
     let places = Places::new();
     let path = places.path("mnt");
     let path = path.to_str().unwrap();
-    for arguments in [["umount", path], ["status", path], ["sync", path], ["drain", path], ["reload", path]] {
+    for arguments in [
+        ["umount", path],
+        ["status", path],
+        ["sync", path],
+        ["drain", path],
+        ["reload", path],
+        ["queue", path],
+        ["evict", path],
+    ] {
         places.refused(Command::new(PROGRAM).args(arguments), 1, &[path, "is not on a dlio-fs mount"]);
     }
     places.refused(Command::new(PROGRAM).args(["sync", "/none/such"]), 1, &["/none/such", "No such file"]);
@@ -288,7 +298,20 @@ fn help_says_at_once_what_each_command_is_for() {
     let top = help(&["--help"]);
     assert!(top.starts_with("Absorb checkpoints on fast storage"), "{top}");
     assert!(top.contains("Exit codes: 0 done"), "{top}");
-    for command in ["mount", "umount", "status", "drain", "sync", "reload", "rescue", "doctor", "demo"] {
+    for command in [
+        "mount",
+        "umount",
+        "status",
+        "drain",
+        "sync",
+        "queue",
+        "evict",
+        "reload",
+        "completions",
+        "rescue",
+        "doctor",
+        "demo",
+    ] {
         let (short, long) = (help(&[command, "-h"]), help(&[command, "--help"]));
         let first = short.lines().next().unwrap();
         assert!(first.len() > 30 && first.starts_with(char::is_uppercase), "{command}: {first}");
@@ -339,5 +362,101 @@ fn status_without_a_mount_is_empty_json() {
     let output = command.args(["--mount", "--propagation", "private", "sh", "-c", script, PROGRAM]).output().unwrap();
     if nix::unistd::geteuid().is_root() {
         assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"{}\n"[..]), "{output:?}");
+    }
+}
+
+/// Runs a command line on a terminal of 60 columns; what the terminal got, without carriage returns.
+fn on_terminal(arguments: &str, environment: &[(&str, &str)]) -> String {
+    let mut command = Command::new("script");
+    command.args(["-qec", &format!("stty cols 60 rows 40; exec {PROGRAM} {arguments}"), "/dev/null"]);
+    command
+        .env_remove("NO_COLOR")
+        .env("TERM", "xterm")
+        .envs(environment.iter().copied())
+        .stdin(std::process::Stdio::null());
+    let output = command.output().unwrap();
+    String::from_utf8(output.stdout).unwrap().replace('\r', "")
+}
+
+#[test]
+fn help_fits_the_terminal_and_has_colours_only_where_they_are_wanted() {
+    let coloured = on_terminal("queue --help", &[]);
+    assert!(coloured.contains("\u{1b}["), "headings are set off: {coloured:?}");
+    for plain in [on_terminal("queue --help", &[("NO_COLOR", "1")]), on_terminal("queue --help | cat", &[])] {
+        assert!(!plain.contains('\u{1b}'), "{plain:?}");
+    }
+    let narrow = on_terminal("queue --help", &[("NO_COLOR", "1")]);
+    // Examples are commands, to be copied: they are not broken.
+    let (prose, examples) = narrow.split_once("Examples:").unwrap();
+    assert!(prose.lines().all(|line| line.chars().count() <= 60), "{prose}");
+    assert!(examples.contains("dlio-fs queue --front /mnt/train/run1/model-09.keras\n"), "{examples}");
+    let wide = String::from_utf8(run(&["queue", "--help"]).stdout).unwrap();
+    assert!(wide.lines().count() < narrow.lines().count(), "without a terminal it is wider");
+}
+
+#[test]
+fn the_short_help_of_a_command_is_as_it_was_written() {
+    let expected = "\
+List what is on its way to the slow tier, in the order in which it will be published
+
+Usage: dlio-fs queue [OPTIONS] [MOUNTPOINT]
+
+Arguments:
+  [MOUNTPOINT]  The mount; may be left out when there is only one
+
+Options:
+      --json          Print JSON
+      --front <PATH>  Hurry this file or directory of a mount
+  -h, --help          Print help (see more with '--help')
+";
+    assert_eq!(String::from_utf8(run(&["queue", "-h"]).stdout).unwrap(), expected);
+    assert!(on_terminal("queue -h", &[("NO_COLOR", "1")]).lines().all(|line| line.len() <= 60));
+}
+
+#[test]
+fn a_refusal_looks_the_same_on_a_terminal() {
+    let text = on_terminal("umount /x --now --timeout 1s 2>&1", &[]);
+    let piped = run(&["umount", "/x", "--now", "--timeout", "1s"]);
+    assert_eq!(text, String::from_utf8(piped.stderr).unwrap());
+}
+
+#[test]
+fn completions_and_man_pages_know_every_command() {
+    let top = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    let commands: Vec<&str> = top
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ").filter(|l| !l.starts_with(' '))?.split(' ').next())
+        .collect();
+    assert!(commands.contains(&"mount") && commands.contains(&"evict"), "{commands:?}");
+    for (shell, syntax) in
+        [("bash", Some("bash")), ("zsh", None), ("fish", None), ("elvish", None), ("powershell", None)]
+    {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success(), "{output:?}");
+        let script = String::from_utf8(output.stdout).unwrap();
+        for command in &commands {
+            assert!(script.contains(command), "{shell} lacks {command}");
+        }
+        if let Some(interpreter) = syntax {
+            let places = Places::new();
+            fs::write(places.path("completions"), &script).unwrap();
+            let checked = Command::new(interpreter).arg("-n").arg(places.path("completions")).output().unwrap();
+            assert!(checked.status.success(), "{checked:?}");
+        }
+    }
+    assert_refusal(&run(&["completions", "dosh"]), 2, &["dosh", "bash"]);
+    let pages = dlio_fs::cli::man_pages().unwrap();
+    let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names[0], "dlio-fs.1");
+    for command in &commands {
+        assert!(names.contains(&format!("dlio-fs-{command}.1").as_str()), "no page for {command}: {names:?}");
+    }
+    for (name, text) in &pages {
+        let text = String::from_utf8(text.clone()).unwrap();
+        assert!(text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"), "{name}");
+        assert!(text.lines().all(|line| !line.contains("announce")), "{name} shows an internal flag");
     }
 }

@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -259,12 +260,17 @@ fn what_is_moved_to_the_front_is_published_with_all_before_it_and_nothing_behind
     }
     let (code, out, err) = dlio(&["queue", "--front"], &mount.at("second"));
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.starts_with("/second is hurried, with ") && out.ends_with("published before it"), "{out}");
+    assert!(out.starts_with("/second is hurried, with ") && out.ends_with(" changes published before it"), "{out}");
     until("it is published", || mount.slow().join("second").exists());
     assert!(mount.slow().join("first").exists(), "in order");
     assert!(!mount.slow().join("third").exists(), "what is behind it goes on waiting to settle");
     let (_, out, _) = dlio(&["queue", "--front"], &mount.at("second"));
     assert_eq!(out, "/second is on the slow tier");
+    // What is still being written goes as it is now.
+    let mut open = fs::File::create(mount.at("fourth")).unwrap();
+    open.write_all(b"so far").unwrap();
+    assert_eq!(dlio(&["queue", "--front"], &mount.at("fourth")).0, 0);
+    until("it is published", || fs::read(mount.slow().join("fourth")).is_ok_and(|bytes| bytes == b"so far"));
 }
 
 #[test]
@@ -283,7 +289,7 @@ fn clean_files_are_evicted_on_demand_and_dirty_ones_are_named() {
         told(&command.output().unwrap())
     };
     let (code, out, err) = evict(&["old/a"]);
-    assert_eq!((code, out.as_str(), err.as_str()), (0, "1 files evicted, 68.4 KiB; 0 kept", ""));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "1 file evicted, 68.4 KiB; 0 kept", ""));
     assert_eq!((tier("old/a"), tier("old/b")), (b"slow".to_vec(), b"fast".to_vec()));
     assert_eq!(fs::read(mount.at("old/a")).unwrap(), common::pattern(70_000));
 
@@ -308,6 +314,23 @@ fn clean_files_are_evicted_on_demand_and_dirty_ones_are_named() {
     });
     assert_eq!(fs::read(mount.at("dirty")).unwrap(), b"new");
     assert_eq!(tier("dirty"), b"fast");
+}
+
+#[test]
+fn clean_objects_of_the_mount_before_are_evicted_once_their_files_were_looked_up() {
+    let mut mount = Mount::new();
+    mount.put("ckpt", common::pattern(5000));
+    mount.sync();
+    mount.stop();
+    mount.start();
+    let (code, out, _) = dlio(&["evict", "--all"], &mount.root());
+    let left =
+        "0 files evicted, 0 B; 0 kept; 1 clean object of files that nobody has looked up since the mount was made";
+    assert_eq!((code, out.as_str()), (0, left));
+    assert_eq!(fs::metadata(mount.at("ckpt")).unwrap().len(), 5000);
+    let (code, out, _) = dlio(&["evict", "--all"], &mount.root());
+    assert_eq!((code, out.as_str()), (0, "1 file evicted, 4.9 KiB; 0 kept"));
+    assert_eq!(fs::read(mount.at("ckpt")).unwrap(), common::pattern(5000));
 }
 
 /// Makes a directory of a real file system immutable while it lives: whatever is to be made in it fails with EPERM, for

@@ -15,6 +15,7 @@ use super::{Exit, Failure, Outcome, say};
 /// Without --wait it only says whether anything is left (exit code 3), for it is on its way anyway; with it, it returns
 /// once all that was written before is on the slow tier under its name.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  dlio-fs drain /mnt/train/run1 --wait")]
 pub(super) struct DrainArgs {
     /// A mount point, or a file or directory below one; may be left out when there is only one mount
     path: Option<PathBuf>,
@@ -28,6 +29,7 @@ pub(super) struct DrainArgs {
 /// fsync of a file, or of the mount point, returns when it is durable on the fast tier; sync(1) and syncfs(2) do not
 /// reach a FUSE file system at all.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  dlio-fs sync /mnt/train && rm -r /scratch/copy")]
 pub(super) struct SyncArgs {
     /// A mount point, or a file or directory below one; may be left out when there is only one mount
     path: Option<PathBuf>,

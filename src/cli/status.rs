@@ -12,6 +12,11 @@ use crate::error::Error;
 /// The exit code answers the same: 0 safe, 3 something is only on the fast tier, 4 the slow tier is down or the order is
 /// held, 5 there are conflicts with foreign changes, 1 the daemon is gone.
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs status /mnt/train | head -1
+  dlio-fs status --json | jq '.[].safety'
+  dlio-fs status > /dev/null || echo 'not everything is safe'")]
 pub(super) struct StatusArgs {
     /// The mount; all of them if left out
     mountpoint: Option<PathBuf>,

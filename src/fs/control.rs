@@ -412,12 +412,13 @@ impl Control {
             Ok(ino) => ino,
             Err(error) => return Session::said("error", format!("{shown}: {error}")),
         };
-        match self.tiers.pending_below(ino) {
-            None => Session::said("ok", format!("{shown} is on the slow tier")),
-            Some(lsn) => {
-                let before = self.tiers.to_front(ino, lsn).saturating_sub(1);
-                Session::said("ok", format!("{shown} is hurried, with {before} changes that are published before it"))
+        match self.on_slow(move |tiers, cx| tiers.to_front(cx, ino)) {
+            Ok(None) => Session::said("ok", format!("{shown} is on the slow tier")),
+            Ok(Some(events)) => {
+                let before = render::count(events.saturating_sub(1), "change");
+                Session::said("ok", format!("{shown} is hurried, with {before} published before it"))
             }
+            Err(error) => Session::said("error", format!("{shown}: {error}")),
         }
     }
 
@@ -456,19 +457,23 @@ impl Control {
                     lines.push_str(&format!("kept: {} was changed on the slow tier by somebody else\n", path()));
                 }
                 Err(error) => {
-                    lines.push_str(&format!("error: {}: {error}; {} files evicted\n", path(), eviction.files));
+                    let files = render::count(eviction.files, "file");
+                    lines.push_str(&format!("error: {}: {error}; {files} evicted\n", path()));
                     return (lines, None);
                 }
             }
             if Instant::now() >= until {
-                lines.push_str(&format!("evicting: {} files, {} to go\n", eviction.files, eviction.left.len()));
+                let files = render::count(eviction.files, "file");
+                lines.push_str(&format!("evicting: {files}, {} to go\n", eviction.left.len()));
                 return (lines, Some(Running::Evict(eviction)));
             }
         }
         let Eviction { files, bytes, kept, not_met, .. } = eviction;
-        lines.push_str(&format!("ok: {files} files evicted, {}; {kept} kept", render::bytes(bytes)));
+        let files = render::count(files, "file");
+        lines.push_str(&format!("ok: {files} evicted, {}; {kept} kept", render::bytes(bytes)));
         if not_met > 0 {
-            lines.push_str(&format!("; {not_met} objects stay until their files are looked up"));
+            let objects = render::count(not_met, "clean object");
+            lines.push_str(&format!("; {objects} of files that nobody has looked up since the mount was made"));
         }
         lines.push('\n');
         (lines, None)

@@ -36,6 +36,8 @@ pub struct Pending {
     /// Of a content.
     pub size: Option<u64>,
     pub state: State,
+    /// Bytes that have arrived, while it is being copied.
+    pub done: Option<u64>,
     /// Why it is held, with the remedy.
     pub reason: Option<String>,
     #[serde(serialize_with = "as_seconds")]
@@ -113,7 +115,7 @@ impl Queue {
         if !self.pending.is_empty() {
             writeln!(
                 out,
-                "\n{:>10}  {:<9}{:>10}{:>9}{:>7}{:>9}  change",
+                "\n{:>10}  {:<12}{:>10}{:>9}{:>7}{:>9}  change",
                 "LSN", "state", "size", "age", "tries", "ETA"
             )?;
             self.pending.iter().try_for_each(|pending| pending.line(out))?;
@@ -133,11 +135,17 @@ impl Queue {
 impl Pending {
     fn line(&self, out: &mut String) -> std::fmt::Result {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let state = match (self.done, self.size) {
+            (Some(done), Some(size @ 1..)) => {
+                format!("{} {}%", self.state.word(), u128::from(done) * 100 / u128::from(size))
+            }
+            _ => self.state.word().to_owned(),
+        };
         write!(
             out,
-            "{:>10}  {:<9}{:>10}{:>9}{:>7}{:>9}  {} {}",
+            "{:>10}  {:<12}{:>10}{:>9}{:>7}{:>9}  {} {}",
             self.lsn,
-            self.state.word(),
+            state,
             or_dash(self.size.map(bytes)),
             seconds(self.age),
             self.tries,
@@ -168,6 +176,7 @@ mod tests {
             to: None,
             size: Some(1 << 30),
             state: State::Held,
+            done: None,
             reason: Some("copy to the slow tier\nrun/ckpt-1: EDQUOT".into()),
             age: Duration::from_secs(14),
             tries: 3,
@@ -180,6 +189,7 @@ mod tests {
             to: Some("/run/b".into()),
             size: None,
             state: State::Settling,
+            done: None,
             reason: None,
             age: Duration::from_secs(1),
             tries: 0,
@@ -196,15 +206,18 @@ mod tests {
         let text = "5 changes pending, 1.0 GiB to copy; published in this order
 HELD: quota; raise it
 
-       LSN  state          size      age  tries      ETA  change
-         7  held        1.0 GiB     14 s      3        -  content /run/ckpt-1; copy to the slow tier run/ckpt-1: EDQUOT
-         9  settling          -      1 s      0     11 s  rename /run/a -> /run/b
+       LSN  state             size      age  tries      ETA  change
+         7  held           1.0 GiB     14 s      3        -  content /run/ckpt-1; copy to the slow tier run/ckpt-1: EDQUOT
+         9  settling             -      1 s      0     11 s  rename /run/a -> /run/b
 3 more follow
 
 1 conflict since the mount was made
   /x: ours is x.dlio-conflict-h-1
 ";
         assert_eq!(queue.text(), text);
+        let copying = Pending { state: State::Copying, done: Some(3 << 28), reason: None, ..queue.pending[0].clone() };
+        let queue = Queue { pending: vec![copying], ..queue };
+        assert!(queue.text().contains("         7  copying 75%    1.0 GiB "), "{}", queue.text());
         assert_eq!(Queue::default().text(), "nothing is pending\n");
         let value: serde_json::Value = serde_json::from_str(&queue.json()).expect("valid JSON");
         assert_eq!(

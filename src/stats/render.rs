@@ -320,7 +320,7 @@ pub fn path_table(lines: &[(String, PathFigures)], totals: &PathTotals) -> Strin
 }
 
 /// `1 file`, `2 files`.
-pub(super) fn count(n: u64, noun: &str) -> String {
+pub fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 

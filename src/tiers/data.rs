@@ -632,6 +632,11 @@ pub(crate) fn is_full(e: &std::io::Error) -> bool {
 
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
 pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
+    copy_watched(from, to, len, &|_| ())
+}
+
+/// As [`copy_bytes`]; `watch` is told after each piece how far it is, in bytes of the file.
+pub(crate) fn copy_watched(from: &dyn File, to: &dyn File, len: u64, watch: &dyn Fn(u64)) -> std::io::Result<()> {
     let mut buf = vec![0; CHUNK.min(len as usize)];
     let mut at = 0;
     while at < len {
@@ -651,6 +656,7 @@ pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::R
             }
             to.write_at(&buf[..got], at)?;
             at += got as u64;
+            watch(at);
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::data::copy_bytes;
+use crate::tiers::data::copy_watched;
 use crate::tiers::disk::{File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
 use crate::tiers::record::{Attrs, Home};
@@ -56,7 +56,8 @@ impl Tiers {
         remove_leftover(&*self.slow.tmp, &tmp)?; // 1
         let label = || self.label(state.ino);
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
-        let copied = copy_bytes(&*source, &*file, content.size) // 2
+        let watch = |at| self.counters.notes.copied(lsn, at);
+        let copied = copy_watched(&*source, &*file, content.size, &watch) // 2
             .and_then(|()| file.set_len(content.size))
             .and_then(|()| set_attrs(&*file, &content.attrs)) // 3
             .and_then(|()| file.sync()) // 4

@@ -3,7 +3,7 @@
 //! Publishing stays in order (P1). What is moved to the front has its bytes copied before all others; it is published once
 //! everything before it is, so that is hurried too: nothing up to it waits for `settle`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::tiers::file::Content;
 use crate::tiers::state::{Change, Event, State};
 use crate::tiers::status::remedy;
 use crate::tiers::view::Place;
-use crate::tiers::{Ino, Lsn, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
 /// How many conflicts are remembered by name.
 const CONFLICTS_KEPT: usize = 100;
@@ -25,7 +25,8 @@ const CONFLICTS_KEPT: usize = 100;
 /// What happened to events that are still pending, for those who look.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    copying: Mutex<BTreeSet<Lsn>>,
+    /// Versions on their way, and how far they are, in bytes.
+    copying: Mutex<BTreeMap<Lsn, u64>>,
     /// By event, and what failed: to copy it, or to publish it.
     failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
     conflicts: Mutex<VecDeque<String>>,
@@ -49,11 +50,18 @@ struct Failed {
 impl Notes {
     /// Copies a version, which is shown meanwhile.
     pub(crate) fn copying<T>(&self, lsn: Lsn, copy: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.copying.lock().insert(lsn);
+        self.copying.lock().insert(lsn, 0);
         let done = copy();
         self.copying.lock().remove(&lsn);
         self.tried(lsn, Work::Copy, done.as_ref().err());
         done
+    }
+
+    /// So many bytes of the version have arrived.
+    pub(crate) fn copied(&self, lsn: Lsn, bytes: u64) {
+        if let Some(done) = self.copying.lock().get_mut(&lsn) {
+            *done = bytes;
+        }
     }
 
     /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
@@ -117,15 +125,22 @@ impl Tiers {
         queue
     }
 
-    /// Hurries everything up to event `lsn`, and copies the bytes of file `ino` before all others. Returns how many
-    /// events have to be published, with it.
-    pub fn to_front(&self, ino: Ino, lsn: Lsn) -> u64 {
+    /// Hurries the newest event at or below `ino` and everything before it, and copies its bytes before all others. What
+    /// was written to the file gets its place in the order first. Returns how many events have to be published; `None` if
+    /// nothing there is pending.
+    pub fn to_front(&self, cx: &Cx, ino: Ino) -> Result<Option<u64>> {
+        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        // What a crash cut off is accepted by a sync only.
+        if let Some(file) = file.filter(|file| !file.io.read().interrupted) {
+            self.commit(cx, &file)?;
+        }
+        let Some(lsn) = self.pending_below(ino) else { return Ok(None) };
         let notes = &self.counters.notes;
         notes.front_ino.store(ino, Ordering::Relaxed);
         notes.front.store(lsn, Ordering::Relaxed);
         let before = self.state.lock().events.iter().take_while(|event| event.lsn <= lsn).count() as u64;
         self.wake();
-        before
+        Ok(Some(before))
     }
 
     /// The version to copy before all others: the newest of the file that was moved to the front.
@@ -188,6 +203,7 @@ impl<'a> Look<'a> {
             path,
             to,
             size: if let Change::Content { content, .. } = &event.change { Some(content.size) } else { None },
+            done: self.tiers.counters.notes.copying.lock().get(&event.lsn).copied().filter(|_| state == Stage::Copying),
             state,
             tries: failed.as_ref().map_or(0, |failed| failed.tries),
             reason: failed.map(|failed| failed.reason),
@@ -206,7 +222,7 @@ impl<'a> Look<'a> {
             Stage::Copied
         } else if !content.is_sealed() {
             Stage::Sealing
-        } else if self.tiers.counters.notes.copying.lock().contains(&event.lsn) {
+        } else if self.tiers.counters.notes.copying.lock().contains_key(&event.lsn) {
             Stage::Copying
         } else {
             unsettled
