@@ -44,8 +44,8 @@ pub(super) struct MountArgs {
     read_only: bool,
     /// Set keys of the configuration (KEY=VALUE,...), or flags: ro, nosuid, nodev, noexec, noatime
     ///
-    /// May be given several times. Words of fstab that are for others (nofail, _netdev, x-systemd.automount ...) are
-    /// passed over. remount with ro or rw changes a mount that is there.
+    /// May be given several times; a comma inside of a value is written "\,". Words of fstab that are for others (nofail,
+    /// _netdev, x-systemd.automount ...) are passed over. remount with ro or rw changes a mount that is there.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Used by `mount` itself when it starts the daemon: tell on standard output when the mount answers
