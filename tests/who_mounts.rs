@@ -214,7 +214,8 @@ fn a_slow_tree_on_a_read_only_file_system_is_served_read_only() {
     rig.umount_safely();
     assert_eq!(rig.slow_has("new").as_deref(), Some("weights"));
     slow.remount(MsFlags::MS_RDONLY);
-    rig.mount(&[]);
+    refused(&mut rig.mount_command(), 2, &["is mounted read-only", "or mount it with -o ro"]);
+    rig.mount(&["-o", "ro"]);
     assert_eq!(fs::read_to_string(rig.mnt("new")).unwrap(), "weights");
     rig.umount_safely();
 }
@@ -228,7 +229,8 @@ fn what_is_owed_to_a_tree_that_became_read_only_waits() {
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
     assert_eq!(rig.umount(&["--now"]).status.code(), Some(3));
     slow.remount(MsFlags::MS_RDONLY);
-    rig.mount(&[]);
+    refused(&mut rig.mount_command(), 2, &["is mounted read-only", "or mount it with -o ro"]);
+    rig.mount(&["-o", "ro"]);
     assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
     let left = rig.umount(&[]);
     assert_eq!(left.status.code(), Some(3), "it does not wait for what cannot come: {left:?}");

@@ -31,8 +31,8 @@ pub struct Places {
     pub slow: PathBuf,
     /// A mount of ours whose daemon is gone is on the mount point; it is taken away just before ours is made.
     pub replaces_dead: bool,
-    /// False if nothing can be changed on the slow tier: it is on a read-only file system, or the mount is to be
-    /// read-only and this user may not write there. Then the mount is read-only.
+    /// False if nothing can be changed on the slow tier: it is on a read-only file system and never was mounted for
+    /// writing, or the mount is to be read-only and this user may not write there. Then the mount is read-only.
     pub slow_is_writable: bool,
     /// What the user should know of these places, each a sentence with its remedy.
     pub notes: Vec<String>,
@@ -119,10 +119,11 @@ impl Places {
             let tree = Tree::open(&path, hidden)?;
             let root = tree.by_descriptor();
             let has_stats = root.join(STATS_DIR).symlink_metadata().is_ok();
-            Ok::<_, io::Error>((tree.is_writable(), has_foreign_private(&root), has_stats))
+            let was_written = root.join(PRIVATE_DIR).join("id").exists();
+            Ok::<_, io::Error>((tree.is_writable(), was_written, has_foreign_private(&root), has_stats))
         });
         let slow = self.slow.display();
-        let (writable, foreign, has_stats) = match looked {
+        let (writable, was_written, foreign, has_stats) = match looked {
             // Without the right to look beneath, the dead mount is taken away first; `serve` looks then.
             Some(Err(e)) if hidden && e.raw_os_error() == Some(Errno::EPERM as i32) => return Ok(()),
             Some(Err(e)) => return Err(unusable("--slow", &self.slow, &e)),
@@ -131,6 +132,10 @@ impl Places {
         };
         self.slow_is_writable = match writable {
             Ok(true) => true,
+            // Not by accident: after an error of its disk, a file system may have become so by itself.
+            Ok(false) if was_written && !read_only => {
+                return Err(unusable("--slow", &self.slow, &Errno::EROFS.into()));
+            }
             Ok(false) => {
                 self.notes.push(format!("--slow {slow} is on a read-only file system: the mount is read-only"));
                 false
@@ -246,7 +251,11 @@ fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
         ),
         Some(Errno::EROFS) => Error::refused(
             format!("{option} {path} is on a file system that is mounted read-only"),
-            "remount it for writing",
+            if option == "--slow" {
+                "remount it for writing, or mount it with -o ro"
+            } else {
+                "remount it for writing"
+            },
         ),
         Some(Errno::ENOTCONN) => Error::refused(
             format!("{option} {path} is on a mount whose daemon is gone"),
