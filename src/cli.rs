@@ -8,8 +8,11 @@ mod demo;
 mod doctor;
 mod drain;
 mod evict;
+mod helper;
 mod holders;
+mod install;
 mod mount;
+mod options;
 mod progress;
 mod queue;
 mod reload;
@@ -20,6 +23,7 @@ mod umount;
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -58,6 +62,7 @@ enum Command {
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
+    Install(install::InstallArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -109,6 +114,9 @@ type Outcome = Result<Exit, Failure>;
 
 /// The whole program.
 pub fn run() -> ExitCode {
+    if let Some(code) = std::env::args_os().next().and_then(|name| helper::run(Path::new(&name))) {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
@@ -134,6 +142,7 @@ pub fn run() -> ExitCode {
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Install(args) => install::run(args),
         Command::Completions(args) => completions::run(args),
     })
 }

@@ -4,9 +4,10 @@
 //!
 //!  1. `umask(0)`: modes are the applications', each request brings its own umask.
 //!  2. Descriptors: the soft limit is raised to the hard one.
-//!  3. The fast tier is locked (P7), before anything of it is read.
-//!  4. Both tiers are opened; from here on only these descriptors are used.
-//!  5. The boot id is read: what was not sealed in another boot is struck (P4).
+//!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already.
+//!  4. The fast tier is locked (P7), before anything of it is read.
+//!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
+//!     struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
 //!  7. Signals are caught (SIGHUP reads the configuration again), so that from step 8 on no signal leaves a mount behind.
 //!  8. The mount is made, in place of a dead one of ours if there is one.
@@ -20,8 +21,11 @@
 
 mod attach;
 mod background;
+mod beneath;
+mod daemon;
 mod lock;
 mod logging;
+mod notify;
 mod places;
 mod spawn;
 mod table;
@@ -33,6 +37,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 
 use fuser::Session;
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{getegid, geteuid};
@@ -40,12 +45,16 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-pub use attach::{Detach, detach, helper_version, open_device, others_allowed};
-pub use lock::{FastLock, PRIVATE_DIR, last_left};
+pub use attach::{Detach, MountFlags, detach, flag, flag_names, force, helper_version, open_device, others_allowed};
+pub use daemon::{Daemon, Pulse, open_files, processes, pulse};
+pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
-pub use places::{Places, ask, within};
+pub use notify::{still_leaving, stopping};
+pub use places::{Places, within};
 pub use spawn::{Started, describe, start as start_in_background};
-pub use table::{MountEntry, mounted_at, mounts};
+pub use table::{MountEntry, also_at, mounted_at, mounts};
+
+use beneath::Tree;
 
 use crate::config::{Config, IoRules, Settings};
 use crate::error::{Context, Error, Result};
@@ -70,6 +79,8 @@ pub struct Request {
     pub places: Places,
     pub settings: Settings,
     pub log: LogTo,
+    /// Read-only and the like; read-only in any case over a slow tier that cannot be written.
+    pub flags: MountFlags,
     /// Started by [`start_in_background`], which waits to be told.
     pub in_background: bool,
 }
@@ -98,7 +109,7 @@ enum End {
 
 /// Mounts, serves until told to leave, and says what was left behind.
 pub fn serve(request: Request) -> Result<Left> {
-    let Places { mountpoint, fast, slow, replaces_dead } = &request.places;
+    let Places { mountpoint, fast, .. } = &request.places;
     if request.in_background {
         spawn::become_session_leader()?;
     }
@@ -106,31 +117,70 @@ pub fn serve(request: Request) -> Result<Left> {
     std::env::set_current_dir("/").at("change to", "/")?;
     umask(Mode::empty()); // 1
     raise_descriptor_limit(); // 2
-    let lock = FastLock::take(fast, mountpoint)?; // 3
-    let fast: Arc<dyn Dir> = Arc::new(OsDir::open(fast).at("open", fast.display())?); // 4
-    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(slow).at("open", slow.display())?);
-    let boot = boot_id()?; // 5
-    let clock: Arc<dyn Clock> = Arc::new(OsClock);
-    let options = engine_options(&request.settings.config());
-    let tiers = Arc::new(tiers::open(fast, slow, options, clock, &boot)?); // 6
+    let (tree, replace, writable) = slow_tree(&request)?; // 3
+    let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
+    let lock = FastLock::take(fast, &owner)?; // 4
+    let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
     let live = Arc::new(live_settings(&request.settings, &tiers));
     let runtime = background::runtime()?;
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
     reload_on_hangup(&runtime, &ended, &live)?;
-    let attached = attach::attach(mountpoint, *replaces_dead)?; // 8
+    let mut flags = request.flags;
+    flags.set(MountFlags::MOUNT_ATTR_RDONLY, flags.contains(MountFlags::MOUNT_ATTR_RDONLY) || !writable);
+    let attached = attach::attach(mountpoint, attach::Wanted { source: tree.path(), flags }, replace)?; // 8
     // Where there was a dead mount there will be one again, rather than a bare directory.
-    let guard = DetachOnFailure((!replaces_dead).then_some(mountpoint));
+    let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let session = session(&request, &tiers, live, attached)?;
     answer(session, ended)?; // 9
     background::start(&runtime, &tiers);
-    if request.in_background {
-        spawn::announce(&request.log)?;
-    }
+    tell_the_starter(&request)?;
     guard.disarm();
-    info!(mountpoint = %mountpoint.display(), "mounted");
-    wait_for_the_end(&end, &tiers, mountpoint)?; // 10
+    info!(mountpoint = %mountpoint.display(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
+    request.places.notes.iter().for_each(|note| warn!("{note}"));
+    wait_for_the_end(&end, &tiers, &request)?; // 10
     leave(runtime, &tiers, lock) // 11
+}
+
+/// The slow tier's root, whether there is a dead mount to be replaced, and whether the tree can be written.
+fn slow_tree(request: &Request) -> Result<(Tree, bool, bool)> {
+    let places = &request.places;
+    let open = |hidden| Tree::open(&places.slow, hidden);
+    let (tree, replace) = match open(places.slow_is_hidden()) {
+        // This user may not look beneath the dead mount that hides its own slow tier. The directory is bare until the new
+        // mount is there, as whenever such a user replaces a mount.
+        Err(e) if places.slow_is_hidden() && e.raw_os_error() == Some(Errno::EPERM as i32) => {
+            attach::take_away(&places.mountpoint)?;
+            (open(false), false)
+        }
+        tree => (tree, places.replaces_dead),
+    };
+    let tree = tree.at("open", places.slow.display())?;
+    let writable = match tree.is_writable() {
+        Err(_) if request.flags.contains(MountFlags::MOUNT_ATTR_RDONLY) => false,
+        writable => writable.at("write to", places.slow.display())?,
+    };
+    Ok((tree, replace, writable))
+}
+
+fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<Tiers> {
+    let fast = &request.places.fast;
+    let fast: Arc<dyn Dir> = Arc::new(OsDir::open(fast).at("open", fast.display())?);
+    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&tree.by_descriptor()).at("open", tree.path().display())?);
+    let boot = boot_id()?;
+    let clock: Arc<dyn Clock> = Arc::new(OsClock);
+    let open = if slow_is_writable { tiers::open } else { tiers::open_over_read_only };
+    open(fast, slow, engine_options(&request.settings.config()), clock, &boot)
+}
+
+/// A daemon in the background is some service's child at most, and not the service.
+fn tell_the_starter(request: &Request) -> Result<()> {
+    let Places { mountpoint, slow, .. } = &request.places;
+    match request.in_background {
+        true => spawn::announce(&request.log)?,
+        false => notify::ready(&format!("serving {} at {}", slow.display(), mountpoint.display())),
+    }
+    Ok(())
 }
 
 /// Takes a mount away when its start fails.
@@ -242,7 +292,8 @@ fn reload_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>
     Ok(())
 }
 
-fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, mountpoint: &Path) -> Result<()> {
+fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request) -> Result<()> {
+    let mountpoint = request.places.mountpoint.as_path();
     let name = match end.recv() {
         Ok(End::Signal(name)) => name,
         Ok(End::Session(Ok(()))) => {
@@ -254,6 +305,9 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, mountpoint: &Path) -> Re
         Err(_) => unreachable!("the signal tasks hold a sender for as long as the runtime lives"),
     };
     info!(signal = name, "leaving");
+    if !request.in_background {
+        stopping("making everything durable on the fast tier");
+    }
     // What happens after this sync and before the unmount is caught by the second one, in step 11.
     tiers.sync_fast()?;
     if let Err(errno) = detach(mountpoint, Detach::Now) {

@@ -57,7 +57,7 @@ use view::Ages;
 
 pub use evict::{Evictable, Evicted};
 pub use file::Pin;
-pub use recovery::open;
+pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
 
 /// An inode number of the view: ours, stable while the kernel or an object knows the file. The root is 1.

@@ -5,138 +5,20 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
-/// For anything that must become true.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Keeps what is written on the fast tier for the length of a test, unless somebody hurries it.
-const NEVER_SETTLES: [&str; 4] = ["-o", "settle=30min", "-o", "live_after=1h"];
+mod common;
 
-/// Two tiers and a mount point; whatever is left of them at the end of a test is cleared away.
-struct Rig {
-    dir: tempfile::TempDir,
-}
-
-impl Rig {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["mnt", "fast", "slow"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        Rig { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn mnt(&self, name: &str) -> PathBuf {
-        self.path("mnt").join(name)
-    }
-
-    /// The arguments of a mount of these tiers.
-    fn mount_command(&self) -> Command {
-        let mut command = program();
-        command.arg("mount").arg(self.path("mnt")).arg("--log-file").arg(self.path("log"));
-        command.arg("--fast").arg(self.path("fast")).arg("--slow").arg(self.path("slow"));
-        command
-    }
-
-    #[track_caller]
-    fn mount(&self, options: &[&str]) {
-        succeeds(self.mount_command().args(options));
-    }
-
-    fn umount(&self, options: &[&str]) -> Output {
-        program().arg("umount").arg(self.path("mnt")).args(options).output().unwrap()
-    }
-
-    /// Leaves with everything on the slow tier.
-    #[track_caller]
-    fn umount_safely(&self) {
-        let output = self.umount(&[]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-    }
-
-    /// The daemon's pid, as its lock names it.
-    fn daemon(&self) -> Pid {
-        let lock = fs::read_to_string(self.path("fast/.dlio-fs/lock")).unwrap();
-        let pid = lock.split_whitespace().find_map(|word| word.strip_prefix("pid=")).unwrap();
-        Pid::from_raw(pid.parse().unwrap())
-    }
-
-    fn slow_has(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.path("slow").join(name)).ok()
-    }
-
-    fn kill_daemon(&self) {
-        let pid = self.daemon();
-        kill(pid, Signal::SIGKILL).unwrap();
-        until("the mount is dead", || statvfs(&self.path("mnt")) == Err(Errno::ENOTCONN));
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        // EINVAL: nothing is mounted there, as it should be. Without its mount a daemon ends by itself.
-        while umount2(&self.path("mnt"), MntFlags::MNT_DETACH).is_ok() {}
-        if std::thread::panicking() {
-            eprintln!("the daemon's log:\n{}", fs::read_to_string(self.path("log")).unwrap_or_default());
-        }
-    }
-}
-
-fn program() -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.stdin(Stdio::null());
-    command
-}
-
-#[track_caller]
-fn succeeds(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_true() {
-        assert!(begun.elapsed() < PATIENCE, "never came true: {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-#[track_caller]
-fn wait(mut child: Child) -> (Option<i32>, String) {
-    let mut status = None;
-    until("the process ends", || {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    let mut said = String::new();
-    if let Some(stderr) = &mut child.stderr {
-        stderr.read_to_string(&mut said).unwrap();
-    }
-    (status.unwrap().code(), said)
-}
+use common::rig::{NEVER_SETTLES, PROGRAM, Rig, foreground, program, succeeds, text, wait};
+use common::{PATIENCE, until};
 
 #[test]
 fn a_mount_in_the_background_answers_when_the_command_returns() {
@@ -146,7 +28,7 @@ fn a_mount_in_the_background_answers_when_the_command_returns() {
     assert!(stats.starts_with("SAFE"), "{stats}");
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.contains(rig.path("mnt").to_str().unwrap())).unwrap();
-    assert!(line.contains(" - fuse.dlio dlio-fs "), "{line}");
+    assert!(line.contains(&format!(" - fuse.dlio {} ", rig.path("slow").display())), "{line}");
     assert_eq!(fs::metadata(rig.path("fast/.dlio-fs")).unwrap().permissions().mode() & 0o777, 0o700);
     rig.umount_safely();
 }
@@ -259,13 +141,6 @@ fn umount_takes_a_dead_mount_away() {
     assert_eq!(output.status.code(), Some(3), "what the fast tier still has is not known: {output:?}");
     assert!(text(&output.stderr).contains("was gone already"), "{output:?}");
     assert!(fs::metadata(rig.path("mnt")).is_ok());
-}
-
-/// A daemon in the foreground whose mount answers.
-fn foreground(rig: &Rig, options: &[&str]) -> Child {
-    let child = rig.mount_command().arg("--foreground").args(options).stderr(Stdio::piped()).spawn().unwrap();
-    until("the mount answers", || rig.mnt(".dlio/stats").exists());
-    child
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use nix::errno::Errno;
 
 use super::progress::Progress;
 use super::talk::{self, Control, Said};
@@ -84,17 +85,46 @@ pub(super) enum Waited {
     TimedOut,
 }
 
+/// How often a read-only mount is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Waits without asking for anything: what a read-only mount has is on its way, and nothing new can come.
+fn watch(mountpoint: &Path, limit: Option<Duration>, mut tell: impl FnMut(&str)) -> Result<Waited, Failure> {
+    let begun = Instant::now();
+    while !talk::standing(mountpoint)?.safety.safe {
+        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            return Ok(Waited::TimedOut);
+        }
+        tell(&talk::first_line(mountpoint)?);
+        std::thread::sleep(LOOK);
+    }
+    Ok(Waited::Done)
+}
+
 /// Waits until everything in `place` has arrived; about `limit` at most, if there is one.
 pub(super) fn wait(place: &Place, limit: Option<Duration>) -> Result<Waited, Failure> {
+    wait_telling(place, limit, |_| ())
+}
+
+/// As [`wait`], and tells about once a second what is waited for.
+pub(super) fn wait_telling(
+    place: &Place,
+    limit: Option<Duration>,
+    mut tell: impl FnMut(&str),
+) -> Result<Waited, Failure> {
     let begun = Instant::now();
-    let mut control = Control::ask(&place.mountpoint, &place.sync_command())?;
+    let mut control = match Control::ask(&place.mountpoint, &place.sync_command()) {
+        // A mount that takes no changes takes no commands either.
+        Err(e) if e.errno() == Errno::EROFS => return watch(&place.mountpoint, limit, tell),
+        control => control?,
+    };
     loop {
         match control.listen()? {
             Said::Done(_) => return Ok(Waited::Done),
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
             // The daemon speaks up about once a second, so this is looked at as often.
             Said::Waiting(_) if limit.is_some_and(|limit| begun.elapsed() >= limit) => return Ok(Waited::TimedOut),
-            Said::Waiting(_) => {}
+            Said::Waiting(line) => tell(&line),
         }
     }
 }

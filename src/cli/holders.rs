@@ -7,6 +7,8 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::mount::processes;
+
 /// A process that keeps a mount busy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
@@ -46,16 +48,6 @@ fn links(pid: u32) -> Vec<PathBuf> {
 /// Empty if the process is another user's, or gone.
 fn entries(dir: &str) -> Vec<PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-}
-
-pub(super) fn processes() -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// What the process's descriptors refer to.
-pub(super) fn open_files(pid: u32) -> Vec<PathBuf> {
-    entries(&format!("/proc/{pid}/fd")).iter().filter_map(|link| std::fs::read_link(link).ok()).collect()
 }
 
 fn name(pid: u32) -> String {

@@ -6,19 +6,23 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Exit, Failure, Outcome, complain};
+use super::options::Options;
+use super::{Exit, Failure, Outcome, complain, helper};
 use crate::config::{Config, Settings, Sources};
 use crate::error::{Context, Error};
-use crate::mount::{self, LogTo, Places, Request, Started};
+use crate::mount::{self, LogTo, MountFlags, Places, Request, Started};
 
 /// Show the slow tier's tree at MOUNTPOINT, absorbing what is written on the fast tier
 ///
 /// Returns once the mount answers; the daemon goes on in the background and logs to --log-file or syslog. With
 /// --foreground it stays, logs to standard error, and leaves at Ctrl-C: what is not on the slow tier by then stays on the
 /// fast tier (exit code 3), and the next mount goes on with it.
-#[derive(Debug, Args)]
+///
+/// The mount point may be the slow tier itself: then its tree is seen and changed through the mount only, at the paths it
+/// always had. Without root, fusermount3 (package fuse3) mounts for you alone.
+#[derive(Debug, Default, Args)]
 pub(super) struct MountArgs {
-    /// Where the tree appears: an existing directory outside of both tiers
+    /// Where the tree appears: an existing directory outside of the fast tier, or the slow tier itself
     mountpoint: Option<PathBuf>,
     /// The fast tier: an existing directory on fast storage, used by one mount only
     #[arg(long, value_name = "DIR")]
@@ -35,8 +39,14 @@ pub(super) struct MountArgs {
     /// Append log lines to FILE
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Set any key of the configuration; may be given several times
-    #[arg(short = 'o', value_name = "KEY=VALUE")]
+    /// Take no changes; what the fast tier still has is copied to the slow one all the same, if that can be written
+    #[arg(long)]
+    read_only: bool,
+    /// Set keys of the configuration (KEY=VALUE,...), or flags: ro, nosuid, nodev, noexec, noatime
+    ///
+    /// May be given several times; a comma inside of a value is written "\,". Words of fstab that are for others (nofail,
+    /// _netdev, x-systemd.automount ...) are passed over. remount with ro or rw changes a mount that is there.
+    #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Used by `mount` itself when it starts the daemon: tell on standard output when the mount answers
     #[arg(long, hide = true, requires = "foreground")]
@@ -44,25 +54,72 @@ pub(super) struct MountArgs {
 }
 
 pub(super) fn run(args: &MountArgs) -> Outcome {
-    let settings = args.settings().map_err(Failure::usage)?;
+    let options = Options::sort(&args.options, false).map_err(Failure::usage)?;
+    if options.remount {
+        let Some(mountpoint) = &args.mountpoint else {
+            let error = Error::refused("-o remount without a mount point", "name the mount to be changed");
+            return Err(Failure::usage(error));
+        };
+        let read_only = args.read_only.then(|| "ro".to_owned());
+        return helper::remount(mountpoint, &options.vfs.into_iter().chain(read_only).collect::<Vec<_>>());
+    }
+    let flags = args.flags(&options);
+    let settings = args.settings(options).map_err(Failure::usage)?;
     let config = settings.config();
-    let places = check_places(&config).map_err(Failure::usage)?;
+    let places = check_places(&config, flags).map_err(Failure::usage)?;
     // Before anything is created: without the device nothing would come of it.
     mount::open_device()?;
+    if !args.announce {
+        // Once: the daemon in the background checks again.
+        places.notes.iter().for_each(|note| complain(format_args!("note: {note}")));
+    }
     match args.foreground {
-        true => serve(args, settings, places),
+        true => serve(args, settings, flags, places),
         false => start(args, &config, &places),
     }
 }
 
 impl MountArgs {
+    /// As mount(8) asks for it: `slow` is what it calls the device.
+    pub(super) fn for_helper(mountpoint: PathBuf, slow: PathBuf, options: Options) -> MountArgs {
+        let Options { settings, flags, config, .. } = options;
+        // A comma in a value is escaped again for the daemon, which gets them as they are.
+        let settings = settings.iter().map(|setting| setting.replace(',', "\\,"));
+        MountArgs {
+            mountpoint: Some(mountpoint),
+            slow: Some(slow),
+            config,
+            options: settings.chain(flags.into_iter().map(str::to_owned)).collect(),
+            ..MountArgs::default()
+        }
+    }
+
+    /// All that is looked at before anything is made.
+    pub(super) fn check(&self) -> Outcome {
+        let options = Options::sort(&self.options, false).map_err(Failure::usage)?;
+        let flags = self.flags(&options);
+        let settings = self.settings(options).map_err(Failure::usage)?;
+        check_places(&settings.config(), flags).map_err(Failure::usage)?;
+        mount::open_device()?;
+        Ok(Exit::Done)
+    }
+
+    fn flags(&self, options: &Options) -> MountFlags {
+        let read_only = mount::flag("ro").filter(|_| self.read_only).unwrap_or(MountFlags::empty());
+        options.flags() | read_only
+    }
+
     /// Defaults, then the file, then `DLIO_LOG`, then `-o`, then the flags.
-    fn settings(&self) -> crate::error::Result<Settings> {
+    fn settings(&self, options: Options) -> crate::error::Result<Settings> {
         let unreadable = |file: &Path, e: &dyn Display| {
             let remedy = "name a readable text file; config.example.toml has every key";
             Error::refused(format!("--config {}: {e}", file.display()), remedy)
         };
-        let file = self.config.as_ref().map(|file| std::path::absolute(file).map_err(|e| unreadable(file, &e)));
+        let file = self
+            .config
+            .as_ref()
+            .or(options.config.as_ref())
+            .map(|file| std::path::absolute(file).map_err(|e| unreadable(file, &e)));
         let file = file.transpose()?;
         let text = file.as_ref().map(|file| std::fs::read_to_string(file).map_err(|e| unreadable(file, &e)));
         // As the owner of the mount will read them in `.dlio/config`; what is no path at all is refused later.
@@ -70,7 +127,7 @@ impl MountArgs {
         let sources = Sources {
             file: file.clone(),
             log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
-            options: self.options.clone(),
+            options: options.settings,
             mountpoint: self.mountpoint.as_ref().map(absolute),
             fast: self.fast.as_ref().map(absolute),
             slow: self.slow.as_ref().map(absolute),
@@ -95,6 +152,7 @@ impl MountArgs {
             ("--log-file", &self.log_file),
         ];
         arguments.extend(flags.into_iter().filter_map(|(flag, value)| Some(with(flag, value.as_ref()?))));
+        arguments.extend(self.read_only.then(|| "--read-only".into()));
         arguments.extend(self.options.iter().map(|option| OsString::from(format!("-o{option}"))));
         if let Some(mountpoint) = &self.mountpoint {
             arguments.extend(["--".into(), mountpoint.into()]);
@@ -103,7 +161,7 @@ impl MountArgs {
     }
 }
 
-fn check_places(config: &Config) -> crate::error::Result<Places> {
+fn check_places(config: &Config, flags: MountFlags) -> crate::error::Result<Places> {
     let given = |key: &str, value: &Option<PathBuf>, remedy: &str| match value {
         Some(path) if !path.as_os_str().is_empty() => Ok(path.clone()),
         _ => Err(Error::refused(format!("no {key} is given"), remedy)),
@@ -111,11 +169,11 @@ fn check_places(config: &Config) -> crate::error::Result<Places> {
     let mountpoint = given("mount point", &config.mountpoint, "write dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
     let fast = given("fast tier", &config.fast, "add --fast DIR: a directory on fast storage")?;
     let slow = given("slow tier", &config.slow, "add --slow DIR: the directory that owns the tree")?;
-    Places::check(&mountpoint, &fast, &slow)
+    Places::check(&mountpoint, &fast, &slow, flags.contains(MountFlags::MOUNT_ATTR_RDONLY))
 }
 
 /// Runs the daemon in this process.
-fn serve(args: &MountArgs, settings: Settings, places: Places) -> Outcome {
+fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places) -> Outcome {
     let config = settings.config();
     let log = match &config.log_file {
         // The daemon changes its directory later.
@@ -124,7 +182,7 @@ fn serve(args: &MountArgs, settings: Settings, places: Places) -> Outcome {
         None => LogTo::Stderr,
     };
     mount::start_logging(&log, &config.log)?;
-    let request = Request { places, settings, log, in_background: args.announce };
+    let request = Request { places, settings, log, flags, in_background: args.announce };
     let left = mount::serve(request)?;
     Ok(if left.is_nothing() { Exit::Done } else { Exit::Undrained })
 }

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
-use crate::mount::{FastLock, PRIVATE_DIR};
+use crate::mount::{FastLock, Owner, PRIVATE_DIR};
 use crate::tiers::disk::Dir;
 use crate::tiers::os::OsDir;
 use crate::tiers::{self, RescueReport};
@@ -35,7 +35,7 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
         return Err(Failure::usage(Error::refused(what, "name the directory that was given to --fast")));
     }
     // Held until the end: a daemon must not change what is being read.
-    let _lock = FastLock::take(&args.fast, &args.to)?;
+    let _lock = FastLock::take(&args.fast, &Owner::ourselves(&args.to, None, true))?;
     empty_directory(&args.to)?;
     let report = rescue(&args.fast, &args.to)?;
     for path in &report.restored {

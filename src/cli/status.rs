@@ -68,7 +68,7 @@ fn as_json(mountpoints: &[PathBuf]) -> Outcome {
 
 /// A file of `.dlio`, and the exit code that its mount deserves.
 fn look(mountpoint: &Path, file: &str) -> Result<(String, Exit), Error> {
-    if talk::is_dead(mountpoint) {
+    if talk::is_dead(mountpoint)? {
         return Err(talk::dead(mountpoint));
     }
     Ok((talk::read(mountpoint, file)?, talk::standing(mountpoint)?.exit()))

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use serde::Deserialize;
 
-use super::{Exit, Failure, holders};
+use super::{Exit, Failure};
 use crate::error::{Context, Error};
-use crate::mount::{self, MountEntry, PRIVATE_DIR};
+use crate::mount::{self, MountEntry, Pulse};
 
 /// What of `.dlio/stats.json` the commands act upon.
 #[derive(Clone, Debug, Deserialize)]
@@ -112,9 +112,13 @@ fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(absolute).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// Whether the daemon of a mount is gone.
-pub(super) fn is_dead(mountpoint: &Path) -> bool {
-    matches!(mount::ask(mountpoint), Err(e) if e.raw_os_error() == Some(Errno::ENOTCONN as i32))
+/// Whether the daemon of a mount is gone. Errors: it is there, but does not answer; why, and the remedy.
+pub(super) fn is_dead(mountpoint: &Path) -> Result<bool, Error> {
+    match mount::pulse(mountpoint) {
+        Pulse::Answers => Ok(false),
+        Pulse::Dead => Ok(true),
+        Pulse::Silent(why) => Err(why),
+    }
 }
 
 /// Reads a file of `.dlio`, naming the remedy when the mount is dead.
@@ -208,34 +212,4 @@ impl Control {
             _ => Said::Waiting(line.to_owned()),
         })
     }
-}
-
-/// The process that serves a mount.
-#[derive(Debug)]
-pub(super) struct Daemon {
-    pub(super) pid: u32,
-    pub(super) fast: PathBuf,
-}
-
-/// Finds the daemon by the lock it holds open; `None` if it is another user's.
-pub(super) fn daemon_of(mountpoint: &Path) -> Option<Daemon> {
-    let here = format!("mountpoint={}", crate::path::escape(mountpoint.as_os_str().as_encoded_bytes()));
-    holders::processes().find_map(|pid| {
-        let lock = lock_held_by(pid)?;
-        let text = std::fs::read_to_string(&lock).ok()?;
-        let words: Vec<&str> = text.lines().next()?.split(' ').collect();
-        if !words.contains(&here.as_str()) || !words.contains(&format!("pid={pid}").as_str()) {
-            return None;
-        }
-        Some(Daemon { pid, fast: lock.parent()?.parent()?.to_path_buf() })
-    })
-}
-
-/// Whether the process is still there, and still that daemon.
-pub(super) fn is_daemon(daemon: &Daemon) -> bool {
-    lock_held_by(daemon.pid).is_some_and(|lock| lock.starts_with(&daemon.fast))
-}
-
-fn lock_held_by(pid: u32) -> Option<PathBuf> {
-    holders::open_files(pid).into_iter().find(|file| file.ends_with(Path::new(PRIVATE_DIR).join("lock")))
 }

@@ -9,8 +9,9 @@ use nix::errno::Errno;
 use super::drain::{self, Place, Waited};
 use super::progress::Progress;
 use super::{Exit, Failure, Outcome, complain, holders, parse_duration, say, talk};
-use crate::error::Error;
-use crate::mount::{self, Detach, Left};
+use crate::config::Config;
+use crate::error::{Context, Error};
+use crate::mount::{self, Daemon, Detach, Left};
 
 /// How long the daemon may take to end once its mount is gone: it makes all durable on the fast tier.
 const END_WAIT: Duration = Duration::from_secs(60);
@@ -24,7 +25,11 @@ const POLL: Duration = Duration::from_millis(20);
 /// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named.
 #[derive(Debug, Args)]
 pub(super) struct UmountArgs {
-    mountpoint: PathBuf,
+    #[arg(required_unless_present = "config")]
+    mountpoint: Option<PathBuf>,
+    /// Take the mount point from this configuration file, as a service has it
+    #[arg(long, value_name = "FILE", conflicts_with = "mountpoint")]
+    config: Option<PathBuf>,
     /// Wait at most this long for the slow tier, as "30s" or "10min"
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
@@ -33,27 +38,94 @@ pub(super) struct UmountArgs {
     now: bool,
 }
 
+/// In which way a mount is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// After at most this long for the slow tier.
+    Drained(Option<Duration>),
+    Now,
+    /// At once, whoever uses it; it ends with its last user.
+    Lazily,
+    /// At once, whoever uses it and whether it answers or not: calls under way fail.
+    Force,
+}
+
 pub(super) fn run(args: &UmountArgs) -> Outcome {
-    let mountpoint = talk::the_mount(Some(&args.mountpoint))?;
-    if talk::is_dead(&mountpoint) {
+    let how = if args.now { How::Now } else { How::Drained(args.timeout) };
+    match (&args.mountpoint, &args.config) {
+        (Some(mountpoint), _) => leave_mount(mountpoint, how),
+        (None, Some(file)) => leave_mount(&configured(file).map_err(Failure::usage)?, how),
+        (None, None) => Err(Failure::new(Exit::Usage, "no mount point is given")),
+    }
+}
+
+fn configured(file: &Path) -> Result<PathBuf, Error> {
+    let mut config = Config::default();
+    let text = std::fs::read_to_string(file).at("read", file.display())?;
+    config.apply_toml(&text, &file.display().to_string())?;
+    config.mountpoint.ok_or_else(|| {
+        Error::refused(format!("{} has no mountpoint", file.display()), "name the mount point itself, or set the key")
+    })
+}
+
+pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
+    let mountpoint = talk::the_mount(Some(named))?;
+    if how == How::Force {
+        return leave_by(&mountpoint, mount::force);
+    }
+    if talk::is_dead(&mountpoint)? {
         return leave_dead(&mountpoint);
+    }
+    let others = mount::also_at(&mount::mounts()?, &mountpoint);
+    if !others.is_empty() {
+        return leave_one_of_several(&mountpoint, &others);
+    }
+    if how == How::Lazily {
+        return leave_by(&mountpoint, |mountpoint| mount::detach(mountpoint, Detach::Now));
     }
     // Before a long drain rather than after it.
     refuse_if_busy(&mountpoint)?;
-    if !args.now {
-        let progress = Progress::watch(&mountpoint);
-        let waited = drain::wait(&Place::whole(mountpoint.clone()), args.timeout)?;
-        drop(progress);
-        if waited == Waited::TimedOut {
-            complain("the time is up; leaving with what has arrived");
-        }
+    mount::stopping("draining to the slow tier");
+    match how {
+        // What it may still be owed waits for a mount that can write.
+        How::Drained(_) if Daemon::of(&mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
+        How::Drained(limit) => drain(&mountpoint, limit)?,
+        _ => {}
     }
     leave(&mountpoint)
 }
 
+fn drain(mountpoint: &Path, limit: Option<Duration>) -> Result<(), Failure> {
+    let progress = Progress::watch(mountpoint);
+    let waited = drain::wait_telling(&Place::whole(mountpoint.to_path_buf()), limit, mount::still_leaving)?;
+    drop(progress);
+    if waited == Waited::TimedOut {
+        complain("the time is up; leaving with what has arrived");
+    }
+    Ok(())
+}
+
+/// The daemon goes on for the other places, so nothing need be drained.
+fn leave_one_of_several(mountpoint: &Path, others: &[PathBuf]) -> Outcome {
+    unmount(mountpoint)?;
+    let others: Vec<_> = others.iter().map(|path| path.display().to_string()).collect();
+    complain(format_args!("{} is left; the same mount goes on at {}", mountpoint.display(), others.join(", ")));
+    Ok(Exit::Done)
+}
+
+/// Takes the mount away without asking its daemon, and without waiting for it.
+fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -> Outcome {
+    take_away(mountpoint).map_err(|errno| failed(mountpoint, errno))?;
+    complain(format_args!(
+        "{} is taken away without draining; mount the same tiers again to bring over what is only on the fast tier",
+        mountpoint.display()
+    ));
+    Ok(Exit::Undrained)
+}
+
 /// Unmounts as it is, waits for the daemon to end, and lists what stays on the fast tier.
 pub(super) fn leave(mountpoint: &Path) -> Outcome {
-    let daemon = talk::daemon_of(mountpoint);
+    let daemon = Daemon::of(mountpoint);
     let standing = talk::standing(mountpoint)?;
     unmount(mountpoint)?;
     match daemon {
@@ -113,13 +185,13 @@ fn failed(mountpoint: &Path, errno: Errno) -> Failure {
 }
 
 /// The lock is given back as the daemon's last act, with the list of what it leaves.
-fn wait_for_end(daemon: &talk::Daemon) -> Result<Left, Failure> {
+fn wait_for_end(daemon: &Daemon) -> Result<Left, Failure> {
     let begun = Instant::now();
     while begun.elapsed() < END_WAIT {
         if let Some(left) = mount::last_left(&daemon.fast) {
             return Ok(left);
         }
-        if !talk::is_daemon(daemon) && mount::last_left(&daemon.fast).is_none() {
+        if !daemon.runs() && mount::last_left(&daemon.fast).is_none() {
             let what = format!("the daemon (pid {}) ended without saying what it left", daemon.pid);
             return Err(Error::refused(what, "see its log; nothing acknowledged is lost, mount again to go on").into());
         }

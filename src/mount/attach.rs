@@ -3,10 +3,12 @@
 //! fuser's own mounting is not used: its teardown unmounts whatever is at the path by then, even a file system that was
 //! below our mount, and it cannot give the mount its type `fuse.dlio`. A session gets the descriptor made here.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,8 +28,37 @@ use crate::error::{Context, Error, Result};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-const SOURCE: &str = "dlio-fs";
 const SUBTYPE: &str = "dlio";
+
+/// What `mount -o` may ask of any file system, as far as it means something here.
+pub type MountFlags = MountAttrFlags;
+
+/// Their names, as mount(8) and the helper have them.
+const FLAGS: [(&str, MountFlags); 5] = [
+    ("ro", MountFlags::MOUNT_ATTR_RDONLY),
+    ("nosuid", MountFlags::MOUNT_ATTR_NOSUID),
+    ("nodev", MountFlags::MOUNT_ATTR_NODEV),
+    ("noexec", MountFlags::MOUNT_ATTR_NOEXEC),
+    ("noatime", MountFlags::MOUNT_ATTR_NOATIME),
+];
+
+/// The flag of this name.
+pub fn flag(name: &str) -> Option<MountFlags> {
+    FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
+}
+
+/// The names of flags.
+pub fn flag_names(flags: MountFlags) -> impl Iterator<Item = &'static str> {
+    FLAGS.iter().filter(move |(_, flag)| flags.contains(*flag)).map(|(name, _)| *name)
+}
+
+/// What kind of mount it is to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    /// Shown as the device that is mounted: the slow tier, so that mount(8) knows its line of fstab again.
+    pub(super) source: &'a Path,
+    pub(super) flags: MountFlags,
+}
 
 /// A mount nobody answers yet: the kernel's end of it, and who may use it.
 #[derive(Debug)]
@@ -41,14 +72,15 @@ pub(super) struct Attached {
 /// What is written there meanwhile waits for us or fails, but never lands in the directory below, where nobody would
 /// find it again (P3): the new mount is put beneath the dead one, which is then taken away. Before Linux 6.5, and through
 /// the helper, the directory is bare for a moment.
-pub(super) fn attach(mountpoint: &Path, replace: bool) -> Result<Attached> {
+pub(super) fn attach(mountpoint: &Path, wanted: Wanted<'_>, replace: bool) -> Result<Attached> {
     let device = open_device()?;
-    let mount = match detached_mount(&device) {
-        Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => {
+    let mount = match detached_mount(&device, wanted) {
+        // ENOSYS: some containers' system call filters know only the older calls, which the helper makes.
+        Err(e) if [Some(Errno::EPERM as i32), Some(Errno::ENOSYS as i32)].contains(&e.raw_os_error()) => {
             if replace {
                 take_away(mountpoint)?;
             }
-            return attach_with_helper(mountpoint);
+            return attach_with_helper(mountpoint, wanted);
         }
         Err(e) if e.raw_os_error() == Some(Errno::ENODEV as i32) => {
             let remedy = "load it with `modprobe fuse`, or use a kernel built with CONFIG_FUSE_FS";
@@ -71,11 +103,12 @@ fn beneath(mountpoint: &Path, device: File) -> Result<Attached> {
     Ok(Attached { device: device.into(), acl: SessionACL::All })
 }
 
-/// A mount that is nowhere yet. `suid` and `dev` are on, as on any file system that root mounts.
-fn detached_mount(device: &File) -> io::Result<OwnedFd> {
+/// A mount that is nowhere yet. `suid` and `dev` are on unless `wanted` says otherwise, as on any file system that root
+/// mounts.
+fn detached_mount(device: &File, wanted: Wanted<'_>) -> io::Result<OwnedFd> {
     let config = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&config, "source", wanted.source)?;
     let options = [
-        ("source", SOURCE.to_owned()),
         ("subtype", SUBTYPE.to_owned()),
         ("fd", device.as_raw_fd().to_string()),
         ("rootmode", "40000".to_owned()),
@@ -88,11 +121,15 @@ fn detached_mount(device: &File) -> io::Result<OwnedFd> {
     for flag in ["default_permissions", "allow_other"] {
         fsconfig_set_flag(&config, flag)?;
     }
+    // Of the whole file system, so that bind mounts of it are read-only too; `mount -o remount` changes both.
+    if wanted.flags.contains(MountFlags::MOUNT_ATTR_RDONLY) {
+        fsconfig_set_flag(&config, "ro")?;
+    }
     fsconfig_create(&config)?;
-    Ok(fsmount(&config, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+    Ok(fsmount(&config, FsMountFlags::FSMOUNT_CLOEXEC, wanted.flags)?)
 }
 
-fn take_away(mountpoint: &Path) -> Result<()> {
+pub(super) fn take_away(mountpoint: &Path) -> Result<()> {
     detach(mountpoint, Detach::Now).map_err(|errno| {
         let what = format!("the dead mount at {} cannot be taken away: {}", mountpoint.display(), errno.desc());
         Error::refused(what, format!("as root: umount -l {}", mountpoint.display()))
@@ -114,17 +151,17 @@ pub fn open_device() -> Result<File> {
 }
 
 /// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
-fn attach_with_helper(mountpoint: &Path) -> Result<Attached> {
-    let acl = if others_allowed() { SessionACL::All } else { SessionACL::Owner };
-    let mut options = format!("fsname={SOURCE},subtype={SUBTYPE},default_permissions");
-    if acl == SessionACL::All {
-        options.push_str(",allow_other");
-    }
+fn attach_with_helper(mountpoint: &Path, wanted: Wanted<'_>) -> Result<Attached> {
+    // Root needs no leave of /etc/fuse.conf.
+    let acl = if others_allowed() || geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+    let options = helper_options(acl, wanted);
     let failed = |e: io::Error| Error::io("run", HELPER, e);
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     // The socket is the helper's standard input: the one descriptor number that is certain to be inherited.
     let child = Command::new(HELPER)
-        .args(["-o", &options, "--"])
+        .arg("-o")
+        .arg(&options)
+        .arg("--")
         .arg(mountpoint)
         .env("_FUSE_COMMFD", "0")
         .stdin(OwnedFd::from(theirs))
@@ -134,7 +171,9 @@ fn attach_with_helper(mountpoint: &Path) -> Result<Attached> {
     let child = match child {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let what = format!("user {} may not mount, and {HELPER} is not installed", geteuid());
-            return Err(Error::refused(what, "install the package fuse3, or run as root"));
+            let remedy =
+                if geteuid().is_root() { helper_remedy() } else { "install the package fuse3, or run as root" };
+            return Err(Error::refused(what, remedy));
         }
         child => child.map_err(failed)?,
     };
@@ -142,11 +181,39 @@ fn attach_with_helper(mountpoint: &Path) -> Result<Attached> {
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr).lines().collect::<Vec<_>>().join(" ");
         let what = format!("{HELPER} could not mount at {}: {}", mountpoint.display(), why.trim());
-        return Err(Error::refused(what, "own the mount point, or run as root"));
+        return Err(Error::refused(what, helper_remedy()));
     }
     match receive_descriptor(&ours).map_err(failed)? {
         Some(device) => Ok(Attached { device, acl }),
         None => Err(Error::refused(format!("{HELPER} passed no descriptor"), "update the package fuse3")),
+    }
+}
+
+fn helper_options(acl: SessionACL, wanted: Wanted<'_>) -> OsString {
+    let mut options = b"fsname=".to_vec();
+    for byte in wanted.source.as_os_str().as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            options.push(b'\\');
+        }
+        options.push(*byte);
+    }
+    options.extend_from_slice(format!(",subtype={SUBTYPE},default_permissions").as_bytes());
+    let allow_other = (acl == SessionACL::All).then_some("allow_other");
+    for name in flag_names(wanted.flags).chain(allow_other) {
+        options.push(b',');
+        options.extend_from_slice(name.as_bytes());
+    }
+    OsString::from_vec(options)
+}
+
+/// The helper can do no more than the kernel lets root do here.
+fn helper_remedy() -> &'static str {
+    match geteuid().is_root() {
+        true => {
+            "root lacks CAP_SYS_ADMIN here: give the container `--cap-add SYS_ADMIN --device /dev/fuse`, or mount on the \
+             host and pass the mount in (`-v /mnt/train:/mnt/train:rslave`)"
+        }
+        false => "own the mount point and be let into it, or run as root",
     }
 }
 
@@ -186,6 +253,12 @@ pub fn detach(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
         Err(Errno::EPERM) => detach_with_helper(mountpoint, how),
         done => done,
     }
+}
+
+/// Ends a mount that does not answer, whoever uses it: calls under way fail with ECONNABORTED, and so does everything on
+/// it from now on. Its daemon, if it can still run, makes all durable and ends.
+pub fn force(mountpoint: &Path) -> Result<(), Errno> {
+    nix::mount::umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)
 }
 
 fn detach_with_helper(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
@@ -260,6 +333,9 @@ mod tests {
         assert!(path.metadata().expect("the mount answers").is_dir());
         let table = mounts().expect("the table of mounts");
         assert!(mounted_at(&table, &path).expect("mounted").is_ours());
+        let text = std::fs::read_to_string("/proc/self/mountinfo").expect("it is text");
+        let line = text.lines().find(|line| line.contains(path.to_str().expect("ASCII"))).expect("mounted");
+        assert!(line.contains("nosuid") && line.contains(" /a,b\\134c\\040d "), "{line}");
         let busy = File::open(&path).expect("the root directory");
         assert_eq!(detach(&path, Detach::WhenFree), Err(Errno::EBUSY));
         drop(busy);
@@ -268,14 +344,18 @@ mod tests {
         assert!(mounted_at(&mounts().expect("the table of mounts"), &path).is_none());
     }
 
+    fn wanted() -> Wanted<'static> {
+        Wanted { source: Path::new("/a,b\\c d"), flags: MountFlags::MOUNT_ATTR_NOSUID }
+    }
+
     #[test]
     fn a_mount_is_made_directly() {
-        life(|path| attach(path, false));
+        life(|path| attach(path, wanted(), false));
     }
 
     #[test]
     fn a_mount_is_made_through_the_helper() {
-        life(attach_with_helper);
+        life(|path| attach_with_helper(path, wanted()));
     }
 
     #[test]
@@ -284,14 +364,14 @@ mod tests {
         let path = dir.path().canonicalize().expect("it is there");
         let (fast, slow) = (mountpoint(), mountpoint());
         let dead = |replace| {
-            let attached = attach(&path, replace).expect("this test needs root and /dev/fuse");
+            let attached = attach(&path, wanted(), replace).expect("this test needs root and /dev/fuse");
             let served = Session::from_fd(Bare, attached.device, attached.acl, Config::default());
             drop(served.expect("the handshake"));
             let gone = path.metadata().expect_err("nobody serves it");
             assert_eq!(gone.raw_os_error(), Some(Errno::ENOTCONN as i32));
         };
         dead(false);
-        let places = Places::check(&path, fast.path(), slow.path()).expect("a dead mount is no hindrance");
+        let places = Places::check(&path, fast.path(), slow.path(), false).expect("a dead mount is no hindrance");
         assert!(places.replaces_dead);
         dead(true);
         detach(&path, Detach::Now).expect("taken away");

@@ -7,16 +7,23 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::Left;
+use super::daemon::{is_ending, standstill};
 use crate::error::{Context, Error, Result};
 
 /// What is ours on either tier.
 pub const PRIVATE_DIR: &str = ".dlio-fs";
+/// The lock, from the fast tier.
+pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
+
+/// How long a killed daemon may take to give its lock back.
+const ENDING: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
 
 /// Held for as long as the daemon may touch the fast tier.
 #[derive(Debug)]
@@ -27,27 +34,33 @@ pub struct FastLock {
 
 impl FastLock {
     /// Takes the lock, making the private directory if it is not there. Refuses, naming the holder.
-    pub fn take(fast: &Path, mountpoint: &Path) -> Result<FastLock> {
-        let path = fast.join(PRIVATE_DIR).join("lock");
+    pub fn take(fast: &Path, owner: &Owner) -> Result<FastLock> {
+        let path = fast.join(LOCK_FILE);
         match DirBuilder::new().mode(0o700).create(fast.join(PRIVATE_DIR)) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).at("mkdir", path.display()),
             _ => {}
         }
         let mut open = OpenOptions::new();
         open.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = open.custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).at("open", path.display())?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => {
-                let mut lock = FastLock { file, path };
-                lock.write(&Holder::ourselves(mountpoint).to_string())?;
-                Ok(lock)
+        let mut file = open.custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).at("open", path.display())?;
+        let begun = Instant::now();
+        loop {
+            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => {
+                    let mut lock = FastLock { file, path };
+                    lock.write(&format!("{owner}\n"))?;
+                    return Ok(lock);
+                }
+                Err((file, Errno::EWOULDBLOCK)) => file,
+                Err((_, errno)) => return Err(io::Error::from(errno)).at("lock", path.display()),
+            };
+            let holder = first_line(&mut file).at("read", path.display())?;
+            // A killed daemon's mount is dead a moment before its lock is free.
+            let is_ending = Owner::parse(&holder).is_some_and(|owner| owner.is_here() && is_ending(owner.pid));
+            if !is_ending || begun.elapsed() >= ENDING {
+                return Err(held(fast, &holder));
             }
-            Err((mut file, Errno::EWOULDBLOCK)) => {
-                let mut text = String::new();
-                file.read_to_string(&mut text).at("read", path.display())?;
-                Err(held(fast, text.lines().next().unwrap_or_default()))
-            }
-            Err((_, errno)) => Err(io::Error::from(errno)).at("lock", path.display()),
+            std::thread::sleep(POLL);
         }
     }
 
@@ -69,42 +82,89 @@ impl FastLock {
     }
 }
 
+fn first_line(file: &mut File) -> io::Result<String> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_string(&mut text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
 fn held(fast: &Path, holder: &str) -> Error {
     // A holder that has not written its line yet is still a holder.
     let by = if holder.is_empty() { "another daemon".to_owned() } else { format!("a daemon ({holder})") };
     let what = format!("--fast {} is in use by {by}", fast.display());
-    Error::refused(
-        what,
-        "one fast tier serves one mount: leave that mount with dlio-fs umount, or use another directory",
-    )
+    let here = Owner::parse(holder).filter(Owner::is_here);
+    match here.and_then(|owner| standstill(owner.pid)) {
+        Some((why, remedy)) => Error::refused(format!("{what}, which {why}"), remedy),
+        None => Error::refused(
+            what,
+            "one fast tier serves one mount: leave that mount with dlio-fs umount, or use another directory",
+        ),
+    }
 }
 
-/// Who holds a lock, as one readable line.
-struct Holder {
+/// Who holds a lock, as one readable line of `key=value` words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
     host: String,
-    pid: u32,
-    mountpoint: String,
-    since: SystemTime,
+    pub(super) pid: u32,
+    /// Escaped, as is `slow`.
+    pub(super) mountpoint: String,
+    /// The slow tier; empty for a holder that needs none.
+    slow: String,
+    pub(super) slow_is_writable: bool,
+    /// Whole seconds, RFC 3339.
+    since: String,
 }
 
-impl Holder {
-    fn ourselves(mountpoint: &Path) -> Holder {
-        let host = nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |h| h.to_string_lossy().into_owned());
-        let mountpoint = crate::path::escape(mountpoint.as_os_str().as_encoded_bytes());
-        Holder { host, pid: std::process::id(), mountpoint, since: SystemTime::now() }
+impl Owner {
+    /// This process, for a mount of the tree at `slow`, or for something else that it does at `mountpoint`.
+    pub fn ourselves(mountpoint: &Path, slow: Option<&Path>, slow_is_writable: bool) -> Owner {
+        let escaped = |path: &Path| crate::path::escape(path.as_os_str().as_encoded_bytes());
+        Owner {
+            host: hostname(),
+            pid: std::process::id(),
+            mountpoint: escaped(mountpoint),
+            slow: slow.map(escaped).unwrap_or_default(),
+            slow_is_writable,
+            since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        }
+    }
+
+    /// Whether the holder is a process of this machine, whose number means something here.
+    fn is_here(&self) -> bool {
+        self.host == hostname()
+    }
+
+    /// `None` for a line of another kind.
+    pub(super) fn parse(line: &str) -> Option<Owner> {
+        let value = |key: &str| line.split(' ').find_map(|word| Some(word.strip_prefix(key)?.to_owned()));
+        Some(Owner {
+            host: value("host=")?,
+            pid: value("pid=")?.parse().ok()?,
+            mountpoint: value("mountpoint=")?,
+            slow: value("slow=").or_else(|| value("slow-read-only=")).unwrap_or_default(),
+            slow_is_writable: value("slow-read-only=").is_none(),
+            since: value("since=")?,
+        })
     }
 }
 
-impl std::fmt::Display for Holder {
+impl std::fmt::Display for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let since = humantime::format_rfc3339_seconds(self.since);
-        writeln!(f, "host={} pid={} mountpoint={} since={since}", self.host, self.pid, self.mountpoint)
+        let Owner { host, pid, mountpoint, slow, slow_is_writable, since } = self;
+        let key = if *slow_is_writable { "slow" } else { "slow-read-only" };
+        write!(f, "host={host} pid={pid} mountpoint={mountpoint} {key}={slow} since={since}")
     }
+}
+
+fn hostname() -> String {
+    nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |host| host.to_string_lossy().into_owned())
 }
 
 /// What the last daemon of a fast tier left behind. `None` while one holds it, or if none ever left cleanly.
 pub fn last_left(fast: &Path) -> Option<Left> {
-    let file = File::open(fast.join(PRIVATE_DIR).join("lock")).ok()?;
+    let file = File::open(fast.join(LOCK_FILE)).ok()?;
     let mut file = Flock::lock(file, FlockArg::LockSharedNonblock).ok()?;
     let mut text = String::new();
     let opened: &mut File = &mut file;
@@ -119,24 +179,40 @@ pub fn last_left(fast: &Path) -> Option<Left> {
 mod tests {
     use super::*;
 
+    fn owner(mountpoint: &str) -> Owner {
+        Owner::ourselves(Path::new(mountpoint), Some(Path::new("/hdd 1")), true)
+    }
+
     #[test]
     fn a_second_holder_is_refused_naming_the_first() {
         let fast = tempfile::tempdir().expect("a temporary directory");
-        let first = FastLock::take(fast.path(), Path::new("/mnt/a b")).expect("free");
-        let text = FastLock::take(fast.path(), Path::new("/mnt/b")).expect_err("held").to_string();
+        let first = FastLock::take(fast.path(), &owner("/mnt/a b")).expect("free");
+        let text = FastLock::take(fast.path(), &owner("/mnt/b")).expect_err("held").to_string();
         assert!(text.contains(&format!("pid={}", std::process::id())), "{text}");
-        assert!(text.contains("mountpoint=/mnt/a%20b") && text.contains("host="), "{text}");
+        assert!(text.contains("mountpoint=/mnt/a%20b slow=/hdd%201 ") && text.contains("host="), "{text}");
         assert!(last_left(fast.path()).is_none(), "held");
         drop(first);
         assert!(last_left(fast.path()).is_none(), "the first did not leave cleanly");
-        FastLock::take(fast.path(), Path::new("/mnt/b")).expect("free again");
+        FastLock::take(fast.path(), &owner("/mnt/b")).expect("free again");
+    }
+
+    #[test]
+    fn an_owner_is_read_back() {
+        for owner in [
+            owner("/mnt/a b"),
+            Owner::ourselves(Path::new("/mnt"), Some(Path::new("/ro")), false),
+            Owner::ourselves(Path::new("/out"), None, true),
+        ] {
+            assert_eq!(Owner::parse(&owner.to_string()), Some(owner));
+        }
+        assert_eq!(Owner::parse("left files=0 events=0"), None);
     }
 
     #[test]
     fn what_was_left_is_read_back() {
         let fast = tempfile::tempdir().expect("a temporary directory");
         assert!(last_left(fast.path()).is_none());
-        let lock = FastLock::take(fast.path(), Path::new("/mnt")).expect("free");
+        let lock = FastLock::take(fast.path(), &owner("/mnt")).expect("free");
         let left = Left { files: 2, events: 5, paths: vec!["a".into(), "b%20c".into()] };
         lock.leave(&left).expect("written");
         assert_eq!(last_left(fast.path()), Some(left));

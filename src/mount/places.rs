@@ -12,11 +12,16 @@ use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, eaccess, geteuid};
 
+use super::beneath::Tree;
+use super::daemon::silent;
+use super::lock::PRIVATE_DIR;
 use super::table::{self, Location, MountEntry};
 use crate::error::{Error, Result};
 
 /// How long a directory may take to answer before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// The directory of statistics in the root of every mount.
+const STATS_DIR: &str = ".dlio";
 
 /// Where a mount appears and what it stands on. Absolute paths without symbolic links.
 #[derive(Clone, Debug)]
@@ -26,33 +31,67 @@ pub struct Places {
     pub slow: PathBuf,
     /// A mount of ours whose daemon is gone is on the mount point; it is taken away just before ours is made.
     pub replaces_dead: bool,
+    /// False if nothing can be changed on the slow tier: it is on a read-only file system and never was mounted for
+    /// writing, or the mount is to be read-only and this user may not write there. Then the mount is read-only.
+    pub slow_is_writable: bool,
+    /// What the user should know of these places, each a sentence with its remedy.
+    pub notes: Vec<String>,
 }
 
 impl Places {
     /// Refuses what cannot work: directories that are missing or not usable, and ones that are the same or inside of
-    /// one another, also by way of bind mounts.
-    pub fn check(mountpoint: &Path, fast: &Path, slow: &Path) -> Result<Places> {
-        let fast = usable_directory("--fast", fast, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK)?;
-        let slow = usable_directory("--slow", slow, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK)?;
+    /// one another, also by way of bind mounts. The mount point may be the slow tier itself. With `read_only` the slow
+    /// tier need not be writable.
+    pub fn check(mountpoint: &Path, fast: &Path, slow: &Path, read_only: bool) -> Result<Places> {
         let mounts = table::mounts()?;
+        let fast = usable_directory("--fast", fast, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK)?;
+        let usable_slow = || usable_directory("--slow", slow, AccessFlags::R_OK | AccessFlags::X_OK);
+        // Over itself the mount that may be there comes first: dead or not answering, it hides the slow tier.
+        let over_itself =
+            canonical_mountpoint(slow).is_ok_and(|slow| Some(slow) == canonical_mountpoint(mountpoint).ok());
+        let apart = if over_itself { None } else { Some(usable_slow()?) };
         let (mountpoint, replaces_dead) = free_mountpoint(mountpoint, &mounts)?;
-        let places = Places { mountpoint, fast, slow, replaces_dead };
+        let slow = match apart {
+            Some(slow) => slow,
+            None if replaces_dead => mountpoint.clone(),
+            None => usable_slow()?,
+        };
+        let mut places = Places { mountpoint, fast, slow, replaces_dead, slow_is_writable: true, notes: Vec::new() };
+        places.refuse_tiers_on_ours(&mounts)?;
         places.refuse_overlap(&mounts)?;
+        places.look_at_slow(read_only)?;
         Ok(places)
     }
 
+    /// Whether the slow tier lies beneath the dead mount that is to be replaced.
+    pub(super) fn slow_is_hidden(&self) -> bool {
+        self.replaces_dead && self.slow == self.mountpoint
+    }
+
+    /// A mount of ours is no tier of another: both would order and delay the same changes.
+    fn refuse_tiers_on_ours(&self, mounts: &[MountEntry]) -> Result<()> {
+        for (option, path) in [("--fast", &self.fast), ("--slow", &self.slow)] {
+            let on_ours = table::holder_of(path, mounts).is_some_and(MountEntry::is_ours);
+            if on_ours && !(option == "--slow" && self.slow_is_hidden()) {
+                let what = format!("{option} {} is on a dlio-fs mount", path.display());
+                return Err(Error::refused(what, "name a directory of a file system below"));
+            }
+        }
+        Ok(())
+    }
+
     fn refuse_overlap(&self, mounts: &[MountEntry]) -> Result<()> {
-        let fast = Spot::of("--fast", &self.fast, mounts);
-        let slow = Spot::of("--slow", &self.slow, mounts);
-        let mountpoint = Spot::of_mountpoint(&self.mountpoint, mounts);
+        // What we mount hides what is on the mount point, and a dead mount goes.
+        let bare: Vec<MountEntry> =
+            mounts.iter().filter(|m| !(m.at == self.mountpoint && m.is_ours())).cloned().collect();
+        let fast = Spot::of("--fast", &self.fast, &bare);
+        let slow = Spot::of("--slow", &self.slow, &bare);
+        let mountpoint = Spot::of("mount point", &self.mountpoint, &bare);
         if fast.is_same(&slow) {
             let what = format!("{fast} and {slow} are the same directory");
             return Err(Error::refused(what, "choose a directory on fast storage for --fast"));
         }
-        if mountpoint.is_same(&slow) {
-            let what = format!("{mountpoint} is the slow tier itself, which is not supported yet");
-            return Err(Error::refused(what, "mount at another, empty directory"));
-        }
+        let over_itself = mountpoint.is_same(&slow);
         for (inner, outer) in [
             (&fast, &slow),
             (&slow, &fast),
@@ -61,12 +100,70 @@ impl Places {
             (&fast, &mountpoint),
             (&slow, &mountpoint),
         ] {
+            let both = [inner.option, outer.option];
+            if over_itself && both.contains(&"--slow") && both.contains(&"mount point") {
+                continue;
+            }
             if inner.is_within(outer) {
                 let what = format!("{inner} is inside of {outer}");
                 return Err(Error::refused(what, "choose three directories of which none contains another"));
             }
         }
         Ok(())
+    }
+
+    /// What can be known of the slow tree only by looking into it.
+    fn look_at_slow(&mut self, read_only: bool) -> Result<()> {
+        let (path, hidden) = (self.slow.clone(), self.slow_is_hidden());
+        let looked = within(PATIENCE, move || {
+            let tree = Tree::open(&path, hidden)?;
+            let root = tree.by_descriptor();
+            let has_stats = root.join(STATS_DIR).symlink_metadata().is_ok();
+            let was_written = root.join(PRIVATE_DIR).join("id").exists();
+            Ok::<_, io::Error>((tree.is_writable(), was_written, has_foreign_private(&root), has_stats))
+        });
+        let slow = self.slow.display();
+        let (writable, was_written, foreign, has_stats) = match looked {
+            // Without the right to look beneath, the dead mount is taken away first; `serve` looks then.
+            Some(Err(e)) if hidden && e.raw_os_error() == Some(Errno::EPERM as i32) => return Ok(()),
+            Some(Err(e)) => return Err(unusable("--slow", &self.slow, &e)),
+            None => return Err(hung("--slow", &self.slow)),
+            Some(Ok(looked)) => looked,
+        };
+        self.slow_is_writable = match writable {
+            Ok(true) => true,
+            // Not by accident: after an error of its disk, a file system may have become so by itself.
+            Ok(false) if was_written && !read_only => {
+                return Err(unusable("--slow", &self.slow, &Errno::EROFS.into()));
+            }
+            Ok(false) => {
+                self.notes.push(format!("--slow {slow} is on a read-only file system: the mount is read-only"));
+                false
+            }
+            Err(_) if read_only => false,
+            Err(e) => return Err(unusable("--slow", &self.slow, &e)),
+        };
+        if foreign {
+            let what = format!("--slow {slow} has a .dlio-fs that dlio-fs did not make, and the name is needed");
+            return Err(Error::refused(what, "rename it"));
+        }
+        if has_stats {
+            let note = format!("--slow {slow} has a .dlio of its own: the mount's hides it; rename it to see it");
+            self.notes.push(note);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the private directory's name is taken by something that is not ours: no directory, or one with a content but
+/// without our `id`, which is the first that we make there.
+fn has_foreign_private(root: &Path) -> bool {
+    let private = root.join(PRIVATE_DIR);
+    match private.symlink_metadata() {
+        Err(_) => false,
+        Ok(found) if !found.is_dir() => true,
+        Ok(_) if private.join("id").exists() => false,
+        Ok(_) => std::fs::read_dir(&private).into_iter().flatten().flatten().any(|entry| entry.file_name() != "id.new"),
     }
 }
 
@@ -88,12 +185,6 @@ impl std::fmt::Display for Spot<'_> {
 impl<'a> Spot<'a> {
     fn of(option: &'static str, path: &'a Path, mounts: &[MountEntry]) -> Self {
         Spot { option, path, location: Location::of(path, mounts), ancestors: identities(path) }
-    }
-
-    /// The mount point counts by its parent: a dead mount may be on top of it, and what we mount hides it anyway.
-    fn of_mountpoint(path: &'a Path, mounts: &[MountEntry]) -> Self {
-        let bare: Vec<MountEntry> = mounts.iter().filter(|m| !(m.at == path && m.is_ours())).cloned().collect();
-        Spot { option: "mount point", path, location: Location::of(path, &bare), ancestors: identities(path) }
     }
 
     fn is_same(&self, other: &Spot<'_>) -> bool {
@@ -133,11 +224,13 @@ fn usable_directory(option: &'static str, path: &Path, access: AccessFlags) -> R
     match answer {
         Some(Ok(canonical)) => Ok(canonical),
         Some(Err(e)) => Err(unusable(option, path, &e)),
-        None => {
-            let what = format!("{option} {} does not answer within {} s", path.display(), PATIENCE.as_secs());
-            Err(Error::refused(what, "see whether its server or device is up"))
-        }
+        None => Err(hung(option, path)),
     }
+}
+
+fn hung(option: &str, path: &Path) -> Error {
+    let what = format!("{option} {} does not answer within {} s", path.display(), PATIENCE.as_secs());
+    Error::refused(what, "see whether its server or device is up")
 }
 
 fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
@@ -148,13 +241,21 @@ fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
             "create the directory, or mount the file system it is on",
         ),
         Some(Errno::ENOTDIR) => Error::refused(format!("{option} {path} is not a directory"), "name a directory"),
+        Some(Errno::EACCES | Errno::EPERM) if option == "--slow" => Error::refused(
+            format!("{option} {path} cannot be read, written and searched by user {}", geteuid()),
+            "change its mode or owner, run as a user who may, or mount it read-only if it can be read (-o ro)",
+        ),
         Some(Errno::EACCES | Errno::EPERM) => Error::refused(
             format!("{option} {path} cannot be read, written and searched by user {}", geteuid()),
             "change its mode or owner, or run as a user who may",
         ),
         Some(Errno::EROFS) => Error::refused(
             format!("{option} {path} is on a file system that is mounted read-only"),
-            "remount it for writing",
+            if option == "--slow" {
+                "remount it for writing, or mount it with -o ro"
+            } else {
+                "remount it for writing"
+            },
         ),
         Some(Errno::ENOTCONN) => Error::refused(
             format!("{option} {path} is on a mount whose daemon is gone"),
@@ -172,6 +273,7 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
     let look = move || if ours { ask(&asked).map(|()| true) } else { asked.metadata().map(|m| m.is_dir()) };
     let is_dir = match within(PATIENCE, look) {
         Some(answer) => answer,
+        None if ours => return Err(silent(&canonical)),
         None => {
             let what = format!("mount point {} does not answer within {} s", path.display(), PATIENCE.as_secs());
             return Err(Error::refused(what, "unmount what is on it"));
@@ -182,6 +284,10 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
             let what = format!("mount point {} has a dlio-fs mount already", path.display());
             Err(Error::refused(what, format!("use it, or leave it first: dlio-fs umount {}", path.display())))
         }
+        Err(e) if ours && e.raw_os_error() == Some(Errno::EACCES as i32) => {
+            let what = format!("mount point {} has a dlio-fs mount of another user already", path.display());
+            Err(Error::refused(what, "mount at another directory, or have that user leave it"))
+        }
         Ok(true) => Ok((canonical, false)),
         Ok(false) => Err(unusable("mount point", path, &Errno::ENOTDIR.into())),
         Err(e) if ours && e.raw_os_error() == Some(Errno::ENOTCONN as i32) => Ok((canonical, true)),
@@ -189,10 +295,11 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
     }
 }
 
-/// Asks the daemon of a mount: ENOTCONN if it is gone. Attributes will not do: the kernel may know them by itself, long
-/// after the daemon has died.
-pub fn ask(mountpoint: &Path) -> io::Result<()> {
-    Ok(statvfs(mountpoint).map(drop)?)
+/// Asks the daemon of a mount: ENOTCONN if it is gone, EACCES if it is not for this user. Attributes alone will not do:
+/// the kernel may know them by itself, long after the daemon has died. Nor will statistics: everybody gets some.
+pub(super) fn ask(mountpoint: &Path) -> io::Result<()> {
+    statvfs(mountpoint)?;
+    mountpoint.metadata().map(drop)
 }
 
 /// Like `canonicalize`, but the last component may be a dead mount, which cannot be looked at.
@@ -224,7 +331,7 @@ mod tests {
     use super::*;
 
     fn refusal(mountpoint: &Path, fast: &Path, slow: &Path) -> String {
-        Places::check(mountpoint, fast, slow).expect_err("must be refused").to_string()
+        Places::check(mountpoint, fast, slow, false).expect_err("must be refused").to_string()
     }
 
     #[test]
@@ -234,8 +341,43 @@ mod tests {
         for path in [&mnt, &fast, &slow] {
             std::fs::create_dir(path).expect("mkdir");
         }
-        let places = Places::check(&mnt, &fast, &slow).expect("fine");
-        assert!(!places.replaces_dead);
+        let places = Places::check(&mnt, &fast, &slow, false).expect("fine");
+        assert!(!places.replaces_dead && places.slow_is_writable);
+        assert!(places.notes.is_empty(), "{places:?}");
+    }
+
+    #[test]
+    fn the_slow_tier_itself_may_be_the_mount_point() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let [fast, slow] = ["fast", "slow"].map(|name| dir.path().join(name));
+        for path in [&fast, &slow] {
+            std::fs::create_dir(path).expect("mkdir");
+        }
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&slow, &link).expect("symlink");
+        for (mountpoint, slow) in [(&slow, &slow), (&link, &slow), (&slow, &link)] {
+            Places::check(mountpoint, &fast, slow, false).expect("fine");
+        }
+    }
+
+    #[test]
+    fn names_of_ours_in_the_slow_tree_are_spoken_of() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let [mnt, fast, slow] = ["mnt", "fast", "slow"].map(|name| dir.path().join(name));
+        for path in [&mnt, &fast, &slow] {
+            std::fs::create_dir(path).expect("mkdir");
+        }
+        std::fs::write(slow.join(".dlio"), "a user's").expect("write");
+        let places = Places::check(&mnt, &fast, &slow, false).expect("only hidden");
+        assert!(places.notes.iter().any(|note| note.contains("has a .dlio of its own")), "{places:?}");
+        let private = slow.join(PRIVATE_DIR);
+        std::fs::write(&private, "a user's").expect("write");
+        assert!(refusal(&mnt, &fast, &slow).contains("has a .dlio-fs that dlio-fs did not make"));
+        std::fs::remove_file(&private).expect("remove");
+        std::fs::create_dir(&private).expect("mkdir");
+        Places::check(&mnt, &fast, &slow, false).expect("a start that was cut off leaves it empty");
+        std::fs::write(private.join("notes"), "a user's").expect("write");
+        assert!(refusal(&mnt, &fast, &slow).contains("has a .dlio-fs that dlio-fs did not make"));
     }
 
     #[test]
@@ -259,7 +401,6 @@ mod tests {
             assert!(refusal(mountpoint, fast, slow).contains("is inside of"), "{mountpoint:?} {fast:?} {slow:?}");
         }
         assert!(refusal(&b, &a, &link).contains("are the same directory"));
-        assert!(refusal(&a, &b, &link).contains("is the slow tier itself"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub enum Started {
 pub fn start(arguments: impl IntoIterator<Item = OsString>, mountpoint: &Path) -> Result<Started> {
     let program = std::env::current_exe().at("find", "this program")?;
     let mut command = Command::new(&program);
+    // Not the name under which this program was called: it may be a mount helper's.
+    command.arg0("dlio-fs");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut daemon = command.spawn().at("run", program.display())?;
     let mut said = Vec::new();

@@ -31,13 +31,34 @@ impl MountEntry {
 
 /// All mounts that this process sees, in the order in which they were made: of two at one place the later is on top.
 pub fn mounts() -> Result<Vec<MountEntry>> {
-    let file = "/proc/self/mountinfo";
+    read("/proc/self/mountinfo")
+}
+
+/// The same for a thread that has a mount name space of its own.
+pub(super) fn mounts_of_this_thread() -> Result<Vec<MountEntry>> {
+    read("/proc/thread-self/mountinfo")
+}
+
+fn read(file: &str) -> Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read(file).at("read", file)?))
 }
 
 /// The mount on top at exactly this path.
 pub fn mounted_at<'a>(mounts: &'a [MountEntry], path: &Path) -> Option<&'a MountEntry> {
     mounts.iter().rev().find(|mount| mount.at == path)
+}
+
+/// The other places at which the same mount of ours appears (bind mounts).
+pub fn also_at(mounts: &[MountEntry], mountpoint: &Path) -> Vec<PathBuf> {
+    let Some(here) = mounted_at(mounts, mountpoint) else { return Vec::new() };
+    let same = |m: &&MountEntry| m.is_ours() && m.device == here.device && m.at != mountpoint;
+    mounts.iter().filter(same).map(|m| m.at.clone()).collect()
+}
+
+/// The mount that holds a path (absolute, without symbolic links).
+pub(super) fn holder_of<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
+    // The longest mount point above the path holds it; `max_by_key` takes the last of equals, the one on top.
+    mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.components().count())
 }
 
 /// A path as the file system below knows it, so that two bind mounts of one directory compare equal.
@@ -50,8 +71,7 @@ pub(super) struct Location {
 impl Location {
     /// Of an absolute path without symbolic links; `None` if no mount holds it.
     pub(super) fn of(path: &Path, mounts: &[MountEntry]) -> Option<Location> {
-        // The longest mount point above the path holds it; `max_by_key` takes the last of equals, the one on top.
-        let mount = mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.components().count())?;
+        let mount = holder_of(path, mounts)?;
         let below = path.strip_prefix(&mount.at).ok()?;
         Some(Location { device: mount.device.clone(), path: mount.root.join(below) })
     }
@@ -128,6 +148,16 @@ mod tests {
         assert_eq!(mounted_at(&mounts, Path::new("/mnt/train")).expect("mounted").fs_type, "tmpfs");
         assert!(mounts[3].is_ours());
         assert_eq!(mounted_at(&mounts, Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn the_other_places_of_a_mount_are_known() {
+        let table = b"4 1 0:50 / /mnt/train rw - fuse.dlio /hdd rw\n\
+            5 1 0:50 /run /bound rw - fuse.dlio /hdd rw\n\
+            6 1 0:51 / /other rw - fuse.dlio /hdd2 rw\n";
+        let mounts = parse(table);
+        assert_eq!(also_at(&mounts, Path::new("/mnt/train")), [Path::new("/bound")]);
+        assert!(also_at(&mounts, Path::new("/other")).is_empty());
     }
 
     #[test]

@@ -62,13 +62,38 @@ pub fn open(
     clock: Arc<dyn Clock>,
     boot: &str,
 ) -> Result<Tiers> {
+    open_with(fast, slow, true, options, clock, boot)
+}
+
+/// As [`open`], over a slow tier that cannot be written: nothing is made or removed there. For a mount that takes no
+/// changes; what the fast tier still owes to the slow tree is shown, and waits for a mount that may write.
+pub fn open_over_read_only(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
+    open_with(fast, slow, false, options, clock, boot)
+}
+
+fn open_with(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    writable: bool,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
     let ours = ensure_dir(&*fast, OURS)?;
     for name in [&b"log"[..], b"pool", b"quarantine"] {
         ensure_dir(&*ours, name)?;
     }
-    let identity = identify(&*ours, &*slow)?; // 1
-    let slow_ours = ensure_dir(&*slow, OURS)?;
-    let tmp = ensure_dir(&*ensure_dir(&*slow_ours, b"tmp")?, identity.uuid.as_bytes())?;
+    let identity = identify(&*ours, &*slow, writable)?; // 1
+    let tmp = match writable {
+        true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
+        false => existing_tmp(&*ours, &*slow, &identity)?,
+    };
     let opened = Log::open(ours.clone(), options.ballast)?; // 2
     let root = slow.stat(b".").at("stat", "slow tier")?;
     let view = View::new(&root, clock.uptime());
@@ -95,8 +120,19 @@ pub fn open(
     if opened.torn > 0 {
         tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
     }
-    Recovery::new(&tiers, opened.records, boot).run()?;
+    Recovery::new(&tiers, opened.records, boot).run(writable)?;
     Ok(tiers)
+}
+
+/// Objects that did not fit may lie in the `tmp` of a slow tier that was writable once. One that never was has none: then
+/// an empty directory on the fast tier stands for it.
+fn existing_tmp(ours: &dyn Dir, slow: &dyn Dir, identity: &Super) -> Result<Arc<dyn Dir>> {
+    let below = |dir: Arc<dyn Dir>, name: &[u8]| dir.dir(name);
+    let there = slow.dir(OURS).and_then(|dir| below(dir, b"tmp")).and_then(|dir| below(dir, identity.uuid.as_bytes()));
+    match absent_is_none(there).at("open", "tmp on the slow tier")? {
+        Some(tmp) => Ok(tmp),
+        None => ensure_dir(ours, b"tmp"),
+    }
 }
 
 fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
@@ -111,8 +147,11 @@ fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
     }
 }
 
+/// In `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
+const UNIDENTIFIED: &str = "read-only";
+
 /// Step 1: whether these two belong together.
-fn identify(ours: &dyn Dir, slow: &dyn Dir) -> Result<Super> {
+fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result<Super> {
     let slow_id = read_slow_id(slow)?;
     let Some(text) = read_text(ours, b"super")? else {
         let used = !ours.dir(b"log").and_then(|dir| dir.list()).at("list", "log")?.is_empty();
@@ -122,26 +161,12 @@ fn identify(ours: &dyn Dir, slow: &dyn Dir) -> Result<Super> {
                 "save its files with `dlio-fs rescue`, then use an empty fast tier",
             ));
         }
-        let slow_id = match slow_id {
-            Some(id) => id,
-            None => write_slow_id(slow)?,
-        };
-        let identity = Super { format: FORMAT, uuid: uuid::Uuid::new_v4().to_string(), slow: slow_id };
-        let text = toml::to_string(&identity).map_err(|e| Error::refused(e.to_string(), "report this"))?;
-        replace_text(ours, b"super", &text)?;
-        return Ok(identity);
+        return write_super(ours, uuid::Uuid::new_v4().to_string(), slow, slow_id, writable);
     };
-    let identity: Super = toml::from_str(&text).map_err(|e| {
-        Error::refused(
-            format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()),
-            "save its files with `dlio-fs rescue`",
-        )
-    })?;
-    if identity.format != FORMAT {
-        return Err(Error::refused(
-            format!("the fast tier has format {}, this dlio-fs reads format {FORMAT}", identity.format),
-            "mount it with the version of dlio-fs that wrote it and drain it there",
-        ));
+    let identity = read_super(&text)?;
+    if identity.slow == UNIDENTIFIED {
+        // Nothing was ever written through a mount over such a tree, so nothing is owed to it.
+        return write_super(ours, identity.uuid, slow, slow_id, writable);
     }
     match slow_id {
         None => Err(Error::refused(
@@ -154,6 +179,41 @@ fn identify(ours: &dyn Dir, slow: &dyn Dir) -> Result<Super> {
         )),
         Some(_) => Ok(identity),
     }
+}
+
+/// The format is looked at first: of another one nothing else is known.
+fn read_super(text: &str) -> Result<Super> {
+    #[derive(Deserialize)]
+    struct OnlyFormat {
+        format: u32,
+    }
+    let unreadable = |e: toml::de::Error| {
+        Error::refused(
+            format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()),
+            "save its files with `dlio-fs rescue`",
+        )
+    };
+    let OnlyFormat { format } = toml::from_str(text).map_err(unreadable)?;
+    if format != FORMAT {
+        let age = if format > FORMAT { "a newer" } else { "an older" };
+        return Err(Error::refused(
+            format!("the fast tier was written by {age} dlio-fs: it has format {format}, this one reads {FORMAT}"),
+            "mount it with the version of dlio-fs that wrote it and drain it there",
+        ));
+    }
+    toml::from_str(text).map_err(unreadable)
+}
+
+fn write_super(ours: &dyn Dir, uuid: String, slow: &dyn Dir, id: Option<String>, writable: bool) -> Result<Super> {
+    let slow = match id {
+        Some(id) => id,
+        None if writable => write_slow_id(slow)?,
+        None => UNIDENTIFIED.to_owned(),
+    };
+    let identity = Super { format: FORMAT, uuid, slow };
+    let text = toml::to_string(&identity).map_err(|e| Error::refused(e.to_string(), "report this"))?;
+    replace_text(ours, b"super", &text)?;
+    Ok(identity)
 }
 
 fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
@@ -241,13 +301,15 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    fn run(mut self) -> Result<()> {
+    fn run(mut self, slow_is_writable: bool) -> Result<()> {
         self.reserve_numbers();
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
         let placed = self.finish_intents()?; // 3
         let binds = self.binds_passed();
-        self.sweep()?; // 4
+        if slow_is_writable {
+            self.sweep()?; // 4
+        }
         self.prove_placed(&placed, &binds)?;
         self.find_waiting()?;
         for (paths, ino, object) in &binds {

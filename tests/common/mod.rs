@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, dead_code, unreachable_pub)]
 
+pub mod rig;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -82,7 +84,8 @@ impl Mount {
         for name in ["fast", "slow", "mnt"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let options = options.iter().map(|&o| o.to_owned()).collect();
+        // Whatever else fills the disk beneath must not make the engine hurry.
+        let options = ["high=98%", "low=97%"].iter().chain(options).map(|&o| o.to_owned()).collect();
         Mount { dir, elsewhere, options, arguments: Vec::new(), daemon: None }
     }
 

@@ -96,7 +96,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "pjdfstest",
-        about: "398 POSIX cases on a real mount",
+        about: "398 POSIX cases on a real mount, also over itself",
         when: When::Test,
         needs: &[Need::Mount, Need::Pjdfstest],
         minutes: 5,

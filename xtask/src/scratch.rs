@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Scratch {
     dir: PathBuf,
+    /// Where the mount is.
+    point: PathBuf,
     program: PathBuf,
     log: PathBuf,
     daemon: Option<Running>,
@@ -37,11 +39,21 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Makes the tiers and mounts them.
     pub(crate) fn new(cx: &Context, stage: &str) -> Result<Self> {
+        Scratch::at(cx, stage, "mnt")
+    }
+
+    /// The same over the slow tier itself.
+    pub(crate) fn over_itself(cx: &Context, stage: &str) -> Result<Self> {
+        Scratch::at(cx, stage, "slow")
+    }
+
+    fn at(cx: &Context, stage: &str, point: &str) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
         let log = log_path(cx, stage);
         File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         // From here on dropping it cleans up, also when a step below fails.
-        let mut scratch = Scratch { dir, program: cx.target.join("debug/dlio-fs"), log, daemon: None };
+        let mut scratch =
+            Scratch { point: dir.join(point), dir, program: cx.target.join("debug/dlio-fs"), log, daemon: None };
         for dir in [scratch.fast(), scratch.slow(), scratch.point()] {
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
@@ -61,7 +73,7 @@ impl Scratch {
     }
 
     pub(crate) fn point(&self) -> PathBuf {
-        self.dir.join("mnt")
+        self.point.clone()
     }
 
     /// Starts the daemon and returns once the mount answers. Also replaces a dead mount.

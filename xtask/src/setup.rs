@@ -16,7 +16,7 @@ use crate::{Context, cargo, run};
 /// What a stage cannot run without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Need {
-    /// Root, `/dev/fuse`, ext4 images, and the built program.
+    /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit.
     Mount,
     Pjdfstest,
     Fsx,
@@ -27,7 +27,7 @@ pub(crate) enum Need {
 /// Debian's names of the packages.
 const fn packages(need: Need) -> &'static [&'static str] {
     match need {
-        Need::Mount => &["e2fsprogs", "fuse3", "git", "python3"],
+        Need::Mount => &["e2fsprogs", "fuse3", "git", "python3", "systemd"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
         Need::Python => &["python3-venv"],

@@ -9,9 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use super::super::{Exit, Failure, talk};
+use super::super::{Exit, Failure};
 use crate::error::{Context, Error, Result};
-use crate::mount::{self, Detach, Started};
+use crate::mount::{self, Daemon, Detach, Started};
 
 /// How long a daemon may take to end by itself once its mount is gone.
 const END_WAIT: Duration = Duration::from_secs(10);
@@ -91,7 +91,7 @@ impl Stage {
 
     /// Removes mount, daemon and directories, as far as they are still there.
     pub(super) fn clear(&self, dir: TempDir) -> Result<()> {
-        let daemon = talk::daemon_of(&self.mountpoint);
+        let daemon = Daemon::of(&self.mountpoint);
         let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, &self.mountpoint).is_some());
         if mounted && let Err(errno) = mount::detach(&self.mountpoint, Detach::Now) {
             let what = format!("cannot unmount {}: {}", self.mountpoint.display(), errno.desc());
@@ -105,13 +105,13 @@ impl Stage {
 }
 
 /// Without its mount the daemon ends by itself; one that does not is ended.
-fn end(daemon: &talk::Daemon) {
+fn end(daemon: &Daemon) {
     let ends_within = |limit| {
         let begun = Instant::now();
-        while talk::is_daemon(daemon) && begun.elapsed() < limit {
+        while daemon.runs() && begun.elapsed() < limit {
             std::thread::sleep(POLL);
         }
-        !talk::is_daemon(daemon)
+        !daemon.runs()
     };
     // The signal fails only if the daemon has ended in this moment.
     if !ends_within(END_WAIT)

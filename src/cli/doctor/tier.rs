@@ -51,6 +51,16 @@ pub(super) fn examine(role: Role, path: &Path) -> Vec<Finding> {
 }
 
 fn probe(role: Role, path: &Path) -> Vec<Finding> {
+    if is_on_a_mount_of_ours(path) {
+        let found = format!("{} is on a dlio-fs mount, which would be tried in place of the tier", path.display());
+        let remedy = "leave that mount first if it is over the slow tier itself (dlio-fs umount), else name another";
+        return vec![Finding::fail(role.about("directory"), found, remedy)];
+    }
+    if role == Role::Slow && statvfs(path).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY)) {
+        let found = format!("{} is on a read-only file system", path.display());
+        let remedy = "a mount over it is read-only too; remount it for writing if checkpoints are to go there";
+        return vec![Finding::warn(role.about("directory"), found, remedy), file_system(role, path)];
+    }
     let trial = match tempfile::Builder::new().prefix(".dlio-fs-doctor-").tempdir_in(path) {
         Ok(trial) => trial,
         Err(e) => {
@@ -69,6 +79,12 @@ fn probe(role: Role, path: &Path) -> Vec<Finding> {
         findings.push(Finding::warn(role.about("clean-up"), e.to_string(), "remove .dlio-fs-doctor-* by hand"));
     }
     findings
+}
+
+fn is_on_a_mount_of_ours(path: &Path) -> bool {
+    let (Ok(mounts), Ok(path)) = (mount::mounts(), path.canonicalize()) else { return false };
+    let holder = path.ancestors().find_map(|above| mount::mounted_at(&mounts, above));
+    holder.is_some_and(mount::MountEntry::is_ours)
 }
 
 /// What a file system is called, and what it means for the order in which names become durable.

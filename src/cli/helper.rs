@@ -1,0 +1,139 @@
+//! The program under the names that mount(8) and umount(8) look for: `mount.fuse.dlio` and `umount.fuse.dlio`.
+//!
+//! `mount -t fuse.dlio /hdd /mnt/train -o fast=/optane`, a line of fstab and `umount /mnt/train` end here, with arguments
+//! and exit codes as those two have them: 0 done, 1 wrong arguments, 32 it failed.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::{ArgAction, Parser};
+
+use super::options::Options;
+use super::{Exit, Failure, Outcome, complain, mount, one_line, umount, usage_line};
+use crate::error::{Context, Error};
+use crate::mount::Daemon;
+
+/// What mount(8) calls a failed mount.
+const FAILED: u8 = 32;
+/// What it calls wrong arguments.
+const WRONG: u8 = 1;
+
+/// The arguments as mount(8) gives them to its helpers.
+#[derive(Debug, Parser)]
+#[command(name = "mount.fuse.dlio", version, about = "Mount for mount(8): see dlio-fs mount --help")]
+struct MountHelper {
+    /// The slow tier
+    slow: PathBuf,
+    mountpoint: PathBuf,
+    /// Leave out options that nobody knows
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// Do all but mount
+    #[arg(short = 'f')]
+    fake: bool,
+    #[arg(short = 'n', action = ArgAction::Count, hide = true)]
+    no_mtab: u8,
+    #[arg(short = 'v', action = ArgAction::Count, hide = true)]
+    verbose: u8,
+    /// fast=DIR, config=FILE, any key of the configuration, ro, nosuid, nodev, noexec, noatime, remount
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    #[arg(short = 't', hide = true)]
+    fs_type: Option<String>,
+}
+
+/// The arguments as umount(8) gives them.
+#[derive(Debug, Parser)]
+#[command(name = "umount.fuse.dlio", version, about = "Drain and unmount for umount(8): see dlio-fs umount --help")]
+struct UmountHelper {
+    mountpoint: PathBuf,
+    /// Take the mount away at once, without draining; it ends when nobody uses it any more
+    #[arg(short = 'l')]
+    lazy: bool,
+    /// End the mount although it is in use or does not answer, without draining
+    #[arg(short = 'f')]
+    force: bool,
+    /// There is nothing to remount read-only: what could not be unmounted goes on as it is
+    #[arg(short = 'r', hide = true)]
+    read_only: bool,
+    #[arg(short = 'n', action = ArgAction::Count, hide = true)]
+    no_mtab: u8,
+    #[arg(short = 'v', action = ArgAction::Count, hide = true)]
+    verbose: u8,
+    #[arg(short = 't', hide = true)]
+    fs_type: Option<String>,
+}
+
+/// Acts as the helper that the program was called as; `None` if it was called by its own name.
+pub(super) fn run(called_as: &Path) -> Option<ExitCode> {
+    let arguments = std::env::args_os();
+    match called_as.file_name()?.to_str()? {
+        "mount.fuse.dlio" => Some(finish(parse(arguments).and_then(|parsed| parsed.map_or(Ok(Exit::Done), mount_it)))),
+        "umount.fuse.dlio" => {
+            Some(finish(parse(arguments).and_then(|parsed| parsed.map_or(Ok(Exit::Done), unmount_it))))
+        }
+        _ => None,
+    }
+}
+
+/// `None` if all that was asked for was help, which is printed.
+fn parse<T: Parser>(arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
+    match T::try_parse_from(arguments) {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(error) if !error.use_stderr() => match error.print() {
+            Ok(()) => Ok(None),
+            Err(e) => Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}"))),
+        },
+        Err(error) => Err(Failure::new(Exit::Usage, usage_line(&error))),
+    }
+}
+
+fn finish(outcome: Outcome) -> ExitCode {
+    match outcome {
+        // What is left on the fast tier was listed; to umount(8) an unmount is done or not.
+        Ok(Exit::Failure) => ExitCode::from(FAILED),
+        Ok(Exit::Usage) => ExitCode::from(WRONG),
+        Ok(_) => ExitCode::SUCCESS,
+        Err(Failure { exit, message }) => {
+            complain(one_line(&message));
+            ExitCode::from(if exit == Exit::Usage { WRONG } else { FAILED })
+        }
+    }
+}
+
+fn mount_it(helper: MountHelper) -> Outcome {
+    let options = Options::sort(&helper.options, helper.sloppy).map_err(Failure::usage)?;
+    if options.remount {
+        return if helper.fake { Ok(Exit::Done) } else { remount(&helper.mountpoint, &options.vfs) };
+    }
+    let args = mount::MountArgs::for_helper(helper.mountpoint, helper.slow, options);
+    if helper.fake { args.check() } else { mount::run(&args) }
+}
+
+/// Lets mount(8) itself change the flags of the mount: the kernel does it without the daemon.
+pub(super) fn remount(mountpoint: &Path, flags: &[String]) -> Outcome {
+    let to_write =
+        flags.iter().rev().find(|flag| matches!(flag.as_str(), "ro" | "rw")).is_some_and(|flag| flag == "rw");
+    let canonical = mountpoint.canonicalize().at("find", mountpoint.display())?;
+    if to_write && Daemon::of(&canonical).is_some_and(|daemon| !daemon.slow_is_writable()) {
+        let what =
+            format!("{} stays read-only: its slow tier could not be written when it was mounted", canonical.display());
+        return Err(Error::refused(what, "make the slow tier writable, leave the mount and mount it again").into());
+    }
+    let mut command = Command::new("mount");
+    command.args(["-i", "-o", &["remount".to_owned()].iter().chain(flags).cloned().collect::<Vec<_>>().join(",")]);
+    // Returns only if it fails.
+    let error = command.arg("--").arg(&canonical).exec();
+    Err(Failure::from(Error::io("run", "mount", error)))
+}
+
+fn unmount_it(helper: UmountHelper) -> Outcome {
+    let how = match (helper.lazy, helper.force) {
+        (_, true) => umount::How::Force,
+        (true, false) => umount::How::Lazily,
+        (false, false) => umount::How::Drained(None),
+    };
+    umount::leave_mount(&helper.mountpoint, how)
+}

@@ -1,0 +1,306 @@
+//! `dlio-fs install`: the program, the helpers of mount(8), the unit, completions and manual pages, in their places, and
+//! away again.
+//!
+//! A list of what was placed, with a hash of each content, and of the directories made for it is kept beside it. Only what
+//! is in that list and still as it was placed is ever replaced or removed: a file of somebody else, or one that was edited,
+//! is named and left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap_complete::Shell;
+use tempfile::NamedTempFile;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    Exit, Failure, Outcome, complain,
+    completions::{completions, man_pages},
+    say,
+};
+use crate::error::{Context, Error};
+
+/// The unit as it is in the repository, for a program in `/usr/local/bin`.
+const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
+const EXAMPLE: &str = include_str!("../../config.example.toml");
+/// The program's path in [`UNIT`].
+const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";
+/// mount(8) looks for its helpers here and nowhere else.
+const SBIN: &str = "/sbin";
+/// Prefixes of the whole machine: their helpers go to [`SBIN`].
+const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
+
+/// Place the program, the helpers of mount(8), the systemd unit, completions and manual pages
+///
+/// With the default prefix, /usr/local, or with /usr, the helpers mount.fuse.dlio and umount.fuse.dlio go to /sbin, where
+/// mount(8) looks for them; with any other to DIR/sbin, where it does not. Prints what it placed. Installing once more
+/// replaces what it placed before. What is not from here, or was changed since, is named and left as it is (exit code 1,
+/// and nothing else is touched either).
+#[derive(Debug, Args)]
+pub(super) struct InstallArgs {
+    /// Where to place it
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    prefix: PathBuf,
+    /// Take away exactly what was placed there
+    #[arg(long)]
+    uninstall: bool,
+}
+
+pub(super) fn run(args: &InstallArgs) -> Outcome {
+    let prefix = std::path::absolute(&args.prefix).at("find", args.prefix.display())?;
+    let list = prefix.join("share/dlio-fs/installed");
+    match args.uninstall {
+        true => uninstall(&list),
+        false => install(&prefix, &list),
+    }
+}
+
+/// What is to be at a path.
+#[derive(Debug)]
+enum Content {
+    File { bytes: Vec<u8>, mode: u32 },
+    Link(PathBuf),
+}
+
+impl Content {
+    fn hash(&self) -> u64 {
+        match self {
+            Content::File { bytes, .. } => xxh3_64(bytes),
+            Content::Link(target) => hash_of_link(target),
+        }
+    }
+}
+
+fn hash_of_link(target: &Path) -> u64 {
+    xxh3_64(&[b"link to ", target.as_os_str().as_bytes()].concat())
+}
+
+/// The hash of what is there; `None` if nothing is.
+fn found(path: &Path) -> Result<Option<u64>, Error> {
+    let hash = match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_symlink() => fs::read_link(path).map(|target| hash_of_link(&target)),
+        Ok(_) => fs::read(path).map(|bytes| xxh3_64(&bytes)),
+        Err(e) => Err(e),
+    };
+    match hash {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        hash => hash.map(Some).at("read", path.display()),
+    }
+}
+
+fn install(prefix: &Path, list: &Path) -> Outcome {
+    let wanted = contents(prefix)?;
+    let before = List::read(list)?;
+    let foreign = before.not_ours(wanted.keys())?;
+    if !foreign.is_empty() {
+        let what = format!("not placed by dlio-fs, or changed since: {}", foreign.join(", "));
+        return Err(Error::refused(what, "nothing was touched; move these away, or use another --prefix").into());
+    }
+    // Before the first file: whatever ends this halfway, all that is there is in the list.
+    let mut listed = before;
+    wanted.iter().for_each(|(path, content)| listed.add(path, content.hash()));
+    let missing = wanted.keys().map(PathBuf::as_path).chain([list]).flat_map(|path| path.ancestors().skip(1));
+    listed.dirs.extend(missing.filter(|dir| !dir.exists()).map(Path::to_path_buf));
+    listed.write(list)?;
+    for (path, content) in &wanted {
+        place(path, content)?;
+        say(path.display())?;
+    }
+    // What an older version placed and this one does not have.
+    let left = listed.remove_all(|path| !wanted.contains_key(path))?;
+    listed.entries = wanted.iter().map(|(path, content)| (path.clone(), vec![content.hash()])).collect();
+    listed.write(list)?;
+    for path in left {
+        complain(format_args!("{} is from an older version and was changed since: left as it is", path.display()));
+    }
+    if !SYSTEM_PREFIXES.iter().any(|system| prefix == Path::new(system)) {
+        complain(format_args!(
+            "note: mount(8) looks for helpers in {SBIN} only; for mount -t fuse.dlio and fstab link those of {} there",
+            helpers_dir(prefix).display()
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+fn uninstall(list: &Path) -> Outcome {
+    let listed = List::read(list)?;
+    if listed.entries.is_empty() {
+        let what = format!("nothing was installed with this prefix: there is no {}", list.display());
+        return Err(Error::refused(what, "name the --prefix that it was installed with").into());
+    }
+    let left = listed.remove_all(|_| true)?;
+    fs::remove_file(list).at("remove", list.display())?;
+    // Those below come behind those above. One that somebody uses by now stays.
+    listed.dirs.iter().rev().for_each(|dir| drop(fs::remove_dir(dir)));
+    listed.entries.keys().filter(|path| !left.contains(path)).try_for_each(|path| say(path.display()))?;
+    for path in &left {
+        complain(format_args!("{} was changed since it was placed: left as it is", path.display()));
+    }
+    Ok(if left.is_empty() { Exit::Done } else { Exit::Failure })
+}
+
+/// Everything, by the path at which it goes.
+fn contents(prefix: &Path) -> Result<BTreeMap<PathBuf, Content>, Failure> {
+    let text = |bytes: Vec<u8>| Content::File { bytes, mode: 0o644 };
+    let program = prefix.join("bin/dlio-fs");
+    let ourselves = std::env::current_exe().at("find", "this program")?;
+    let bytes = fs::read(&ourselves).at("read", ourselves.display())?;
+    let unit = unit_for(&program)?;
+    let mut all = BTreeMap::from([
+        (program.clone(), Content::File { bytes, mode: 0o755 }),
+        (prefix.join("lib/systemd/system/dlio-fs@.service"), text(unit.into_bytes())),
+        (prefix.join("share/doc/dlio-fs/config.example.toml"), text(EXAMPLE.as_bytes().to_vec())),
+    ]);
+    for name in ["mount.fuse.dlio", "umount.fuse.dlio"] {
+        all.insert(helpers_dir(prefix).join(name), Content::Link(program.clone()));
+    }
+    for (shell, path) in [
+        (Shell::Bash, "share/bash-completion/completions/dlio-fs"),
+        (Shell::Zsh, "share/zsh/site-functions/_dlio-fs"),
+        (Shell::Fish, "share/fish/vendor_completions.d/dlio-fs.fish"),
+    ] {
+        all.insert(prefix.join(path), text(completions(shell)));
+    }
+    for (name, page) in man_pages().at("write", "a manual page")? {
+        all.insert(prefix.join("share/man/man1").join(name), text(page));
+    }
+    Ok(all)
+}
+
+fn helpers_dir(prefix: &Path) -> PathBuf {
+    match SYSTEM_PREFIXES.iter().any(|system| prefix == Path::new(system)) {
+        true => PathBuf::from(SBIN),
+        false => prefix.join("sbin"),
+    }
+}
+
+fn unit_for(program: &Path) -> Result<String, Failure> {
+    match program.to_str().filter(|path| !path.contains([' ', '%', '"', '\\', '$'])) {
+        Some(path) => Ok(UNIT.replace(UNIT_PROGRAM, path)),
+        None => {
+            let what = format!("{} cannot stand in a systemd unit as it is", program.display());
+            Err(Failure::usage(Error::refused(what, "choose a --prefix of plain characters")))
+        }
+    }
+}
+
+/// Written beside and renamed: a program that runs stays as it is until it ends.
+fn place(path: &Path, content: &Content) -> Result<(), Error> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(|e| denied("mkdir", dir, e))?;
+    match content {
+        Content::File { bytes, mode } => {
+            let mut file = NamedTempFile::new_in(dir).map_err(|e| denied("write to", dir, e))?;
+            file.write_all(bytes).at("write", path.display())?;
+            file.as_file().set_permissions(Permissions::from_mode(*mode)).at("chmod", path.display())?;
+            file.as_file().sync_all().at("fsync", path.display())?;
+            file.persist(path).map_err(|e| denied("write", path, e.error)).map(drop)
+        }
+        Content::Link(target) => {
+            let beside = path.with_extension("new");
+            let fresh = absent_is_fine(fs::remove_file(&beside)).and_then(|()| symlink(target, &beside));
+            fresh.and_then(|()| fs::rename(&beside, path)).map_err(|e| denied("link", path, e))
+        }
+    }
+}
+
+fn denied(op: &'static str, path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Error::refused(
+            format!("cannot {op} {}: {error}", path.display()),
+            "run it as root, or choose a --prefix of your own (~/.local)",
+        ),
+        _ => Error::io(op, path.display().to_string(), error),
+    }
+}
+
+fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// What was placed: paths, and the hashes of what may be there. More than one while an installation is under way.
+#[derive(Debug, Default)]
+struct List {
+    entries: BTreeMap<PathBuf, Vec<u64>>,
+    /// Directories that were not there before.
+    dirs: BTreeSet<PathBuf>,
+}
+
+impl List {
+    /// Lines of `HASH PATH` and `dir PATH`, the paths escaped. Empty if there is no such file.
+    fn read(file: &Path) -> Result<List, Error> {
+        let text = match fs::read_to_string(file) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(List::default()),
+            text => text.at("read", file.display())?,
+        };
+        let mut list = List::default();
+        for line in text.lines() {
+            let words = line.split_once(' ').and_then(|(kind, path)| Some((kind, crate::path::unescape(path)?)));
+            let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+            match words {
+                Some(("dir", bytes)) => drop(list.dirs.insert(path(&bytes))),
+                Some((hash, bytes)) if let Ok(hash) = u64::from_str_radix(hash, 16) => list.add(&path(&bytes), hash),
+                _ => {
+                    let what = format!("{}: \"{line}\" is not a line of this list", file.display());
+                    return Err(Error::refused(what, "remove what was installed by hand, and this file"));
+                }
+            }
+        }
+        Ok(list)
+    }
+
+    fn write(&self, file: &Path) -> Result<(), Error> {
+        let mut text = String::new();
+        for (path, hashes) in &self.entries {
+            for hash in hashes {
+                text.push_str(&format!("{hash:016x} {}\n", crate::path::escape(path.as_os_str().as_bytes())));
+            }
+        }
+        for dir in &self.dirs {
+            text.push_str(&format!("dir {}\n", crate::path::escape(dir.as_os_str().as_bytes())));
+        }
+        place(file, &Content::File { bytes: text.into_bytes(), mode: 0o644 })
+    }
+
+    fn add(&mut self, path: &Path, hash: u64) {
+        self.entries.entry(path.to_path_buf()).or_default().push(hash);
+    }
+
+    /// Which of these paths hold something else than was placed there.
+    fn not_ours<'a>(&self, paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<String>, Error> {
+        let mut foreign = Vec::new();
+        for path in paths {
+            if found(path)?.is_some_and(|hash| !self.has(path, hash)) {
+                foreign.push(path.display().to_string());
+            }
+        }
+        Ok(foreign)
+    }
+
+    fn has(&self, path: &Path, hash: u64) -> bool {
+        self.entries.get(path).is_some_and(|hashes| hashes.contains(&hash))
+    }
+
+    /// Removes what is listed, chosen and as it was placed. Returns what was changed since, and stays.
+    fn remove_all(&self, chosen: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
+        let mut changed = Vec::new();
+        for path in self.entries.keys().filter(|path| chosen(path)) {
+            match found(path)? {
+                None => {}
+                Some(hash) if self.has(path, hash) => {
+                    fs::remove_file(path).map_err(|e| denied("remove", path, e))?;
+                }
+                Some(_) => changed.push(path.clone()),
+            }
+        }
+        Ok(changed)
+    }
+}

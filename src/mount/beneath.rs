@@ -1,0 +1,94 @@
+//! The slow tree's root, opened before a mount hides it, or beneath a dead mount that hides it already.
+//!
+//! A mount over its own slow tier works because descriptors refer to the tree beneath: everything of the slow tier is
+//! reached from the one opened here. When the daemon of such a mount has died, its dead mount is on top. The tree is then
+//! looked for in a mount name space that a thread makes for itself, where the dead mount can be taken away without
+//! anybody noticing; it is cloned there, with all that is mounted inside of it, and the clone outlives the name space.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{AccessFlags, eaccess};
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use super::table::{self, MountEntry};
+
+/// A directory with what must stay open for as long as anything below it is used.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: Root,
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+enum Root {
+    /// Reached by its path.
+    Plain(File),
+    /// A clone of a tree that is hidden; it is dissolved with this descriptor.
+    Clone(OwnedFd),
+}
+
+impl Tree {
+    /// Opens the directory at `path`, or the one beneath the dead mounts of ours there if it is `hidden`.
+    ///
+    /// Errors: as `open(2)`; EPERM if it is hidden and this process may not make a mount name space.
+    pub(super) fn open(path: &Path, hidden: bool) -> io::Result<Tree> {
+        let root = match hidden {
+            true => Root::Clone(clone_beneath(path)?),
+            false => Root::Plain(File::open(path)?),
+        };
+        Ok(Tree { root, path: path.to_path_buf() })
+    }
+
+    /// A path that leads to it for as long as this value lives, whatever is mounted over it.
+    pub(super) fn by_descriptor(&self) -> PathBuf {
+        let fd = match &self.root {
+            Root::Plain(file) => file.as_raw_fd(),
+            Root::Clone(fd) => fd.as_raw_fd(),
+        };
+        PathBuf::from(format!("/proc/self/fd/{fd}"))
+    }
+
+    /// Where the user has it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether this user may make something in it. Errors: EACCES and others as `access(2)`; a file system that is
+    /// mounted read-only is no error.
+    pub(super) fn is_writable(&self) -> io::Result<bool> {
+        match eaccess(&self.by_descriptor(), AccessFlags::W_OK | AccessFlags::X_OK) {
+            Ok(()) => Ok(true),
+            Err(Errno::EROFS) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+fn clone_beneath(path: &Path) -> io::Result<OwnedFd> {
+    let path = path.to_path_buf();
+    // The name space belongs to the thread, and ends with it.
+    let found = std::thread::Builder::new().name("dlio-beneath".into()).spawn(move || look_beneath(&path))?;
+    found.join().unwrap_or_else(|_| Err(io::Error::other("looking beneath the mount panicked")))
+}
+
+fn look_beneath(path: &Path) -> io::Result<OwnedFd> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // What happens here must not reach the name space of the others.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+    let top_is_ours = || {
+        let mounts = table::mounts_of_this_thread().map_err(io::Error::other)?;
+        Ok::<_, io::Error>(table::mounted_at(&mounts, path).is_some_and(MountEntry::is_ours))
+    };
+    while top_is_ours()? {
+        umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    Ok(open_tree(CWD, path, flags)?)
+}
