@@ -103,7 +103,9 @@ pub(crate) fn work_dir(cx: &Context) -> PathBuf {
 
 fn ready_to_mount(cx: &Context) -> Result<()> {
     if !Uid::effective().is_root() {
-        bail!("stages with a mount need root (loop devices, other users' files): run as root; `cargo xtask test fmt clippy doc` need none");
+        bail!(
+            "stages with a mount need root (loop devices, other users' files): run as root; `cargo xtask test fmt clippy doc` need none"
+        );
     }
     if !Path::new("/dev/fuse").exists() {
         bail!(
