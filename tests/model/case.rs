@@ -169,6 +169,7 @@ impl Case {
         self.armed = None;
         self.power.restore();
         self.step(&Op::Settle)?;
+        self.tally.batches += self.engine().status().batches;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
         self.files = Default::default();
@@ -176,7 +177,6 @@ impl Case {
         self.engine = None;
         self.engine = Some(self.open_engine().map_err(|e| format!("the last open failed: {e}"))?);
         self.look().map_err(wrong)?;
-        self.tally.batches += self.engine().status().batches;
         Ok(())
     }
 
