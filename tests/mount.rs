@@ -952,6 +952,19 @@ fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
 }
 
 #[test]
+fn clean_files_that_nobody_has_looked_at_since_the_start_are_evicted_too() {
+    let mut mount = Mount::new();
+    mount.sh("mkdir -p d/e; for i in $(seq 40); do echo $i > d/e/$i; done");
+    mount.sync();
+    mount.stop();
+    mount.option("high=2%");
+    mount.option("low=1%");
+    mount.start();
+    until("they are gone", || mount.stats_json()["cache"]["objects"] == 0);
+    assert_eq!(mount.sh("cat d/e/17"), "17\n");
+}
+
+#[test]
 fn a_file_keeps_its_inode_number_and_content_when_it_is_evicted() {
     // The watermarks are below what the file system of the fast tier has in use anyway: what is clean goes at once.
     let mount = Mount::with(&["high=2%", "low=1%"], |_| ());

@@ -119,6 +119,11 @@ impl Mount {
         self.arguments = arguments.iter().map(|&a| a.to_owned()).collect();
     }
 
+    /// A further `-o` option, from the next [`Mount::start`] on.
+    pub fn option(&mut self, option: &str) {
+        self.options.push(option.to_owned());
+    }
+
     fn log_file(&self) -> PathBuf {
         self.dir.path().join("log")
     }
