@@ -133,7 +133,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let session = session(&request, &tiers, live, attached)?;
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers);
+    background::start(&runtime, &tiers, request.settings.config().slow_wait);
     tell_the_starter(&request)?;
     guard.disarm();
     info!(mountpoint = %mountpoint.display(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
