@@ -42,6 +42,11 @@ const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 /// replaces what it placed before. What is not from here, or was changed since, is named and left as it is (exit code 1,
 /// and nothing else is touched either).
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs install                             as root, for the whole machine
+  dlio-fs install --prefix ~/.local           for one user
+  dlio-fs install --prefix ~/.local --uninstall")]
 pub(super) struct InstallArgs {
     /// Where to place it
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]

@@ -24,7 +24,16 @@ const POLL: Duration = Duration::from_millis(20);
 /// With --timeout or --now, what has not arrived by then stays on the fast tier and is listed (exit code 3); the next
 /// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named.
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs umount /mnt/train
+  dlio-fs umount /mnt/train --timeout 10min
+  dlio-fs umount /mnt/train --now
+
+Exit codes: 0 left with everything on the slow tier; 3 left with something only on the fast tier; 1 not left, for it is in
+use or something failed.")]
 pub(super) struct UmountArgs {
+    /// The mount to leave
     #[arg(required_unless_present = "config")]
     mountpoint: Option<PathBuf>,
     /// Take the mount point from this configuration file, as a service has it
