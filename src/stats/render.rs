@@ -186,9 +186,12 @@ impl Snapshot {
         writeln!(out, "slow tier    {}", self.slow.line())?;
         writeln!(
             out,
-            "pipeline     {} events pending, {} published; {} files, {} drained at {}/s; {} evicted",
-            pipeline.pending_events,
-            pipeline.published_events,
+            "pipeline     {} events pending, {} published",
+            pipeline.pending_events, pipeline.published_events
+        )?;
+        writeln!(
+            out,
+            "             {} files, {} drained at {}/s; {} evicted",
             pipeline.drained_files,
             bytes(pipeline.drained_bytes),
             bytes(pipeline.drain_bytes_per_s),
@@ -202,25 +205,27 @@ impl Snapshot {
         )?;
         writeln!(
             out,
-            "exceptions   {} batches, {} late snapshots, {} in-place writes, {} spilled, {} conflicts; \
-             last recovery: {} struck, {} quarantined",
+            "exceptions   {} batches, {} late snapshots, {} in-place writes, {} spilled, {} conflicts",
             exceptions.batches,
             exceptions.late_snapshots,
             exceptions.in_place_writes,
             exceptions.spilled,
-            exceptions.conflicts,
-            exceptions.struck,
-            exceptions.quarantined
+            exceptions.conflicts
         )?;
         writeln!(
             out,
-            "slow calls   {} waiting (limit {}, {} threads), {} served, {} timed out, {} refused",
-            slow_calls.waiting,
-            slow_calls.limit,
-            slow_calls.threads,
+            "recovery     {} struck, {} quarantined at the last start",
+            exceptions.struck, exceptions.quarantined
+        )?;
+        writeln!(
+            out,
+            "slow calls   {} served, {} timed out, {} refused; {} waiting (limit {}; {} threads)",
             slow_calls.served,
             slow_calls.timed_out,
-            slow_calls.refused
+            slow_calls.refused,
+            slow_calls.waiting,
+            slow_calls.limit,
+            slow_calls.threads
         )?;
         let IoPath { name, opens, not_seen } = &self.io_path;
         let opens: Vec<_> = opens.iter().map(|(path, opens)| format!("{opens} {path}")).collect();
@@ -240,7 +245,7 @@ impl Snapshot {
 fn operation_table(out: &mut String, operations: &[Operation]) -> std::fmt::Result {
     let row = |out: &mut String, cells: [&str; 8]| {
         let [op, calls, errors, size, mean, p50, p99, max] = cells;
-        writeln!(out, "{op:<16}{calls:>10}{errors:>9}{size:>12}{mean:>11}{p50:>11}{p99:>11}{max:>11}")
+        writeln!(out, "{op:<16}{calls:>9}{errors:>7}{size:>11}{mean:>9}{p50:>9}{p99:>9}{max:>9}")
     };
     out.push('\n');
     row(out, ["operation", "calls", "errors", "bytes", "mean", "p50 <", "p99 <", "max"])?;
@@ -300,17 +305,17 @@ impl Tier {
 /// The table of busiest paths, as `.dlio/files` shows it to the mount's owner.
 pub fn path_table(lines: &[(String, PathFigures)], totals: &PathTotals) -> String {
     let mut out = format!(
-        "{} of {} known paths, most time first; {} calls not attributed to a path (limit {} paths)\n\n",
+        "{} of {} known paths (limit {}), most time first; {} calls not attributed to one\n\n",
         lines.len(),
         totals.known,
-        totals.unattributed_calls,
-        totals.limit
+        totals.limit,
+        totals.unattributed_calls
     );
-    out.push_str("     opens     reads    writes     other  errors        read     written       time  path\n");
+    out.push_str("  opens    reads   writes    other errors       read    written     time  path\n");
     for (path, f) in lines {
         writeln!(
             out,
-            "{:>10}{:>10}{:>10}{:>10}{:>8}{:>12}{:>12}{:>11}  {path}",
+            "{:>7}{:>9}{:>9}{:>9}{:>7}{:>11}{:>11}{:>9}  {path}",
             f.opens,
             f.reads,
             f.writes,
@@ -448,6 +453,19 @@ mod tests {
         }
         assert!(shown.text().lines().next().expect("a line").contains("HELD"));
         assert!(snapshot(held).text().contains("secret"), "the owner sees all of it");
+    }
+
+    #[test]
+    fn text_fits_a_terminal_of_80_columns() {
+        let mut full = snapshot(unsafe_now());
+        full.fast = Tier { total: 9999 * GIB, used: 999 * GIB, available: 999 * GIB };
+        full.pipeline.pending_events = 999_999;
+        full.exceptions = Exceptions { batches: 9999, conflicts: 99, spilled: 999, ..Exceptions::default() };
+        full.slow_calls = SlowCalls { served: 999_999, limit: 1024, threads: 32, ..SlowCalls::default() };
+        let long = |text: &str| text.lines().find(|line| line.len() > 80).map(str::to_owned);
+        assert_eq!(long(&full.text()), None);
+        let figures = PathFigures { reads: 9_999_999, bytes_read: 999 * GIB, ..PathFigures::default() };
+        assert_eq!(long(&path_table(&[("/f".into(), figures)], &full.paths)), None);
     }
 
     #[test]
