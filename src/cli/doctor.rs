@@ -94,9 +94,9 @@ fn print(finding: &Finding) -> Result<(), super::Failure> {
         Verdict::Warn => "warn",
         Verdict::Fail => "FAIL",
     };
-    say(format_args!("{verdict}  {:<24} {}", finding.about, finding.found))?;
+    say(format_args!("{verdict}  {:<17} {}", finding.about, finding.found))?;
     match &finding.remedy {
-        Some(remedy) => say(format_args!("      {:<24} -> {remedy}", "")),
+        Some(remedy) => say(format_args!("      {:<17} -> {remedy}", "")),
         None => Ok(()),
     }
 }

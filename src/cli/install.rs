@@ -129,6 +129,10 @@ fn install(prefix: &Path, list: &Path) -> Outcome {
             helpers_dir(prefix).display()
         ));
     }
+    let bin = prefix.join("bin");
+    if !std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir == bin)) {
+        complain(format_args!("note: {} is not in your PATH", bin.display()));
+    }
     Ok(Exit::Done)
 }
 
