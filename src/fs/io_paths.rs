@@ -35,7 +35,7 @@ fn not_seen(path: IoPath) -> &'static [&'static str] {
     match path {
         IoPath::Exact => &[],
         IoPath::Cached => &[
-            "reads of cached files the page cache answers (its read-ahead is seen)",
+            "reads of cached files the page cache answered; read-ahead is seen",
             "the size of a cached file's writes: they arrive split at pages",
         ],
         IoPath::Passthrough => &["reads of passthrough files, mmap included: only opens and closes"],

@@ -205,13 +205,10 @@ impl Snapshot {
         )?;
         writeln!(
             out,
-            "exceptions   {} batches, {} late snapshots, {} in-place writes, {} spilled, {} conflicts",
-            exceptions.batches,
-            exceptions.late_snapshots,
-            exceptions.in_place_writes,
-            exceptions.spilled,
-            exceptions.conflicts
+            "exceptions   {} batches, {} late snapshots, {} in-place writes",
+            exceptions.batches, exceptions.late_snapshots, exceptions.in_place_writes
         )?;
+        writeln!(out, "             {} spilled, {} conflicts", exceptions.spilled, exceptions.conflicts)?;
         writeln!(
             out,
             "recovery     {} struck, {} quarantined at the last start",
@@ -290,7 +287,8 @@ impl Safety {
         }
         if !self.safe {
             parts.extend(self.oldest.map(|age| format!("oldest {}", seconds(age))));
-            parts.push(self.eta.map_or_else(|| "ETA unknown".into(), |eta| format!("ETA {}", seconds(eta))));
+            let eta = self.eta.filter(|eta| *eta < ETA_MAX);
+            parts.push(eta.map_or_else(|| "ETA unknown".into(), |eta| format!("ETA {}", seconds(eta))));
         }
         parts.join("; ")
     }
@@ -429,6 +427,8 @@ mod tests {
         let one = Safety { files: 1, bytes: 512, oldest: None, eta: None, ..unsafe_now() };
         assert_eq!(one.line(), "NOT SAFE: 1 file, 512 B only on fast; ETA unknown");
         let names_only = Safety { files: 0, eta: None, ..unsafe_now() };
+        let stalled = Safety { eta: Some(Duration::from_secs(15_724_800)), ..names_only.clone() };
+        assert_eq!(stalled.line(), names_only.line(), "a rate of almost nothing tells nothing");
         assert_eq!(names_only.line(), "NOT SAFE: 5 changes only on fast; oldest 14 s; ETA unknown");
     }
 
