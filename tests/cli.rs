@@ -213,7 +213,7 @@ fn bad_configuration_names_key_value_and_remedy() {
         ("settle = \"soon\"", ["bad.toml, line 1: settle = \"soon\"", "\"1s\""]),
         ("sttle = \"1s\"", ["bad.toml, line 1: unknown key \"sttle\"", "did you mean \"settle\"?"]),
         ("low = \"90%\"", ["low = 90% is not below high = 85%", "choose low below high"]),
-        ("io = \"quick\"", ["io = \"quick\"", "exact"]),
+        ("io = \"fast\"", ["io = \"fast\"", "passthrough"]),
         ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
         ("settle = [", ["bad.toml, line 1", "TOML"]),
         ("\u{0}", ["bad.toml, line 1", "TOML"]),

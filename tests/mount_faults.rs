@@ -499,7 +499,8 @@ fn a_foreign_removal_does_not_stop_the_order() {
 #[test]
 fn eviction_compares_the_proof_once_more() {
     let volume = Volume::new(64, 256);
-    let options = ["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s", "ballast=1MiB"];
+    let options =
+        ["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s", "ballast=1MiB", "high=85%", "low=70%"];
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
     // The one that is changed is the older: it is looked at first.
     let changed = mount.put("changed", content(1, 1 << 20));
@@ -513,6 +514,25 @@ fn eviction_compares_the_proof_once_more() {
     assert_eq!(state(&changed), b"clean", "what is not, is kept until somebody opens it");
     assert_eq!(fs::read(&changed).unwrap(), [&content(1, 1 << 20)[..], b"theirs"].concat());
     assert!(fs::read(&unchanged).unwrap() == content(2, 1 << 20));
+}
+
+#[test]
+fn an_attribute_that_the_slow_tier_has_no_room_for_is_refused_and_holds_nothing() {
+    let volume = Volume::new(64, 256);
+    let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &[]);
+    let path = mount.put("f", "x");
+    for _ in 0..2 {
+        assert_eq!(errno(xattr::set(&path, "user.large", &[1; 30_000])), Errno::ENOSPC);
+        xattr::set(&path, "user.medium", &[2; 3000]).unwrap();
+        assert_eq!(errno(xattr::set(&path, "user.other", &[3; 2000])), Errno::ENOSPC, "not beside the other one");
+        // The second time it is clean.
+        mount.sync();
+    }
+    assert_eq!(xattr::get(volume.tier().join("f"), "user.medium").unwrap().unwrap(), [2; 3000]);
+    assert_eq!(
+        names(&mount.slow().join(".dlio-fs/tmp").join(names(&mount.slow().join(".dlio-fs/tmp"))[0].clone())).len(),
+        0
+    );
 }
 
 // P12: nothing lost in copying

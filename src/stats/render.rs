@@ -12,6 +12,9 @@ use serde::Serialize;
 use super::PathTotals;
 use super::counters::{BUCKETS, Op, OpFigures, PathFigures};
 
+/// An estimate beyond this is none: the rate was measured while next to nothing moved.
+const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Everything `.dlio/stats` says. Durations are in seconds, sizes in bytes. The JSON keys are the field names.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {

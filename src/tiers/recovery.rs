@@ -498,7 +498,7 @@ impl<'a> Recovery<'a> {
         numbers.filter(|ino| *ino >= crate::tiers::view::FIRST_OWN).for_each(|ino| st.view.reserve(ino));
         for (object, proof, ino) in proven {
             let ino = ino.unwrap_or_else(|| st.view.new_ino());
-            st.view.wait(Waiting { object, ino, proof });
+            st.view.wait(Waiting { object, ino, proof, tried: false });
         }
         Ok(())
     }
