@@ -313,12 +313,14 @@ fn help_says_at_once_what_each_command_is_for() {
         "rescue",
         "doctor",
         "demo",
+        "install",
     ] {
         let (short, long) = (help(&[command, "-h"]), help(&[command, "--help"]));
         let first = short.lines().next().unwrap();
         assert!(first.len() > 30 && first.starts_with(char::is_uppercase), "{command}: {first}");
         assert!(top.contains(&first[..30]), "{command} is not in the list of commands");
         assert!(long.len() >= short.len(), "{command}");
+        assert!(command == "demo" || long.contains("\nExample"), "{command} shows no example: {long}");
     }
     assert!(!help(&["mount", "--help"]).contains("announce"), "internal flags are not shown");
 }
