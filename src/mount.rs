@@ -134,7 +134,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let session = session(&request, &tiers, live, attached)?;
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers);
+    background::start(&runtime, &tiers, request.settings.config().slow_wait);
     utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();

@@ -919,7 +919,11 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
     let slow_calls = mount.stats_json()["slow_calls"].clone();
     assert!(slow_calls["timed_out"].as_u64().unwrap() + slow_calls["refused"].as_u64().unwrap() >= 40, "{slow_calls}");
 
+    let slow_down = || mount.stats_json()["safety"]["slow_down"] == true;
+    until("the statistics say that it is down", slow_down);
+    assert!(mount.stats().contains("SLOW TIER DOWN"), "{}", mount.stats());
     drop(frozen);
+    until("they say that it is back", || !slow_down());
     let read = || fs::read_to_string(mount.at("cold/f"));
     until("the slow tier answers again", || read().is_ok());
     assert_eq!(read().unwrap(), "from the slow tier");
