@@ -97,7 +97,7 @@ fn the_scripts_for_slurm_mount_drain_and_tell_what_is_left() {
     let [mountpoint, fast, slow] = ["-mnt-job/17", "-optane/17", "-lustre-jobs/17"].map(|path| rig.path(path));
 
     // A slow tier that does not take anything in time: the files stay, are listed, and the node is noticed.
-    let held = prolog.replace("--log-file", "-o settle=30min,live_after=1h --log-file");
+    let held = prolog.replace("--log-file", "-o settle=30min,live_after=1h,high=98%,low=97% --log-file");
     let hasty = epilog.replace("--timeout 30min", "--now");
     assert_eq!(in_time(&held), Some(0));
     fs::write(mountpoint.join("ckpt"), "weights").unwrap();

@@ -17,7 +17,8 @@ use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64};
 
-use common::{Elsewhere, Mount, Volume, errno, names, pattern, until};
+use common::rig::program;
+use common::{Elsewhere, Mount, Volume, errno, names, pattern, succeeded, until};
 
 /// Keeps what is written on the fast tier until somebody waits for it, however full the machine's disk is.
 const NEVER_SETTLES: [&str; 3] = ["settle=30min", "live_after=1h", "high=98%"];
@@ -64,7 +65,7 @@ fn assert_same(one: &Path, other: &Path) {
 fn fingerprint(tier: &Path) -> String {
     let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort";
     let output = std::process::Command::new("sh").args(["-ec", script]).current_dir(tier).output().unwrap();
-    common::succeeded(output)
+    succeeded(output)
 }
 
 fn state(path: &Path) -> Vec<u8> {
@@ -650,6 +651,28 @@ fn damage_in_the_log_holds_publishing_and_hides_nothing_else() {
         assert!(line[..n].starts_with(b"waiting for "), "{}", String::from_utf8_lossy(&line[..n]));
     }
     assert!(tree(&mount.slow()).is_empty(), "nothing is published, although somebody waits for it");
+}
+
+/// The mount has put the object aside, for it lost the record that made its directory. Its other records are there.
+#[test]
+fn what_a_damaged_log_hides_is_in_the_daemon_s_log_and_can_be_rescued() {
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    fs::create_dir(mount.at("hidden")).unwrap();
+    for name in ["hidden/ckpt", "a-later-record-says-that-it-was-durable"] {
+        File::open(mount.put(name, content(0, 10_000))).unwrap().sync_all().unwrap();
+    }
+    mount.kill();
+    let (segment, mut bytes) = newest_segment(&mount);
+    let hit = bytes.windows(12).position(|word| word == b"path=hidden ").unwrap();
+    bytes[hit + 9] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    mount.start();
+    assert!(!mount.at("hidden").exists());
+    assert!(mount.log().contains("ERROR") && mount.log().contains("the log is damaged (log/"), "{}", mount.log());
+    mount.stop();
+    let to = tempfile::tempdir().unwrap();
+    succeeded(program().arg("rescue").arg(mount.fast()).arg("--to").arg(to.path()).output().unwrap());
+    assert!(fs::read(to.path().join("hidden/ckpt")).unwrap() == content(0, 10_000));
 }
 
 #[test]

@@ -219,13 +219,8 @@ impl Snapshot {
         )?;
         writeln!(
             out,
-            "slow calls   {} served, {} timed out, {} refused; {} waiting (limit {}; {} threads)",
-            slow_calls.served,
-            slow_calls.timed_out,
-            slow_calls.refused,
-            slow_calls.waiting,
-            slow_calls.limit,
-            slow_calls.threads
+            "slow calls   {} served, {} timed out, {} refused; {} waiting (limit {})",
+            slow_calls.served, slow_calls.timed_out, slow_calls.refused, slow_calls.waiting, slow_calls.limit
         )?;
         let IoPath { name, opens, not_seen } = &self.io_path;
         let opens: Vec<_> = opens.iter().map(|(path, opens)| format!("{opens} {path}")).collect();

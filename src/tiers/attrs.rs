@@ -4,9 +4,11 @@
 //! the view's. Everything else is known from memory while a change of it is pending, and from the slow tier otherwise.
 //! A change is logged first and applied to the object second; recovery applies it again.
 
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::Io;
 use crate::tiers::pool::PRIVATE;
@@ -383,12 +385,15 @@ impl Tiers {
         cx.slow()?;
         let name = format!("p{:016x}", self.pool.number()).into_bytes();
         let tmp = &*self.slow.tmp;
-        let tried = tmp.create(&name, 0o600).and_then(|file| {
-            // ACLs name users that the file's owner decides about; what counts here is their size.
-            all.iter().enumerate().try_for_each(|(i, (key, value))| match key.starts_with(b"user.") {
-                true => file.set_xattr(key, value),
-                false => file.set_xattr(format!("user.p{i}").as_bytes(), value),
-            })
+        let file = match tmp.create(&name, 0o600) {
+            // A tier that takes no file for now says nothing about room beside others, and must not hold up the application.
+            Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem || is_full(&e) => return Ok(()),
+            file => file.at("try attribute on slow of", self.label(ino))?,
+        };
+        // ACLs name users that the file's owner decides about; what counts here is their size.
+        let tried = all.iter().enumerate().try_for_each(|(i, (key, value))| match key.starts_with(b"user.") {
+            true => file.set_xattr(key, value),
+            false => file.set_xattr(format!("user.p{i}").as_bytes(), value),
         });
         let removed = crate::tiers::drain::remove_leftover(tmp, &name);
         tried.at("try attribute on slow of", self.label(ino)).and(removed)

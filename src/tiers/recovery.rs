@@ -118,6 +118,9 @@ fn open_with(
         damaged,
         counters: Counters::default(),
     };
+    if let Some(damage) = &tiers.damaged {
+        tracing::error!("{damage}");
+    }
     if opened.torn > 0 {
         tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
     }
