@@ -53,7 +53,6 @@ pub(crate) fn million(cx: &Context) -> Result<Tally> {
     step("mount", || scratch.mount())?;
     let view = scratch.point().join("many");
     step("list, stat and read one in a hundred", || many.check(&view))?;
-    step("the same again", || many.check(&view))?;
     let known = scratch.figure("/cache/known_inodes")?;
     let (memory, descriptors) = scratch.usage()?;
     let note = format!(
@@ -66,7 +65,7 @@ pub(crate) fn million(cx: &Context) -> Result<Tally> {
     let allowed = MEMORY_AT_REST + MEMORY_PER_FILE * many.files as u64;
     ensure!(memory <= allowed, "the daemon has had {memory} bytes of memory, {allowed} are allowed");
     step("unmount", || scratch.umount())?;
-    Ok(Tally { passed: 2, failed: 0, note })
+    Ok(Tally { passed: 1, failed: 0, note })
 }
 
 fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
