@@ -16,14 +16,16 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Mount {
     dir: TempDir,
+    /// An option of the mount: the I/O path.
+    io: String,
     daemon: Option<Child>,
 }
 
 impl Mount {
     /// Makes the directories and starts the daemon.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(io: &str) -> Self {
         let dir = TempDir::with_prefix_in("kill-", env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mut mount = Mount { dir, daemon: None };
+        let mut mount = Mount { dir, io: io.to_owned(), daemon: None };
         for dir in [mount.fast(), mount.slow(), mount.point()] {
             fs::create_dir(dir).unwrap();
         }
@@ -52,7 +54,11 @@ impl Mount {
         let log = File::options().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         command.arg("mount").arg(self.point()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
-        command.arg("--foreground").stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command
+            .args(["-o", &self.io, "--foreground"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
         let mut daemon = command.spawn().unwrap();
         let stats = self.point().join(".dlio/stats");
         let began = Instant::now();

@@ -1,20 +1,25 @@
 //! The stages that compare the mount with what a local file system does.
 
-use std::collections::{BTreeSet, HashSet};
-use std::fs;
+use std::collections::HashSet;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::cargo::count_before;
-use crate::run::{Running, run, run_and_read};
-use crate::scratch::Scratch;
+use crate::run::{Running, run_and_read};
+use crate::scratch::{Scratch, Wish};
 use crate::setup::{self, FSX, PJDFSTEST, tool};
 use crate::{Context, Tally};
+
+const EXACT: &str = "io=exact";
+const PASSTHROUGH: &str = "io=passthrough";
+/// Each I/O path as an option of the mount.
+const IO_PATHS: [&str; 3] = [EXACT, "io=cached", PASSTHROUGH];
 
 /// What a FUSE file system that fails nothing scores; more skipped means that cases were not tried.
 const PJDFSTEST_SCORE: Score = Score { passed: 384, failed: 0, skipped: 14 };
@@ -29,18 +34,21 @@ struct Score {
 /// The cases that remount the file system; in the other runs they are skipped.
 const EROFS_SCORE: Score = Score { passed: 13, failed: 0, skipped: 0 };
 
-/// All cases on a mount, and on one over its own slow tier; then those that remount it read-only, through mount(8).
+/// All cases on each I/O path, and on a mount over its own slow tier; those that remount it read-only through mount(8).
 pub(crate) fn pjdfstest(cx: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    {
-        let scratch = Scratch::new(cx, "pjdfstest")?;
+    for io in IO_PATHS {
+        let scratch = Scratch::mounted(cx, "pjdfstest", Wish { options: &[io], ..Wish::default() })?;
         add(&mut tally, pjdfstest_run(cx, &scratch, &[])?, PJDFSTEST_SCORE);
         // Apart from the rest: files that are removed but still open make a file system too busy to become read-only.
-        add(&mut tally, pjdfstest_run(cx, &scratch, &["erofs"])?, EROFS_SCORE);
+        if io == EXACT {
+            add(&mut tally, pjdfstest_run(cx, &scratch, &["erofs"])?, EROFS_SCORE);
+        }
+        ensure!(io != PASSTHROUGH || passthrough_opens(&scratch)? > 0, "no open was passthrough");
     }
-    let scratch = Scratch::over_itself(cx, "pjdfstest")?;
+    let scratch = Scratch::mounted(cx, "pjdfstest", Wish { over_itself: true, ..Wish::default() })?;
     add(&mut tally, pjdfstest_run(cx, &scratch, &[])?, PJDFSTEST_SCORE);
-    tally.note = format!("{} skipped twice", PJDFSTEST_SCORE.skipped);
+    tally.note = format!("{} skipped in each of four runs", PJDFSTEST_SCORE.skipped);
     Ok(tally)
 }
 
@@ -88,21 +96,32 @@ fn read_score(text: &str) -> Option<Score> {
     Some(Score { passed: count(" passed")?, failed: count(" failed")?, skipped: count(" skipped")? })
 }
 
-/// Seeds of the idle runs, and the one that is drained meanwhile.
-const FSX_SEEDS: u64 = 5;
-const FSX_SEEDS_ALL: u64 = 25;
+/// Seeds of the runs on `exact`; on the other I/O paths it is one.
+const FSX_SEEDS: u64 = 1;
+const FSX_SEEDS_ALL: u64 = 5;
 const FSX_OPERATIONS: &str = "20000";
 
+/// On each I/O path, while the file is drained and evicted over and over; and left alone.
 pub(crate) fn fsx(cx: &Context) -> Result<Tally> {
-    let mut scratch = Scratch::new(cx, "fsx")?;
-    let seeds = if cx.all { FSX_SEEDS_ALL } else { FSX_SEEDS };
     let mut tally = Tally::default();
-    for seed in 1..=seeds {
-        count(&mut tally, run_fsx(cx, &scratch.point().join(format!("idle-{seed}")), seed));
+    let exact_seeds = if cx.all { FSX_SEEDS_ALL } else { FSX_SEEDS };
+    for io in IO_PATHS {
+        let seeds = if io == EXACT { exact_seeds } else { 1 };
+        // Everything is drained at once and, always above its watermarks, evicted at once.
+        let options = [io, "settle=0s", "high=2%", "low=1%"];
+        let mut scratch = Scratch::mounted(cx, "fsx", Wish { options: &options, ..Wish::default() })?;
+        for seed in 1..=seeds {
+            count(&mut tally, fsx_while_evicted(cx, &scratch, io, seed));
+        }
+        scratch.umount()?;
     }
-    count(&mut tally, fsx_while_drained(cx, &scratch, seeds + 1));
+    let mut scratch = Scratch::new(cx, "fsx")?;
+    for seed in 1..=exact_seeds {
+        let mut fsx = start_fsx(cx, "fsx.toml", &scratch.point().join(format!("idle-{seed}")), seed)?;
+        count(&mut tally, succeeded(fsx.wait()?, seed));
+    }
     scratch.umount()?;
-    tally.note = format!("{} runs of {FSX_OPERATIONS} operations", seeds + 1);
+    tally.note = format!("{} runs of {FSX_OPERATIONS} operations", tally.passed + tally.failed);
     Ok(tally)
 }
 
@@ -116,122 +135,109 @@ fn count(tally: &mut Tally, result: Result<()>) {
     }
 }
 
-fn run_fsx(cx: &Context, file: &Path, seed: u64) -> Result<()> {
+fn start_fsx(cx: &Context, config: &str, file: &Path, seed: u64) -> Result<Running> {
     let artifacts = setup::work_dir(cx).join("fsx-artifacts");
     fs::create_dir_all(&artifacts)?;
     let mut command = Command::new(tool(cx, FSX));
-    command.env("RUST_BACKTRACE", "0").arg("-q").arg("-f").arg(cx.root.join("tests/conformance/fsx.toml"));
+    command.env("RUST_BACKTRACE", "0").arg("-q").arg("-f").arg(cx.root.join("tests/conformance").join(config));
     command.args(["-N", FSX_OPERATIONS, "-S", &seed.to_string(), "-P"]).arg(&artifacts).arg(file);
-    run(&mut command).with_context(|| format!("fsx, seed {seed}"))
+    Running::start(&mut command)
 }
 
-/// One run while its file is drained over and over; then the slow copy must be what the mount shows.
-fn fsx_while_drained(cx: &Context, scratch: &Scratch, seed: u64) -> Result<()> {
-    /// Fewer versions than this on the slow tier would prove nothing.
-    const VERSIONS: usize = 5;
-    let name = format!("drained-{seed}");
+fn succeeded(status: ExitStatus, seed: u64) -> Result<()> {
+    ensure!(status.success(), "fsx, seed {seed}: {status}");
+    Ok(())
+}
+
+/// One run while its file is drained and evicted over and over; then the slow copy must be what the mount shows.
+fn fsx_while_evicted(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Result<()> {
+    /// Fewer versions on the slow tier, or fewer evictions, than this would prove nothing.
+    const ENOUGH: u64 = 5;
+    /// One eviction in so many drains, or fsx would get nowhere.
+    const EVERY: u32 = 8;
+    let name = format!("evicted-{seed}");
     let file = scratch.point().join(&name);
     let slow = scratch.slow().join(&name);
-    let done = AtomicBool::new(false);
-    let (result, versions) = thread::scope(|scope| {
-        let drainer = scope.spawn(|| drain_over_and_over(scratch, &file, &slow, &done));
-        let result = run_fsx(cx, &file, seed);
-        done.store(true, Ordering::Relaxed);
-        (result, drainer.join())
-    });
-    result?;
-    let Ok(versions) = versions else { bail!("the draining thread panicked") };
-    let versions = versions?;
-    println!("{versions} versions of the file reached the slow tier meanwhile");
-    ensure!(versions >= VERSIONS, "only {versions} versions were drained during the run, {VERSIONS} are needed");
+    let figures = || Ok::<_, anyhow::Error>((scratch.figure("/pipeline/evictions")?, passthrough_opens(scratch)?));
+    let (evictions, through) = figures()?;
+    let mut versions = HashSet::new();
+    let began = Instant::now();
+    let mut fsx = start_fsx(cx, "fsx-evicted.toml", &file, seed)?;
+    let mut round = 0;
+    while fsx.ended()?.is_none() {
+        let reader = match round % EVERY {
+            0 => between_opens(&mut fsx, &file, || evict_or_read(scratch, &file, round / EVERY))?,
+            _ => None,
+        };
+        drain_file(scratch, &file)?;
+        if let Ok(stat) = fs::metadata(&slow) {
+            versions.insert((stat.ino(), stat.mtime(), stat.mtime_nsec()));
+        }
+        drop(reader);
+        round += 1;
+    }
+    succeeded(fsx.wait()?, seed)?;
+    let now = figures()?;
+    let (versions, evictions, through) = (versions.len() as u64, now.0 - evictions, now.1 - through);
+    println!(
+        "fsx -o {io}, seed {seed}: {FSX_OPERATIONS} operations in {:.1} s; {versions} versions reached the slow tier, \
+         {evictions} evictions, {through} passthrough opens",
+        began.elapsed().as_secs_f64()
+    );
+    ensure!(versions >= ENOUGH, "only {versions} versions were drained during the run, {ENOUGH} are needed");
+    ensure!(evictions >= ENOUGH, "only {evictions} evictions during the run, {ENOUGH} are needed");
+    ensure!(io != PASSTHROUGH || through >= ENOUGH, "only {through} opens were passthrough, {ENOUGH} are needed");
     scratch.drain()?;
     let differ = || format!("{} and {} differ", file.display(), slow.display());
     ensure!(fs::read(&file)? == fs::read(&slow).with_context(differ)?, differ());
     Ok(())
 }
 
-/// Returns how many versions of the file the slow tier has seen.
-fn drain_over_and_over(scratch: &Scratch, file: &Path, slow: &Path, done: &AtomicBool) -> Result<usize> {
-    let mut versions = HashSet::new();
-    while !done.load(Ordering::Relaxed) {
-        if !file.exists() {
-            thread::yield_now();
-            continue;
-        }
+fn passthrough_opens(scratch: &Scratch) -> Result<u64> {
+    scratch.figure("/io_path/opens/passthrough")
+}
+
+/// Returns when the content that the file has now is on the slow tier; also if there is no such file yet.
+fn drain_file(scratch: &Scratch, file: &Path) -> Result<()> {
+    if file.exists() {
         let status = Running::start(scratch.program().arg("drain").arg(file).arg("--wait"))?.wait()?;
         ensure!(status.success(), "dlio-fs drain {}: {status}", file.display());
-        if let Ok(stat) = fs::metadata(slow) {
-            versions.insert((stat.ino(), stat.mtime(), stat.mtime_nsec()));
-        }
-    }
-    Ok(versions.len())
-}
-
-/// More files than the daemon may have descriptors, in directories of this many.
-const FILES: usize = 50_000;
-const FILES_PER_DIR: usize = 5_000;
-
-pub(crate) fn many_files(cx: &Context) -> Result<Tally> {
-    let mut scratch = Scratch::new(cx, "files")?;
-    let view = scratch.point().join("many");
-    step("create", || create_files(&view))?;
-    step("list, stat and read", || check_files(&view))?;
-    step("unmount without draining", || scratch.umount_now())?;
-    step("mount again", || scratch.mount())?;
-    step("list, stat and read", || check_files(&view))?;
-    step("drain", || scratch.drain())?;
-    step("list, stat and read on the slow tier", || check_files(&scratch.slow().join("many")))?;
-    step("unmount", || scratch.umount())?;
-    Ok(Tally { passed: 3, failed: 0, note: format!("{FILES} files: in the view, after a remount, on the slow tier") })
-}
-
-fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let began = std::time::Instant::now();
-    let result = work().with_context(|| format!("{FILES} files: {what}"))?;
-    println!("{what}: {:.1} s", began.elapsed().as_secs_f64());
-    Ok(result)
-}
-
-fn dir_of(top: &Path, number: usize) -> PathBuf {
-    top.join(format!("d{:02}", number / FILES_PER_DIR))
-}
-
-fn content(number: usize) -> String {
-    format!("content of file {number}\n")
-}
-
-fn create_files(top: &Path) -> Result<()> {
-    for number in 0..FILES {
-        let dir = dir_of(top, number);
-        if number.is_multiple_of(FILES_PER_DIR) {
-            fs::create_dir_all(&dir)?;
-        }
-        let file = dir.join(format!("f{number}"));
-        fs::write(&file, content(number)).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }
 
-fn check_files(top: &Path) -> Result<()> {
-    for first in (0..FILES).step_by(FILES_PER_DIR) {
-        let dir = dir_of(top, first);
-        let numbers = first..first + FILES_PER_DIR;
-        let wanted: BTreeSet<String> = numbers.clone().map(|number| format!("f{number}")).collect();
-        let listed = fs::read_dir(&dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-        let listed: Vec<String> =
-            listed.collect::<Result<_>>().with_context(|| format!("listing {}", dir.display()))?;
-        ensure!(listed.len() == wanted.len(), "{} lists {} names", dir.display(), listed.len());
-        ensure!(BTreeSet::from_iter(listed) == wanted, "{} lists the wrong names", dir.display());
-        for number in numbers {
-            let file = dir.join(format!("f{number}"));
-            let wanted = content(number);
-            let size = fs::metadata(&file).with_context(|| format!("stat of {}", file.display()))?.len();
-            ensure!(size == wanted.len() as u64, "{} has {size} bytes", file.display());
-            let found = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
-            ensure!(found == wanted.as_bytes(), "{} has the wrong content", file.display());
+/// An open file is not evicted, and fsx closes its file only for a moment, to open it again: fsx is stopped wherever it is
+/// until that is between the two, and `work` is done. `None` if it was not.
+fn between_opens<T>(fsx: &mut Running, file: &Path, work: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
+    /// Then the file is drained again.
+    const TRIES: u32 = 100;
+    /// How far fsx gets between two stops: less than one of its operations.
+    const STRIDE: Duration = Duration::from_micros(300);
+    for _ in 0..TRIES {
+        let Some(stopped) = fsx.stop()? else { return Ok(None) };
+        if !stopped.has_open(file)? {
+            return work();
         }
+        drop(stopped);
+        thread::sleep(STRIDE);
     }
-    Ok(())
+    Ok(None)
+}
+
+/// In turns the file is evicted, evicted and opened by a reader, and opened by a reader. On `passthrough` the kernel reads
+/// the slow file then, or the object, by itself, beside what fsx goes on to do.
+fn evict_or_read(scratch: &Scratch, file: &Path, turn: u32) -> Result<Option<File>> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    drain_file(scratch, file)?;
+    if turn % 3 != 2 {
+        let mut evict = scratch.program();
+        evict.arg("evict").arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+        // Exit code 1 says that fsx is about to have opened it. What counts are the figures.
+        Running::start(&mut evict)?.wait()?;
+    }
+    Ok(if turn.is_multiple_of(3) { None } else { Some(File::open(file)?) })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `cargo xtask`: sets up what the tests need on this machine and runs them, stage by stage.
 //!
-//! A stage is one row of [`STAGES`]; what it does stands in `cargo.rs`, `conformance.rs` and `clients.rs`. How the
+//! A stage is one row of [`STAGES`]; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs` and `clients.rs`. How the
 //! machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`, how a program is run `run.rs`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
@@ -8,6 +8,7 @@
 mod cargo;
 mod clients;
 mod conformance;
+mod files;
 mod run;
 mod scratch;
 mod setup;
@@ -96,7 +97,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "pjdfstest",
-        about: "398 POSIX cases on a real mount, also over itself",
+        about: "398 POSIX cases on each I/O path, and over itself",
         when: When::Test,
         needs: &[Need::Mount, Need::Pjdfstest],
         minutes: 5,
@@ -104,7 +105,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fsx",
-        about: "random reads, writes and mappings of one file, idle and while it is drained",
+        about: "random reads, writes and mappings of one file while it is drained and evicted, on each I/O path",
         when: When::Test,
         needs: &[Need::Mount, Need::Fsx],
         minutes: 20,
@@ -116,11 +117,19 @@ const STAGES: &[Stage] = &[
         when: When::Test,
         needs: &[Need::Mount],
         minutes: 15,
-        run: conformance::many_files,
+        run: files::many_files,
+    },
+    Stage {
+        name: "million",
+        about: "a million files that were there before, with 1,024 descriptors",
+        when: When::All,
+        needs: &[Need::Mount],
+        minutes: 30,
+        run: files::million,
     },
     Stage {
         name: "kill",
-        about: "30 SIGKILLs of the daemon under load",
+        about: "36 SIGKILLs of the daemon under load",
         when: When::Test,
         needs: &[Need::Mount],
         minutes: 15,

@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
@@ -14,6 +16,9 @@ use nix::unistd::Pid;
 
 /// Lines of a log that are shown when something failed.
 const TAIL: usize = 40;
+
+/// How often a program that is to stop is looked at.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// Programs under way: started here and not yet waited for.
 static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
@@ -38,6 +43,11 @@ impl Running {
         Ok(Running { child, line, ended: None })
     }
 
+    /// Its process id; another process's at the earliest when the end has been seen here.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         let status = match self.ended {
             Some(status) => status,
@@ -57,6 +67,30 @@ impl Running {
         Ok(self.ended)
     }
 
+    /// Stops it wherever it is, until the answer is dropped. `None` if it has ended.
+    pub(crate) fn stop(&mut self) -> Result<Option<Stopped<'_>>> {
+        let stopped = Stopped(self);
+        while stopped.0.ended()?.is_none() {
+            stopped.signal(Signal::SIGSTOP);
+            if stopped.0.stands()? {
+                return Ok(Some(stopped));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(None)
+    }
+
+    /// Whether it has been stopped: not before the system call that it is in has returned.
+    fn stands(&self) -> Result<bool> {
+        let stat = std::fs::read_to_string(self.proc("stat"))?;
+        // The state follows the name, which is in parentheses and may hold any character.
+        Ok(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    }
+
+    fn proc(&self, what: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}", self.id())).join(what)
+    }
+
     fn gone(&mut self, status: ExitStatus) {
         self.ended = Some(status);
         running().remove(&self.child.id());
@@ -69,6 +103,31 @@ impl Drop for Running {
             drop(self.child.kill());
             drop(self.wait());
         }
+    }
+}
+
+/// A program that stands still; it goes on when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Stopped<'a>(&'a mut Running);
+
+impl Stopped<'_> {
+    pub(crate) fn has_open(&self, file: &Path) -> Result<bool> {
+        let mut fds = std::fs::read_dir(self.0.proc("fd"))?;
+        fds.try_fold(false, |found, fd| Ok(found || std::fs::read_link(fd?.path()).is_ok_and(|open| open == file)))
+    }
+
+    /// The id is its own until its end is seen, which only [`Running`] does.
+    fn signal(&self, signal: Signal) {
+        if let (None, Ok(pid)) = (self.0.ended, i32::try_from(self.0.id())) {
+            // An error means that it ended a moment ago.
+            kill(Pid::from_raw(pid), signal).unwrap_or_default();
+        }
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGCONT);
     }
 }
 
@@ -145,6 +204,24 @@ mod tests {
         assert!(error.contains("sh -c exit 3") && error.contains('3'), "{error}");
         let error = run(&mut Command::new("/no/such/program")).unwrap_err().to_string();
         assert!(error.contains("/no/such/program"), "{error}");
+    }
+
+    #[test]
+    fn what_is_stopped_stands_until_dropped() {
+        let file = std::env::temp_dir().join(format!("xtask-open-{}", std::process::id()));
+        let open = File::create(&file).unwrap();
+        let mut started = Running::start(Command::new("sleep").arg("1000").stdout(open)).unwrap();
+        let stopped = started.stop().unwrap().unwrap();
+        assert!(stopped.0.stands().unwrap());
+        assert!(stopped.has_open(&file).unwrap() && !stopped.has_open(Path::new("/no/such")).unwrap());
+        drop(stopped);
+        std::fs::remove_file(file).unwrap();
+        while started.stands().unwrap() {
+            thread::yield_now();
+        }
+        started.child.kill().unwrap();
+        started.wait().unwrap();
+        assert!(started.stop().unwrap().is_none());
     }
 
     #[test]

@@ -12,18 +12,39 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::mount::{MntFlags, umount2};
+use serde_json::Value;
 
+use crate::cargo::count_before;
 use crate::run::{Running, run};
 use crate::{Context, setup};
 
 /// Size of each tier; the images are sparse.
 const TIER_BYTES: u64 = 4 << 30;
-/// Descriptors the daemon may have: fewer than the files it will know.
+/// Descriptors the daemon may have unless a stage wishes otherwise: fewer than the files it will know.
 const DESCRIPTORS: u64 = 20_000;
 /// Scratch directories are named after the process that made them.
 const PREFIX: &str = "dlio-xtask-";
 /// For the daemon to start or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a stage may want otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish<'a> {
+    /// What follows each `-o` of the mount.
+    pub(crate) options: &'a [&'a str],
+    /// Over the slow tier itself.
+    pub(crate) over_itself: bool,
+    /// Descriptors the daemon may have.
+    pub(crate) descriptors: u64,
+    /// For mkfs.ext4 of the slow tier.
+    pub(crate) mkfs: &'a [&'a str],
+}
+
+impl Default for Wish<'_> {
+    fn default() -> Self {
+        Wish { options: &[], over_itself: false, descriptors: DESCRIPTORS, mkfs: &[] }
+    }
+}
 
 /// Directories `fast`, `slow` and `mnt` below one scratch directory.
 #[derive(Debug)]
@@ -33,34 +54,44 @@ pub(crate) struct Scratch {
     point: PathBuf,
     program: PathBuf,
     log: PathBuf,
+    options: Vec<String>,
+    descriptors: u64,
     daemon: Option<Running>,
 }
 
 impl Scratch {
     /// Makes the tiers and mounts them.
     pub(crate) fn new(cx: &Context, stage: &str) -> Result<Self> {
-        Scratch::at(cx, stage, "mnt")
+        Scratch::mounted(cx, stage, Wish::default())
     }
 
-    /// The same over the slow tier itself.
-    pub(crate) fn over_itself(cx: &Context, stage: &str) -> Result<Self> {
-        Scratch::at(cx, stage, "slow")
+    pub(crate) fn mounted(cx: &Context, stage: &str, wish: Wish<'_>) -> Result<Self> {
+        let mut scratch = Scratch::unmounted(cx, stage, wish)?;
+        scratch.mount()?;
+        Ok(scratch)
     }
 
-    fn at(cx: &Context, stage: &str, point: &str) -> Result<Self> {
+    /// Only makes the tiers.
+    pub(crate) fn unmounted(cx: &Context, stage: &str, wish: Wish<'_>) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
         let log = log_path(cx, stage);
         File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         // From here on dropping it cleans up, also when a step below fails.
-        let mut scratch =
-            Scratch { point: dir.join(point), dir, program: cx.target.join("debug/dlio-fs"), log, daemon: None };
+        let scratch = Scratch {
+            point: dir.join(if wish.over_itself { "slow" } else { "mnt" }),
+            dir,
+            program: cx.target.join("debug/dlio-fs"),
+            log,
+            options: wish.options.iter().map(|option| (*option).to_owned()).collect(),
+            descriptors: wish.descriptors,
+            daemon: None,
+        };
         for dir in [scratch.fast(), scratch.slow(), scratch.point()] {
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
-        for tier in [scratch.fast(), scratch.slow()] {
-            make_tier(&tier, &setup::work_dir(cx).join(format!("tier-{}.img", std::process::id())))?;
-        }
-        scratch.mount()?;
+        let image = setup::work_dir(cx).join(format!("tier-{}.img", std::process::id()));
+        make_tier(&scratch.fast(), &image, &[])?;
+        make_tier(&scratch.slow(), &image, wish.mkfs)?;
         Ok(scratch)
     }
 
@@ -80,8 +111,9 @@ impl Scratch {
     pub(crate) fn mount(&mut self) -> Result<()> {
         let log = File::options().append(true).open(&self.log)?;
         let mut command = Command::new("prlimit");
-        command.arg(format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")).arg(&self.program);
+        command.arg(format!("--nofile={0}:{0}", self.descriptors)).arg(&self.program);
         command.arg("mount").arg(self.point()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
+        command.args(self.options.iter().flat_map(|option| ["-o", option]));
         let mut daemon = Running::start(command.arg("--foreground").stdout(log.try_clone()?).stderr(log))?;
         let stats = self.point().join(".dlio/stats");
         until("the mount to answer", || {
@@ -97,6 +129,22 @@ impl Scratch {
     /// A `dlio-fs` command line.
     pub(crate) fn program(&self) -> Command {
         Command::new(&self.program)
+    }
+
+    /// A number of `.dlio/stats.json`, by its JSON pointer; 0 if it is not there.
+    pub(crate) fn figure(&self, pointer: &str) -> Result<u64> {
+        let stats: Value = serde_json::from_slice(&fs::read(self.point().join(".dlio/stats.json"))?)?;
+        Ok(stats.pointer(pointer).and_then(Value::as_u64).unwrap_or(0))
+    }
+
+    /// The most memory the daemon has had so far, in bytes, and the descriptors it has now.
+    pub(crate) fn usage(&self) -> Result<(u64, usize)> {
+        let daemon = self.daemon.as_ref().context("nothing is mounted")?;
+        let proc = PathBuf::from(format!("/proc/{}", daemon.id()));
+        let status = fs::read_to_string(proc.join("status"))?;
+        let peak = status.lines().find(|line| line.starts_with("VmHWM:")).and_then(|line| count_before(line, " kB"));
+        let peak = peak.context("no VmHWM in the daemon's status")?;
+        Ok((peak << 10, fs::read_dir(proc.join("fd"))?.count()))
     }
 
     /// Returns when everything written is on the slow tier.
@@ -154,10 +202,10 @@ fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 /// Mounts a new file system at `tier`. Its image has no name any more when this returns: it goes with the mount.
-fn make_tier(tier: &Path, image: &Path) -> Result<()> {
+fn make_tier(tier: &Path, image: &Path, mkfs: &[&str]) -> Result<()> {
     let file = File::create(image).with_context(|| format!("cannot create {}", image.display()))?;
     let made = file.set_len(TIER_BYTES).with_context(|| format!("cannot size {}", image.display()));
-    let made = made.and_then(|()| run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image)));
+    let made = made.and_then(|()| run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).args(mkfs).arg(image)));
     let mounted = made.and_then(|()| run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(tier)));
     fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
     mounted
