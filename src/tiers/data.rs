@@ -120,14 +120,19 @@ impl Tiers {
     /// writes and no byte is ahead of the order; without, beside somebody who has them pinned already.
     pub fn pin(&self, ino: Ino, quiet: bool) -> Option<Pin> {
         let state = self.state.lock().view.get(ino)?.file.clone()?;
+        if !quiet {
+            // Pinned already, so the bytes do not move, whoever holds the lock. It must not fail: the kernel refuses an open that
+            // takes another path than those before.
+            return state.is_pinned().then(|| state.pin());
+        }
         let io = state.io.try_read()?;
         let settled = !io.dirty && io.place != Bytes::InPlace && state.writers.load(Ordering::Acquire) == 0;
-        (state.is_pinned() || (quiet && settled)).then(|| state.pin())
+        settled.then(|| state.pin())
     }
 
     /// What a pinned file is read from.
     pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
-        file.state.io.try_read()?.fd.clone()
+        file.state.io.try_read_for(BRIEF)?.fd.clone()
     }
 
     /// Whether nobody has changed the bytes behind the mount since this was last asked, at the open before.
