@@ -489,7 +489,7 @@ mod tests {
             ("high = 85", ["high = 85", "\"85%\""]),
             ("low = nan", ["low = nan", "\"85%\""]),
             ("copy_up_max = \"12EiB\"", ["12EiB", "\"64MiB\""]),
-            ("io = \"cached\"", ["io = \"cached\"", "write io = \"exact\""]),
+            ("io = \"fast\"", ["io = \"fast\"", "write \"exact\""]),
             ("max_pending = 5", ["max_pending = 5", "choose 1000 to"]),
             ("slow_wait = \"0s\"", ["slow_wait = 0s", "choose 100ms to"]),
             ("low = \"90%\"", ["low = 90%", "high = 85%"]),

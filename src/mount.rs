@@ -11,7 +11,7 @@
 //!  6. The engine is opened. Recovery is this call, always.
 //!  7. Signals are caught (SIGHUP reads the configuration again), so that from step 8 on no signal leaves a mount behind.
 //!  8. The mount is made, in place of a dead one of ours if there is one.
-//!  9. The session starts to answer, the background to work, and the starter is told.
+//!  9. The session starts to answer, the background to work, umount(8) and the starter are told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
 //!     lazily, give open files a moment.
 //! 11. The background is stopped, everything made durable once more, and what only the fast tier has is listed.
@@ -29,6 +29,7 @@ mod notify;
 mod places;
 mod spawn;
 mod table;
+mod utab;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -133,12 +134,14 @@ pub fn serve(request: Request) -> Result<Left> {
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let session = session(&request, &tiers, live, attached)?;
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers);
+    background::start(&runtime, &tiers, request.settings.config().slow_wait);
+    utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();
     info!(mountpoint = %mountpoint.display(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
     request.places.notes.iter().for_each(|note| warn!("{note}"));
     wait_for_the_end(&end, &tiers, &request)?; // 10
+    utab::forget(tree.path(), mountpoint);
     leave(runtime, &tiers, lock) // 11
 }
 

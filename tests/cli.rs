@@ -213,7 +213,7 @@ fn bad_configuration_names_key_value_and_remedy() {
         ("settle = \"soon\"", ["bad.toml, line 1: settle = \"soon\"", "\"1s\""]),
         ("sttle = \"1s\"", ["bad.toml, line 1: unknown key \"sttle\"", "did you mean \"settle\"?"]),
         ("low = \"90%\"", ["low = 90% is not below high = 85%", "choose low below high"]),
-        ("io = \"cached\"", ["io = \"cached\"", "exact"]),
+        ("io = \"fast\"", ["io = \"fast\"", "passthrough"]),
         ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
         ("settle = [", ["bad.toml, line 1", "TOML"]),
         ("\u{0}", ["bad.toml, line 1", "TOML"]),
@@ -313,12 +313,14 @@ fn help_says_at_once_what_each_command_is_for() {
         "rescue",
         "doctor",
         "demo",
+        "install",
     ] {
         let (short, long) = (help(&[command, "-h"]), help(&[command, "--help"]));
         let first = short.lines().next().unwrap();
         assert!(first.len() > 30 && first.starts_with(char::is_uppercase), "{command}: {first}");
         assert!(top.contains(&first[..30]), "{command} is not in the list of commands");
         assert!(long.len() >= short.len(), "{command}");
+        assert!(command == "demo" || long.contains("\nExample"), "{command} shows no example: {long}");
     }
     assert!(!help(&["mount", "--help"]).contains("announce"), "internal flags are not shown");
 }

@@ -8,7 +8,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 5] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/operations.md"];
+const PAGES: [&str; 6] =
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/answers.md", "docs/operations.md"];
 /// What a path in the repository begins with.
 const FOLDERS: [&str; 6] = ["src/", "tests/", "docs/", "xtask/", "systemd/", ".ci/"];
 
@@ -46,11 +47,21 @@ fn missing_functions(text: &str) -> Vec<String> {
     missing.map(|(file, name)| format!("{}::{name}", file.display())).collect()
 }
 
-fn missing_files(text: &str) -> Vec<String> {
+/// What `page` links to, relative to itself, and the files that it names.
+fn missing_files(page: &str, text: &str) -> Vec<String> {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
-    let links = links.filter(|target| !target.contains("://"));
+    let links = links.filter(|target| !target.contains("://") && !is_link(page, target));
     let paths = quoted(text).filter(|q| FOLDERS.iter().any(|folder| q.starts_with(folder)) && !q.contains("::"));
-    links.chain(paths).filter(|path| !top().join(path).exists()).map(str::to_owned).collect()
+    links.chain(paths.filter(|path| !top().join(path).exists())).map(str::to_owned).collect()
+}
+
+fn is_link(page: &str, target: &str) -> bool {
+    let (file, heading) = target.split_once('#').map_or((target, None), |(file, heading)| (file, Some(heading)));
+    let file = if file.is_empty() { top().join(page) } else { top().join(page).with_file_name(file) };
+    let Some(heading) = heading else { return file.exists() };
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let slug = |line: &str| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    text.lines().any(|line| line.starts_with('#') && slug(line) == heading)
 }
 
 /// All sources of the program as one text in which a message that is broken over lines is whole.
@@ -86,7 +97,7 @@ fn what_the_pages_name_is_there() {
     for page in PAGES {
         let text = read(page);
         assert_eq!(missing_functions(&text), [""; 0], "functions that {page} names");
-        assert_eq!(missing_files(&text), [""; 0], "files that {page} names");
+        assert_eq!(missing_files(page, &text), [""; 0], "files that {page} names");
     }
 }
 
@@ -111,9 +122,9 @@ fn the_messages_that_the_pages_quote_are_in_the_sources() {
 
 #[test]
 fn what_is_not_there_is_noticed() {
-    let text =
-        "see `evict.rs::evict`, `evict.rs::evic`, `tests/docs.rs`, `tests/none.rs`, [a](LICENSE) and [b](none.md)";
+    let text = "see `evict.rs::evict`, `evict.rs::evic`, `tests/docs.rs`, `tests/none.rs`, [a](../LICENSE), [b](none.md), \
+        [c](../README.md#semantics) and [d](../README.md#none)";
     assert_eq!(missing_functions(text), ["src/tiers/evict.rs::evic"]);
-    assert_eq!(missing_files(text), ["none.md", "tests/none.rs"]);
+    assert_eq!(missing_files("docs/answers.md", text), ["none.md", "../README.md#none", "tests/none.rs"]);
     assert_eq!(unknown_messages("> works again\n> works ... never at all", "\"works again\""), ["never at all"]);
 }

@@ -58,7 +58,7 @@ fn with_file(text: &str) -> (Mount, PathBuf, tempfile::TempDir) {
 fn what_is_in_force_is_shown_with_its_origin_to_the_owner_only() {
     let (mount, _file, _dir) = with_file("settle = \"3s\"\n");
     assert_eq!(in_force(&mount, "settle"), ("\"3s\"".into(), "file".into()));
-    assert_eq!(in_force(&mount, "high"), ("\"85%\"".into(), "default".into()));
+    assert_eq!(in_force(&mount, "revalidate"), ("\"30s\"".into(), "default".into()));
     assert_eq!(in_force(&mount, "slow").1, "option; a change needs a remount");
     assert_eq!(mode(&mount.at(".dlio/config")), 0o400);
     assert!(!mount.as_user(USER, "cat .dlio/config").status.success());
@@ -93,7 +93,7 @@ fn a_broken_file_changes_nothing_and_says_where() {
         ("live_after = \"2min\"\nsettle = \"soon\"\n", "line 2: settle = \"soon\""),
         ("settle = ", "line 1"),
         ("\n\nsetle = \"1s\"", "line 3: unknown key \"setle\"; did you mean \"settle\"?"),
-        ("low = \"90%\"", "low = 90% is not below high = 85%"),
+        ("revalidate = \"2d\"", "revalidate = 2days is out of range"),
     ] {
         fs::write(&file, text).unwrap();
         let before = read(&mount, "config");

@@ -20,7 +20,7 @@ use nix::sys::statvfs::statvfs;
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64, mkfifo};
 
-use common::{Mount, USER, errno, mode, names, pattern, succeeded, until};
+use common::{Mount, Relay, USER, errno, mode, names, pattern, succeeded, until};
 
 fn set_mode(path: &std::path::Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -893,12 +893,11 @@ fn a_restart_shows_what_was_pending() {
 
 #[test]
 fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
-    // The slow tier is a mount of its own, whose daemon is stopped: every call into it hangs and cannot be killed.
-    let below = Mount::with(&[], |slow| {
-        fs::create_dir_all(slow.join("tree/cold")).unwrap();
-        fs::write(slow.join("tree/cold/f"), "from the slow tier").unwrap();
+    let below = Relay::new(|slow| {
+        fs::create_dir_all(slow.join("cold")).unwrap();
+        fs::write(slow.join("cold/f"), "from the slow tier").unwrap();
     });
-    let mount = Mount::over(below.at("tree"), &["slow_wait=300ms"]);
+    let mount = Mount::over(below.shown(), &["slow_wait=300ms"]);
     fs::create_dir(mount.at("run")).unwrap();
     mount.put("run/first", "x");
     let frozen = below.freeze();
@@ -920,18 +919,22 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
     let slow_calls = mount.stats_json()["slow_calls"].clone();
     assert!(slow_calls["timed_out"].as_u64().unwrap() + slow_calls["refused"].as_u64().unwrap() >= 40, "{slow_calls}");
 
+    let slow_down = || mount.stats_json()["safety"]["slow_down"] == true;
+    until("the statistics say that it is down", slow_down);
+    assert!(mount.stats().contains("SLOW TIER DOWN"), "{}", mount.stats());
     drop(frozen);
+    until("they say that it is back", || !slow_down());
     let read = || fs::read_to_string(mount.at("cold/f"));
     until("the slow tier answers again", || read().is_ok());
     assert_eq!(read().unwrap(), "from the slow tier");
     mount.sync();
-    assert!(fs::read(below.at("tree/run/99.done")).unwrap() == pattern(10_000));
+    assert!(fs::read(below.shown().join("run/99.done")).unwrap() == pattern(10_000));
 }
 
 #[test]
 fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
-    let below = Mount::with(&[], |slow| fs::create_dir(slow.join("tree")).unwrap());
-    let mount = Mount::over(below.at("tree"), &["slow_wait=300ms"]);
+    let below = Relay::new(|_| ());
+    let mount = Mount::over(below.shown(), &["slow_wait=300ms"]);
     fs::create_dir(mount.at("run")).unwrap();
     mount.put("run/first", "x");
     mount.sync();
@@ -949,7 +952,20 @@ fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
     let mut rest = String::new();
     control.read_to_string(&mut rest).unwrap();
     assert!(rest.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{rest}");
-    assert_eq!(fs::read_to_string(below.at("tree/run/f")).unwrap(), "x");
+    assert_eq!(fs::read_to_string(below.shown().join("run/f")).unwrap(), "x");
+}
+
+#[test]
+fn clean_files_that_nobody_has_looked_at_since_the_start_are_evicted_too() {
+    let mut mount = Mount::new();
+    mount.sh("mkdir -p d/e; for i in $(seq 40); do echo $i > d/e/$i; done");
+    mount.sync();
+    mount.stop();
+    mount.option("high=2%");
+    mount.option("low=1%");
+    mount.start();
+    until("they are gone", || mount.stats_json()["cache"]["objects"] == 0);
+    assert_eq!(mount.sh("cat d/e/17"), "17\n");
 }
 
 #[test]

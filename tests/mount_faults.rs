@@ -17,7 +17,8 @@ use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64};
 
-use common::{Elsewhere, Mount, Volume, errno, names, pattern, until};
+use common::rig::program;
+use common::{Elsewhere, Mount, Volume, errno, names, pattern, succeeded, until};
 
 /// Keeps what is written on the fast tier until somebody waits for it, however full the machine's disk is.
 const NEVER_SETTLES: [&str; 3] = ["settle=30min", "live_after=1h", "high=98%"];
@@ -64,7 +65,7 @@ fn assert_same(one: &Path, other: &Path) {
 fn fingerprint(tier: &Path) -> String {
     let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort";
     let output = std::process::Command::new("sh").args(["-ec", script]).current_dir(tier).output().unwrap();
-    common::succeeded(output)
+    succeeded(output)
 }
 
 fn state(path: &Path) -> Vec<u8> {
@@ -499,7 +500,8 @@ fn a_foreign_removal_does_not_stop_the_order() {
 #[test]
 fn eviction_compares_the_proof_once_more() {
     let volume = Volume::new(64, 256);
-    let options = ["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s", "ballast=1MiB"];
+    let options =
+        ["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s", "ballast=1MiB", "high=85%", "low=70%"];
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
     // The one that is changed is the older: it is looked at first.
     let changed = mount.put("changed", content(1, 1 << 20));
@@ -513,6 +515,25 @@ fn eviction_compares_the_proof_once_more() {
     assert_eq!(state(&changed), b"clean", "what is not, is kept until somebody opens it");
     assert_eq!(fs::read(&changed).unwrap(), [&content(1, 1 << 20)[..], b"theirs"].concat());
     assert!(fs::read(&unchanged).unwrap() == content(2, 1 << 20));
+}
+
+#[test]
+fn an_attribute_that_the_slow_tier_has_no_room_for_is_refused_and_holds_nothing() {
+    let volume = Volume::new(64, 256);
+    let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &[]);
+    let path = mount.put("f", "x");
+    for _ in 0..2 {
+        assert_eq!(errno(xattr::set(&path, "user.large", &[1; 30_000])), Errno::ENOSPC);
+        xattr::set(&path, "user.medium", &[2; 3000]).unwrap();
+        assert_eq!(errno(xattr::set(&path, "user.other", &[3; 2000])), Errno::ENOSPC, "not beside the other one");
+        // The second time it is clean.
+        mount.sync();
+    }
+    assert_eq!(xattr::get(volume.tier().join("f"), "user.medium").unwrap().unwrap(), [2; 3000]);
+    assert_eq!(
+        names(&mount.slow().join(".dlio-fs/tmp").join(names(&mount.slow().join(".dlio-fs/tmp"))[0].clone())).len(),
+        0
+    );
 }
 
 // P12: nothing lost in copying
@@ -630,6 +651,28 @@ fn damage_in_the_log_holds_publishing_and_hides_nothing_else() {
         assert!(line[..n].starts_with(b"waiting for "), "{}", String::from_utf8_lossy(&line[..n]));
     }
     assert!(tree(&mount.slow()).is_empty(), "nothing is published, although somebody waits for it");
+}
+
+/// The mount has put the object aside, for it lost the record that made its directory. Its other records are there.
+#[test]
+fn what_a_damaged_log_hides_is_in_the_daemon_s_log_and_can_be_rescued() {
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    fs::create_dir(mount.at("hidden")).unwrap();
+    for name in ["hidden/ckpt", "a-later-record-says-that-it-was-durable"] {
+        File::open(mount.put(name, content(0, 10_000))).unwrap().sync_all().unwrap();
+    }
+    mount.kill();
+    let (segment, mut bytes) = newest_segment(&mount);
+    let hit = bytes.windows(12).position(|word| word == b"path=hidden ").unwrap();
+    bytes[hit + 9] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    mount.start();
+    assert!(!mount.at("hidden").exists());
+    assert!(mount.log().contains("ERROR") && mount.log().contains("the log is damaged (log/"), "{}", mount.log());
+    mount.stop();
+    let to = tempfile::tempdir().unwrap();
+    succeeded(program().arg("rescue").arg(mount.fast()).arg("--to").arg(to.path()).output().unwrap());
+    assert!(fs::read(to.path().join("hidden/ckpt")).unwrap() == content(0, 10_000));
 }
 
 #[test]

@@ -135,6 +135,22 @@ fn a_mount_is_remounted_by_mount() {
     assert!(out.contains(" ro,") && out.contains("noexec") && out.ends_with("new\n"), "{out}");
 }
 
+/// By its absolute path umount(8) would otherwise see any FUSE file system, and no helper for it.
+#[test]
+fn umount_by_an_absolute_path_drains_whoever_mounted() {
+    for mount in ["mount -t fuse.dlio slow mnt -o $opts", "./program mount mnt --slow slow -o $opts"] {
+        let rig = Rig::new();
+        let script = format!(
+            "{mount}
+             echo weights > mnt/ckpt
+             umount $PWD/mnt
+             cat slow/ckpt
+             ! grep $PWD/mnt /run/mount/utab"
+        );
+        assert_eq!(succeeds(&rig, &script), "weights\n", "{mount}");
+    }
+}
+
 #[test]
 fn a_lazy_umount_leaves_the_rest_for_the_next_mount() {
     let rig = Rig::new();

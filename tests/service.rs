@@ -163,6 +163,7 @@ fn install_places_everything_and_takes_exactly_that_away() {
     for round in ["first", "again"] {
         let output = install(&prefix, &[]);
         assert_eq!(output.status.code(), Some(0), "{round}: {output:?}");
+        assert!(text(&output.stderr).contains("bin is not in your PATH"), "{output:?}");
         let placed: BTreeSet<PathBuf> = text(&output.stdout).lines().map(PathBuf::from).collect();
         let list = prefix.join("share/dlio-fs/installed");
         let files = |path: &PathBuf| path.is_symlink() || path.is_file();

@@ -17,6 +17,7 @@ use super::{Exit, Outcome, say};
 /// Without directories only the machine is looked at. In each tier that is named, a temporary directory is made and
 /// removed to try what the file system can do. Exit code 1 if something that a mount needs is missing.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  dlio-fs doctor\n  dlio-fs doctor --fast /optane --slow /hdd")]
 pub(super) struct DoctorArgs {
     /// A directory to be used as the fast tier
     #[arg(long, value_name = "DIR")]
@@ -93,9 +94,9 @@ fn print(finding: &Finding) -> Result<(), super::Failure> {
         Verdict::Warn => "warn",
         Verdict::Fail => "FAIL",
     };
-    say(format_args!("{verdict}  {:<24} {}", finding.about, finding.found))?;
+    say(format_args!("{verdict}  {:<17} {}", finding.about, finding.found))?;
     match &finding.remedy {
-        Some(remedy) => say(format_args!("      {:<24} -> {remedy}", "")),
+        Some(remedy) => say(format_args!("      {:<17} -> {remedy}", "")),
         None => Ok(()),
     }
 }

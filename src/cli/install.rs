@@ -42,6 +42,11 @@ const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 /// replaces what it placed before. What is not from here, or was changed since, is named and left as it is (exit code 1,
 /// and nothing else is touched either).
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs install                             as root, for the whole machine
+  dlio-fs install --prefix ~/.local           for one user
+  dlio-fs install --prefix ~/.local --uninstall")]
 pub(super) struct InstallArgs {
     /// Where to place it
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
@@ -123,6 +128,10 @@ fn install(prefix: &Path, list: &Path) -> Outcome {
             "note: mount(8) looks for helpers in {SBIN} only; for mount -t fuse.dlio and fstab link those of {} there",
             helpers_dir(prefix).display()
         ));
+    }
+    let bin = prefix.join("bin");
+    if !std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir == bin)) {
+        complain(format_args!("note: {} is not in your PATH", bin.display()));
     }
     Ok(Exit::Done)
 }

@@ -21,6 +21,15 @@ use crate::mount::{self, LogTo, MountFlags, Places, Request, Started};
 /// The mount point may be the slow tier itself: then its tree is seen and changed through the mount only, at the paths it
 /// always had. Without root, fusermount3 (package fuse3) mounts for you alone.
 #[derive(Debug, Default, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs mount /mnt/train --fast /optane --slow /hdd
+  dlio-fs mount /hdd --fast /optane --slow /hdd                    over the slow tier itself
+  dlio-fs mount --config /etc/dlio-fs/train.toml                   all from a file
+  dlio-fs mount /mnt/train --fast /optane --slow /hdd -o settle=5s,io=cached
+  dlio-fs mount /mnt/train --fast /optane --slow /hdd --read-only
+
+A mount whose daemon died is replaced by the same command. Leave a mount with dlio-fs umount.")]
 pub(super) struct MountArgs {
     /// Where the tree appears: an existing directory outside of the fast tier, or the slow tier itself
     mountpoint: Option<PathBuf>,

@@ -21,6 +21,7 @@ use crate::tiers::{self, RescueReport};
 /// when the slow tier is lost, or the fast one was moved to another machine. Exit code 3 if something was found that
 /// nothing explains; it is listed.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  dlio-fs rescue /optane --to /home/me/rescued")]
 pub(super) struct RescueArgs {
     /// The fast tier of a mount that is not running
     fast: PathBuf,

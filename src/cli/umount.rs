@@ -12,6 +12,7 @@ use super::{Exit, Failure, Outcome, complain, holders, parse_duration, say, talk
 use crate::config::Config;
 use crate::error::{Context, Error};
 use crate::mount::{self, Daemon, Detach, Left};
+use crate::stats::render::count;
 
 /// How long the daemon may take to end once its mount is gone: it makes all durable on the fast tier.
 const END_WAIT: Duration = Duration::from_secs(60);
@@ -24,7 +25,16 @@ const POLL: Duration = Duration::from_millis(20);
 /// With --timeout or --now, what has not arrived by then stays on the fast tier and is listed (exit code 3); the next
 /// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named.
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs umount /mnt/train
+  dlio-fs umount /mnt/train --timeout 10min
+  dlio-fs umount /mnt/train --now
+
+Exit codes: 0 left with everything on the slow tier; 3 left with something only on the fast tier; 1 not left, for it is in
+use or something failed.")]
 pub(super) struct UmountArgs {
+    /// The mount to leave
     #[arg(required_unless_present = "config")]
     mountpoint: Option<PathBuf>,
     /// Take the mount point from this configuration file, as a service has it
@@ -70,6 +80,8 @@ fn configured(file: &Path) -> Result<PathBuf, Error> {
 
 pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
     let mountpoint = talk::the_mount(Some(named))?;
+    // Called from inside of the mount, this process would be its last user.
+    std::env::set_current_dir("/").at("go to", "/")?;
     if how == How::Force {
         return leave_by(&mountpoint, mount::force);
     }
@@ -133,8 +145,8 @@ pub(super) fn leave(mountpoint: &Path) -> Outcome {
         // Another user's daemon: only what it said last is known.
         None if standing.safety.safe => Ok(Exit::Done),
         None => {
-            let (files, changes) = (standing.safety.files, standing.safety.events);
-            say(format_args!("{files} files and {changes} changes are only on the fast tier"))?;
+            let (files, changes) = (count(standing.safety.files, "file"), count(standing.safety.events, "change"));
+            say(format_args!("{files} and {changes} are only on the fast tier"))?;
             Ok(Exit::Undrained)
         }
     }
@@ -176,7 +188,11 @@ fn refuse_if_busy(mountpoint: &Path) -> Result<(), Failure> {
 }
 
 fn busy(mountpoint: &Path, holders: &str) -> Failure {
-    Error::refused(format!("{} is in use by {holders}", mountpoint.display()), "end them, then leave the mount").into()
+    Error::refused(
+        format!("{} is in use by {holders}", mountpoint.display()),
+        "end them, or let them go elsewhere (cd)",
+    )
+    .into()
 }
 
 fn failed(mountpoint: &Path, errno: Errno) -> Failure {
@@ -209,9 +225,9 @@ fn tell(mountpoint: &Path, left: Left) -> Outcome {
         say(path)?;
     }
     complain(format_args!(
-        "{} files and {} changes stay on the fast tier; the next mount at {} goes on with them",
-        left.files,
-        left.events,
+        "{} and {} stay on the fast tier; the next mount at {} goes on with them",
+        count(left.files, "file"),
+        count(left.events, "change"),
         mountpoint.display()
     ));
     Ok(Exit::Undrained)

@@ -24,9 +24,9 @@ const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PA
 
 /// What no path shows.
 const ALWAYS: [&str; 4] = [
-    "accesses through mmap: the kernel turns them into reads and writes of whole pages",
-    "sync and syncfs: they never reach a FUSE file system (fsync of the mount's root does)",
-    "moves of the file position, and look-ups and attributes that the kernel's cache answers",
+    "accesses through mmap: they come as reads and writes of whole pages",
+    "sync and syncfs: they never reach a FUSE file system; fsync does",
+    "file positions; look-ups and attributes the kernel's cache answers",
     "calls larger than fs.fuse.max_pages_limit: they arrive split",
 ];
 
@@ -35,10 +35,10 @@ fn not_seen(path: IoPath) -> &'static [&'static str] {
     match path {
         IoPath::Exact => &[],
         IoPath::Cached => &[
-            "reads of cached files that the page cache answered; its read-ahead arrives as reads instead",
+            "reads of cached files the page cache answered; read-ahead is seen",
             "the size of a cached file's writes: they arrive split at pages",
         ],
-        IoPath::Passthrough => &["reads of passthrough files, through mmap too: only opens and closes are seen"],
+        IoPath::Passthrough => &["reads of passthrough files, mmap included: only opens and closes"],
     }
 }
 
@@ -229,6 +229,13 @@ mod tests {
 
     fn lease(paths: &Arc<IoPaths>, ino: Ino, writes: bool) -> Lease {
         paths.lease(ino, writes, || None, |_| None)
+    }
+
+    #[test]
+    fn what_is_not_seen_fits_a_line_of_80_columns() {
+        let told = IoPath::ALL.into_iter().flat_map(not_seen).chain(&ALWAYS);
+        let long: Vec<_> = told.filter(|text| text.len() > 80 - "  not seen:  ".len()).collect();
+        assert!(long.is_empty(), "{long:?}");
     }
 
     #[test]

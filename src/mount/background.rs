@@ -18,6 +18,9 @@ use crate::tiers::{Progress, Tiers};
 const TICK: Duration = Duration::from_secs(1);
 /// Between two steps that found nothing to do yet, however often the loop is woken.
 const BREATH: Duration = Duration::from_millis(10);
+/// A step that takes as many times `slow_wait` without a byte arriving hangs. An fsync of gigabytes on a disk may take half a
+/// minute.
+const SILENT_AFTER: u32 = 12;
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MOST: Duration = Duration::from_secs(60);
 
@@ -49,11 +52,11 @@ pub(super) fn runtime() -> Result<Runtime> {
 }
 
 /// Starts all loops. They end with the runtime.
-pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>) {
+pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
     let mut wakes: Vec<Arc<Notify>> = Vec::new();
     for work in WORKS {
         let wake = Arc::new(Notify::new());
-        runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake)));
+        runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake), slow_wait * SILENT_AFTER));
         if work.woken {
             wakes.push(wake);
         }
@@ -62,14 +65,10 @@ pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>) {
     tiers.on_work(Box::new(move || wakes.iter().for_each(|wake| wake.notify_one())));
 }
 
-async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>) {
+async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Duration) {
     let mut health = Health::new(work);
     loop {
-        let on_thread = Arc::clone(&tiers);
-        let Ok(done) = tokio::task::spawn_blocking(move || (work.step)(&on_thread)).await else {
-            // Only a runtime that is being shut down cancels a blocking task; a panic has aborted the process.
-            return;
-        };
+        let Some(done) = step(work, &tiers, silent_after).await else { return };
         tiers.report(work.name, done.as_ref().err());
         match next(done, &mut health) {
             Next::Again => {}
@@ -80,6 +79,26 @@ async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>) {
                     () = wake.notified() => {}
                     () = tokio::time::sleep(most) => {}
                 }
+            }
+        }
+    }
+}
+
+/// One step. While it waits for the slow tier and no byte arrives there, the tier is silent. `None`: only a runtime that is
+/// being shut down cancels a blocking task; a panic has aborted the process.
+async fn step(work: Work, tiers: &Arc<Tiers>, silent_after: Duration) -> Option<Result<Progress>> {
+    let on_thread = Arc::clone(tiers);
+    let mut done = tokio::task::spawn_blocking(move || (work.step)(&on_thread));
+    let mut seen = tiers.copied_bytes();
+    loop {
+        tokio::select! {
+            done = &mut done => return done.ok(),
+            () = tokio::time::sleep(silent_after), if work.needs_slow => {
+                let copied = tiers.copied_bytes();
+                if copied == seen {
+                    tiers.report_silence(work.name);
+                }
+                seen = copied;
             }
         }
     }

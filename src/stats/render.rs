@@ -12,6 +12,9 @@ use serde::Serialize;
 use super::PathTotals;
 use super::counters::{BUCKETS, Op, OpFigures, PathFigures};
 
+/// An estimate beyond this is none: the rate was measured while next to nothing moved.
+const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Everything `.dlio/stats` says. Durations are in seconds, sizes in bytes. The JSON keys are the field names.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
@@ -186,9 +189,12 @@ impl Snapshot {
         writeln!(out, "slow tier    {}", self.slow.line())?;
         writeln!(
             out,
-            "pipeline     {} events pending, {} published; {} files, {} drained at {}/s; {} evicted",
-            pipeline.pending_events,
-            pipeline.published_events,
+            "pipeline     {} events pending, {} published",
+            pipeline.pending_events, pipeline.published_events
+        )?;
+        writeln!(
+            out,
+            "             {} files, {} drained at {}/s; {} evicted",
             pipeline.drained_files,
             bytes(pipeline.drained_bytes),
             bytes(pipeline.drain_bytes_per_s),
@@ -202,25 +208,19 @@ impl Snapshot {
         )?;
         writeln!(
             out,
-            "exceptions   {} batches, {} late snapshots, {} in-place writes, {} spilled, {} conflicts; \
-             last recovery: {} struck, {} quarantined",
-            exceptions.batches,
-            exceptions.late_snapshots,
-            exceptions.in_place_writes,
-            exceptions.spilled,
-            exceptions.conflicts,
-            exceptions.struck,
-            exceptions.quarantined
+            "exceptions   {} batches, {} late snapshots, {} in-place writes",
+            exceptions.batches, exceptions.late_snapshots, exceptions.in_place_writes
+        )?;
+        writeln!(out, "             {} spilled, {} conflicts", exceptions.spilled, exceptions.conflicts)?;
+        writeln!(
+            out,
+            "recovery     {} struck, {} quarantined at the last start",
+            exceptions.struck, exceptions.quarantined
         )?;
         writeln!(
             out,
-            "slow calls   {} waiting (limit {}, {} threads), {} served, {} timed out, {} refused",
-            slow_calls.waiting,
-            slow_calls.limit,
-            slow_calls.threads,
-            slow_calls.served,
-            slow_calls.timed_out,
-            slow_calls.refused
+            "slow calls   {} served, {} timed out, {} refused; {} waiting (limit {})",
+            slow_calls.served, slow_calls.timed_out, slow_calls.refused, slow_calls.waiting, slow_calls.limit
         )?;
         let IoPath { name, opens, not_seen } = &self.io_path;
         let opens: Vec<_> = opens.iter().map(|(path, opens)| format!("{opens} {path}")).collect();
@@ -240,7 +240,7 @@ impl Snapshot {
 fn operation_table(out: &mut String, operations: &[Operation]) -> std::fmt::Result {
     let row = |out: &mut String, cells: [&str; 8]| {
         let [op, calls, errors, size, mean, p50, p99, max] = cells;
-        writeln!(out, "{op:<16}{calls:>10}{errors:>9}{size:>12}{mean:>11}{p50:>11}{p99:>11}{max:>11}")
+        writeln!(out, "{op:<16}{calls:>9}{errors:>7}{size:>11}{mean:>9}{p50:>9}{p99:>9}{max:>9}")
     };
     out.push('\n');
     row(out, ["operation", "calls", "errors", "bytes", "mean", "p50 <", "p99 <", "max"])?;
@@ -285,7 +285,8 @@ impl Safety {
         }
         if !self.safe {
             parts.extend(self.oldest.map(|age| format!("oldest {}", seconds(age))));
-            parts.push(self.eta.map_or_else(|| "ETA unknown".into(), |eta| format!("ETA {}", seconds(eta))));
+            let eta = self.eta.filter(|eta| *eta < ETA_MAX);
+            parts.push(eta.map_or_else(|| "ETA unknown".into(), |eta| format!("ETA {}", seconds(eta))));
         }
         parts.join("; ")
     }
@@ -300,17 +301,17 @@ impl Tier {
 /// The table of busiest paths, as `.dlio/files` shows it to the mount's owner.
 pub fn path_table(lines: &[(String, PathFigures)], totals: &PathTotals) -> String {
     let mut out = format!(
-        "{} of {} known paths, most time first; {} calls not attributed to a path (limit {} paths)\n\n",
+        "{} of {} known paths (limit {}), most time first; {} calls not attributed to one\n\n",
         lines.len(),
         totals.known,
-        totals.unattributed_calls,
-        totals.limit
+        totals.limit,
+        totals.unattributed_calls
     );
-    out.push_str("     opens     reads    writes     other  errors        read     written       time  path\n");
+    out.push_str("  opens    reads   writes    other errors       read    written     time  path\n");
     for (path, f) in lines {
         writeln!(
             out,
-            "{:>10}{:>10}{:>10}{:>10}{:>8}{:>12}{:>12}{:>11}  {path}",
+            "{:>7}{:>9}{:>9}{:>9}{:>7}{:>11}{:>11}{:>9}  {path}",
             f.opens,
             f.reads,
             f.writes,
@@ -424,6 +425,8 @@ mod tests {
         let one = Safety { files: 1, bytes: 512, oldest: None, eta: None, ..unsafe_now() };
         assert_eq!(one.line(), "NOT SAFE: 1 file, 512 B only on fast; ETA unknown");
         let names_only = Safety { files: 0, eta: None, ..unsafe_now() };
+        let stalled = Safety { eta: Some(Duration::from_secs(15_724_800)), ..names_only.clone() };
+        assert_eq!(stalled.line(), names_only.line(), "a rate of almost nothing tells nothing");
         assert_eq!(names_only.line(), "NOT SAFE: 5 changes only on fast; oldest 14 s; ETA unknown");
     }
 
@@ -448,6 +451,19 @@ mod tests {
         }
         assert!(shown.text().lines().next().expect("a line").contains("HELD"));
         assert!(snapshot(held).text().contains("secret"), "the owner sees all of it");
+    }
+
+    #[test]
+    fn text_fits_a_terminal_of_80_columns() {
+        let mut full = snapshot(unsafe_now());
+        full.fast = Tier { total: 9999 * GIB, used: 999 * GIB, available: 999 * GIB };
+        full.pipeline.pending_events = 999_999;
+        full.exceptions = Exceptions { batches: 9999, conflicts: 99, spilled: 999, ..Exceptions::default() };
+        full.slow_calls = SlowCalls { served: 999_999, limit: 1024, threads: 32, ..SlowCalls::default() };
+        let long = |text: &str| text.lines().find(|line| line.len() > 80).map(str::to_owned);
+        assert_eq!(long(&full.text()), None);
+        let figures = PathFigures { reads: 9_999_999, bytes_read: 999 * GIB, ..PathFigures::default() };
+        assert_eq!(long(&path_table(&[("/f".into(), figures)], &full.paths)), None);
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! the view's. Everything else is known from memory while a change of it is pending, and from the slow tier otherwise.
 //! A change is logged first and applied to the object second; recovery applies it again.
 
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::Io;
 use crate::tiers::pool::PRIVATE;
@@ -17,6 +19,8 @@ use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
 
 const STATE: &[u8] = b"user.dlio.state";
 const TIER: &[u8] = b"user.dlio.tier";
+/// All attributes of a node up to this size, keys included, fit on every file system (ext4 has the least: a block).
+const XATTRS_EVERYWHERE: usize = 2048;
 
 impl Tiers {
     pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
@@ -340,6 +344,9 @@ impl Tiers {
         let mode = mode.transpose()?;
         let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        if let Some(value) = kept {
+            self.try_on_slow(cx, ino, key, value)?;
+        }
         if let Some(file) = &file {
             self.forget_clean(cx, file)?;
         }
@@ -361,6 +368,35 @@ impl Tiers {
         drop(io);
         self.wake();
         Ok(())
+    }
+
+    /// Refuses a value for which the slow tier has no room beside the node's others, by trying them on a file in `tmp`: once
+    /// it is an event, it would hold the order for ever. What is small fits everywhere.
+    fn try_on_slow(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut all = vec![(key.to_vec(), value.to_vec())];
+        for other in self.list_xattr(cx, ino)?.into_iter().filter(|other| other != key) {
+            if let Some(value) = self.get_xattr(cx, ino, &other)? {
+                all.push((other, value));
+            }
+        }
+        if all.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= XATTRS_EVERYWHERE {
+            return Ok(());
+        }
+        cx.slow()?;
+        let name = format!("p{:016x}", self.pool.number()).into_bytes();
+        let tmp = &*self.slow.tmp;
+        let file = match tmp.create(&name, 0o600) {
+            // A tier that takes no file for now says nothing about room beside others, and must not hold up the application.
+            Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem || is_full(&e) => return Ok(()),
+            file => file.at("try attribute on slow of", self.label(ino))?,
+        };
+        // ACLs name users that the file's owner decides about; what counts here is their size.
+        let tried = all.iter().enumerate().try_for_each(|(i, (key, value))| match key.starts_with(b"user.") {
+            true => file.set_xattr(key, value),
+            false => file.set_xattr(format!("user.p{i}").as_bytes(), value),
+        });
+        let removed = crate::tiers::drain::remove_leftover(tmp, &name);
+        tried.at("try attribute on slow of", self.label(ino)).and(removed)
     }
 
     /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the

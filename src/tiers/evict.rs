@@ -6,13 +6,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::error::{Context, Result};
-use crate::tiers::disk::Stat;
+use crate::error::{Context, Error, Result};
+use crate::path::Name;
+use crate::tiers::disk::{Access, Stat};
 use crate::tiers::file::FileState;
-use crate::tiers::pool::Proof;
+use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::state::State;
 use crate::tiers::view::Meta;
 use crate::tiers::{Cx, Ino, Progress, ROOT, Tiers};
+
+/// How many files are looked at before the engine's lock is given back.
+const AT_ONCE: usize = 16;
 
 /// What can be evicted on demand, and what cannot because the slow tier does not have it.
 #[derive(Debug, Default)]
@@ -106,13 +110,58 @@ impl Tiers {
     }
 
     fn evict_oldest(&self) -> Result<bool> {
+        loop {
+            if self.evict_oldest_met()? {
+                return Ok(true);
+            }
+            if !self.meet_waiting()? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Looks up some of the files whose objects have waited for that since the start, by the names they had then. Each is
+    /// tried once; `false`: there are no more.
+    fn meet_waiting(&self) -> Result<bool> {
+        let untried: Vec<u64> = {
+            let mut st = self.state.lock();
+            let untried = st.view.waiting.values_mut().filter(|waiting| !waiting.tried).take(AT_ONCE);
+            let numbers = untried.map(|waiting| {
+                waiting.tried = true;
+                waiting.object.number
+            });
+            numbers.collect()
+        };
+        for number in &untried {
+            let object = self.pool.open_object(*number, Access::Read).at("open", "object")?;
+            if let Some(named) = Pool::name_of(&*object).at("read name of", "object")? {
+                self.look_up(&named.path)?;
+            }
+        }
+        Ok(!untried.is_empty())
+    }
+
+    fn look_up(&self, path: &[u8]) -> Result<()> {
+        let mut dir = ROOT;
+        for name in path.split(|b| *b == b'/') {
+            match self.resolve(&Cx::internal(), dir, &Name::new(name)?) {
+                Ok(Some(ino)) => dir = ino,
+                // Something else is there by now.
+                Ok(None) | Err(Error::Posix(_)) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn evict_oldest_met(&self) -> Result<bool> {
         let candidates: Vec<Arc<FileState>> = {
             let st = self.state.lock();
             let files = st.clean.values().filter_map(|ino| {
                 let node = st.view.get(*ino)?;
                 node.file.clone().filter(|file| node.pins == 0 && file.opens.load(Ordering::Acquire) == 0)
             });
-            files.take(16).collect()
+            files.take(AT_ONCE).collect()
         };
         for file in candidates {
             if self.evict(&file)? {

@@ -90,10 +90,10 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
     }
     let mut batches: Vec<Batch> = Vec::new();
     let mut touched = Touched::default();
-    let mut stands = StandIns::default();
+    let mut walk = Walk::default();
     let mut at = 0;
     while at < events.len() && at < GROUP_MAX {
-        let Some(batch) = batch_at(st, &mut stands, at, pace.pressure) else {
+        let Some(batch) = batch_at(st, &mut walk, at, pace.pressure) else {
             return done_or(batches, Next::Blocked);
         };
         let slice: Vec<&Event> = events.range(batch.events.clone()).collect();
@@ -102,7 +102,7 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
             return done_or(batches, Next::Wait(left));
         }
         let through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
-        if !is_ready(&batch) || !ready_through(st, batch.events.end, through, pace.pressure) {
+        if !is_ready(&batch) || !ready_through(st, &walk, batch.events.end, through, pace.pressure) {
             return done_or(batches, Next::Blocked);
         }
         let alone = slice.len() > 1 || through > batch.upto || slice.iter().any(|event| moves_dir(st, &event.change));
@@ -122,10 +122,10 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
 pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
     let events = &st.events;
     let mut wanted: Vec<(Lsn, Ino, Arc<Content>)> = Vec::new();
-    let mut stands = StandIns::default();
+    let mut walk = Walk::default();
     let mut at = 0;
     while at < events.len() && wanted.len() < GROUP_MAX {
-        let Some(batch) = batch_at(st, &mut stands, at, pressure) else {
+        let Some(batch) = batch_at(st, &mut walk, at, pressure) else {
             at += 1;
             continue;
         };
@@ -141,12 +141,12 @@ pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)
 /// since. With the uptime of the event that waits for it.
 pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
     let events = &st.events;
-    let mut stands = StandIns::default();
-    if batch_at(st, &mut stands, 0, false).is_some() {
+    let mut walk = Walk::default();
+    if batch_at(st, &mut walk, 0, false).is_some() {
         return None;
     }
     events.iter().enumerate().find_map(|(i, event)| match &event.change {
-        Change::Content { ino, content, .. } if !content.exists() && stands.of(st, i, *ino).is_none() => {
+        Change::Content { ino, content, .. } if !content.exists() && walk.of(st, i, *ino).is_none() => {
             Some((*ino, event.at))
         }
         _ => None,
@@ -162,10 +162,10 @@ fn is_ready(batch: &Batch) -> bool {
 }
 
 /// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
-fn ready_through(st: &State, mut at: usize, through: Lsn, pressure: bool) -> bool {
-    let mut stands = StandIns::default();
+fn ready_through(st: &State, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
+    let mut walk = Walk { arrived: before.arrived.clone(), ..Walk::default() };
     while st.events.get(at).is_some_and(|event| event.lsn <= through) {
-        match batch_at(st, &mut stands, at, pressure) {
+        match batch_at(st, &mut walk, at, pressure) {
             Some(batch) if is_ready(&batch) => at = batch.events.end,
             _ => return false,
         }
@@ -248,10 +248,10 @@ fn cuts(st: &State, change: &Change) -> bool {
 }
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
-fn batch_at(st: &State, stands: &mut StandIns, at: usize, pressure: bool) -> Option<Batch> {
+fn batch_at(st: &State, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
     let events = &st.events;
-    let mut sources = vec![stands.source(st, at)?];
-    let mut end = adjacent_end(st, at);
+    let mut sources = vec![walk.source(st, at)?];
+    let mut end = adjacent_end(st, walk, at);
     if pressure && !cuts(st, &events[at].change) {
         end = events.len().min(at + PRESSURE_MAX);
     }
@@ -262,7 +262,7 @@ fn batch_at(st: &State, stands: &mut StandIns, at: usize, pressure: bool) -> Opt
         if i >= end {
             break;
         }
-        match stands.source(st, i) {
+        match walk.source(st, i) {
             Some(j) => {
                 sources.push(j);
                 if j > i {
@@ -295,16 +295,22 @@ fn batch_at(st: &State, stands: &mut StandIns, at: usize, pressure: bool) -> Opt
         }
     }
     // What the batch itself removes need not be copied.
-    let gone = removed_in(st, events.range(at..end));
+    let gone = removed_in(st, walk, events.range(at..end));
     contents.retain(|ino, _| !gone.contains(ino));
+    walk.arrived.extend(contents.keys());
     Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead })
 }
 
-/// Where versions come from, each file's history gone through once per plan and not once per version.
+/// What is found on the way through the events, from batch to batch.
 #[derive(Default)]
-struct StandIns(HashMap<Ino, (usize, Option<usize>)>);
+struct Walk {
+    /// Where versions come from: each file's history is gone through once, and not once per version.
+    stands: HashMap<Ino, (usize, Option<usize>)>,
+    /// Files that earlier batches bring to the slow tier.
+    arrived: HashSet<Ino>,
+}
 
-impl StandIns {
+impl Walk {
     /// The event that has the bytes of event `i`: itself, or the one that stands in for it.
     fn source(&mut self, st: &State, i: usize) -> Option<usize> {
         match &st.events[i].change {
@@ -315,11 +321,11 @@ impl StandIns {
 
     /// As [`stand_in`]. What was found for an earlier event holds up to the event that was found.
     fn of(&mut self, st: &State, i: usize, ino: Ino) -> Option<usize> {
-        match self.0.get(&ino) {
+        match self.stands.get(&ino) {
             Some((asked, found)) if *asked <= i && found.is_none_or(|j| j > i) => *found,
             _ => {
                 let found = stand_in(st, i, ino);
-                self.0.insert(ino, (i, found));
+                self.stands.insert(ino, (i, found));
                 found
             }
         }
@@ -343,7 +349,7 @@ fn stand_in(st: &State, i: usize, ino: Ino) -> Option<usize> {
 }
 
 /// Files that lose their last name within these events and were never on the slow tier.
-fn removed_in<'a>(st: &State, slice: impl Iterator<Item = &'a Event> + Clone) -> HashSet<Ino> {
+fn removed_in<'a>(st: &State, walk: &Walk, slice: impl Iterator<Item = &'a Event> + Clone) -> HashSet<Ino> {
     let linked: HashSet<Ino> = slice
         .clone()
         .filter_map(|event| if let Change::Link { ino, .. } = event.change { Some(ino) } else { None })
@@ -353,14 +359,15 @@ fn removed_in<'a>(st: &State, slice: impl Iterator<Item = &'a Event> + Clone) ->
         _ => None,
     });
     let unnamed = |ino: &Ino| st.view.get(*ino).is_none_or(|node| node.links.is_empty());
-    gone.filter(|ino| !on_slow(st, *ino) && !linked.contains(ino) && unnamed(ino)).collect()
+    let there = |ino: &Ino| on_slow(st, *ino) || walk.arrived.contains(ino);
+    gone.filter(|ino| !there(ino) && !linked.contains(ino) && unnamed(ino)).collect()
 }
 
 /// Case (a): content of a file new to the slow tier, then its renames, its newer contents, or its removal.
-fn adjacent_end(st: &State, at: usize) -> usize {
+fn adjacent_end(st: &State, walk: &Walk, at: usize) -> usize {
     let events = &st.events;
     let (first, mut place) = match &events[at].change {
-        Change::Content { ino, at, .. } if !on_slow(st, *ino) => (*ino, at.clone()),
+        Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.arrived.contains(ino) => (*ino, at.clone()),
         _ => return at + 1,
     };
     // What is copied does not wait for newer versions that are not: of a busy file there is always one.

@@ -111,6 +111,14 @@ impl Pool {
         self.shard(number)?.open(&file_name(number), access)
     }
 
+    /// To be read, wherever it is: a recovery may have put it aside.
+    pub(crate) fn open_kept(&self, number: u64) -> io::Result<Arc<dyn File>> {
+        match self.open_object(number, Access::Read) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.quarantine.open(&file_name(number), Access::Read),
+            opened => opened,
+        }
+    }
+
     pub(crate) fn stat(&self, number: u64) -> io::Result<Stat> {
         self.shard(number)?.stat(&file_name(number))
     }

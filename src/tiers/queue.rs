@@ -64,6 +64,11 @@ impl Notes {
         }
     }
 
+    /// Bytes of the versions on their way that have arrived.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.copying.lock().values().sum()
+    }
+
     /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
     pub(crate) fn tried(&self, lsn: Lsn, work: Work, error: Option<&Error>) {
         let mut failed = self.failed.lock();

@@ -189,7 +189,7 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<bool
         Found::Node(spec) => restore_node(dir, name, spec).at("restore", label())?,
         Found::File { object, .. } if object.home == Home::Slow => return Ok(false),
         Found::File { object, size } => {
-            let source = pool.open_object(object.number, Access::Read).at("open the object of", label())?;
+            let source = pool.open_kept(object.number).at("open the object of", label())?;
             let stat = source.stat().at("stat the object of", label())?;
             let attrs = Attrs {
                 perm: stat.perm,

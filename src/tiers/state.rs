@@ -180,7 +180,12 @@ impl State {
     }
 
     pub(crate) fn refer(&mut self, object: ObjectId) {
-        *self.objects.entry(object).or_default() += 1;
+        let count = self.objects.entry(object).or_default();
+        *count += 1;
+        if *count == 1 {
+            // A replay may come back to an object that a later record seemed to have replaced.
+            self.doomed.retain(|(_, doomed)| *doomed != object);
+        }
     }
 
     /// One reference less; the last one dooms the object once the log is durable up to `lsn`.

@@ -109,6 +109,21 @@ impl Tiers {
         self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
     }
 
+    /// The background reports that a step has been waiting for the slow tier, and nothing moves. Until it comes back, what is
+    /// known is trusted.
+    pub fn report_silence(&self, work: &'static str) {
+        let mut troubles = self.counters.troubles.lock();
+        if troubles.insert(work, (true, format!("{work}: no answer"))).is_none() {
+            tracing::warn!(work, "the slow tier does not answer; nothing is dropped, it goes on when it does");
+        }
+        self.slow.set_down(true);
+    }
+
+    /// Rises while bytes arrive on the slow tier.
+    pub fn copied_bytes(&self) -> u64 {
+        self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.arrived()
+    }
+
     pub fn status(&self) -> Status {
         let now = self.uptime();
         let pending = self.pending();

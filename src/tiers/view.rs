@@ -131,6 +131,8 @@ pub(crate) struct Waiting {
     pub(crate) object: ObjectId,
     pub(crate) ino: Ino,
     pub(crate) proof: Proof,
+    /// Eviction has looked for its file under the name it had.
+    pub(crate) tried: bool,
 }
 
 /// How old an answer of the slow tier may get.

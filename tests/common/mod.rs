@@ -119,6 +119,11 @@ impl Mount {
         self.arguments = arguments.iter().map(|&a| a.to_owned()).collect();
     }
 
+    /// A further `-o` option, from the next [`Mount::start`] on.
+    pub fn option(&mut self, option: &str) {
+        self.options.push(option.to_owned());
+    }
+
     fn log_file(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -189,19 +194,6 @@ impl Mount {
     pub fn status(&self) -> Option<i32> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         command.arg("status").arg(self.root()).stdin(Stdio::null()).output().unwrap().status.code()
-    }
-
-    /// Stops the daemon in its tracks: whoever calls into this mount hangs.
-    pub fn freeze(&self) -> Frozen {
-        let pid = Pid::from_raw(self.daemon.as_ref().expect("a mount that runs").id() as i32);
-        kill(pid, Signal::SIGSTOP).unwrap();
-        let (thaw, thawed) = mpsc::channel();
-        // A test that hangs in the frozen mount cannot be ended in any other way.
-        std::thread::spawn(move || {
-            thawed.recv_timeout(PATIENCE).ok();
-            kill(pid, Signal::SIGCONT).ok();
-        });
-        Frozen(thaw)
     }
 
     pub fn stats(&self) -> String {
@@ -361,7 +353,59 @@ impl Drop for Volume {
     }
 }
 
-/// A daemon that was stopped; dropping this lets it go on. At the latest it goes on when patience runs out.
+/// A directory that shows another one through a process of its own (bindfs), which can be stopped: every call into it hangs
+/// then, and cannot be killed.
+#[derive(Debug)]
+pub struct Relay {
+    dir: tempfile::TempDir,
+    process: Child,
+}
+
+impl Relay {
+    /// `prepare` fills the directory first.
+    pub fn new(prepare: impl FnOnce(&Path)) -> Self {
+        let dir = tempfile::Builder::new().prefix("dlio-fs-test-").tempdir().unwrap();
+        for name in ["tree", "shown"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        prepare(&dir.path().join("tree"));
+        let mut command = Command::new("bindfs");
+        command.arg("-f").arg(dir.path().join("tree")).arg(dir.path().join("shown")).stdin(Stdio::null());
+        let process = command.spawn().expect("this test needs bindfs (apt-get install bindfs)");
+        let relay = Relay { dir, process };
+        let above = fs::metadata(relay.dir.path()).unwrap().dev();
+        until("bindfs has mounted", || fs::metadata(relay.shown()).is_ok_and(|shown| shown.dev() != above));
+        relay
+    }
+
+    pub fn shown(&self) -> PathBuf {
+        self.dir.path().join("shown")
+    }
+
+    /// Stops the process in its tracks.
+    pub fn freeze(&self) -> Frozen {
+        let pid = Pid::from_raw(self.process.id() as i32);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        let (thaw, thawed) = mpsc::channel();
+        // A test that hangs in the frozen directory cannot be ended in any other way.
+        std::thread::spawn(move || {
+            thawed.recv_timeout(PATIENCE).ok();
+            kill(pid, Signal::SIGCONT).ok();
+        });
+        Frozen(thaw)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        kill(Pid::from_raw(self.process.id() as i32), Signal::SIGCONT).ok();
+        umount2(&self.shown(), MntFlags::MNT_DETACH).ok();
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// A process that was stopped; dropping this lets it go on. At the latest it goes on when patience runs out.
 #[derive(Debug)]
 pub struct Frozen(#[allow(dead_code, reason = "its end is the message")] mpsc::Sender<()>);
 

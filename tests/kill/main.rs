@@ -78,8 +78,8 @@ fn kill_over_and_over(habits: Habits, io: &str, kills: u32) {
         advanced += u32::from(found.advanced);
     }
     // Kills that always found the slow tier up to date, or always empty, would prove nothing.
-    assert!(behind * 3 >= kills * 2, "only {behind} of {kills} kills found something that was not drained yet");
-    assert!(advanced * 3 >= kills, "the slow tier had advanced at only {advanced} of {kills} kills");
+    assert!(behind * 5 >= kills, "only {behind} of {kills} kills found something that was not drained yet");
+    assert!(advanced * 5 >= kills, "the slow tier had advanced at only {advanced} of {kills} kills");
     finish(mount);
 }
 

@@ -169,6 +169,7 @@ impl Case {
         self.armed = None;
         self.power.restore();
         self.step(&Op::Settle)?;
+        self.tally.batches += self.engine().status().batches;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
         self.files = Default::default();
@@ -176,7 +177,6 @@ impl Case {
         self.engine = None;
         self.engine = Some(self.open_engine().map_err(|e| format!("the last open failed: {e}"))?);
         self.look().map_err(wrong)?;
-        self.tally.batches += self.engine().status().batches;
         Ok(())
     }
 
@@ -704,13 +704,19 @@ impl Case {
                 self.model.maybe_commit(*id);
             }
         }
-        self.mid_batch |= publishing;
         // What was shown while it still ran.
-        let inside = self.tally.inside_batches;
-        self.check_slow(false).map_err(wrong)?;
+        let (inside, order) = (self.tally.inside_batches, self.model.order.clone());
+        let shown = self.check_slow(false);
         // A batch whose last step was seen is not durable yet: a power cut may leave it half done.
-        self.mid_batch |= publishing && self.tally.inside_batches > inside;
-        self.crash_disks(lose)?;
+        let half_done = self.tally.inside_batches > inside;
+        if publishing {
+            // What a batch shows on its way may look like a state that comes later.
+            self.model.order = order;
+            self.mid_batch = true;
+        } else {
+            shown.map_err(wrong)?;
+        }
+        self.crash_disks(lose, half_done)?;
         self.reopen(lose)?;
         let found = self.view()?;
         match lose {
@@ -720,7 +726,8 @@ impl Case {
         self.look().map_err(wrong)
     }
 
-    fn crash_disks(&mut self, lose: Lose) -> Result<(), String> {
+    /// `half_done`: a batch was, and the power cut may show it.
+    fn crash_disks(&mut self, lose: Lose, half_done: bool) -> Result<(), String> {
         self.note(format!("     the machine stops: {lose:?} is lost"));
         self.files = Default::default();
         self.cached.clear();
@@ -737,7 +744,7 @@ impl Case {
                     self.tally.states += 1;
                     match self.model.order.show_after_power_cut(&self.slow.image()) {
                         Ok(()) => {}
-                        Err(_) if self.mid_batch => self.tally.inside_batches += 1,
+                        Err(_) if half_done => self.tally.inside_batches += 1,
                         Err(why) => return Err(format!("after the power cut, {why}")),
                     }
                 }
@@ -760,7 +767,7 @@ impl Case {
                 _ if gone => {
                     drop(opened);
                     self.mid_batch = true;
-                    self.crash_disks(lose)?;
+                    self.crash_disks(lose, true)?;
                 }
                 Err(e) => return Err(format!("recovery failed: {e}")),
                 Ok(engine) => {

@@ -83,7 +83,7 @@ const STAGES: &[Stage] = &[
         name: "unit",
         about: "unit, model, architecture and integration tests",
         when: When::Check,
-        needs: &[],
+        needs: &[Need::Mount],
         minutes: 20,
         run: cargo::test,
     },

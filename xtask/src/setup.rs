@@ -16,7 +16,7 @@ use crate::{Context, cargo, run};
 /// What a stage cannot run without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Need {
-    /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit.
+    /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang.
     Mount,
     Pjdfstest,
     Fsx,
@@ -27,7 +27,7 @@ pub(crate) enum Need {
 /// Debian's names of the packages.
 const fn packages(need: Need) -> &'static [&'static str] {
     match need {
-        Need::Mount => &["e2fsprogs", "fuse3", "git", "python3", "systemd"],
+        Need::Mount => &["bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
         Need::Python => &["python3-venv"],
@@ -103,7 +103,9 @@ pub(crate) fn work_dir(cx: &Context) -> PathBuf {
 
 fn ready_to_mount(cx: &Context) -> Result<()> {
     if !Uid::effective().is_root() {
-        bail!("stages with a mount need root (loop devices, other users' files): run as root, or `cargo xtask check`");
+        bail!(
+            "stages with a mount need root (loop devices, other users' files): run as root; `cargo xtask test fmt clippy doc` need none"
+        );
     }
     if !Path::new("/dev/fuse").exists() {
         bail!(
