@@ -120,14 +120,18 @@ impl Tiers {
     /// writes and no byte is ahead of the order; without, beside somebody who has them pinned already.
     pub fn pin(&self, ino: Ino, quiet: bool) -> Option<Pin> {
         let state = self.state.lock().view.get(ino)?.file.clone()?;
+        // Whatever goes on there: the kernel refuses (EIO) what is not passthrough beside what is.
+        if state.is_pinned() {
+            return Some(state.pin());
+        }
         let io = state.io.try_read()?;
         let settled = !io.dirty && io.place != Bytes::InPlace && state.writers.load(Ordering::Acquire) == 0;
-        (state.is_pinned() || (quiet && settled)).then(|| state.pin())
+        (quiet && settled).then(|| state.pin())
     }
 
     /// What a pinned file is read from.
     pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
-        file.state.io.try_read()?.fd.clone()
+        file.state.io.read().fd.clone()
     }
 
     /// Whether nobody has changed the bytes behind the mount since this was last asked, at the open before.
