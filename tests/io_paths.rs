@@ -170,6 +170,27 @@ fn stores_through_a_mapping_of_a_passthrough_file_are_drained_although_nobody_se
     });
 }
 
+/// A writer that opened while another open held the file's lock for a moment got the exact path beside a passthrough
+/// reader, which the kernel refuses with EIO.
+#[test]
+fn readers_and_writers_that_come_and_go_open_a_passthrough_file() {
+    const OPENS: usize = 3000;
+    let mount = Mount::with(&["io=passthrough"], |_| ());
+    let path = mount.put("f", pattern(LEN));
+    mount.sync();
+    std::thread::scope(|scope| {
+        for write in [false, true] {
+            let path = &path;
+            scope.spawn(move || {
+                for _ in 0..OPENS {
+                    OpenOptions::new().read(true).write(write).open(path).unwrap();
+                }
+            });
+        }
+    });
+    assert!(opens(&mount, "passthrough") > 0);
+}
+
 #[test]
 fn eviction_and_removal_leave_passthrough_readers_what_they_opened() {
     let mount = Mount::with(&["io=passthrough"], |_| ());
