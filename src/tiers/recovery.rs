@@ -9,8 +9,7 @@
 //! 6. objects: the ones in use are attached, proven ones wait for their file, superseded ones are deleted, and what no
 //!    record explains is quarantined;
 //! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
-//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; only where a version of the
-//!    file is on its way already, it is committed.
+//! 8. what a cut-off writer left is committed, unless the slow tier has an older whole version of it.
 //!
 //! A crash behind any step repeats it.
 
@@ -1008,14 +1007,17 @@ impl<'a> Recovery<'a> {
 
     /// Step 8.
     fn commit_cut_off(&self) -> Result<()> {
-        let files: Vec<Arc<FileState>> = {
+        let files: Vec<(Arc<FileState>, bool)> = {
             let st = self.tiers.state.lock();
-            st.bound.values().filter_map(|(ino, _)| st.view.get(*ino)?.file.clone()).collect()
+            let files = st.bound.values().filter_map(|(ino, _)| {
+                let node = st.view.get(*ino)?;
+                Some((node.file.clone()?, node.slow_id.is_some()))
+            });
+            files.collect()
         };
-        for file in files {
-            // A version that is owed may no longer exist without the bytes behind it, and would hold the order.
+        for (file, on_slow) in files {
             let owed = file.io.read().latest.is_some();
-            if !owed {
+            if on_slow && !owed {
                 file.io.write().interrupted = true;
             } else {
                 self.tiers.commit(&self.cx, &file)?;
