@@ -55,7 +55,7 @@ impl Mount {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         command.arg("mount").arg(self.point()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
         command
-            .args(["-o", &self.io, "--foreground"])
+            .args(["-o", &self.io, "-o", "high=98%,low=97%", "--foreground"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
