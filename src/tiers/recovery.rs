@@ -9,7 +9,8 @@
 //! 6. objects: the ones in use are attached, proven ones wait for their file, superseded ones are deleted, and what no
 //!    record explains is quarantined;
 //! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
-//! 8. what a cut-off writer left is committed, unless the slow tier has an older whole version of it.
+//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; only where a version of the
+//!    file is on its way already, it is committed.
 //!
 //! A crash behind any step repeats it.
 
@@ -1007,17 +1008,14 @@ impl<'a> Recovery<'a> {
 
     /// Step 8.
     fn commit_cut_off(&self) -> Result<()> {
-        let files: Vec<(Arc<FileState>, bool)> = {
+        let files: Vec<Arc<FileState>> = {
             let st = self.tiers.state.lock();
-            let files = st.bound.values().filter_map(|(ino, _)| {
-                let node = st.view.get(*ino)?;
-                Some((node.file.clone()?, node.slow_id.is_some()))
-            });
-            files.collect()
+            st.bound.values().filter_map(|(ino, _)| st.view.get(*ino)?.file.clone()).collect()
         };
-        for (file, on_slow) in files {
+        for file in files {
+            // A version that is owed may no longer exist without the bytes behind it, and would hold the order.
             let owed = file.io.read().latest.is_some();
-            if on_slow && !owed {
+            if !owed {
                 file.io.write().interrupted = true;
             } else {
                 self.tiers.commit(&self.cx, &file)?;

@@ -179,9 +179,7 @@ impl SlowTier {
 
 /// Every file is whole and is a version that its worker closed under this name.
 fn nothing_torn(worker: &Worker<'_>, slow: &Tree) {
-    // What a kill cut off is a new file of the view like any other, and under its temporary name it may get to the slow tier.
-    let cut_off = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b".tmp");
-    for (path, seen) in slow.iter().filter(|(path, _)| !cut_off(path)) {
+    for (path, seen) in slow {
         let whole = !matches!(seen.shown, tree::Shown::File { .. }) || seen.generations.is_some();
         assert!(whole, "torn on the slow tier: {} {}: {seen:?}", worker.dir.display(), path.display());
         let known = worker.ledger.ever_had(path, &seen.shown);
