@@ -67,7 +67,7 @@ impl Log {
         let found = read(&*dir)?;
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
         let closed = found.segments.into_iter().filter(|first| *first < next).collect();
-        let segment = create_segment(&*dir, next)?;
+        let segment = new_segment(&*fast, &*dir, next)?;
         let tail = Tail { segment, len: 0, next, closed, first: next, broken: false };
         let log = Log {
             fast,
@@ -129,13 +129,7 @@ impl Log {
             tail.broken = true;
             return Err(Error::io("fsync", "log", e));
         }
-        let new = match create_segment(&*self.dir, tail.next) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull && self.drop_ballast() => {
-                create_segment(&*self.dir, tail.next)?
-            }
-            other => other?,
-        };
-        tail.segment = new;
+        tail.segment = new_segment(&*self.fast, &*self.dir, tail.next)?;
         tail.closed.push_back(tail.first);
         tail.first = tail.next;
         tail.len = 0;
@@ -215,7 +209,21 @@ impl Log {
     }
 
     fn drop_ballast(&self) -> bool {
-        self.fast.unlink(b"ballast").is_ok()
+        drop_ballast(&*self.fast)
+    }
+}
+
+fn drop_ballast(fast: &dyn Dir) -> bool {
+    fast.unlink(b"ballast").is_ok()
+}
+
+/// On a full tier the ballast makes room for it.
+fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
+    match create_segment(dir, first) {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull && drop_ballast(fast) => {
+            create_segment(dir, first)
+        }
+        other => other,
     }
 }
 
