@@ -100,11 +100,18 @@ impl Tiers {
                     return Ok(());
                 }
                 let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
-                plan::next(&st, Pace { now: self.uptime(), settle, live_after, pressure: false, front: 0 })
+                let now = self.uptime();
+                // Under pressure a version that is not copied may have been left to a later one: only so is the rest ready.
+                [false, true].into_iter().find_map(|pressure| {
+                    match plan::next(&st, Pace { now, settle, live_after, pressure, front: 0 }) {
+                        Next::Batches(batches) => Some(batches),
+                        Next::Empty | Next::Wait(_) | Next::Blocked => None,
+                    }
+                })
             };
             match next {
-                Next::Batches(batches) => self.publish(batches, unfinished)?,
-                Next::Empty | Next::Wait(_) | Next::Blocked => return Ok(()),
+                Some(batches) => self.publish(batches, unfinished)?,
+                None => return Ok(()),
             }
         }
     }
