@@ -36,6 +36,7 @@ mod recovery;
 mod rescue;
 mod seal;
 mod slow;
+mod split;
 mod state;
 mod status;
 mod view;

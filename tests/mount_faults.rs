@@ -182,6 +182,37 @@ fn three_times_the_fast_tier_is_written_without_an_error() {
     assert_eq!(names(&mount.slow().join(".dlio-fs/tmp")).len(), 1, "of this fast tier only");
 }
 
+/// What was written before the tier was full is still there and nowhere else; only the drain takes it over.
+#[test]
+fn a_file_that_stops_fitting_goes_on_without_a_copy_of_its_beginning() {
+    const MIB: usize = 1 << 20;
+    let volume = Volume::new(64, 1024);
+    let options = [&NEVER_SETTLES[..], &["ballast=4MiB"]].concat();
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    let mut wanted = content(1, 100 * MIB);
+    let mut file = File::create_new(mount.at("large")).unwrap();
+    wanted.chunks(MIB).for_each(|piece| file.write_all(piece).unwrap());
+    let tmp = mount.slow().join(".dlio-fs/tmp");
+    let tmp = tmp.join(&names(&tmp)[0]);
+    let tail = fs::metadata(tmp.join(&names(&tmp)[0])).unwrap();
+    assert_eq!((tail.len(), names(&tmp).len()), (100 << 20, 1));
+    assert!(tail.blocks() * 512 < 80 << 20, "{} bytes on the slow tier", tail.blocks() * 512);
+    // Across the point, on both sides of it, and the end cut off.
+    for at in [0, 40 * MIB, 70 * MIB] {
+        let piece = content(2, 20 * MIB);
+        file.write_all_at(&piece, at as u64).unwrap();
+        wanted[at..at + piece.len()].copy_from_slice(&piece);
+    }
+    file.set_len(95 << 20).unwrap();
+    wanted.truncate(95 * MIB);
+    assert!(fs::read(mount.at("large")).unwrap() == wanted);
+    drop(file);
+    mount.sync();
+    assert!(fs::read(mount.slow().join("large")).unwrap() == wanted);
+    assert!(fs::read(mount.at("large")).unwrap() == wanted);
+    assert_eq!(names(&tmp), [""; 0]);
+}
+
 #[test]
 fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
     let volume = Volume::new(48, 256);

@@ -14,7 +14,7 @@ use crate::tiers::file::Io;
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Path, Record};
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::{self, Node};
+use crate::tiers::view::{self, Meta, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
 
 const STATE: &[u8] = b"user.dlio.state";
@@ -27,14 +27,19 @@ impl Tiers {
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
+            if io.attrs_in_view {
+                let st = self.state.lock();
+                return Ok(self.attr_of(ino, st.view.get(ino).ok_or(Errno::ESTALE)?));
+            }
             if let Some(object) = io.object() {
-                if object.home == Home::Slow {
+                if object.needs_slow() {
                     cx.slow()?;
                 }
                 let stat = match (&io.fd, object.home) {
                     (Some(fd), _) => fd.stat(),
                     (None, Home::Fast) => self.pool.stat(object.number),
                     (None, Home::Slow) => self.slow.tmp.stat(&crate::tiers::commit::tmp_name(object)),
+                    (None, Home::Split { .. }) => self.open_object(cx, object)?.stat(),
                 };
                 let stat = stat.at("stat", crate::tiers::commit::label(object))?;
                 let st = self.state.lock();
@@ -150,9 +155,10 @@ impl Tiers {
         }
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
         let mut io = file.as_ref().map(|file| file.io.write());
+        self.take_attrs(ino, &before, io.as_deref_mut());
         self.log_attr(cx, ino, &new, io.as_deref())?;
         if let (Some(file), Some(io)) = (&file, io.as_deref_mut())
-            && let Some(object) = io.object()
+            && let Some(object) = io.with_attrs()
         {
             let fd = self.fd(cx, io, object)?;
             fd.set_attr(&new).at("set attributes of", self.label(ino))?;
@@ -164,10 +170,39 @@ impl Tiers {
         Ok(())
     }
 
+    /// Before a change of the attributes of a file whose object is to be published as it is: from here on the view has them.
+    fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
+        let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
+        if let Some(node) = self.state.lock().view.get_mut(ino) {
+            let Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
+            node.meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..node.meta };
+            io.attrs_in_view = true;
+        }
+    }
+
+    /// The reverse, before the object may change again.
+    pub(crate) fn give_attrs(&self, ino: Ino, io: &mut Io) -> Result<()> {
+        let (Some(fd), true) = (&io.fd, io.attrs_in_view) else { return Ok(()) };
+        let (meta, xattrs) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            (node.meta, node.xattrs.clone())
+        };
+        let Meta { perm, uid, gid, atime, mtime, .. } = meta;
+        let new = NewAttr { uid: Some(uid), gid: Some(gid), perm: Some(perm), atime: Some(atime), mtime: Some(mtime) };
+        let given = xattrs.iter().try_for_each(|(key, (value, _))| match value {
+            Some(value) => fd.set_xattr(key, value),
+            None => fd.remove_xattr(key),
+        });
+        given.and_then(|()| fd.set_attr(&new)).at("set attributes of", self.label(ino))?;
+        io.attrs_in_view = false;
+        Ok(())
+    }
+
     fn log_attr(&self, cx: &Cx, ino: Ino, new: &NewAttr, io: Option<&Io>) -> Result<()> {
         let now = self.now();
         let mut st = self.state.lock();
-        let has_object = io.is_some_and(|io| io.object().is_some());
+        let has_object = io.is_some_and(|io| io.with_attrs().is_some());
         let path = st.view.path(ino);
         let event = path.filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event else {
@@ -262,6 +297,11 @@ impl Tiers {
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
             if let Some(object) = io.object() {
+                if io.attrs_in_view
+                    && let Some((value, _)) = self.state.lock().view.get(ino).and_then(|node| node.xattrs.get(key))
+                {
+                    return Ok(value.clone());
+                }
                 let fd = self.fd(cx, &io, object)?;
                 return fd.get_xattr(key).at("read attribute of", self.label(ino));
             }
@@ -289,14 +329,20 @@ impl Tiers {
                 let fd = self.fd(cx, &io, object)?;
                 let mut keys = fd.list_xattr().at("list attributes of", self.label(ino))?;
                 keys.retain(|key| !key.starts_with(PRIVATE));
+                if io.attrs_in_view
+                    && let Some(node) = self.state.lock().view.get(ino)
+                {
+                    keys.retain(|key| !node.xattrs.contains_key(key));
+                    keys.extend(node.kept_xattrs());
+                }
                 return Ok(keys);
             }
         }
-        let (pending, path) = {
+        let (pending, kept, path) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let path = node.slow_id.and_then(|_| st.view.slow_path(ino));
-            (node.xattrs.clone(), path)
+            (node.xattrs.clone(), node.kept_xattrs(), path)
         };
         let mut keys = Vec::new();
         if let Some(path) = path {
@@ -305,7 +351,7 @@ impl Tiers {
             keys = listed.at("list attributes on slow of", self.label(ino))?;
             keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
         }
-        keys.extend(pending.into_iter().filter(|(_, (value, _))| value.is_some()).map(|(key, _)| key));
+        keys.extend(kept);
         Ok(keys)
     }
 
@@ -351,9 +397,10 @@ impl Tiers {
             self.forget_clean(cx, file)?;
         }
         let mut io = file.as_ref().map(|file| file.io.write());
+        self.take_attrs(ino, &before, io.as_deref_mut());
         self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
         if let Some(io) = io.as_deref_mut()
-            && let Some(object) = io.object()
+            && let Some(object) = io.with_attrs()
         {
             let fd = self.fd(cx, io, object)?;
             let done = match kept {
@@ -431,7 +478,7 @@ impl Tiers {
     ) -> Result<()> {
         let now = self.now();
         let mut st = self.state.lock();
-        let has_object = io.is_some_and(|io| io.object().is_some());
+        let has_object = io.is_some_and(|io| io.with_attrs().is_some());
         let mode = perm.map(|perm| NewAttr { perm: Some(perm), ..NewAttr::default() });
         let event = st.view.path(ino).filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event else {

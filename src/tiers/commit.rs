@@ -16,6 +16,7 @@ use crate::tiers::disk::{Access, File};
 use crate::tiers::file::{Bytes, Content, FileState, Io};
 use crate::tiers::pool::{Named, PRIVATE, Pool};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record};
+use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
 use crate::tiers::{Cx, Ino, Lsn, OpenFile, Progress, ROOT, Tiers};
 
@@ -268,7 +269,7 @@ impl Tiers {
 
     /// The object's descriptor: the one kept open, or one for this call.
     pub(crate) fn fd(&self, cx: &Cx, io: &Io, object: ObjectId) -> Result<Arc<dyn File>> {
-        if object.home == Home::Slow {
+        if object.needs_slow() {
             cx.slow()?;
         }
         match &io.fd {
@@ -284,7 +285,15 @@ impl Tiers {
                 cx.slow()?;
                 self.slow.tmp.open(&tmp_name(object), Access::ReadWrite).at("open", label(object))
             }
+            Home::Split { .. } => Ok(Arc::new(self.open_split(cx, object)?.ok_or(Errno::EIO)?)),
         }
+    }
+
+    /// The two parts of an object that has two.
+    pub(crate) fn open_split(&self, cx: &Cx, object: ObjectId) -> Result<Option<Split>> {
+        let (Home::Split { at, .. }, Some(head)) = (object.home, object.head()) else { return Ok(None) };
+        let tail = self.open_object(cx, object.tail())?;
+        Ok(Some(Split::new(self.open_object(cx, head)?, tail, at)))
     }
 
     /// The content events not sealed yet, in LSN order.
@@ -325,7 +334,7 @@ impl Tiers {
 
     fn sync_object(&self, cx: &Cx, ino: Ino, object: ObjectId) -> Result<()> {
         let state = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
-        if object.home == Home::Slow {
+        if object.needs_slow() {
             cx.slow()?;
         }
         if state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire)) {
@@ -345,8 +354,10 @@ impl Tiers {
             },
         };
         let synced = fd.sync().and_then(|()| match object.home {
-            Home::Fast => self.pool.sync_name(object.number), // 2
+            // 2
+            Home::Fast => self.pool.sync_name(object.number),
             Home::Slow => self.slow.tmp.sync(),
+            Home::Split { head, .. } => self.pool.sync_name(head).and_then(|()| self.slow.tmp.sync()),
         });
         if let Err(e) = synced {
             // The kernel may have dropped the pages; a second fsync would succeed and prove nothing.
@@ -399,7 +410,7 @@ impl Tiers {
             gone
         };
         for (_, object) in doomed {
-            if object.home == Home::Slow {
+            if object.needs_slow() {
                 cx.slow()?;
             }
             self.remove_object(object);
@@ -407,11 +418,12 @@ impl Tiers {
         Ok(())
     }
 
-    /// Deletes an object's file. A leftover is found by the next start's recovery.
+    /// Deletes an object's file; of one in two parts the tail, for the head goes when nobody refers to it. A leftover is
+    /// found by the next start's recovery.
     pub(crate) fn remove_object(&self, object: ObjectId) {
         let removed = match object.home {
             Home::Fast => self.pool.remove(object.number),
-            Home::Slow => self.slow.tmp.unlink(&tmp_name(object)),
+            Home::Slow | Home::Split { .. } => self.slow.tmp.unlink(&tmp_name(object)),
         };
         if let Err(e) = removed
             && e.kind() != std::io::ErrorKind::NotFound
@@ -454,7 +466,7 @@ impl Tiers {
 pub(crate) fn label(object: ObjectId) -> String {
     match object.home {
         Home::Fast => format!("object {}", object.number),
-        Home::Slow => format!("object {} on the slow tier", object.number),
+        Home::Slow | Home::Split { .. } => format!("object {} on the slow tier", object.number),
     }
 }
 

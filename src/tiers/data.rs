@@ -9,19 +9,21 @@
 //! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
 //! kernel reads it by itself) is written in place. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::RwLockReadGuard;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::commit::{label, own_xattrs, tmp_name};
 use crate::tiers::disk::{Access, Allocate, File, NewAttr, Seek, Stat};
-use crate::tiers::file::{Bytes, FileState, Io, Pin};
+use crate::tiers::file::{Bytes, Content, FileState, Io, Pin};
 use crate::tiers::names::Birth;
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
+use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
 use crate::tiers::view::Meta;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
@@ -126,7 +128,9 @@ impl Tiers {
             return state.is_pinned().then(|| state.pin());
         }
         let io = state.io.try_read()?;
-        let settled = !io.dirty && io.place != Bytes::InPlace && state.writers.load(Ordering::Acquire) == 0;
+        // Of a file in two parts the kernel cannot read by itself.
+        let whole = io.place != Bytes::InPlace && io.object().is_none_or(|object| object.head().is_none());
+        let settled = !io.dirty && whole && state.writers.load(Ordering::Acquire) == 0;
         settled.then(|| state.pin())
     }
 
@@ -295,7 +299,7 @@ impl Tiers {
     /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.
     pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
         let end = offset + bytes.len() as u64;
-        self.change(cx, &file.state, offset, end, |fd| fd.write_at(bytes, offset))?;
+        self.change(cx, &file.state, offset, offset..end, |fd| fd.write_at(bytes, offset))?;
         if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
             self.kill_privileges(cx, file.ino)?;
         }
@@ -306,32 +310,33 @@ impl Tiers {
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         // Room without other bytes breaches no version.
         let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
-        self.change(cx, &file.state, from, end, |fd| fd.allocate(what, offset, len))
+        self.change(cx, &file.state, from, offset..end, |fd| fd.allocate(what, offset, len))
     }
 
     /// Changes bytes from `from` on, through the file that holds them; moves the bytes where they can be changed first.
+    /// `span`: where room may be needed.
     fn change(
         &self,
         cx: &Cx,
         state: &Arc<FileState>,
         from: u64,
-        end: u64,
+        span: Range<u64>,
         act: impl Fn(&dyn File) -> std::io::Result<()>,
     ) -> Result<()> {
         loop {
             let io = self.shared(cx, state)?;
             match (io.place, &io.fd) {
                 (Bytes::Object(object), Some(fd)) if io.dirty && !io.stamped => {
-                    if object.home == Home::Slow {
+                    if object.needs_slow() {
                         cx.slow()?;
                     }
                     state.breach(&io, from);
-                    match act(&**fd) {
-                        Err(e) if object.home == Home::Fast && is_full(&e) => {}
+                    let done = act(&**fd);
+                    drop(io);
+                    match done {
+                        Err(e) if is_full(&e) => self.make_room(cx, state, object, &span, e)?,
                         other => return other.at("write", format_args!("inode {}", state.ino)),
                     }
-                    drop(io);
-                    self.spill(cx, state, end)?;
                     continue;
                 }
                 (Bytes::InPlace, Some(fd)) => {
@@ -401,14 +406,16 @@ impl Tiers {
             drop(io);
             return self.leave_object(cx, state, object);
         }
-        if object.home == Home::Slow {
-            if io.latest.as_ref().is_some_and(|latest| latest.is_copied()) {
+        if object.needs_slow() {
+            let is_of = |content: &Content| content.object == object;
+            if io.latest.as_ref().is_some_and(|latest| is_of(latest) && latest.is_copied()) {
                 // About to be published by renaming this very file: from here on it does not change any more.
                 drop(io);
                 return self.leave_object(cx, state, object);
             }
+            self.give_attrs(state.ino, &mut io)?;
             // No version of it survives the next byte.
-            io.owed.iter().for_each(|content| content.lose());
+            io.owed.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
         }
         let mut st = self.state.lock();
         st.unset_clean(state.ino);
@@ -422,11 +429,8 @@ impl Tiers {
     fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
         let source = self.open_object(cx, object)?;
         let size = source.stat().at("stat", label(object))?.size;
-        let (id, fd) = self.object_like(cx, state, size)?;
-        let copied = copy_bytes(&*source, &*fd, size).and_then(|()| fd.set_len(size));
-        let installed = copied
-            .at("copy", self.label(state.ino))
-            .and_then(|()| self.install(cx, state, id, fd, |io| io.object() == Some(object) && !io.dirty));
+        let (id, fd) = self.copy_of(cx, state, &*source, size)?;
+        let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object) && !io.dirty);
         if !matches!(installed, Ok(true)) {
             self.remove_object(id);
         }
@@ -468,11 +472,10 @@ impl Tiers {
             }
             return Ok(());
         }
-        let (object, fd) = self.object_like(cx, state, keep)?;
-        let copied = copy_bytes(&*source, &*fd, keep).and_then(|()| fd.set_len(keep)).and_then(|()| {
-            fd.set_attr(&NewAttr { mtime: Some(stat.mtime), atime: Some(stat.atime), ..NewAttr::default() })
-        });
-        let installed = copied
+        let (object, fd) = self.copy_of(cx, state, &*source, keep)?;
+        let times = NewAttr { mtime: Some(stat.mtime), atime: Some(stat.atime), ..NewAttr::default() };
+        let installed = fd
+            .set_attr(&times)
             .at("copy up", self.label(state.ino))
             .and_then(|()| self.install(cx, state, object, fd, |io| io.object().is_none()));
         if !matches!(installed, Ok(true)) {
@@ -481,8 +484,25 @@ impl Tiers {
         installed.map(|_| ())
     }
 
-    /// A new object with the file's attributes and none of its bytes; `size` is what will go into it.
-    fn object_like(&self, cx: &Cx, state: &Arc<FileState>, size: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+    /// A new object with the file's attributes and the first bytes of `source`, on fast if they fit there.
+    fn copy_of(&self, cx: &Cx, state: &FileState, source: &dyn File, size: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        let birth = self.birth_like(cx, state)?;
+        let mut made = self.new_object_for(cx, &birth, size)?;
+        let fill = |fd: &dyn File| copy_bytes(source, fd, size).and_then(|()| fd.set_len(size));
+        let mut filled = fill(&*made.1);
+        if filled.as_ref().is_err_and(is_full) && !made.0.needs_slow() {
+            self.remove_object(made.0);
+            made = self.new_slow_object(cx, &birth, self.pool.number())?;
+            filled = fill(&*made.1);
+        }
+        if filled.is_err() {
+            self.remove_object(made.0);
+        }
+        filled.at("copy", self.label(state.ino)).map(|()| made)
+    }
+
+    /// What a new object of this file starts with, but for its bytes.
+    fn birth_like(&self, cx: &Cx, state: &FileState) -> Result<Birth> {
         let attr = self.getattr(cx, state.ino)?;
         let mut xattrs = Vec::new();
         for key in self.list_xattr(cx, state.ino)? {
@@ -490,8 +510,7 @@ impl Tiers {
                 xattrs.push((key, value));
             }
         }
-        let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs };
-        self.new_object_for(cx, &birth, size)
+        Ok(Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs })
     }
 
     /// Makes `object` the file's bytes, ahead of its events. `false` if `expected` no longer holds: nothing was done.
@@ -507,31 +526,24 @@ impl Tiers {
         if !expected(&io) {
             return Ok(false);
         }
-        self.install_locked(cx, state, &mut io, object, fd)?;
+        self.rebind_to(cx, state, &io, object)?;
+        state.place(&mut io, Bytes::Object(object), Some(fd));
+        io.dirty = true;
+        io.interrupted = false;
         Ok(true)
     }
 
-    fn install_locked(
-        &self,
-        cx: &Cx,
-        state: &FileState,
-        io: &mut RwLockWriteGuard<'_, Io>,
-        object: ObjectId,
-        fd: Arc<dyn File>,
-    ) -> Result<()> {
+    /// The log and the references say `object` from here on; the caller does the same with `io`, which it holds.
+    fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, object: ObjectId) -> Result<()> {
         cx.proceed()?;
-        let old = io.object();
         let mut st = self.state.lock();
         self.log_bind(&mut st, state.ino, object)?;
         st.refer(object);
         st.unset_clean(state.ino);
-        if let Some(old) = old {
+        if let Some(old) = io.object() {
             let lsn = self.log.last();
             st.unrefer(old, lsn);
         }
-        state.place(io, Bytes::Object(object), Some(fd));
-        io.dirty = true;
-        io.interrupted = false;
         Ok(())
     }
 
@@ -578,31 +590,60 @@ impl Tiers {
         self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.total / FLOOR)
     }
 
-    /// The fast tier is full in the middle of a change: room is made by eviction, or the file moves to the slow tier's
-    /// `tmp` and goes on there. `end`: where the change would end.
-    fn spill(&self, cx: &Cx, state: &Arc<FileState>, end: u64) -> Result<()> {
-        cx.slow()?;
-        if self.evict_for(end)? {
-            return Ok(());
+    /// A change of `object` found no room: room is made by eviction, or the file is split there. `full` is what the tier said,
+    /// and the answer if it was the slow one.
+    fn make_room(
+        &self,
+        cx: &Cx,
+        state: &FileState,
+        object: ObjectId,
+        span: &Range<u64>,
+        full: std::io::Error,
+    ) -> Result<()> {
+        let on_fast = match object.home {
+            Home::Fast => true,
+            Home::Split { at, .. } => span.start < at,
+            Home::Slow => false,
+        };
+        if !on_fast {
+            return Err(Error::io("write on slow", self.label(state.ino), full));
         }
+        cx.slow()?;
+        if self.evict_for(span.end)? { Ok(()) } else { self.split(cx, state, object, span.start, full) }
+    }
+
+    /// The bytes from `at` on go to the slow tier's `tmp`. Behind the point there is something already only if the file is not
+    /// written from its beginning to its end; that is copied, what is before it stays where it is.
+    fn split(&self, cx: &Cx, state: &FileState, object: ObjectId, at: u64, full: std::io::Error) -> Result<()> {
         let attr = self.getattr(cx, state.ino)?;
         let mut io = state.io.write();
-        let (Some(object), Some(source)) = (io.object(), io.fd.clone()) else { return Ok(()) };
-        if object.home == Home::Slow {
-            return Ok(());
+        let (Some(source), true) = (io.fd.clone(), io.object() == Some(object)) else { return Ok(()) };
+        let head = match object.home {
+            Home::Split { head, .. } => head,
+            _ => object.number,
+        };
+        if state.is_pinned() {
+            return Err(Error::io("write", self.label(state.ino), full));
         }
         let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs: own_xattrs(&*source)? };
-        let (id, fd) = self.new_slow_object(cx, &birth, self.pool.number())?;
+        let (tail, fd) = self.new_slow_object(cx, &birth, self.pool.number())?;
         let moved = source
             .stat()
             .and_then(|stat| {
-                copy_bytes(&*source, &*fd, stat.size)?;
-                fd.set_len(stat.size)
+                copy_data(&*source, &*fd, at..stat.size, &|_| ())?;
+                fd.set_len(stat.size)?;
+                Ok(at.min(stat.size))
             })
             .at("move to the slow tier", self.label(state.ino))
-            .and_then(|()| self.install_locked(cx, state, &mut io, id, fd));
+            .and_then(|at| {
+                let id = ObjectId { home: Home::Split { head, at }, ..tail };
+                let fd = Split::new(self.open_object(cx, id.head().unwrap_or(id))?, fd, at);
+                self.rebind_to(cx, state, &io, id)?;
+                state.goes_on_in(&mut io, id, Arc::new(fd));
+                Ok(())
+            });
         if moved.is_err() {
-            self.remove_object(id);
+            self.remove_object(tail);
         }
         moved
     }
@@ -615,10 +656,10 @@ impl Tiers {
         };
         match place {
             Bytes::Object(_) if size > 0 || fresh || state.is_pinned() => {
-                self.change(cx, state, size, size, |fd| fd.set_len(size))
+                self.change(cx, state, size, size..size, |fd| fd.set_len(size))
             }
             Bytes::Object(object) => {
-                let (id, fd) = self.object_like(cx, state, 0)?;
+                let (id, fd) = self.new_object(cx, &self.birth_like(cx, state)?)?;
                 let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object));
                 if !matches!(installed, Ok(true)) {
                     self.remove_object(id);
@@ -627,7 +668,7 @@ impl Tiers {
             }
             Bytes::Slow | Bytes::InPlace => {
                 self.copy_up(cx, state, size)?;
-                self.change(cx, state, size, size, |fd| fd.set_len(size))
+                self.change(cx, state, size, size..size, |fd| fd.set_len(size))
             }
         }
     }
@@ -687,13 +728,14 @@ pub(crate) fn is_full(e: &std::io::Error) -> bool {
 
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
 pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
-    copy_watched(from, to, len, &|_| ())
+    copy_data(from, to, 0..len, &|_| ())
 }
 
-/// As [`copy_bytes`]; `watch` is told after each piece how far it is, in bytes of the file.
-pub(crate) fn copy_watched(from: &dyn File, to: &dyn File, len: u64, watch: &dyn Fn(u64)) -> std::io::Result<()> {
-    let mut buf = vec![0; CHUNK.min(len as usize)];
-    let mut at = 0;
+/// Copies what data there is in a range to the same offsets; `watch` is told after each piece how far it is, in bytes of the
+/// file. The target has a hole there.
+pub(crate) fn copy_data(from: &dyn File, to: &dyn File, range: Range<u64>, watch: &dyn Fn(u64)) -> std::io::Result<()> {
+    let (mut at, len) = (range.start, range.end);
+    let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
     while at < len {
         at = match from.seek(Seek::Data, at) {
             Ok(data) => data,

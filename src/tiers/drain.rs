@@ -7,16 +7,18 @@
 //! 5. verify length and owner against what was asked for;
 //! 6. look whether the version was breached meanwhile: if so, discard.
 //!
-//! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied.
+//! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied, but for the
+//! head of one in two parts. A write stops that at the next piece.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::data::copy_watched;
+use crate::tiers::data::{CHUNK, copy_data};
 use crate::tiers::disk::{File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
-use crate::tiers::record::{Attrs, Home};
+use crate::tiers::record::Attrs;
+use crate::tiers::split::Split;
 use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
 
 impl Tiers {
@@ -48,8 +50,8 @@ impl Tiers {
 
     /// `false`: the version no longer exists.
     fn copy_version(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
-        if content.object.home == Home::Slow {
-            return self.adopt_slow_object(state, content);
+        if content.object.needs_slow() {
+            return self.adopt_slow_object(lsn, state, content);
         }
         let source = self.open_object(&Cx::internal(), content.object)?;
         let tmp = copy_name(lsn);
@@ -57,7 +59,7 @@ impl Tiers {
         let label = || self.label(state.ino);
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
         let watch = |at| self.counters.notes.copied(lsn, at);
-        let copied = copy_watched(&*source, &*file, content.size, &watch) // 2
+        let copied = copy_data(&*source, &*file, 0..content.size, &watch) // 2
             .and_then(|()| file.set_len(content.size))
             .and_then(|()| set_attrs(&*file, &content.attrs)) // 3
             .and_then(|()| file.sync()) // 4
@@ -85,8 +87,13 @@ impl Tiers {
         Ok(intact)
     }
 
-    fn adopt_slow_object(&self, state: &FileState, content: &Content) -> Result<bool> {
+    fn adopt_slow_object(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
         let name = crate::tiers::commit::tmp_name(content.object);
+        if let Some(split) = self.open_split(&Cx::internal(), content.object)?
+            && !self.take_in_head(lsn, state, content, &split)?
+        {
+            return Ok(false);
+        }
         let io = state.io.write();
         if io.dirty || !content.is_intact() {
             return Ok(false);
@@ -98,6 +105,37 @@ impl Tiers {
         }
         *content.copy.lock() = Some(Copied { tmp: name, id: (stat.dev, stat.ino) });
         Ok(true)
+    }
+
+    /// Makes the tail the whole file. `false`: somebody has written meanwhile.
+    fn take_in_head(&self, lsn: Lsn, state: &FileState, content: &Content, split: &Split) -> Result<bool> {
+        let begin = || Ok((split.head_size()?, split.clear_tail_below()?));
+        let Some((end, only_data)) = self.if_unchanged(state, content, begin)? else { return Ok(false) };
+        let mut at = 0;
+        while at < end {
+            let to = end.min(at + CHUNK as u64);
+            if self.if_unchanged(state, content, || split.take_in(at, to, only_data))?.is_none() {
+                return Ok(false);
+            }
+            at = to;
+            self.counters.notes.copied(lsn, at);
+        }
+        split.tail().sync().at("copy to the slow tier", self.label(state.ino)).map(|()| true)
+    }
+
+    /// Nobody is inside of a write or a truncation meanwhile, and nobody has been since the version was frozen: who wants to
+    /// change a file makes it dirty first, which takes its lock.
+    fn if_unchanged<T>(
+        &self,
+        state: &FileState,
+        content: &Content,
+        act: impl FnOnce() -> std::io::Result<T>,
+    ) -> Result<Option<T>> {
+        let io = state.io.write();
+        if io.dirty || !content.is_intact() {
+            return Ok(None);
+        }
+        act().at("copy to the slow tier", self.label(state.ino)).map(Some)
     }
 
     /// The fast tier is nearly full: what will be deleted or replaced anyway need not be copied first.

@@ -54,6 +54,9 @@ pub(crate) struct Io {
     pub(crate) fd: Option<Arc<dyn File>>,
     /// Changed since its bytes last became an event; a `bind` record says so in the log.
     pub(crate) dirty: bool,
+    /// Its object lies on the slow tier and is committed: it will be published as it is, so what has changed of its attributes
+    /// since is in the view, as for a slow file.
+    pub(crate) attrs_in_view: bool,
     /// Its mtime was set while it was dirty: the next write says in the log that it came after that.
     pub(crate) stamped: bool,
     /// The newest version that became an event and is not applied yet.
@@ -141,6 +144,7 @@ impl FileState {
             fd: None,
             dirty: false,
             stamped: false,
+            attrs_in_view: false,
             latest: None,
             ordered: false,
             owed: Vec::new(),
@@ -190,11 +194,21 @@ impl FileState {
         io.place = place;
         io.fd = fd;
         io.clean = None;
+        io.attrs_in_view = false;
         io.latest = None;
         io.owed.clear();
         self.guard.store(0, Ordering::Release);
         self.failed.store(false, Ordering::Release);
         self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
+    }
+
+    /// The object stops where it is and `object` goes on behind it. What is owed of it is still there, and may still be
+    /// written over. The caller holds `io` exclusively and passes it in.
+    pub(crate) fn goes_on_in(&self, io: &mut Io, object: ObjectId, fd: Arc<dyn File>) {
+        io.place = Bytes::Object(object);
+        io.fd = Some(fd);
+        io.dirty = true;
+        io.interrupted = false;
     }
 
     /// Makes `content` a version that writes must not change unnoticed. The caller holds `io` exclusively.
@@ -241,6 +255,16 @@ impl Io {
             Bytes::Object(id) => Some(id),
             Bytes::Slow | Bytes::InPlace => None,
         }
+    }
+
+    /// The object that has the file's attributes.
+    pub(crate) fn with_attrs(&self) -> Option<ObjectId> {
+        self.object().filter(|_| !self.attrs_in_view)
+    }
+
+    /// Whether a change of the attributes must leave the object alone.
+    pub(crate) fn goes_as_it_is(&self) -> bool {
+        !self.dirty && self.object().is_some_and(ObjectId::needs_slow)
     }
 
     /// Written to since the last event, or never an event at all.

@@ -25,7 +25,7 @@ use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
-use crate::tiers::record::{Attrs, Home, ObjectId, Path, Record, Spec, Step};
+use crate::tiers::record::{Attrs, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::slow::{absent_is_none, split};
 use crate::tiers::state::{Change, State};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
@@ -308,11 +308,15 @@ impl Tiers {
             return Ok(());
         }
         io.latest = None;
-        if content.object.home == Home::Slow {
-            // The object itself was renamed into place: handles go on reading the same file.
-            let fd = io.fd.take();
-            file.place(&mut io, Bytes::Slow, fd);
+        if content.object.needs_slow() {
+            // The object itself was renamed into place: handles go on reading the same file, but for one in two parts, whose
+            // head goes now.
+            let fd = io.fd.take().filter(|_| content.object.head().is_none());
             let mut st = self.state.lock();
+            if !io.attrs_in_view {
+                self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
+            }
+            file.place(&mut io, Bytes::Slow, fd);
             let lsn = self.log.last();
             st.unrefer(content.object, lsn);
             return Ok(());
@@ -508,7 +512,7 @@ fn superseded(st: &State, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
         })
         .collect();
     let copies = st.events.iter().take_while(|event| event.lsn <= upto).filter_map(|event| match &event.change {
-        Change::Content { content, .. } if content.object.home == Home::Fast => {
+        Change::Content { content, .. } if !content.object.needs_slow() => {
             content.copy.lock().as_ref().map(|copied| copied.tmp.clone())
         }
         _ => None,

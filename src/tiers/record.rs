@@ -19,6 +19,9 @@ pub(crate) enum Home {
     Fast,
     /// `tmp` on the slow tier: it did not fit.
     Slow,
+    /// `tmp` on the slow tier, but for the bytes below `at`: the object `head` of the pool has them, which had room up to
+    /// there.
+    Split { head: u64, at: u64 },
 }
 
 /// Names an object for ever; numbers are not used twice.
@@ -26,6 +29,34 @@ pub(crate) enum Home {
 pub(crate) struct ObjectId {
     pub(crate) home: Home,
     pub(crate) number: u64,
+}
+
+impl ObjectId {
+    /// Whether some of it lies on the slow tier.
+    pub(crate) fn needs_slow(self) -> bool {
+        self.home != Home::Fast
+    }
+
+    /// The object of the pool that has the beginning of one in two parts.
+    pub(crate) fn head(self) -> Option<ObjectId> {
+        match self.home {
+            Home::Split { head, .. } => Some(ObjectId { home: Home::Fast, number: head }),
+            Home::Fast | Home::Slow => None,
+        }
+    }
+
+    /// The file on the slow tier alone, for one that has one.
+    pub(crate) fn tail(self) -> ObjectId {
+        match self.home {
+            Home::Split { .. } => ObjectId { home: Home::Slow, ..self },
+            Home::Fast | Home::Slow => self,
+        }
+    }
+
+    /// Whether the bytes of `other` are, or were once, bytes of this one.
+    pub(crate) fn uses(self, other: ObjectId) -> bool {
+        self == other || self.head() == Some(other)
+    }
 }
 
 /// What travels with a file's content, or with a new directory or special file.
@@ -303,8 +334,11 @@ impl Line {
     }
 
     fn object(&mut self, id: ObjectId) -> &mut Self {
-        let home = if id.home == Home::Fast { 'f' } else { 's' };
-        self.0 += &format!(" object={home}{}", id.number);
+        self.0 += &match id.home {
+            Home::Fast => format!(" object=f{}", id.number),
+            Home::Slow => format!(" object=s{}", id.number),
+            Home::Split { head, at } => format!(" object=s{}+f{head}@{at}", id.number),
+        };
         self
     }
 
@@ -432,12 +466,15 @@ impl<'a> Words<'a> {
     }
 
     fn object_of(word: &str) -> Option<ObjectId> {
-        let (home, number) = word.split_at_checked(1)?;
-        let home = match home {
-            "f" => Home::Fast,
-            "s" => Home::Slow,
-            _ => return None,
+        if let Some(number) = word.strip_prefix('f') {
+            return Some(ObjectId { home: Home::Fast, number: number.parse().ok()? });
+        }
+        let number = word.strip_prefix('s')?;
+        let Some((number, head)) = number.split_once('+') else {
+            return Some(ObjectId { home: Home::Slow, number: number.parse().ok()? });
         };
+        let (head, at) = head.strip_prefix('f')?.split_once('@')?;
+        let home = Home::Split { head: head.parse().ok()?, at: at.parse().ok()? };
         Some(ObjectId { home, number: number.parse().ok()? })
     }
 

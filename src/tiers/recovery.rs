@@ -267,7 +267,7 @@ struct Recovery<'a> {
     explained: HashSet<ObjectId>,
     struck: HashSet<ObjectId>,
     /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
-    /// back the attributes it was sealed with.
+    /// back the attributes it was sealed with. Always: the committed objects on the slow tier.
     sealed_as: HashMap<ObjectId, (u64, Attrs)>,
     /// The inode each number of the log is now, as far as it has been met.
     met: HashMap<Ino, Ino>,
@@ -451,8 +451,8 @@ impl<'a> Recovery<'a> {
     fn prove_placed(&self, placed: &[Step], binds: &[(Vec<Vec<u8>>, Ino, ObjectId)]) -> Result<()> {
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
-            let changed = self.changed_since(*object) || binds.iter().any(|bind| bind.2 == *object);
-            if object.home == Home::Slow || changed || self.needed_later(*object) {
+            let changed = self.changed_since(*object) || binds.iter().any(|bind| bind.2.uses(*object));
+            if object.needs_slow() || changed || self.needed_later(*object) {
                 continue;
             }
             let file = match self.tiers.pool.open_object(object.number, Access::ReadWrite) {
@@ -473,16 +473,19 @@ impl<'a> Recovery<'a> {
 
     /// Whether the object was written to after its last version became an event; also by what a power cut has struck.
     fn changed_since(&self, object: ObjectId) -> bool {
-        let last = self.records.iter().rev().find(|(_, record)| match record {
-            Record::Bind { object: other, .. } | Record::Content { object: other, .. } => *other == object,
-            _ => false,
+        let last = self.records.iter().rev().find_map(|(_, record)| match record {
+            Record::Bind { object: other, .. } if other.uses(object) => Some(true),
+            Record::Content { object: other, .. } if other.uses(object) => Some(*other != object),
+            _ => None,
         });
-        matches!(last, Some((_, Record::Bind { .. })))
+        last == Some(true)
     }
 
     fn needed_later(&self, object: ObjectId) -> bool {
         let later = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
-        later.into_iter().any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r) == Some(object))
+        later
+            .into_iter()
+            .any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r).is_some_and(|other| other.uses(object)))
     }
 
     /// Proven objects, by the slow inode they are equal to; they meet their file when it is looked up.
@@ -636,8 +639,13 @@ impl<'a> Recovery<'a> {
     fn has_object(&self, object: ObjectId) -> Result<bool> {
         let found = match object.home {
             Home::Fast => self.tiers.pool.stat(object.number),
-            Home::Slow => self.tiers.slow.tmp.stat(&tmp_name(object)),
+            Home::Slow | Home::Split { .. } => self.tiers.slow.tmp.stat(&tmp_name(object)),
         };
+        if let Some(head) = object.head()
+            && !self.has_object(head)?
+        {
+            return Ok(false);
+        }
         Ok(absent_is_none(found).at("stat", crate::tiers::commit::label(object))?.is_some())
     }
 
@@ -649,12 +657,15 @@ impl<'a> Recovery<'a> {
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         let mut io = file.io.write();
         let mut st = self.tiers.state.lock();
-        if io.object() == Some(object) {
+        if io.object().is_some_and(|known| object.uses(known)) {
             // Written to after it was committed: which bytes is not known.
             io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
-        } else {
+        }
+        if io.object() != Some(object) {
             self.give_object(&mut st, &file, &mut io, object)?;
         }
+        self.sealed_as.remove(&object);
+        io.attrs_in_view = false;
         io.dirty = true;
         io.clean = None;
         let now = self.tiers.uptime();
@@ -664,7 +675,12 @@ impl<'a> Recovery<'a> {
 
     /// Attaches an object that a record names. It is not clean, whatever it says itself.
     fn give_object(&self, st: &mut State, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
-        if object.home == Home::Fast {
+        if let Some(split) = self.tiers.open_split(&self.cx, object)?
+            && !self.rebooted
+        {
+            split.finish_truncation().at("truncate", "object")?;
+        }
+        for object in [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow()) {
             let fd = self.tiers.open_object(&self.cx, object)?;
             if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
                 if st.view.waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
@@ -702,7 +718,12 @@ impl<'a> Recovery<'a> {
         }
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         self.later_attrs.remove(&file.ino);
-        if self.rebooted {
+        if let Some(head) = object.head() {
+            self.sealed_as.remove(&head);
+        }
+        // An object on slow is published as it is: the drain may have been in the middle of adding to it, and a write of giving
+        // it newer attributes.
+        if self.rebooted || object.needs_slow() {
             self.sealed_as.insert(object, (size, attrs.clone()));
         }
         let mut io = file.io.write();
@@ -710,10 +731,13 @@ impl<'a> Recovery<'a> {
         if io.object() != Some(object) {
             self.give_object(&mut st, &file, &mut io, object)?;
         }
-        if self.tiers.slow.tmp.stat(&tmp_name(object)).is_err() && object.home == Home::Slow {
-            return Ok(());
-        }
         io.dirty = false;
+        io.attrs_in_view = false;
+        if let Some(node) = st.view.get_mut(file.ino).filter(|_| object.needs_slow()) {
+            // What a change of its attributes starts from.
+            let Attrs { perm, uid, gid, mtime, .. } = *attrs;
+            node.meta = Meta { perm, uid, gid, size, blocks: size.div_ceil(512), mtime, ..node.meta };
+        }
         let content = Arc::new(Content::new(object, size, attrs.clone()));
         content.sealed.store(self.sealed.contains(&lsn), Ordering::Release);
         file.owe(&mut io, content.clone());
@@ -844,7 +868,11 @@ impl<'a> Recovery<'a> {
         let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
         let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
         let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
-        let has_object = file.is_some_and(|file| file.holds_bytes());
+        let has_object = file.is_some_and(|file| {
+            let mut io = file.io.write();
+            io.attrs_in_view |= io.goes_as_it_is();
+            io.with_attrs().is_some()
+        });
         if has_object {
             self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
         }
@@ -914,20 +942,21 @@ impl<'a> Recovery<'a> {
     fn sort_objects(&self) -> Result<()> {
         let (used, waiting): (HashSet<ObjectId>, HashSet<ObjectId>) = {
             let st = self.tiers.state.lock();
-            (st.objects.keys().copied().collect(), st.view.waiting.values().map(|waiting| waiting.object).collect())
+            (files_of(st.objects.keys()), st.view.waiting.values().map(|waiting| waiting.object).collect())
         };
+        let (explained, struck) = (files_of(&self.explained), files_of(&self.struck));
         for number in self.tiers.pool.numbers()? {
             let object = ObjectId { home: Home::Fast, number };
             if used.contains(&object) || waiting.contains(&object) {
                 continue;
             }
             let empty = self.tiers.pool.stat(number).at("stat", "object")?.size == 0;
-            let superseded = self.explained.contains(&object) && !self.struck.contains(&object);
+            let superseded = explained.contains(&object) && !struck.contains(&object);
             if empty || (superseded && self.tiers.damaged.is_none()) {
                 self.tiers.remove_object(object);
                 continue;
             }
-            let why = if self.struck.contains(&object) {
+            let why = if struck.contains(&object) {
                 "not made durable before a power cut; the version before it is shown"
             } else {
                 "no record of the log explains it"
@@ -946,7 +975,7 @@ impl<'a> Recovery<'a> {
             if used.contains(&object) {
                 continue;
             }
-            if self.explained.contains(&object) && !self.struck.contains(&object) && self.tiers.damaged.is_none() {
+            if explained.contains(&object) && !struck.contains(&object) && self.tiers.damaged.is_none() {
                 self.tiers.remove_object(object);
             } else {
                 let aside = [b"q", &entry.name[..]].concat();
@@ -960,7 +989,7 @@ impl<'a> Recovery<'a> {
             .state
             .lock()
             .doomed
-            .retain(|(_, object)| object.home == Home::Slow || self.tiers.pool.stat(object.number).is_ok());
+            .retain(|(_, object)| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok());
         self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -1027,6 +1056,11 @@ impl<'a> Recovery<'a> {
 
 fn name_of(part: &[u8]) -> Result<Name> {
     Name::new(part).map_err(Error::from)
+}
+
+/// The files that these objects are, each by itself.
+fn files_of<'a>(objects: impl IntoIterator<Item = &'a ObjectId>) -> HashSet<ObjectId> {
+    objects.into_iter().flat_map(|object| [Some(object.tail()), object.head()]).flatten().collect()
 }
 
 fn object_of(record: &Record) -> Option<ObjectId> {

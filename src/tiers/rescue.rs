@@ -143,7 +143,7 @@ fn add_unlogged(
     let logged = |number: u64| {
         records.iter().any(|(_, record)| match record {
             Record::Bind { object, .. } | Record::Content { object, .. } => {
-                object.home == Home::Fast && object.number == number
+                object.uses(ObjectId { home: Home::Fast, number })
             }
             _ => false,
         })
@@ -187,7 +187,7 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<bool
     let dir: &dyn Dir = dir.as_deref().unwrap_or(to);
     match found {
         Found::Node(spec) => restore_node(dir, name, spec).at("restore", label())?,
-        Found::File { object, .. } if object.home == Home::Slow => return Ok(false),
+        Found::File { object, .. } if object.needs_slow() => return Ok(false),
         Found::File { object, size } => {
             let source = pool.open_kept(object.number).at("open the object of", label())?;
             let stat = source.stat().at("stat the object of", label())?;

@@ -185,6 +185,7 @@ impl State {
         if *count == 1 {
             // A replay may come back to an object that a later record seemed to have replaced.
             self.doomed.retain(|(_, doomed)| *doomed != object);
+            object.head().into_iter().for_each(|head| self.refer(head));
         }
     }
 
@@ -195,6 +196,7 @@ impl State {
             if *count == 0 {
                 self.objects.remove(&object);
                 self.doomed.push_back((lsn, object));
+                object.head().into_iter().for_each(|head| self.unrefer(head, lsn));
             }
         }
     }

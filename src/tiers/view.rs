@@ -86,6 +86,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// The keys of the remembered extended attributes that are not removals.
+    pub(crate) fn kept_xattrs(&self) -> Vec<Vec<u8>> {
+        self.xattrs.iter().filter(|(_, (value, _))| value.is_some()).map(|(key, _)| key.clone()).collect()
+    }
+
     /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
     /// number from being given to another.
     pub(crate) fn has_unknown_names(&self) -> bool {

@@ -32,14 +32,27 @@ pub struct Tally {
     pub inside_batches: u64,
     pub publishes: u64,
     pub batches: u64,
+    /// Objects that went to the slow tier, in whole or from some point on, since the last start.
+    pub spilled: u64,
     /// Power cuts whose outcome could not be judged.
     pub unjudged: u64,
 }
 
 impl Tally {
     pub fn add(&mut self, other: &Tally) {
-        let Tally { ops, refused, kills, power_cuts, in_flight, states, inside_batches, publishes, batches, unjudged } =
-            other;
+        let Tally {
+            ops,
+            refused,
+            kills,
+            power_cuts,
+            in_flight,
+            states,
+            inside_batches,
+            publishes,
+            batches,
+            spilled,
+            unjudged,
+        } = other;
         self.ops += ops;
         self.refused += refused;
         self.kills += kills;
@@ -49,6 +62,7 @@ impl Tally {
         self.inside_batches += inside_batches;
         self.publishes += publishes;
         self.batches += batches;
+        self.spilled += spilled;
         self.unjudged += unjudged;
     }
 }
@@ -98,6 +112,10 @@ pub struct Case {
 const LARGE: u64 = 1 << 30;
 /// A fast tier on which not everything fits, in bytes.
 const SMALL: u64 = 400 << 10;
+/// One on which files stop fitting in the middle of a write.
+const TINY: u64 = 64 << 10;
+/// What an operator adds to a full tier.
+const ROOM: u64 = 8 << 10;
 /// The background has to come to rest within this many steps.
 const STEPS: usize = 3000;
 
@@ -112,7 +130,11 @@ impl Case {
         let order = |rng: &mut Xoshiro256PlusPlus| {
             if rng.random_bool(0.6) { MetadataOrder::Journaled } else { MetadataOrder::Unknown }
         };
-        let capacity = if rng.random_bool(0.12) { SMALL } else { LARGE };
+        let capacity = match rng.random_range(0..100) {
+            0..12 => TINY,
+            12..20 => SMALL,
+            _ => LARGE,
+        };
         let fast = SimDisk::new("fast", order(&mut rng), capacity, &power, &clock);
         let slow = SimDisk::new("slow", order(&mut rng), LARGE, &power, &clock);
         populate(&*slow.root(), &mut rng);
@@ -169,7 +191,9 @@ impl Case {
         self.armed = None;
         self.power.restore();
         self.step(&Op::Settle)?;
-        self.tally.batches += self.engine().status().batches;
+        let status = self.engine().status();
+        self.tally.batches += status.batches;
+        self.tally.spilled += status.spilled;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
         self.files = Default::default();
@@ -188,9 +212,21 @@ impl Case {
         self.trace.push(line);
     }
 
+    /// A start needs room for a segment of the log; where the operator is asked for it, the operator gives it.
     fn open_engine(&mut self) -> EngineResult<Tiers> {
         let boot = format!("boot-{}", self.boot);
-        tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), &boot)
+        loop {
+            let opened =
+                tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), &boot);
+            let full = |e: &dlio_fs::error::Error| e.errno() == Errno::ENOSPC || e.to_string().contains("is full");
+            match opened {
+                Err(e) if full(&e) && !self.power.is_gone() => {
+                    self.note(format!("     {e}: more room"));
+                    self.fast.set_capacity(self.fast.root().space().expect("the power is on").total + ROOM);
+                }
+                opened => return opened,
+            }
+        }
     }
 
     fn engine(&self) -> &Tiers {
@@ -762,7 +798,9 @@ impl Case {
             }
             let opened = self.open_engine();
             let gone = self.power.is_gone();
-            self.check_slow(false).map_err(wrong)?;
+            // What a batch shows on its way may look like a state that comes later; a start finishes it.
+            let finished = self.mid_batch && !gone;
+            self.check_slow(finished).map_err(wrong)?;
             match opened {
                 _ if gone => {
                     drop(opened);
