@@ -728,6 +728,10 @@ impl<'a> Recovery<'a> {
         }
         let mut io = file.io.write();
         let mut st = self.tiers.state.lock();
+        if io.object().is_some_and(|known| object.uses(known)) {
+            // The object was written to between the two versions: the earlier one may be bytes of this one by now.
+            io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
+        }
         if io.object() != Some(object) {
             self.give_object(&mut st, &file, &mut io, object)?;
         }

@@ -88,7 +88,7 @@ pub struct Case {
     power: Arc<SimPower>,
     fast: SimDisk,
     slow: SimDisk,
-    options: Options,
+    pub options: Options,
     boot: u32,
     engine: Option<Tiers>,
     files: [Option<OpenFile>; SLOTS],
