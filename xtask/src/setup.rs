@@ -20,7 +20,7 @@ pub(crate) enum Need {
     Mount,
     Pjdfstest,
     Fsx,
-    /// A virtual environment with TensorFlow and Keras.
+    /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
     Python,
 }
 
