@@ -24,7 +24,9 @@ def check(name, work, *arguments):
     try:
         work(*arguments)
         print(f"ok {name}", flush=True)
-    except Exception as error:  # whatever a client library may raise is a failed check, and the next one still runs
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a client's error (not all are Exceptions) is a failed check; the next one still runs
         failed += 1
         traceback.print_exc()
         print(f"FAILED {name}: {type(error).__name__}: {error}".replace("\n", " "), flush=True)

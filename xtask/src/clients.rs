@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::run::run_and_read;
 use crate::scratch::{Scratch, Wish};
-use crate::setup::{python, work_dir};
+use crate::setup::{python, torch_python, work_dir};
 use crate::{Context, Tally};
 
 pub(crate) fn keras(cx: &Context) -> Result<Tally> {
@@ -38,6 +38,18 @@ pub(crate) fn h5py(cx: &Context) -> Result<Tally> {
 
 pub(crate) fn safetensors(cx: &Context) -> Result<Tally> {
     client(cx, "safetensors", &python(cx))
+}
+
+pub(crate) fn torch(cx: &Context) -> Result<Tally> {
+    client(cx, "torch", &torch_python(cx))
+}
+
+pub(crate) fn dcp(cx: &Context) -> Result<Tally> {
+    client(cx, "dcp", &torch_python(cx))
+}
+
+pub(crate) fn dataloader(cx: &Context) -> Result<Tally> {
+    client(cx, "dataloader", &torch_python(cx))
 }
 
 pub(crate) fn git(cx: &Context) -> Result<Tally> {
