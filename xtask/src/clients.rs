@@ -44,6 +44,10 @@ pub(crate) fn torch(cx: &Context) -> Result<Tally> {
     client(cx, "torch", &torch_python(cx))
 }
 
+pub(crate) fn lightning(cx: &Context) -> Result<Tally> {
+    client(cx, "lightning", &torch_python(cx))
+}
+
 pub(crate) fn dcp(cx: &Context) -> Result<Tally> {
     client(cx, "dcp", &torch_python(cx))
 }

@@ -192,6 +192,14 @@ const STAGES: &[Stage] = &[
         run: clients::torch,
     },
     Stage {
+        name: "lightning",
+        about: "Lightning ModelCheckpoint",
+        when: When::All,
+        needs: &[Need::Mount, Need::Torch],
+        minutes: 10,
+        run: clients::lightning,
+    },
+    Stage {
         name: "dcp",
         about: "torch.distributed.checkpoint, also asynchronous",
         when: When::All,

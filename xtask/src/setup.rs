@@ -22,7 +22,7 @@ pub(crate) enum Need {
     Fsx,
     /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
     Python,
-    /// Another one, with torch, because most runs do without these 1.4 GiB.
+    /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
     Torch,
 }
 
@@ -201,7 +201,7 @@ fn install_torch(cx: &Context) -> Result<()> {
     let clients = cx.root.join("tests/clients");
     let (requirements, standin) = (clients.join("requirements-torch.txt"), clients.join("cuda_standin.py"));
     unless_installed(&cx.target.join("venv-torch"), &[&requirements, &standin], |venv| {
-        println!("installing torch in the background");
+        println!("installing torch and Lightning in the background");
         let log = work_dir(cx).join("torch.log");
         make_venv(venv, &log)?;
         run::run_logged(pip_install(venv).args(["--no-deps", "--requirement"]).arg(&requirements), &log)?;
