@@ -60,7 +60,7 @@ fn is_link(page: &str, target: &str) -> bool {
     let file = if file.is_empty() { top().join(page) } else { top().join(page).with_file_name(file) };
     let Some(heading) = heading else { return file.exists() };
     let text = fs::read_to_string(file).unwrap_or_default();
-    let slug = |line: &str| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    let slug = |line: &str| line.trim_matches(['#', ' ', '?']).to_lowercase().replace(' ', "-");
     text.lines().any(|line| line.starts_with('#') && slug(line) == heading)
 }
 
@@ -120,11 +120,41 @@ fn the_messages_that_the_pages_quote_are_in_the_sources() {
     assert_eq!(unknown_messages(&text, &messages), [""; 0]);
 }
 
+/// What the page of answers says was tried: the name of a stage, and what it was tried with.
+fn tried(text: &str) -> Vec<(&str, &str)> {
+    let rows = text.lines().skip_while(|line| *line != "| stage | with | does |").skip(2);
+    let rows = rows.take_while(|line| line.starts_with("| ")).map(|line| line.split(" | ").collect::<Vec<_>>());
+    rows.map(|cells| (cells[0].trim_matches(['|', ' ', '`']), cells[1])).collect()
+}
+
+/// Programs with a version that no file of requirements has.
+fn untried<'a>(with: &'a str, requirements: &str) -> Vec<&'a str> {
+    let versioned = with.split(", ").filter(|program| program.ends_with(|last: char| last.is_ascii_digit()));
+    versioned.filter(|program| !requirements.lines().any(|line| line == program.replace(' ', "=="))).collect()
+}
+
+#[test]
+fn the_programs_that_were_tried_are_those_that_the_tests_run() {
+    let answers = read("docs/answers.md");
+    let folder = fs::read_dir(top().join("tests/clients")).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<String> = folder.map(|name| name.into_string().unwrap()).collect();
+    let mut scripts: Vec<&str> = names.iter().filter_map(|name| name.strip_suffix("_client.py")).collect();
+    let mut stages: Vec<&str> = tried(&answers).iter().map(|(stage, _)| *stage).collect();
+    (scripts.sort_unstable(), stages.sort_unstable());
+    assert_eq!(stages, scripts);
+    let lists = names.iter().filter(|name| name.starts_with("requirements"));
+    let requirements: String = lists.map(|name| read(Path::new("tests/clients").join(name))).collect();
+    for (stage, with) in tried(&answers) {
+        assert_eq!(untried(with, &requirements), [""; 0], "{stage}");
+    }
+}
+
 #[test]
 fn what_is_not_there_is_noticed() {
     let text = "see `evict.rs::evict`, `evict.rs::evic`, `tests/docs.rs`, `tests/none.rs`, [a](../LICENSE), [b](none.md), \
         [c](../README.md#semantics) and [d](../README.md#none)";
     assert_eq!(missing_functions(text), ["src/tiers/evict.rs::evic"]);
     assert_eq!(missing_files("docs/answers.md", text), ["none.md", "../README.md#none", "tests/none.rs"]);
+    assert_eq!(untried("git, one 1.0, two 2.0", "two==2.1\none==1.0\n"), ["two 2.0"]);
     assert_eq!(unknown_messages("> works again\n> works ... never at all", "\"works again\""), ["never at all"]);
 }

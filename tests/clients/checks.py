@@ -2,11 +2,18 @@
 
     SCRIPT write DIR NOTES     do what users do below DIR; note in the directory NOTES what must be found again
     SCRIPT verify DIR NOTES    find it again, through the mount or in a copy
+
+ON_SLOW in the environment is where DIR arrives on the slow tier.
 """
 
+import os
 import sys
+import time
 import traceback
 from pathlib import Path
+
+# For what happens in the background; seconds.
+PATIENCE = 120
 
 failed = 0
 
@@ -17,7 +24,9 @@ def check(name, work, *arguments):
     try:
         work(*arguments)
         print(f"ok {name}", flush=True)
-    except Exception as error:  # whatever a client library may raise is a failed check, and the next one still runs
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a client's error (not all are Exceptions) is a failed check; the next one still runs
         failed += 1
         traceback.print_exc()
         print(f"FAILED {name}: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
@@ -26,6 +35,24 @@ def check(name, work, *arguments):
 def expect(condition, message):
     if not condition:
         raise AssertionError(message)
+
+
+def until(what, condition):
+    """Returns what `condition` returns once that is true."""
+    deadline = time.monotonic() + PATIENCE
+    while not (result := condition()):
+        expect(time.monotonic() < deadline, f"waited {PATIENCE} s for {what}")
+        time.sleep(0.05)
+    return result
+
+
+def on_slow():
+    return Path(os.environ["ON_SLOW"])
+
+
+def is_safe(path):
+    """Whether a file of the mount has arrived on the slow tier as it is."""
+    return os.getxattr(path, "user.dlio.state") in (b"clean", b"slow")
 
 
 def main(write, verify):

@@ -11,8 +11,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::run::run_and_read;
-use crate::scratch::Scratch;
-use crate::setup::{python, work_dir};
+use crate::scratch::{Scratch, Wish};
+use crate::setup::{python, torch_python, work_dir};
 use crate::{Context, Tally};
 
 pub(crate) fn keras(cx: &Context) -> Result<Tally> {
@@ -21,6 +21,39 @@ pub(crate) fn keras(cx: &Context) -> Result<Tally> {
 
 pub(crate) fn tensorflow(cx: &Context) -> Result<Tally> {
     client(cx, "tensorflow", &python(cx))
+}
+
+pub(crate) fn tfdata(cx: &Context) -> Result<Tally> {
+    client(cx, "tfdata", &python(cx))
+}
+
+/// Its files are open for longer than `live_after`.
+pub(crate) fn tensorboard(cx: &Context) -> Result<Tally> {
+    client_on(cx, "tensorboard", &python(cx), Wish { options: &["live_after=1s"], ..Wish::default() })
+}
+
+pub(crate) fn h5py(cx: &Context) -> Result<Tally> {
+    client(cx, "h5py", &python(cx))
+}
+
+pub(crate) fn safetensors(cx: &Context) -> Result<Tally> {
+    client(cx, "safetensors", &python(cx))
+}
+
+pub(crate) fn torch(cx: &Context) -> Result<Tally> {
+    client(cx, "torch", &torch_python(cx))
+}
+
+pub(crate) fn lightning(cx: &Context) -> Result<Tally> {
+    client(cx, "lightning", &torch_python(cx))
+}
+
+pub(crate) fn dcp(cx: &Context) -> Result<Tally> {
+    client(cx, "dcp", &torch_python(cx))
+}
+
+pub(crate) fn dataloader(cx: &Context) -> Result<Tally> {
+    client(cx, "dataloader", &torch_python(cx))
 }
 
 pub(crate) fn git(cx: &Context) -> Result<Tally> {
@@ -32,19 +65,25 @@ pub(crate) fn sqlite(cx: &Context) -> Result<Tally> {
 }
 
 fn client(cx: &Context, name: &str, python: &Path) -> Result<Tally> {
+    client_on(cx, name, python, Wish::default())
+}
+
+fn client_on(cx: &Context, name: &str, python: &Path, wish: Wish<'_>) -> Result<Tally> {
     let notes = work_dir(cx).join(format!("{name}-notes"));
     if notes.exists() {
         fs::remove_dir_all(&notes).with_context(|| format!("cannot remove {}", notes.display()))?;
     }
     fs::create_dir_all(&notes)?;
-    let mut scratch = Scratch::new(cx, name)?;
-    let script = Script { python, path: cx.root.join(format!("tests/clients/{name}_client.py")), notes };
-    let mut tally = script.run("write", &scratch.point().join(name))?;
+    let mut scratch = Scratch::mounted(cx, name, wish)?;
+    let (in_mount, on_slow) = (scratch.point().join(name), scratch.slow().join(name));
+    let path = cx.root.join(format!("tests/clients/{name}_client.py"));
+    let script = Script { python, path, notes, on_slow: on_slow.clone() };
+    let mut tally = script.run("write", &in_mount)?;
     println!("-- through the mount");
-    add(&mut tally, script.run("verify", &scratch.point().join(name))?);
+    add(&mut tally, script.run("verify", &in_mount)?);
     scratch.umount()?;
     println!("-- from the slow tier, the mount gone");
-    add(&mut tally, script.run("verify", &scratch.slow().join(name))?);
+    add(&mut tally, script.run("verify", &on_slow)?);
     Ok(tally)
 }
 
@@ -57,6 +96,8 @@ struct Script<'a> {
     python: &'a Path,
     path: PathBuf,
     notes: PathBuf,
+    /// Where its directory is to arrive.
+    on_slow: PathBuf,
 }
 
 impl Script<'_> {
@@ -64,6 +105,7 @@ impl Script<'_> {
         let mut command = Command::new(self.python);
         // Warnings about the machine's missing GPU drown what matters.
         command.env("TF_CPP_MIN_LOG_LEVEL", "3").env("CUDA_VISIBLE_DEVICES", "").env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("ON_SLOW", &self.on_slow);
         let (status, text) = run_and_read(command.arg(&self.path).arg(verb).arg(dir).arg(&self.notes))?;
         let tally = count_checks(&text);
         if tally.failed == 0 && !status.success() || tally.passed + tally.failed == 0 {

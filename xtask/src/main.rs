@@ -27,7 +27,7 @@ use setup::{Need, Setup};
 const USAGE: &str = "\
 usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stages, or the named ones
        cargo xtask check                     format, lints, documentation and unit tests: what needs no mount
-       cargo xtask setup                     only install what the tests need
+       cargo xtask setup [--all]             only install what the tests need
 
   --all   more seeds and more cases, and the stages that are marked (all) below
 ";
@@ -152,6 +152,70 @@ const STAGES: &[Stage] = &[
         run: clients::tensorflow,
     },
     Stage {
+        name: "tfdata",
+        about: "tf.data reads files and TFRecords",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Python],
+        minutes: 10,
+        run: clients::tfdata,
+    },
+    Stage {
+        name: "tensorboard",
+        about: "event files that stay open while they are read",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Python],
+        minutes: 10,
+        run: clients::tensorboard,
+    },
+    Stage {
+        name: "h5py",
+        about: "HDF5 files made, appended to and changed in place",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Python],
+        minutes: 10,
+        run: clients::h5py,
+    },
+    Stage {
+        name: "safetensors",
+        about: "safetensors of NumPy arrays",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Python],
+        minutes: 10,
+        run: clients::safetensors,
+    },
+    Stage {
+        name: "torch",
+        about: "torch.save, torch.load, safetensors of tensors",
+        when: When::All,
+        needs: &[Need::Mount, Need::Torch],
+        minutes: 10,
+        run: clients::torch,
+    },
+    Stage {
+        name: "lightning",
+        about: "Lightning ModelCheckpoint",
+        when: When::All,
+        needs: &[Need::Mount, Need::Torch],
+        minutes: 10,
+        run: clients::lightning,
+    },
+    Stage {
+        name: "dcp",
+        about: "torch.distributed.checkpoint, also asynchronous",
+        when: When::All,
+        needs: &[Need::Mount, Need::Torch],
+        minutes: 10,
+        run: clients::dcp,
+    },
+    Stage {
+        name: "dataloader",
+        about: "DataLoader with forked workers",
+        when: When::All,
+        needs: &[Need::Mount, Need::Torch],
+        minutes: 10,
+        run: clients::dataloader,
+    },
+    Stage {
         name: "git",
         about: "git init, commit, clone, gc, fsck",
         when: When::Test,
@@ -195,12 +259,8 @@ fn command(args: &[String]) -> Result<bool> {
             run_stages(&cx, &choose(&names, cx.all)?)
         }
         Some(("check", [])) => run_stages(&cx, &with(When::Check)),
-        Some(("setup", [])) => {
-            let needs = [Need::Mount, Need::Pjdfstest, Need::Fsx, Need::Python];
-            let mut setup = Setup::start(&cx, &needs)?;
-            needs.into_iter().try_for_each(|need| setup.wait(need))?;
-            Ok(true)
-        }
+        Some(("setup", [])) => set_up(&cx, &choose(&[], false)?),
+        Some(("setup", [all])) if all == "--all" => set_up(&cx, &choose(&[], true)?),
         None | Some(("help" | "--help" | "-h", _)) => {
             print!("{}", usage());
             Ok(true)
@@ -236,11 +296,21 @@ fn choose(names: &[&str], all: bool) -> Result<Vec<&'static Stage>> {
     Ok(STAGES.iter().filter(wanted).collect())
 }
 
+fn needs(stages: &[&'static Stage]) -> Vec<Need> {
+    stages.iter().flat_map(|stage| stage.needs).copied().collect()
+}
+
+fn set_up(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
+    let needs = needs(stages);
+    let mut setup = Setup::start(cx, &needs)?;
+    needs.into_iter().try_for_each(|need| setup.wait(need))?;
+    Ok(true)
+}
+
 /// Runs the stages in order, whatever fails, and ends with the summary, whose last line is the count.
 fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
-    let needs: Vec<Need> = stages.iter().flat_map(|stage| stage.needs).copied().collect();
     scratch::sweep()?;
-    let mut setup = Setup::start(cx, &needs)?;
+    let mut setup = Setup::start(cx, &needs(stages))?;
     let mut summary = Vec::new();
     for stage in stages {
         println!("\n==== {}: {}", stage.name, stage.about);

@@ -20,8 +20,10 @@ pub(crate) enum Need {
     Mount,
     Pjdfstest,
     Fsx,
-    /// A virtual environment with TensorFlow and Keras.
+    /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
     Python,
+    /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
+    Torch,
 }
 
 /// Debian's names of the packages.
@@ -31,6 +33,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
         Need::Python => &["python3-venv"],
+        Need::Torch => &["gcc", "python3-venv"],
     }
 }
 
@@ -42,9 +45,18 @@ pub(crate) fn tool(cx: &Context, (name, _): (&str, &str)) -> PathBuf {
     cx.target.join("tools/bin").join(name)
 }
 
-/// The interpreter of the virtual environment.
+/// The interpreter of the virtual environment with TensorFlow.
 pub(crate) fn python(cx: &Context) -> PathBuf {
-    cx.target.join("venv/bin/python")
+    interpreter(&cx.target.join("venv"))
+}
+
+/// The interpreter of the virtual environment with torch.
+pub(crate) fn torch_python(cx: &Context) -> PathBuf {
+    interpreter(&cx.target.join("venv-torch"))
+}
+
+fn interpreter(venv: &Path) -> PathBuf {
+    venv.join("bin/python")
 }
 
 /// Installations under way, and how they ended.
@@ -93,6 +105,7 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         Need::Python => install_python(cx),
+        Need::Torch => install_torch(cx),
     }
 }
 
@@ -117,7 +130,9 @@ fn ready_to_mount(cx: &Context) -> Result<()> {
 
 fn install_packages(cx: &Context, needs: &[Need]) -> Result<()> {
     let wanted = needs.iter().flat_map(|need| packages(*need)).copied();
-    let missing: Vec<&str> = wanted.filter(|package| !is_installed(package)).collect();
+    let mut missing: Vec<&str> = wanted.filter(|package| !is_installed(package)).collect();
+    missing.sort_unstable();
+    missing.dedup();
     if missing.is_empty() {
         return Ok(());
     }
@@ -172,19 +187,49 @@ fn add_dummy_user() -> Result<()> {
 }
 
 fn install_python(cx: &Context) -> Result<()> {
-    let venv = cx.target.join("venv");
     let requirements = cx.root.join("tests/clients/requirements.txt");
-    let wanted = fs::read(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
+    unless_installed(&cx.target.join("venv"), &[&requirements], |venv| {
+        println!("installing TensorFlow and Keras in the background");
+        let log = work_dir(cx).join("python.log");
+        make_venv(venv, &log)?;
+        run::run_logged(pip_install(venv).arg("--requirement").arg(&requirements), &log)
+    })
+}
+
+/// Without what torch asks for to use a GPU, which is three times its size; it does not load without a stand-in for that.
+fn install_torch(cx: &Context) -> Result<()> {
+    let clients = cx.root.join("tests/clients");
+    let (requirements, standin) = (clients.join("requirements-torch.txt"), clients.join("cuda_standin.py"));
+    unless_installed(&cx.target.join("venv-torch"), &[&requirements, &standin], |venv| {
+        println!("installing torch and Lightning in the background");
+        let log = work_dir(cx).join("torch.log");
+        make_venv(venv, &log)?;
+        run::run_logged(pip_install(venv).args(["--no-deps", "--requirement"]).arg(&requirements), &log)?;
+        run::run_logged(Command::new(interpreter(venv)).arg(&standin), &log)
+    })
+}
+
+/// Runs `install` unless it has been run to its end with these very `files`.
+fn unless_installed(venv: &Path, files: &[&Path], install: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let mut wanted = Vec::new();
+    for file in files {
+        wanted.extend(fs::read(file).with_context(|| format!("cannot read {}", file.display()))?);
+    }
     // Written last: says that all of it was installed.
     let stamp = venv.join("installed.txt");
     if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(());
     }
-    println!("installing TensorFlow and Keras in the background");
-    let log = work_dir(cx).join("python.log");
-    run::run_logged(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), &log)?;
-    let mut pip = Command::new(python(cx));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&requirements);
-    run::run_logged(&mut pip, &log)?;
+    install(venv)?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+}
+
+fn make_venv(venv: &Path, log: &Path) -> Result<()> {
+    run::run_logged(Command::new("python3").args(["-m", "venv", "--clear"]).arg(venv), log)
+}
+
+fn pip_install(venv: &Path) -> Command {
+    let mut pip = Command::new(interpreter(venv));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    pip
 }
