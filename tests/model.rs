@@ -5,7 +5,8 @@
 //!
 //! - the view equals the reference, errno by errno, and after a kill shows everything acknowledged (P3);
 //! - every state the slow tier ever shows is that after a prefix of the events (P1, P5), also after a power cut;
-//! - after a power cut the view is that after a prefix of the events, with everything that was synced (P4);
+//! - after a power cut the view is that after a prefix of the events, with everything that was synced (P4), and until the next
+//!   rest every file on the slow tier is one of its versions, as a whole (P5);
 //! - drained, the slow tier equals the view (P12), and another start changes nothing.
 //!
 //! A failing case prints its number and what it did; `DLIO_MODEL_SEED=n cargo test --test model` repeats exactly that one.

@@ -101,6 +101,9 @@ pub struct Case {
     armed: Option<Lose>,
     /// After a power cut the order of what was left is not known until everything is on the slow tier.
     loose: bool,
+    /// While it is `loose`: what any file was as a whole before that, and whether one was written in place.
+    whole: BTreeSet<Arc<Vec<u8>>>,
+    torn_in_place: bool,
     /// A crash fell into a publish; the batch it may have been the middle of ends with the next known state.
     mid_batch: bool,
     pub trace: Vec<String>,
@@ -173,6 +176,8 @@ impl Case {
             linked,
             armed: None,
             loose: false,
+            whole: BTreeSet::new(),
+            torn_in_place: false,
             mid_batch: false,
             trace: vec![first],
             verbose: false,
@@ -616,7 +621,7 @@ impl Case {
     fn check_slow(&mut self, batch: bool) -> Check {
         let images = self.slow.take_observed();
         if self.loose {
-            return Ok(());
+            return self.check_whole(&images);
         }
         let from = self.model.order.position();
         let mut odd = None;
@@ -645,6 +650,25 @@ impl Case {
             Some(why) => Err(Fail::Wrong(why)),
             None => Ok(()),
         }
+    }
+
+    /// P5 is judged even where the order is not known: what the slow tier shows of a file is one of its versions, as a whole.
+    fn check_whole(&mut self, images: &[Image]) -> Check {
+        self.torn_in_place |= !self.model.order.in_place().is_empty();
+        if self.torn_in_place {
+            return Ok(());
+        }
+        self.whole.extend(self.model.order.versions_of_all());
+        for image in images {
+            self.tally.states += 1;
+            for path in image.paths() {
+                let body = image.get(path).map(|entry| entry.shown.body());
+                if let Some(body) = body.filter(|body| body.kind == Kind::File && !self.whole.contains(&body.bytes)) {
+                    return Err(Fail::Wrong(format!("torn on the slow tier: {} is {body:?}", escape(path))));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sends everything to the slow tier, which then equals the view.
@@ -682,6 +706,8 @@ impl Case {
         let open = self.model.open.iter().flatten().map(|open| open.id).filter(|id| in_place.contains(id));
         self.model.order.set_all_in_place(&open.collect());
         self.loose = false;
+        self.whole.clear();
+        self.torn_in_place = !self.model.order.in_place().is_empty();
         self.mid_batch = false;
         Ok(())
     }
@@ -890,6 +916,8 @@ impl Case {
             Ok(false) => self.tally.unjudged += 1,
             Err(why) => return Err(why),
         }
+        self.torn_in_place |= !order.in_place().is_empty();
+        self.whole.extend(order.versions_of_all());
         let fill = self.model.fill;
         self.model = Model::new(Fs::from_image(found));
         self.model.fill = fill;

@@ -180,6 +180,18 @@ impl Order {
     }
 
     /// Whether the file has become an event (or was there from the start) and is still there.
+    /// What any file was as a whole: in the beginning, by an event, or perhaps by one.
+    pub fn versions_of_all(&self) -> impl Iterator<Item = Arc<Vec<u8>>> {
+        let base = &self.stages[0].fs;
+        let first = base.paths().into_iter().map(|(_, id)| base.node(id).bytes.clone());
+        let committed = self.events.iter().filter_map(|event| match event {
+            Event::Content(content) => Some(content.node.bytes.clone()),
+            _ => None,
+        });
+        let perhaps = self.stages.iter().flat_map(|stage| stage.maybe.values().flatten());
+        first.chain(committed).chain(perhaps.map(|content| content.node.bytes.clone()))
+    }
+
     pub fn has(&self, id: Id) -> bool {
         is_named(&self.last().fs, id)
     }
