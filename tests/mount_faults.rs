@@ -60,10 +60,10 @@ fn assert_same(one: &Path, other: &Path) {
     assert!(differ.is_empty(), "these differ: {differ:?}");
 }
 
-/// Everything there is in a tier, ours included: path, kind, length, inode and change time. The lock's text is free to
-/// say who held it last.
+/// Everything there is in a tier, ours included: path, kind, length, inode and change time. Of the lock only the text: whoever
+/// is refused holds it meanwhile.
 fn fingerprint(tier: &Path) -> String {
-    let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort";
+    let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort; cat .dlio-fs/lock 2> /dev/null || :";
     let output = std::process::Command::new("sh").args(["-ec", script]).current_dir(tier).output().unwrap();
     succeeded(output)
 }
@@ -92,6 +92,7 @@ fn a_slow_tier_that_is_not_mounted_is_refused() {
     mount.stop();
     volume.detach();
     let fast = fingerprint(&mount.fast());
+    assert!(fast.contains("left files=1 events=1\npending\n"), "{fast}");
     let (code, said) = mount.refused();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("is the slow tier not mounted?") && said.lines().count() == 1, "{said}");
