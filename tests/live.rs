@@ -376,11 +376,12 @@ fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy(
     until("the order is held", || mount.stats().lines().next().unwrap().contains("HELD: "));
     let first = mount.stats().lines().next().unwrap().to_owned();
     assert!(first.contains("run/ckpt") && first.contains("let dlio-fs write to the slow tier"), "{first}");
+    assert!(first.ends_with("; ETA unknown"), "{first}");
     until("it was tried more than once", || queue(&mount)["pending"][0]["tries"].as_u64() > Some(1));
     let listed = queue(&mount);
     let held = &listed["pending"][0];
     assert_eq!((held["state"].as_str(), held["path"].as_str()), (Some("held"), Some("/run/ckpt")));
-    assert!(held["reason"].as_str().unwrap().ends_with("let dlio-fs write to the slow tier"), "{held}");
+    assert!(held["reason"].as_str().unwrap().contains("; let dlio-fs write to the slow tier: "), "{held}");
     assert!(held["eta"].is_null() && listed["held"].is_string(), "{listed}");
     assert_eq!(dlio(&["queue"], &mount.root()).0, 4);
     assert_eq!(metrics(&read(&mount, "metrics")).0["dlio_held"], 1.0);

@@ -924,6 +924,8 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
     assert!(mount.stats().contains("SLOW TIER DOWN"), "{}", mount.stats());
     drop(frozen);
     until("they say that it is back", || !slow_down());
+    assert_eq!(mount.log().matches("the slow tier does not answer").count(), 1, "{}", mount.log());
+    until("the log says so too", || mount.log().matches("the slow tier answers again").count() == 1);
     let read = || fs::read_to_string(mount.at("cold/f"));
     until("the slow tier answers again", || read().is_ok());
     assert_eq!(read().unwrap(), "from the slow tier");

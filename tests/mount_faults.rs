@@ -246,6 +246,24 @@ fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
     until("the ballast is back", || fs::metadata(&ballast).is_ok_and(|ballast| ballast.len() == 8 << 20));
 }
 
+/// To be told of the slow tier, which has room, sends the operator to the wrong disk.
+#[test]
+fn a_log_without_room_is_told_as_the_fast_tier_s() {
+    let volume = Volume::new(12, 64);
+    let options = [&NEVER_SETTLES[..], &["ballast=1MiB"]].concat();
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("d")).unwrap();
+    volume.fill(0);
+    let log_one = |i: u32| fs::set_permissions(mount.at("d"), fs::Permissions::from_mode(0o700 + i % 8));
+    let refused = (0..).find_map(|i| log_one(i).err()).unwrap();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ENOSPC as i32));
+    mount.control("front /d");
+    until("the order is held", || mount.verdict().contains("HELD: "));
+    let verdict = mount.verdict();
+    assert!(verdict.contains("HELD: append log on the fast tier: No space left"), "{verdict}");
+    assert!(verdict.contains("free space or raise the quota on the fast tier"), "{verdict}");
+}
+
 #[test]
 fn a_fast_tier_without_inodes_is_no_error() {
     let volume = Volume::new(64, 64);
@@ -290,7 +308,7 @@ fn a_full_slow_tier_holds_publishing_until_there_is_room() {
     for i in 0..4 {
         mount.put(&format!("run/{i}"), content(i, 2 << 20));
     }
-    until("the statistics say so first", || mount.verdict().contains("HELD: drain: "));
+    until("the statistics say so first", || mount.verdict().contains("HELD: "));
     let verdict = mount.verdict();
     assert!(verdict.starts_with("NOT SAFE: ") && verdict.contains("free space or raise the quota"), "{verdict}");
     assert_eq!(mount.status(), Some(4));
@@ -314,9 +332,10 @@ fn a_read_only_slow_tier_holds_publishing_until_it_can_be_written() {
     mount.sync();
     volume.remount("ro");
     mount.put("run/first", "first");
-    until("the statistics say so first", || mount.verdict().contains("HELD: drain: "));
+    until("the statistics say so first", || mount.verdict().contains("HELD: "));
     let verdict = mount.verdict();
-    assert!(verdict.contains("Read-only file system") && verdict.contains("let dlio-fs write"), "{verdict}");
+    assert!(verdict.contains("Read-only file system") && verdict.contains("remount its file system"), "{verdict}");
+    assert!(verdict.ends_with("ETA unknown"), "at no rate of before: {verdict}");
     assert_eq!(mount.status(), Some(4));
     the_application_goes_on(&mount);
     OpenOptions::new().append(true).open(mount.at("cold")).unwrap().write_all(b", changed").unwrap();

@@ -279,7 +279,7 @@ impl Tiers {
 
     pub(crate) fn open_object(&self, cx: &Cx, object: ObjectId) -> Result<Arc<dyn File>> {
         match object.home {
-            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at("open", label(object)),
+            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at_fast("open", label(object)),
             Home::Slow => {
                 cx.slow()?;
                 self.slow.tmp.open(&tmp_name(object), Access::ReadWrite).at("open", label(object))
@@ -353,7 +353,10 @@ impl Tiers {
             if let Some(state) = state {
                 state.failed.store(true, Ordering::Release);
             }
-            return Err(Error::io("fsync", self.label(ino), e));
+            return Err(match object.home {
+                Home::Fast => Error::io_on_fast("fsync", self.label(ino), e),
+                Home::Slow => Error::io("fsync", self.label(ino), e),
+            });
         }
         Ok(())
     }

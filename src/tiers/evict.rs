@@ -133,8 +133,8 @@ impl Tiers {
             numbers.collect()
         };
         for number in &untried {
-            let object = self.pool.open_object(*number, Access::Read).at("open", "object")?;
-            if let Some(named) = Pool::name_of(&*object).at("read name of", "object")? {
+            let object = self.pool.open_object(*number, Access::Read).at_fast("open", "object")?;
+            if let Some(named) = Pool::name_of(&*object).at_fast("read name of", "object")? {
                 self.look_up(&named.path)?;
             }
         }
@@ -183,7 +183,7 @@ impl Tiers {
             self.state.lock().set_clean(file.ino);
             return Ok(false);
         }
-        let shown = self.pool.stat(object.number).at("stat", "object")?;
+        let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
         let mut st = self.state.lock();
         let busy = st.view.get(file.ino).is_none_or(|node| node.pins > 0) || file.opens.load(Ordering::Acquire) > 0;
         if busy || io.dirty {

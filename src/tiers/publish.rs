@@ -312,7 +312,7 @@ impl Tiers {
         }
         let fd = match &io.fd {
             Some(fd) => fd.clone(),
-            None => self.pool.open_object(content.object.number, Access::ReadWrite).at("open", "object")?,
+            None => self.pool.open_object(content.object.number, Access::ReadWrite).at_fast("open", "object")?,
         };
         if self.prove_or_let_go(&file, &mut io, fd, Proof::of(stat))? {
             io.checked = self.uptime();
@@ -327,7 +327,7 @@ impl Tiers {
         match Pool::prove(&*fd, &proof) {
             Err(e) if is_full(&e) => {}
             other => {
-                other.at("prove clean", self.label(file.ino))?;
+                other.at_fast("prove clean", self.label(file.ino))?;
                 io.clean = Some(proof);
                 return Ok(true);
             }
