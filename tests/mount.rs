@@ -756,6 +756,9 @@ fn the_first_line_of_stats_says_whether_all_is_safe() {
     let mount = Mount::with(&["settle=1h", "live_after=2h"], |_| ());
     let first = || mount.stats().lines().next().unwrap().to_owned();
     assert_eq!(first(), "SAFE: everything is on the slow tier");
+    // A directory is no file.
+    fs::create_dir(mount.at("d")).unwrap();
+    assert!(first().starts_with("NOT SAFE: 1 change only on fast; oldest "), "{}", first());
     mount.put("f", pattern(3 << 20));
     assert!(first().starts_with("NOT SAFE: 1 file, 3.0 MiB only on fast; oldest "), "{}", first());
     assert_eq!(mount.stats_json()["safety"]["files"], 1);

@@ -150,12 +150,13 @@ impl Tiers {
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
         Status {
-            unsafe_files: pending.files.len() as u64,
-            unsafe_bytes: pending.files.values().map(|file| file.bytes).sum(),
+            unsafe_files: pending.nodes.values().filter(|node| node.content).count() as u64,
+            unsafe_bytes: pending.bytes(),
             pending_events: events,
             oldest: pending.oldest.map(|at| now.saturating_sub(at)),
-            eta: (rate > 0)
-                .then(|| Duration::from_secs(pending.files.values().map(|file| file.bytes).sum::<u64>() / rate)),
+            // At the rate of before something stood in the way nothing goes on.
+            eta: (rate > 0 && held.is_none() && !self.slow.is_down())
+                .then(|| Duration::from_secs(pending.bytes() / rate)),
             drained_bytes: count(&c.drained_bytes),
             drained_files: count(&c.drained_files),
             published_events: count(&c.published_events),
@@ -183,16 +184,16 @@ impl Tiers {
         }
     }
 
-    /// What only the fast tier has, file by file.
+    /// What only the fast tier has, node by node.
     fn pending(&self) -> Pending {
         let st = self.state.lock();
         let mut pending = Pending::default();
         for event in &st.events {
             pending.since(event.at);
             for ino in event.change.inodes().into_iter().take(1) {
-                let file = pending.files.entry(ino).or_insert(PendingFile { since: event.at, bytes: 0 });
+                let node = pending.node(ino, event.at);
                 if let Change::Content { content, .. } = &event.change {
-                    file.bytes = content.size;
+                    (node.content, node.bytes) = (true, content.size);
                 }
             }
         }
@@ -213,28 +214,26 @@ impl Tiers {
                     _ => None,
                 }
             });
-            let entry = pending.files.entry(ino).or_insert(PendingFile { since, bytes: 0 });
-            entry.bytes = entry.bytes.max(size.map_or(0, |stat| stat.size));
+            let node = pending.node(ino, since);
+            (node.content, node.bytes) = (true, node.bytes.max(size.map_or(0, |stat| stat.size)));
         }
         pending
     }
 
     pub(crate) fn pending_bytes(&self) -> u64 {
-        self.pending().files.values().map(|file| file.bytes).sum()
+        self.pending().bytes()
     }
 
-    /// The files that only the fast tier has, oldest first.
+    /// The files whose content only the fast tier has, oldest first.
     pub(crate) fn unsafe_files(&self) -> Vec<Ino> {
-        let mut files: Vec<_> = self.pending().files.into_iter().map(|(ino, file)| (file.since, ino)).collect();
-        files.sort_unstable();
-        files.into_iter().map(|(_, ino)| ino).collect()
+        self.pending().oldest_first(|node| node.content)
     }
 
-    /// The paths that only the fast tier has, oldest first, at most `limit`.
+    /// The paths of which only the fast tier has the newest state, files or not, oldest first, at most `limit`.
     pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
-        let files = self.unsafe_files();
+        let nodes = self.pending().oldest_first(|_| true);
         let st = self.state.lock();
-        files.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
+        nodes.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
     }
 
     /// The LSN up to which everything must be applied for all of what is written now to be D2.
@@ -338,18 +337,35 @@ pub(crate) fn with_remedy(error: &Error) -> String {
 
 #[derive(Default)]
 struct Pending {
-    files: BTreeMap<Ino, PendingFile>,
+    nodes: BTreeMap<Ino, PendingNode>,
     oldest: Option<Duration>,
 }
 
-struct PendingFile {
+struct PendingNode {
     since: Duration,
+    /// It is a file with a content that the slow tier does not have, and not just a name or attributes.
+    content: bool,
     bytes: u64,
 }
 
 impl Pending {
     fn since(&mut self, at: Duration) {
         self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
+    }
+
+    fn node(&mut self, ino: Ino, since: Duration) -> &mut PendingNode {
+        self.nodes.entry(ino).or_insert(PendingNode { since, content: false, bytes: 0 })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.nodes.values().map(|node| node.bytes).sum()
+    }
+
+    fn oldest_first(&self, chosen: impl Fn(&PendingNode) -> bool) -> Vec<Ino> {
+        let chosen = self.nodes.iter().filter(|(_, node)| chosen(node));
+        let mut nodes: Vec<_> = chosen.map(|(ino, node)| (node.since, *ino)).collect();
+        nodes.sort_unstable();
+        nodes.into_iter().map(|(_, ino)| ino).collect()
     }
 }
 
