@@ -397,6 +397,24 @@ fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy(
     assert_eq!(read(&mount, "queue"), "nothing is pending\n");
 }
 
+/// A bar that wraps cannot be taken away again, and one that is cut would hide what to do.
+#[test]
+fn the_bar_of_a_drain_fits_the_terminal_and_what_holds_it_is_told_once_and_whole() {
+    let mount = Mount::with(&["settle=0s"], |slow| fs::create_dir(slow.join("run")).unwrap());
+    let _poison = Immutable::new(mount.slow().join("run"));
+    mount.put("run/ckpt", common::pattern(100_000));
+    until("the order is held", || mount.stats().lines().next().unwrap().contains("HELD: "));
+    let line = format!("stty cols 60 rows 40; exec {PROGRAM} umount --timeout 3s {}", mount.root().display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::null());
+    let shown = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert_eq!(shown.matches("chattr -i, no_root_squash").count(), 1, "{shown:?}");
+    let bar = |piece| str::find(piece, ['░', '█']).map(|at| &piece[at..]).filter(|bar| bar.contains(" left: "));
+    let bars: Vec<&str> = shown.split(['\r', '\n', '\u{1b}']).filter_map(bar).collect();
+    assert!(!bars.is_empty() && bars.iter().all(|bar| bar.chars().count() <= 60), "{shown:?}");
+    assert!(bars.iter().all(|bar| bar.contains("97.7 KiB left: 1 file, ")), "{bars:?}");
+}
+
 #[test]
 fn a_conflict_is_counted_named_and_an_exit_code() {
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
