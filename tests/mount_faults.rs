@@ -246,6 +246,32 @@ fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
     until("the ballast is back", || fs::metadata(&ballast).is_ok_and(|ballast| ballast.len() == 8 << 20));
 }
 
+/// While its object is renamed into place, a file that did not fit has no name that the view knows. It was ENOENT for that
+/// moment, and what it had been at its creation, empty, from then on.
+#[test]
+fn a_file_that_did_not_fit_is_there_and_whole_all_the_while_it_is_published() {
+    let volume = Volume::new(64, 256);
+    let options = ["settle=0s", "ballast=1MiB", "revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("run")).unwrap();
+    volume.fill(0);
+    for round in 0..40 {
+        let (name, len) = (format!("run/{}", round % 20), 1 + round);
+        let path = mount.put(&name, content(round, len));
+        // A look after it was published as well.
+        for published in [false, true] {
+            until("it is published", || {
+                assert_eq!(fs::metadata(&path).unwrap().len(), len as u64, "round {round}");
+                assert!(fs::read(&path).unwrap() == content(round, len), "round {round}");
+                published || state(&path) == b"slow"
+            });
+        }
+    }
+    assert!(spilled(&mount) >= 20, "{}", mount.stats());
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+}
+
 /// To be told of the slow tier, which has room, sends the operator to the wrong disk.
 #[test]
 fn a_log_without_room_is_told_as_the_fast_tier_s() {

@@ -282,7 +282,7 @@ impl Tiers {
             Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at_fast("open", label(object)),
             Home::Slow => {
                 cx.slow()?;
-                self.slow.tmp.open(&tmp_name(object), Access::ReadWrite).at("open", label(object))
+                self.slow.object(object).at("open", label(object))
             }
         }
     }

@@ -42,6 +42,14 @@ pub(crate) struct Unfinished {
     met: Vec<Met>,
 }
 
+impl Unfinished {
+    /// The files whose object did not fit on the fast tier.
+    fn on_slow(&self) -> impl Iterator<Item = (Ino, &Arc<Content>)> {
+        let contents = self.batches.iter().flat_map(|batch| &batch.contents);
+        contents.map(|(ino, (_, content))| (*ino, content)).filter(|(_, content)| content.object.home == Home::Slow)
+    }
+}
+
 /// What a step met on the slow tree.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Met {
@@ -134,6 +142,9 @@ impl Tiers {
 
     /// Steps 4 and 5, from where an error stopped them before.
     fn apply_group(&self, group: &mut Unfinished) -> Result<()> {
+        for (_, content) in group.on_slow() {
+            self.slow.place(content.object).at("open", "object on the slow tier")?;
+        }
         let mut dirs = TouchedDirs::default();
         for planned in &group.planned[..group.met.len()] {
             dirs.add(&planned.step);
@@ -269,6 +280,9 @@ impl Tiers {
                 }
             }
         }
+        for (ino, content) in group.on_slow() {
+            self.adopt_placed(ino, content, placed.get(&ino)); // 6
+        }
         self.renew_proofs(planned, met)?; // 6
         let mut st = self.state.lock();
         self.forget_applied_attrs(&mut st, *upto);
@@ -293,6 +307,9 @@ impl Tiers {
 
     /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so.
     fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<()> {
+        if content.object.home == Home::Slow {
+            return Ok(());
+        }
         let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
         let (Some(file), Some(stat)) = (file, stat) else { return Ok(()) };
         let mut io = file.io.write();
@@ -301,15 +318,6 @@ impl Tiers {
             return Ok(());
         }
         io.latest = None;
-        if content.object.home == Home::Slow {
-            // The object itself was renamed into place: handles go on reading the same file.
-            let fd = io.fd.take();
-            file.place(&mut io, Bytes::Slow, fd);
-            let mut st = self.state.lock();
-            let lsn = self.log.last();
-            st.unrefer(content.object, lsn);
-            return Ok(());
-        }
         let fd = match &io.fd {
             Some(fd) => fd.clone(),
             None => self.pool.open_object(content.object.number, Access::ReadWrite).at_fast("open", "object")?,
@@ -319,6 +327,26 @@ impl Tiers {
             self.state.lock().set_clean(ino);
         }
         Ok(())
+    }
+
+    /// Step 6 of a file whose object lay on the slow tier and was itself renamed into place: from here on the file is what the
+    /// view, which has followed, has there. Handles go on reading the same file.
+    fn adopt_placed(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) {
+        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let (Some(file), Some(stat)) = (file, stat) else { return self.slow.placed(content.object) };
+        let mut io = file.io.write();
+        let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
+        if io.dirty || !newest || io.object() != Some(content.object) {
+            return;
+        }
+        let fd = io.fd.take();
+        file.place(&mut io, Bytes::Slow, fd);
+        self.slow.placed(content.object);
+        let mut st = self.state.lock();
+        let lsn = self.log.last();
+        st.unrefer(content.object, lsn);
+        // What the object said of itself until now.
+        self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
     }
 
     /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
