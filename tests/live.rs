@@ -417,6 +417,32 @@ fn the_bar_of_a_drain_fits_the_terminal_and_what_holds_it_is_told_once_and_whole
     assert!(bars.iter().all(|bar| bar.contains("97.7 KiB left: 1 file, ")), "{bars:?}");
 }
 
+/// The kernel opens `control` for nobody there.
+#[test]
+fn commands_say_what_to_do_instead_where_the_mount_is_read_only() {
+    let mut mount = Mount::new();
+    mount.put("ckpt", "weights");
+    mount.sync();
+    mount.stop();
+    mount.arguments(&["--read-only"]);
+    mount.start();
+    for (arguments, path) in [
+        (&["evict"][..], mount.at("ckpt")),
+        (&["evict", "--all"], mount.root()),
+        (&["queue", "--front"], mount.at("ckpt")),
+    ] {
+        let (code, out, err) = dlio(arguments, &path);
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("is read-only and takes no commands") && err.contains("mount -o remount,rw"), "{err}");
+    }
+    let (code, _, err) = dlio(&["reload"], &mount.root());
+    assert!(code == 1 && err.contains("SIGHUP instead: kill -HUP "), "{err}");
+    // What only reads works.
+    assert_eq!(queue(&mount)["events"], 0);
+    assert_eq!(dlio(&["queue"], &mount.root()).0, 0);
+    assert_eq!(dlio(&["sync"], &mount.root()), (0, String::new(), String::new()));
+}
+
 #[test]
 fn a_conflict_is_counted_named_and_an_exit_code() {
     let mount = Mount::with(&NEVER_SETTLES, |_| ());

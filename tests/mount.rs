@@ -743,7 +743,10 @@ fn the_control_directory_is_there_but_not_listed() {
     let mount = Mount::new();
     mount.put("f", "x");
     assert_eq!(names(&mount.root()), ["f"]);
-    assert_eq!(names(&mount.at(".dlio")), ["config", "control", "files", "metrics", "queue", "stats", "stats.json"]);
+    assert_eq!(
+        names(&mount.at(".dlio")),
+        ["config", "control", "files", "metrics", "queue", "queue.json", "stats", "stats.json"]
+    );
     let modes = ["stats", "stats.json", "files", "control"].map(|name| mode(&mount.at(".dlio").join(name)));
     assert_eq!(modes, [0o444, 0o444, 0o400, 0o600]);
     assert!(mount.stats().contains("I/O path     exact"));

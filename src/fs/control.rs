@@ -67,13 +67,22 @@ pub(super) enum Node {
     Metrics,
     Files,
     Queue,
+    QueueJson,
     Config,
     Control,
 }
 
 impl Node {
-    const FILES: [Node; 7] =
-        [Node::Stats, Node::StatsJson, Node::Metrics, Node::Files, Node::Queue, Node::Config, Node::Control];
+    const FILES: [Node; 8] = [
+        Node::Stats,
+        Node::StatsJson,
+        Node::Metrics,
+        Node::Files,
+        Node::Queue,
+        Node::QueueJson,
+        Node::Config,
+        Node::Control,
+    ];
 
     fn ino(self) -> Ino {
         FIRST + self as u64
@@ -92,6 +101,7 @@ impl Node {
             Node::Metrics => "metrics",
             Node::Files => "files",
             Node::Queue => "queue",
+            Node::QueueJson => "queue.json",
             Node::Config => "config",
             Node::Control => "control",
         }
@@ -102,7 +112,7 @@ impl Node {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson | Node::Metrics => 0o444,
             // These name the paths of all users, or of the tiers.
-            Node::Files | Node::Queue | Node::Config => 0o400,
+            Node::Files | Node::Queue | Node::QueueJson | Node::Config => 0o400,
             Node::Control => 0o600,
         }
     }
@@ -206,8 +216,6 @@ enum Command {
     Status,
     /// Reads the configuration file again.
     Reload,
-    /// What is pending, as JSON.
-    Queue,
     /// Hurries a path, and what is to be published before it.
     Front(Vec<Name>),
     /// Lets the fast copies of clean files go: below a path, which is empty for all.
@@ -228,8 +236,7 @@ impl Command {
             ("sync", path) => Ok(Command::Sync(Some(Command::names(path)?))),
             ("status", "") => Ok(Command::Status),
             ("reload", "") => Ok(Command::Reload),
-            ("queue", "") => Ok(Command::Queue),
-            (word @ ("status" | "reload" | "queue"), extra) => Err(format!("{word} takes no argument, got {extra:?}")),
+            (word @ ("status" | "reload"), extra) => Err(format!("{word} takes no argument, got {extra:?}")),
             ("front", path) if !path.is_empty() => Ok(Command::Front(Command::names(path)?)),
             ("evict", path) if !path.is_empty() => Ok(Command::Evict(Command::names(path)?)),
             (word @ ("front" | "evict"), _) => Err(format!("{word} takes a path, / for everything")),
@@ -320,6 +327,7 @@ impl Control {
             Node::Metrics => self.snapshot_for(uid).metrics(),
             Node::Files => self.files(),
             Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
+            Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
             Node::Config => self.live.text(),
             Node::Control => {
                 let usage = format!(
@@ -374,7 +382,6 @@ impl Control {
                 Ok(reloaded) => Session::said("ok", reloaded),
                 Err(error) => Session::said("error", error),
             },
-            Ok(Command::Queue) => Session { reply: self.tiers.queue(QUEUE_SHOWN).json().into_bytes(), running: None },
             Ok(Command::Front(path)) => self.front(path),
             Ok(Command::Evict(path)) => self.evict(path),
             Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
