@@ -128,6 +128,57 @@ fn another_slow_tree_is_refused() {
     assert_eq!(fs::read(wrong.at("pending")).unwrap(), b"only on fast");
 }
 
+#[test]
+fn a_fast_tier_of_another_format_is_refused_and_not_touched() {
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    mount.put("pending", "only on fast");
+    mount.stop();
+    let path = mount.fast().join(".dlio-fs/super");
+    let ours = fs::read_to_string(&path).unwrap();
+    for (format, age) in [(0, "an older"), (99, "a newer")] {
+        fs::write(&path, ours.replace("format = 1", &format!("format = {format}"))).unwrap();
+        let before = fingerprint(&mount.fast());
+        let (code, said) = mount.refused();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&format!("written by {age} dlio-fs: it has format {format}, ")), "{said}");
+        assert!(
+            said.contains("mount it with the version of dlio-fs that wrote it") && said.lines().count() == 1,
+            "{said}"
+        );
+        assert_eq!(fingerprint(&mount.fast()), before);
+    }
+    fs::write(&path, ours).unwrap();
+    mount.start();
+    assert_eq!(fs::read(mount.at("pending")).unwrap(), b"only on fast");
+}
+
+#[test]
+fn what_a_user_has_under_our_names_in_the_slow_tree_is_hidden_or_refused_and_never_changed() {
+    let mut mount = Mount::with(&[], |slow| {
+        fs::create_dir_all(slow.join(".dlio")).unwrap();
+        fs::write(slow.join(".dlio/stats"), "a user's").unwrap();
+        fs::create_dir_all(slow.join("run/.dlio-fs")).unwrap();
+        fs::write(slow.join("run/.dlio"), "in the root only").unwrap();
+    });
+    assert!(mount.log().contains("has a .dlio of its own"), "{}", mount.log());
+    assert!(mount.stats().starts_with("SAFE"));
+    assert_eq!(fs::read_to_string(mount.at("run/.dlio")).unwrap(), "in the root only");
+    mount.put("run/.dlio-fs/f", "below");
+    mount.sync();
+    assert_eq!(fs::read_to_string(mount.slow().join("run/.dlio-fs/f")).unwrap(), "below");
+    mount.stop();
+    assert_eq!(fs::read_to_string(mount.slow().join(".dlio/stats")).unwrap(), "a user's");
+
+    let theirs = Mount::idle(Elsewhere::default(), &[]);
+    fs::create_dir(theirs.slow().join(".dlio-fs")).unwrap();
+    fs::write(theirs.slow().join(".dlio-fs/notes"), "a user's").unwrap();
+    let (code, said) = theirs.refused();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("has a .dlio-fs that dlio-fs did not make") && said.contains("rename it"), "{said}");
+    assert_eq!(fs::read_to_string(theirs.slow().join(".dlio-fs/notes")).unwrap(), "a user's");
+    assert_eq!(fs::read_dir(theirs.fast()).unwrap().count(), 0);
+}
+
 // P5: never torn
 
 /// The model's background copies a version in one step, so only here somebody writes while it is copied.
