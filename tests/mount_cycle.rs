@@ -352,6 +352,9 @@ fn the_demo_verifies_and_leaves_nothing_behind() {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
     assert!(!said.contains("ckpt-1."), "it was deleted: {said}");
+    // With the statistics in it, which an ordinary terminal must hold as well.
+    let wide: Vec<_> = said.lines().skip(1).filter(|line| line.chars().count() > 80).collect();
+    assert_eq!(wide, [""; 0]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the directory is not empty");
 }
 

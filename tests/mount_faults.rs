@@ -487,6 +487,14 @@ fn both_kept(mount: &Mount, dir: &str, name: &str, theirs: &str, ours: &str) {
     assert_eq!(mount.status(), Some(5));
 }
 
+/// `run/f` is on both tiers, and has a newer version on the fast one.
+fn ours_is_newer(mount: &Mount) {
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/f", "before");
+    mount.sync();
+    mount.put("run/f", "ours");
+}
+
 #[test]
 fn a_foreign_change_is_served_at_the_first_open_after_revalidate() {
     let mount = Mount::with(&["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"], |_| ());
@@ -531,10 +539,7 @@ fn a_foreign_file_that_took_the_name_of_ours_stays_and_so_does_ours() {
 #[test]
 fn a_foreign_file_in_place_of_the_one_we_replace_stays_and_so_does_ours() {
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
-    fs::create_dir(mount.at("run")).unwrap();
-    mount.put("run/f", "before");
-    mount.sync();
-    mount.put("run/f", "ours");
+    ours_is_newer(&mount);
     fs::write(mount.slow().join("theirs"), "theirs").unwrap();
     fs::rename(mount.slow().join("theirs"), mount.slow().join("run/f")).unwrap();
     mount.sync();
@@ -544,10 +549,7 @@ fn a_foreign_file_in_place_of_the_one_we_replace_stays_and_so_does_ours() {
 #[test]
 fn a_foreign_write_into_the_file_we_replace_stays_and_so_does_ours() {
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
-    fs::create_dir(mount.at("run")).unwrap();
-    mount.put("run/f", "before");
-    mount.sync();
-    mount.put("run/f", "ours");
+    ours_is_newer(&mount);
     fs::write(mount.slow().join("run/f"), "theirs").unwrap();
     mount.sync();
     both_kept(&mount, "run", "f", "theirs", "ours");
