@@ -12,9 +12,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A failed operation of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call on one of the tiers failed.
-    #[error("{op} {path}: {source}")]
-    Io { op: &'static str, path: String, source: io::Error },
+    /// A system call failed. `on_fast`: certainly the fast tier's, where the remedies for the slow one are of no use.
+    #[error("{op} {path}{}: {source}", if *on_fast { " on the fast tier" } else { "" })]
+    Io { op: &'static str, path: String, on_fast: bool, source: io::Error },
     /// The refusal that POSIX prescribes (ENOENT, EEXIST, ENOTEMPTY, ...); an application's business, not ours.
     #[error("{0}")]
     Posix(Errno),
@@ -32,7 +32,12 @@ pub enum Error {
 
 impl Error {
     pub fn io(op: &'static str, path: impl Into<String>, source: io::Error) -> Self {
-        Error::Io { op, path: path.into(), source }
+        Error::Io { op, path: path.into(), on_fast: false, source }
+    }
+
+    /// The same for a call on the fast tier.
+    pub fn io_on_fast(op: &'static str, path: impl Into<String>, source: io::Error) -> Self {
+        Error::Io { op, path: path.into(), on_fast: true, source }
     }
 
     pub fn refused(what: impl Into<String>, remedy: impl Into<String>) -> Self {
@@ -59,10 +64,16 @@ impl From<Errno> for Error {
 /// Names what was tried, and on what, when an I/O call fails.
 pub trait Context<T> {
     fn at(self, op: &'static str, path: impl std::fmt::Display) -> Result<T>;
+    /// The same for a call on the fast tier.
+    fn at_fast(self, op: &'static str, path: impl std::fmt::Display) -> Result<T>;
 }
 
 impl<T> Context<T> for io::Result<T> {
     fn at(self, op: &'static str, path: impl std::fmt::Display) -> Result<T> {
         self.map_err(|source| Error::io(op, path.to_string(), source))
+    }
+
+    fn at_fast(self, op: &'static str, path: impl std::fmt::Display) -> Result<T> {
+        self.map_err(|source| Error::io_on_fast(op, path.to_string(), source))
     }
 }

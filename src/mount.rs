@@ -120,7 +120,7 @@ pub fn serve(request: Request) -> Result<Left> {
     raise_descriptor_limit(); // 2
     let (tree, replace, writable) = slow_tree(&request)?; // 3
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
-    let lock = FastLock::take(fast, &owner)?; // 4
+    let mut lock = FastLock::take(fast, &owner)?; // 4
     let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
     let live = Arc::new(live_settings(&request.settings, &tiers));
     let runtime = background::runtime()?;
@@ -133,6 +133,7 @@ pub fn serve(request: Request) -> Result<Left> {
     // Where there was a dead mount there will be one again, rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let session = session(&request, &tiers, live, attached)?;
+    lock.serving();
     answer(session, ended)?; // 9
     background::start(&runtime, &tiers, request.settings.config().slow_wait);
     utab::register(tree.path(), mountpoint);

@@ -334,19 +334,21 @@ fn clean_files_are_evicted_on_demand_and_dirty_ones_are_named() {
 }
 
 #[test]
-fn clean_objects_of_the_mount_before_are_evicted_once_their_files_were_looked_up() {
+fn clean_objects_of_the_mount_before_are_evicted_although_nobody_has_looked_their_files_up() {
     let mut mount = Mount::new();
-    mount.put("ckpt", common::pattern(5000));
+    mount.sh("mkdir old older");
+    for name in ["ckpt", "old/ckpt", "older/ckpt"] {
+        mount.put(name, common::pattern(5000));
+    }
     mount.sync();
     mount.stop();
     mount.start();
-    let (code, out, _) = dlio(&["evict", "--all"], &mount.root());
-    let left =
-        "0 files evicted, 0 B; 0 kept; 1 clean object of files that nobody has looked up since the mount was made";
-    assert_eq!((code, out.as_str()), (0, left));
-    assert_eq!(fs::metadata(mount.at("ckpt")).unwrap().len(), 5000);
-    let (code, out, _) = dlio(&["evict", "--all"], &mount.root());
+    let (code, out, _) = dlio(&["evict"], &mount.at("old"));
     assert_eq!((code, out.as_str()), (0, "1 file evicted, 4.9 KiB; 0 kept"));
+    assert_eq!(mount.stats_json()["cache"]["objects"], 2, "no others");
+    let (code, out, _) = dlio(&["evict", "--all"], &mount.root());
+    assert_eq!((code, out.as_str()), (0, "2 files evicted, 9.8 KiB; 0 kept"));
+    assert_eq!(mount.stats_json()["cache"]["objects"], 0);
     assert_eq!(fs::read(mount.at("ckpt")).unwrap(), common::pattern(5000));
 }
 
@@ -376,11 +378,12 @@ fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy(
     until("the order is held", || mount.stats().lines().next().unwrap().contains("HELD: "));
     let first = mount.stats().lines().next().unwrap().to_owned();
     assert!(first.contains("run/ckpt") && first.contains("let dlio-fs write to the slow tier"), "{first}");
+    assert!(first.ends_with("; ETA unknown"), "{first}");
     until("it was tried more than once", || queue(&mount)["pending"][0]["tries"].as_u64() > Some(1));
     let listed = queue(&mount);
     let held = &listed["pending"][0];
     assert_eq!((held["state"].as_str(), held["path"].as_str()), (Some("held"), Some("/run/ckpt")));
-    assert!(held["reason"].as_str().unwrap().ends_with("let dlio-fs write to the slow tier"), "{held}");
+    assert!(held["reason"].as_str().unwrap().contains("; let dlio-fs write to the slow tier: "), "{held}");
     assert!(held["eta"].is_null() && listed["held"].is_string(), "{listed}");
     assert_eq!(dlio(&["queue"], &mount.root()).0, 4);
     assert_eq!(metrics(&read(&mount, "metrics")).0["dlio_held"], 1.0);
@@ -394,6 +397,50 @@ fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy(
     assert!(mount.slow().join("run/ckpt").exists() && mount.slow().join("later").exists());
     until("the end of it is logged", || mount.log().matches("works again").count() == 1);
     assert_eq!(read(&mount, "queue"), "nothing is pending\n");
+}
+
+/// A bar that wraps cannot be taken away again, and one that is cut would hide what to do.
+#[test]
+fn the_bar_of_a_drain_fits_the_terminal_and_what_holds_it_is_told_once_and_whole() {
+    let mount = Mount::with(&["settle=0s"], |slow| fs::create_dir(slow.join("run")).unwrap());
+    let _poison = Immutable::new(mount.slow().join("run"));
+    mount.put("run/ckpt", common::pattern(100_000));
+    until("the order is held", || mount.stats().lines().next().unwrap().contains("HELD: "));
+    let line = format!("stty cols 60 rows 40; exec {PROGRAM} umount --timeout 3s {}", mount.root().display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::null());
+    let shown = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert_eq!(shown.matches("chattr -i, no_root_squash").count(), 1, "{shown:?}");
+    let bar = |piece| str::find(piece, ['░', '█']).map(|at| &piece[at..]).filter(|bar| bar.contains(" left: "));
+    let bars: Vec<&str> = shown.split(['\r', '\n', '\u{1b}']).filter_map(bar).collect();
+    assert!(!bars.is_empty() && bars.iter().all(|bar| bar.chars().count() <= 60), "{shown:?}");
+    assert!(bars.iter().all(|bar| bar.contains("97.7 KiB left: 1 file, ")), "{bars:?}");
+}
+
+/// The kernel opens `control` for nobody there.
+#[test]
+fn commands_say_what_to_do_instead_where_the_mount_is_read_only() {
+    let mut mount = Mount::new();
+    mount.put("ckpt", "weights");
+    mount.sync();
+    mount.stop();
+    mount.arguments(&["--read-only"]);
+    mount.start();
+    for (arguments, path) in [
+        (&["evict"][..], mount.at("ckpt")),
+        (&["evict", "--all"], mount.root()),
+        (&["queue", "--front"], mount.at("ckpt")),
+    ] {
+        let (code, out, err) = dlio(arguments, &path);
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("is read-only and takes no commands") && err.contains("mount -o remount,rw"), "{err}");
+    }
+    let (code, _, err) = dlio(&["reload"], &mount.root());
+    assert!(code == 1 && err.contains("SIGHUP instead: kill -HUP "), "{err}");
+    // What only reads works.
+    assert_eq!(queue(&mount)["events"], 0);
+    assert_eq!(dlio(&["queue"], &mount.root()).0, 0);
+    assert_eq!(dlio(&["sync"], &mount.root()), (0, String::new(), String::new()));
 }
 
 #[test]

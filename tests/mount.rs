@@ -743,7 +743,10 @@ fn the_control_directory_is_there_but_not_listed() {
     let mount = Mount::new();
     mount.put("f", "x");
     assert_eq!(names(&mount.root()), ["f"]);
-    assert_eq!(names(&mount.at(".dlio")), ["config", "control", "files", "metrics", "queue", "stats", "stats.json"]);
+    assert_eq!(
+        names(&mount.at(".dlio")),
+        ["config", "control", "files", "metrics", "queue", "queue.json", "stats", "stats.json"]
+    );
     let modes = ["stats", "stats.json", "files", "control"].map(|name| mode(&mount.at(".dlio").join(name)));
     assert_eq!(modes, [0o444, 0o444, 0o400, 0o600]);
     assert!(mount.stats().contains("I/O path     exact"));
@@ -756,6 +759,9 @@ fn the_first_line_of_stats_says_whether_all_is_safe() {
     let mount = Mount::with(&["settle=1h", "live_after=2h"], |_| ());
     let first = || mount.stats().lines().next().unwrap().to_owned();
     assert_eq!(first(), "SAFE: everything is on the slow tier");
+    // A directory is no file.
+    fs::create_dir(mount.at("d")).unwrap();
+    assert!(first().starts_with("NOT SAFE: 1 change only on fast; oldest "), "{}", first());
     mount.put("f", pattern(3 << 20));
     assert!(first().starts_with("NOT SAFE: 1 file, 3.0 MiB only on fast; oldest "), "{}", first());
     assert_eq!(mount.stats_json()["safety"]["files"], 1);
@@ -924,6 +930,8 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
     assert!(mount.stats().contains("SLOW TIER DOWN"), "{}", mount.stats());
     drop(frozen);
     until("they say that it is back", || !slow_down());
+    assert_eq!(mount.log().matches("the slow tier does not answer").count(), 1, "{}", mount.log());
+    until("the log says so too", || mount.log().matches("the slow tier answers again").count() == 1);
     let read = || fs::read_to_string(mount.at("cold/f"));
     until("the slow tier answers again", || read().is_ok());
     assert_eq!(read().unwrap(), "from the slow tier");

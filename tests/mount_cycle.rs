@@ -284,10 +284,13 @@ fn rescue_restores_what_only_the_fast_tier_has() {
     fs::create_dir(rig.mnt("run")).unwrap();
     fs::write(rig.mnt("run/ckpt"), "weights").unwrap();
     assert_eq!(rig.umount(&["--now"]).status.code(), Some(3));
-    let out = rig.path("out");
+    let lock = || fs::read_to_string(rig.path("fast/.dlio-fs/lock")).unwrap();
+    let (out, left) = (rig.path("out"), lock());
+    assert!(left.starts_with("left files="), "{left}");
     let said = succeeds(program().arg("rescue").arg(rig.path("fast")).arg("--to").arg(&out));
     assert!(said.contains("run/ckpt"), "{said}");
     assert_eq!(fs::read_to_string(out.join("run/ckpt")).unwrap(), "weights");
+    assert_eq!(lock(), left, "it is still listed");
     rig.mount(&[]);
     assert_eq!(fs::read_to_string(rig.mnt("run/ckpt")).unwrap(), "weights", "rescue changed nothing");
     rig.umount_safely();
@@ -349,6 +352,9 @@ fn the_demo_verifies_and_leaves_nothing_behind() {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
     assert!(!said.contains("ckpt-1."), "it was deleted: {said}");
+    // With the statistics in it, which an ordinary terminal must hold as well.
+    let wide: Vec<_> = said.lines().skip(1).filter(|line| line.chars().count() > 80).collect();
+    assert_eq!(wide, [""; 0]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the directory is not empty");
 }
 

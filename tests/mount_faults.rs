@@ -60,10 +60,10 @@ fn assert_same(one: &Path, other: &Path) {
     assert!(differ.is_empty(), "these differ: {differ:?}");
 }
 
-/// Everything there is in a tier, ours included: path, kind, length, inode and change time. The lock's text is free to
-/// say who held it last.
+/// Everything there is in a tier, ours included: path, kind, length, inode and change time. Of the lock only the text: whoever
+/// is refused holds it meanwhile.
 fn fingerprint(tier: &Path) -> String {
-    let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort";
+    let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort; cat .dlio-fs/lock 2> /dev/null || :";
     let output = std::process::Command::new("sh").args(["-ec", script]).current_dir(tier).output().unwrap();
     succeeded(output)
 }
@@ -92,6 +92,7 @@ fn a_slow_tier_that_is_not_mounted_is_refused() {
     mount.stop();
     volume.detach();
     let fast = fingerprint(&mount.fast());
+    assert!(fast.contains("left files=1 events=1\npending\n"), "{fast}");
     let (code, said) = mount.refused();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("is the slow tier not mounted?") && said.lines().count() == 1, "{said}");
@@ -125,6 +126,57 @@ fn another_slow_tree_is_refused() {
     wrong.elsewhere.slow = Some(ours);
     wrong.start();
     assert_eq!(fs::read(wrong.at("pending")).unwrap(), b"only on fast");
+}
+
+#[test]
+fn a_fast_tier_of_another_format_is_refused_and_not_touched() {
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    mount.put("pending", "only on fast");
+    mount.stop();
+    let path = mount.fast().join(".dlio-fs/super");
+    let ours = fs::read_to_string(&path).unwrap();
+    for (format, age) in [(0, "an older"), (99, "a newer")] {
+        fs::write(&path, ours.replace("format = 1", &format!("format = {format}"))).unwrap();
+        let before = fingerprint(&mount.fast());
+        let (code, said) = mount.refused();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&format!("written by {age} dlio-fs: it has format {format}, ")), "{said}");
+        assert!(
+            said.contains("mount it with the version of dlio-fs that wrote it") && said.lines().count() == 1,
+            "{said}"
+        );
+        assert_eq!(fingerprint(&mount.fast()), before);
+    }
+    fs::write(&path, ours).unwrap();
+    mount.start();
+    assert_eq!(fs::read(mount.at("pending")).unwrap(), b"only on fast");
+}
+
+#[test]
+fn what_a_user_has_under_our_names_in_the_slow_tree_is_hidden_or_refused_and_never_changed() {
+    let mut mount = Mount::with(&[], |slow| {
+        fs::create_dir_all(slow.join(".dlio")).unwrap();
+        fs::write(slow.join(".dlio/stats"), "a user's").unwrap();
+        fs::create_dir_all(slow.join("run/.dlio-fs")).unwrap();
+        fs::write(slow.join("run/.dlio"), "in the root only").unwrap();
+    });
+    assert!(mount.log().contains("has a .dlio of its own"), "{}", mount.log());
+    assert!(mount.stats().starts_with("SAFE"));
+    assert_eq!(fs::read_to_string(mount.at("run/.dlio")).unwrap(), "in the root only");
+    mount.put("run/.dlio-fs/f", "below");
+    mount.sync();
+    assert_eq!(fs::read_to_string(mount.slow().join("run/.dlio-fs/f")).unwrap(), "below");
+    mount.stop();
+    assert_eq!(fs::read_to_string(mount.slow().join(".dlio/stats")).unwrap(), "a user's");
+
+    let theirs = Mount::idle(Elsewhere::default(), &[]);
+    fs::create_dir(theirs.slow().join(".dlio-fs")).unwrap();
+    fs::write(theirs.slow().join(".dlio-fs/notes"), "a user's").unwrap();
+    let (code, said) = theirs.refused();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("has a .dlio-fs that dlio-fs did not make") && said.contains("rename it"), "{said}");
+    assert_eq!(fs::read_to_string(theirs.slow().join(".dlio-fs/notes")).unwrap(), "a user's");
+    assert_eq!(fs::read_dir(theirs.fast()).unwrap().count(), 0);
 }
 
 // P5: never torn
@@ -276,6 +328,50 @@ fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
     until("the ballast is back", || fs::metadata(&ballast).is_ok_and(|ballast| ballast.len() == 8 << 20));
 }
 
+/// While its object is renamed into place, a file that did not fit has no name that the view knows. It was ENOENT for that
+/// moment, and what it had been at its creation, empty, from then on.
+#[test]
+fn a_file_that_did_not_fit_is_there_and_whole_all_the_while_it_is_published() {
+    let volume = Volume::new(64, 256);
+    let options = ["settle=0s", "ballast=1MiB", "revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("run")).unwrap();
+    volume.fill(0);
+    for round in 0..40 {
+        let (name, len) = (format!("run/{}", round % 20), 1 + round);
+        let path = mount.put(&name, content(round, len));
+        // A look after it was published as well.
+        for published in [false, true] {
+            until("it is published", || {
+                assert_eq!(fs::metadata(&path).unwrap().len(), len as u64, "round {round}");
+                assert!(fs::read(&path).unwrap() == content(round, len), "round {round}");
+                published || state(&path) == b"slow"
+            });
+        }
+    }
+    assert!(spilled(&mount) >= 20, "{}", mount.stats());
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+}
+
+/// To be told of the slow tier, which has room, sends the operator to the wrong disk.
+#[test]
+fn a_log_without_room_is_told_as_the_fast_tier_s() {
+    let volume = Volume::new(12, 64);
+    let options = [&NEVER_SETTLES[..], &["ballast=1MiB"]].concat();
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("d")).unwrap();
+    volume.fill(0);
+    let log_one = |i: u32| fs::set_permissions(mount.at("d"), fs::Permissions::from_mode(0o700 + i % 8));
+    let refused = (0..).find_map(|i| log_one(i).err()).unwrap();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ENOSPC as i32));
+    mount.control("front /d");
+    until("the order is held", || mount.verdict().contains("HELD: "));
+    let verdict = mount.verdict();
+    assert!(verdict.contains("HELD: append log on the fast tier: No space left"), "{verdict}");
+    assert!(verdict.contains("free space or raise the quota on the fast tier"), "{verdict}");
+}
+
 #[test]
 fn a_fast_tier_without_inodes_is_no_error() {
     let volume = Volume::new(64, 64);
@@ -320,7 +416,7 @@ fn a_full_slow_tier_holds_publishing_until_there_is_room() {
     for i in 0..4 {
         mount.put(&format!("run/{i}"), content(i, 2 << 20));
     }
-    until("the statistics say so first", || mount.verdict().contains("HELD: drain: "));
+    until("the statistics say so first", || mount.verdict().contains("HELD: "));
     let verdict = mount.verdict();
     assert!(verdict.starts_with("NOT SAFE: ") && verdict.contains("free space or raise the quota"), "{verdict}");
     assert_eq!(mount.status(), Some(4));
@@ -344,9 +440,10 @@ fn a_read_only_slow_tier_holds_publishing_until_it_can_be_written() {
     mount.sync();
     volume.remount("ro");
     mount.put("run/first", "first");
-    until("the statistics say so first", || mount.verdict().contains("HELD: drain: "));
+    until("the statistics say so first", || mount.verdict().contains("HELD: "));
     let verdict = mount.verdict();
-    assert!(verdict.contains("Read-only file system") && verdict.contains("let dlio-fs write"), "{verdict}");
+    assert!(verdict.contains("Read-only file system") && verdict.contains("remount its file system"), "{verdict}");
+    assert!(verdict.ends_with("ETA unknown"), "at no rate of before: {verdict}");
     assert_eq!(mount.status(), Some(4));
     the_application_goes_on(&mount);
     OpenOptions::new().append(true).open(mount.at("cold")).unwrap().write_all(b", changed").unwrap();
@@ -421,6 +518,14 @@ fn both_kept(mount: &Mount, dir: &str, name: &str, theirs: &str, ours: &str) {
     assert_eq!(mount.status(), Some(5));
 }
 
+/// `run/f` is on both tiers, and has a newer version on the fast one.
+fn ours_is_newer(mount: &Mount) {
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/f", "before");
+    mount.sync();
+    mount.put("run/f", "ours");
+}
+
 #[test]
 fn a_foreign_change_is_served_at_the_first_open_after_revalidate() {
     let mount = Mount::with(&["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"], |_| ());
@@ -465,10 +570,7 @@ fn a_foreign_file_that_took_the_name_of_ours_stays_and_so_does_ours() {
 #[test]
 fn a_foreign_file_in_place_of_the_one_we_replace_stays_and_so_does_ours() {
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
-    fs::create_dir(mount.at("run")).unwrap();
-    mount.put("run/f", "before");
-    mount.sync();
-    mount.put("run/f", "ours");
+    ours_is_newer(&mount);
     fs::write(mount.slow().join("theirs"), "theirs").unwrap();
     fs::rename(mount.slow().join("theirs"), mount.slow().join("run/f")).unwrap();
     mount.sync();
@@ -478,10 +580,7 @@ fn a_foreign_file_in_place_of_the_one_we_replace_stays_and_so_does_ours() {
 #[test]
 fn a_foreign_write_into_the_file_we_replace_stays_and_so_does_ours() {
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
-    fs::create_dir(mount.at("run")).unwrap();
-    mount.put("run/f", "before");
-    mount.sync();
-    mount.put("run/f", "ours");
+    ours_is_newer(&mount);
     fs::write(mount.slow().join("run/f"), "theirs").unwrap();
     mount.sync();
     both_kept(&mount, "run", "f", "theirs", "ours");

@@ -19,7 +19,7 @@ use nix::sys::statvfs::statvfs;
 mod common;
 
 use common::rig::{NEVER_SETTLES, PROGRAM, Rig, program, succeeds, text};
-use common::{errno, until};
+use common::{Volume, errno, until};
 
 const NOBODY: u32 = 65534;
 
@@ -469,4 +469,64 @@ fn users_files_of_our_names_are_spoken_of() {
     let rig = Rig::new();
     fs::write(rig.path("slow/.dlio-fs"), "a user's").unwrap();
     refused(&mut rig.mount_command(), 2, &["has a .dlio-fs that dlio-fs did not make", "rename it"]);
+}
+
+/// A file system on which every change waits in the kernel, where no signal ends it, until this is dropped.
+struct FrozenVolume(PathBuf);
+
+impl FrozenVolume {
+    fn new(root: PathBuf) -> Self {
+        succeeds(Command::new("fsfreeze").arg("--freeze").arg(&root));
+        FrozenVolume(root)
+    }
+}
+
+impl Drop for FrozenVolume {
+    fn drop(&mut self) {
+        Command::new("fsfreeze").arg("--unfreeze").arg(&self.0).status().ok();
+    }
+}
+
+/// Killed, but not gone: its first thread is, and took its descriptors along; another one waits in the kernel and holds the
+/// lock. Root was told to look as root.
+#[test]
+fn a_killed_daemon_that_waits_in_the_kernel_is_named_with_the_remedy() {
+    let volume = Volume::new(32, 256);
+    let rig = Rig::new();
+    let mount = |point: PathBuf| {
+        let mut command = program();
+        command.arg("mount").arg(point).arg("--log-file").arg(rig.path("log")).args(["-o", "settle=0s"]);
+        command.arg("--fast").arg(rig.path("fast")).arg("--slow").arg(volume.tier());
+        command
+    };
+    succeeds(&mut mount(rig.point()));
+    fs::write(rig.mnt("first"), "x").unwrap();
+    succeeds(program().arg("sync").arg(rig.point()));
+    let frozen = FrozenVolume::new(volume.root());
+    fs::write(rig.mnt("ckpt"), "weights").unwrap();
+    let pid = rig.daemon();
+    // Behind the freeze, and not for a moment on the fast tier's disk.
+    let waits = |task: PathBuf| fs::read_to_string(task.join("wchan")).is_ok_and(|at| at == "percpu_rwsem_wait");
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
+    until("it waits for the slow tier", || threads().any(waits));
+    kill(pid, Signal::SIGKILL).unwrap();
+    until("all but that is gone", || threads().all(|task| task.ends_with(pid.to_string()) || waits(task)));
+    let (named, remedy) = (format!("(pid {pid}) waits in the kernel"), "it goes on, or ends if it was killed");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (code, out, _) = ran(program().arg("status").arg(rig.point()));
+            assert_eq!(code, Some(1), "{out}");
+            assert!(out.contains(&named) && out.contains(remedy), "{out}");
+        });
+        scope.spawn(|| refused(program().arg("umount").arg(rig.point()), 1, &[&named, remedy]));
+        scope.spawn(|| refused(&mut mount(rig.point()), 2, &[&named, remedy]));
+        fs::create_dir(rig.path("elsewhere")).unwrap();
+        let elsewhere = rig.path("elsewhere");
+        scope.spawn(|| refused(&mut mount(elsewhere), 1, &["is in use by", "waits in the kernel", remedy]));
+    });
+    drop(frozen);
+    until("the same mount replaces it", || ran(&mut mount(rig.point())).0 == Some(0));
+    assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
+    rig.umount_safely();
+    assert_eq!(fs::read_to_string(volume.tier().join("ckpt")).unwrap(), "weights");
 }

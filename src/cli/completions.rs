@@ -47,8 +47,19 @@ pub fn man_pages() -> io::Result<Vec<(String, Vec<u8>)>> {
 }
 
 fn page(command: clap::Command) -> io::Result<(String, Vec<u8>)> {
+    let usage = command.clone().render_usage().to_string();
     let man = clap_mangen::Man::new(command);
     let mut text = Vec::new();
     man.render(&mut text)?;
-    Ok((man.get_filename(), text))
+    let (before, rest) = split_at_line(&text, b".SH SYNOPSIS");
+    let (_, after) = split_at_line(rest.get(1..).unwrap_or_default(), b".SH ");
+    // As in the help: the one that is made of the options leaves out their values.
+    let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
+    Ok((man.get_filename(), [before, b".SH SYNOPSIS\n", usage.as_bytes(), b"\n", after].concat()))
+}
+
+/// The text up to the first line that begins so, and from there on.
+fn split_at_line<'a>(text: &'a [u8], begin: &[u8]) -> (&'a [u8], &'a [u8]) {
+    let at = (0..text.len()).find(|&at| (at == 0 || text[at - 1] == b'\n') && text[at..].starts_with(begin));
+    text.split_at(at.unwrap_or(text.len()))
 }

@@ -56,7 +56,8 @@ pub(super) fn run(args: &DemoArgs) -> Outcome {
     match end.recv() {
         Ok(End::Played(Ok(()))) => {
             stage.clear(dir)?;
-            say("Nothing is left behind. With your own directories: dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
+            say("Nothing is left behind. With your own directories:")?;
+            say("   dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
             Ok(Exit::Done)
         }
         Ok(End::Played(Err(failure))) => {
@@ -94,11 +95,11 @@ fn play(stage: &Stage) -> Result<(), Failure> {
     say("   dlio-fs mount mnt --fast fast --slow slow\n")?;
     stage.mount()?;
 
-    say("1. Training writes checkpoints to the mount, as frameworks do. They land on the fast tier.")?;
+    say("1. Training writes checkpoints to the mount; they land on the fast tier.")?;
     let expected = train(stage)?;
     say(format_args!("   {}\n", talk::first_line(stage.mountpoint())?))?;
 
-    say("2. They are copied to the slow tier and published there, in the order in which they were written.")?;
+    say("2. They are copied to the slow tier and published in the order of writing.")?;
     let begun = Instant::now();
     let progress = Progress::watch(stage.mountpoint());
     drain::wait(&Place::whole(stage.mountpoint().to_path_buf()), None)?;
@@ -111,7 +112,7 @@ fn play(stage: &Stage) -> Result<(), Failure> {
     let shown = stats.lines().filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("operation"));
     shown.map(|line| format!("   {line}")).try_for_each(say)?;
 
-    say("\n4. The mount is left. The slow tier alone holds, byte for byte, what was written:")?;
+    say("\n4. The mount is left. The slow tier alone holds, byte for byte:")?;
     match umount::leave(stage.mountpoint())? {
         Exit::Done => verify(stage.slow(), &expected),
         _ => Err(wrong("something is left on the fast tier after the drain".to_owned())),
@@ -120,7 +121,8 @@ fn play(stage: &Stage) -> Result<(), Failure> {
 
 /// Saves as TensorFlow and Keras do, and says how fast the fast tier took it.
 fn train(stage: &Stage) -> Result<Expected, Failure> {
-    say("   TensorFlow: ckpt-N under temporary names, renamed, then the manifest; only the newest two are kept")?;
+    say("   TensorFlow: ckpt-N under temporary names, renamed, then the manifest;")?;
+    say("               only the newest two are kept")?;
     say("   Keras: model.keras, overwritten in place each epoch")?;
     let (mut expected, mut bytes, mut took) = (Expected::new(), 0, Duration::ZERO);
     for number in 1..=frameworks::EPOCHS {

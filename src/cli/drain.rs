@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nix::errno::Errno;
 
 use super::progress::Progress;
 use super::talk::{self, Control, Said};
@@ -115,7 +114,7 @@ pub(super) fn wait_telling(
     let begun = Instant::now();
     let mut control = match Control::ask(&place.mountpoint, &place.sync_command()) {
         // A mount that takes no changes takes no commands either.
-        Err(e) if e.errno() == Errno::EROFS => return watch(&place.mountpoint, limit, tell),
+        Err(_) if talk::is_read_only(&place.mountpoint) => return watch(&place.mountpoint, limit, tell),
         control => control?,
     };
     loop {

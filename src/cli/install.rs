@@ -27,7 +27,12 @@ use crate::error::{Context, Error};
 
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
-const EXAMPLE: &str = include_str!("../../config.example.toml");
+/// What goes below `share/doc/dlio-fs`.
+const DOCS: [(&str, &str); 3] = [
+    ("config.example.toml", include_str!("../../config.example.toml")),
+    ("operations.md", include_str!("../../docs/operations.md")),
+    ("answers.md", include_str!("../../docs/answers.md")),
+];
 /// The program's path in [`UNIT`].
 const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";
 /// mount(8) looks for its helpers here and nowhere else.
@@ -35,7 +40,7 @@ const SBIN: &str = "/sbin";
 /// Prefixes of the whole machine: their helpers go to [`SBIN`].
 const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 
-/// Place the program, the helpers of mount(8), the systemd unit, completions and manual pages
+/// Place the program, the helpers of mount(8), the systemd unit, completions, manual pages and documentation
 ///
 /// With the default prefix, /usr/local, or with /usr, the helpers mount.fuse.dlio and umount.fuse.dlio go to /sbin, where
 /// mount(8) looks for them; with any other to DIR/sbin, where it does not. Prints what it placed. Installing once more
@@ -163,8 +168,10 @@ fn contents(prefix: &Path) -> Result<BTreeMap<PathBuf, Content>, Failure> {
     let mut all = BTreeMap::from([
         (program.clone(), Content::File { bytes, mode: 0o755 }),
         (prefix.join("lib/systemd/system/dlio-fs@.service"), text(unit.into_bytes())),
-        (prefix.join("share/doc/dlio-fs/config.example.toml"), text(EXAMPLE.as_bytes().to_vec())),
     ]);
+    for (name, page) in DOCS {
+        all.insert(prefix.join("share/doc/dlio-fs").join(name), text(page.as_bytes().to_vec()));
+    }
     for name in ["mount.fuse.dlio", "umount.fuse.dlio"] {
         all.insert(helpers_dir(prefix).join(name), Content::Link(program.clone()));
     }

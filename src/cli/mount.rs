@@ -42,7 +42,7 @@ pub(super) struct MountArgs {
     /// Stay in the foreground, as a service manager or a container wants it
     #[arg(long)]
     foreground: bool,
-    /// Read the configuration from FILE; flags override it (see config.example.toml)
+    /// Read the configuration from FILE; flags override it (config.example.toml in share/doc/dlio-fs has every key)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Append log lines to FILE
@@ -121,7 +121,7 @@ impl MountArgs {
     /// Defaults, then the file, then `DLIO_LOG`, then `-o`, then the flags.
     fn settings(&self, options: Options) -> crate::error::Result<Settings> {
         let unreadable = |file: &Path, e: &dyn Display| {
-            let remedy = "name a readable text file; config.example.toml has every key";
+            let remedy = "name a readable text file; config.example.toml (share/doc/dlio-fs) has every key";
             Error::refused(format!("--config {}: {e}", file.display()), remedy)
         };
         let file = self

@@ -11,10 +11,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::complain;
 use super::talk::{self, Standing};
+use crate::stats::render::count;
 
 /// How often a mount is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(2);
+/// Never longer than the terminal is wide: what wraps stays on the screen.
+const TEMPLATE: &str = "{bar:30} {wide_msg}";
 
 /// Shows how a mount's drain goes on, from a thread of its own, until it is dropped. Holds nothing open in between.
 #[derive(Debug)]
@@ -56,13 +59,15 @@ struct Display {
     bar: Option<ProgressBar>,
     /// The most bytes there ever were at once.
     total: u64,
+    /// What stood in the way when the bar was drawn last.
+    trouble: Option<String>,
     last_line: Option<(Instant, String)>,
 }
 
 impl Display {
     fn new() -> Self {
         let bar = stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
-        Display { bar, total: 0, last_line: None }
+        Display { bar, total: 0, trouble: None, last_line: None }
     }
 
     fn show(&mut self, now: &Standing) {
@@ -72,10 +77,19 @@ impl Display {
             Some(bar) => {
                 bar.set_length(self.total);
                 bar.set_position(self.total - remaining);
-                bar.set_message(message(now));
+                bar.set_message(left(now));
+                let trouble = trouble(now);
+                // Above the bar, which is one line and would cut the remedy off.
+                if let Some(trouble) = trouble.as_ref().filter(|_| trouble != self.trouble) {
+                    bar.println(format!("dlio-fs: {trouble}"));
+                }
+                self.trouble = trouble;
             }
             None if now.safety.safe => {}
-            None => self.show_line(format!("{} left: {}", ByteSize(remaining), message(now))),
+            None => {
+                let trouble = trouble(now).map(|trouble| format!("; {trouble}")).unwrap_or_default();
+                self.show_line(format!("{}{trouble}", left(now)));
+            }
         }
     }
 
@@ -100,23 +114,28 @@ impl Display {
 }
 
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {msg}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn message(now: &Standing) -> String {
+fn left(now: &Standing) -> String {
     let safety = &now.safety;
-    let mut text = format!("{} files, {} changes to go", safety.files, safety.events);
+    let mut text = format!(
+        "{} left: {}, {} to go",
+        ByteSize(safety.bytes),
+        count(safety.files, "file"),
+        count(safety.events, "change")
+    );
     if now.pipeline.drain_bytes_per_s > 0 {
         text.push_str(&format!(", {}/s", ByteSize(now.pipeline.drain_bytes_per_s)));
     }
-    if safety.slow_down {
-        text.push_str("; the slow tier does not answer");
-    }
-    if let Some(why) = &safety.held {
-        text.push_str(&format!("; held: {why}"));
-    }
     text
+}
+
+fn trouble(now: &Standing) -> Option<String> {
+    match &now.safety.held {
+        Some(why) => Some(format!("held: {why}")),
+        None => now.safety.slow_down.then(|| "the slow tier does not answer".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -125,6 +144,6 @@ mod tests {
 
     #[test]
     fn the_template_is_valid() {
-        assert!(ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {msg}").is_ok());
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
     }
 }

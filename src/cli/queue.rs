@@ -40,7 +40,7 @@ pub(super) fn run(args: &QueueArgs) -> Outcome {
     }
     let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
     let text = match args.json {
-        true => talk::answer(&mountpoint, "queue")?,
+        true => talk::read(&mountpoint, "queue.json")?,
         false => talk::read(&mountpoint, "queue")?,
     };
     say(text.trim_end())?;

@@ -1,10 +1,11 @@
 //! Finding mounts and speaking with their daemons: `.dlio/stats.json` and `.dlio/control` of the mount.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::sys::statvfs::{FsFlags, statvfs};
 use serde::Deserialize;
 
 use super::{Exit, Failure};
@@ -151,22 +152,31 @@ pub(super) fn first_line(mountpoint: &Path) -> Result<String, Error> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
+/// Whether the mount takes no changes, and so no commands.
+pub(super) fn is_read_only(mountpoint: &Path) -> bool {
+    statvfs(mountpoint).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY))
+}
+
+/// The kernel opens nothing for writing there, `control` neither.
+fn read_only(mountpoint: &Path, command: &str) -> Error {
+    let word = command.split(' ').next().unwrap_or_default();
+    let what = format!("the mount at {} is read-only and takes no commands, {word} neither", mountpoint.display());
+    let daemon = mount::Daemon::of(mountpoint);
+    let remedy = match (word, &daemon) {
+        ("reload", Some(daemon)) => format!("send its daemon a SIGHUP instead: kill -HUP {}", daemon.pid),
+        (_, Some(daemon)) if !daemon.slow_is_writable() => {
+            "make the slow tier writable, leave the mount and mount it again".to_owned()
+        }
+        _ => format!("remount it for that: mount -o remount,rw {}", mountpoint.display()),
+    };
+    Error::refused(what, remedy)
+}
+
 /// One command on `.dlio/control`. Dropping it ends the waiting.
 #[derive(Debug)]
 pub(super) struct Control {
     file: BufReader<File>,
     path: String,
-}
-
-/// The whole reply to a command that is answered at once.
-pub(super) fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
-    let mut control = Control::ask(mountpoint, command)?;
-    let mut text = String::new();
-    control.file.read_to_string(&mut text).at("read from", &control.path)?;
-    match text.strip_prefix("error: ") {
-        Some(why) => Err(Failure::new(Exit::Failure, why.trim_end())),
-        None => Ok(text),
-    }
 }
 
 /// A path below a mount as `control` takes it.
@@ -193,6 +203,7 @@ impl Control {
             Some(Errno::EACCES) => {
                 Error::refused(format!("{told} is not yours"), "only root and the owner of the mount may command it")
             }
+            Some(Errno::EROFS) => read_only(mountpoint, command),
             _ => Error::io("open", told.clone(), e),
         })?;
         // A command is one write, as the daemon takes it.

@@ -46,7 +46,10 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
 
-const KNOWN: &str = "sync, sync PATH, status, reload, queue, front PATH, evict PATH";
+const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH";
+
+/// How many objects' files are looked up in one turn.
+const MET_AT_ONCE: usize = 16;
 
 /// How many pending events `.dlio/queue` lists, and how many files are named that `evict` keeps.
 const QUEUE_SHOWN: usize = 1_000;
@@ -64,13 +67,22 @@ pub(super) enum Node {
     Metrics,
     Files,
     Queue,
+    QueueJson,
     Config,
     Control,
 }
 
 impl Node {
-    const FILES: [Node; 7] =
-        [Node::Stats, Node::StatsJson, Node::Metrics, Node::Files, Node::Queue, Node::Config, Node::Control];
+    const FILES: [Node; 8] = [
+        Node::Stats,
+        Node::StatsJson,
+        Node::Metrics,
+        Node::Files,
+        Node::Queue,
+        Node::QueueJson,
+        Node::Config,
+        Node::Control,
+    ];
 
     fn ino(self) -> Ino {
         FIRST + self as u64
@@ -89,6 +101,7 @@ impl Node {
             Node::Metrics => "metrics",
             Node::Files => "files",
             Node::Queue => "queue",
+            Node::QueueJson => "queue.json",
             Node::Config => "config",
             Node::Control => "control",
         }
@@ -99,7 +112,7 @@ impl Node {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson | Node::Metrics => 0o444,
             // These name the paths of all users, or of the tiers.
-            Node::Files | Node::Queue | Node::Config => 0o400,
+            Node::Files | Node::Queue | Node::QueueJson | Node::Config => 0o400,
             Node::Control => 0o600,
         }
     }
@@ -147,13 +160,16 @@ enum Running {
 /// Letting the fast copies of clean files go, one by one.
 #[derive(Debug)]
 struct Eviction {
-    /// In reverse order.
-    left: Vec<Ino>,
+    /// At or below this, as an inode and as a path.
+    below: (Ino, Vec<u8>),
+    /// Objects of the mount before whose files are looked up first: nobody has since.
+    unmet: Vec<u64>,
+    /// In reverse order; found when all are met.
+    left: Option<Vec<Ino>>,
     files: u64,
     bytes: u64,
     /// Files that stay: dirty, open, or changed on the slow tier.
     kept: u64,
-    not_met: u64,
 }
 
 /// Waiting for D2: everything up to an LSN applied to the slow tier.
@@ -200,8 +216,6 @@ enum Command {
     Status,
     /// Reads the configuration file again.
     Reload,
-    /// What is pending, as JSON.
-    Queue,
     /// Hurries a path, and what is to be published before it.
     Front(Vec<Name>),
     /// Lets the fast copies of clean files go: below a path, which is empty for all.
@@ -222,8 +236,7 @@ impl Command {
             ("sync", path) => Ok(Command::Sync(Some(Command::names(path)?))),
             ("status", "") => Ok(Command::Status),
             ("reload", "") => Ok(Command::Reload),
-            ("queue", "") => Ok(Command::Queue),
-            (word @ ("status" | "reload" | "queue"), extra) => Err(format!("{word} takes no argument, got {extra:?}")),
+            (word @ ("status" | "reload"), extra) => Err(format!("{word} takes no argument, got {extra:?}")),
             ("front", path) if !path.is_empty() => Ok(Command::Front(Command::names(path)?)),
             ("evict", path) if !path.is_empty() => Ok(Command::Evict(Command::names(path)?)),
             (word @ ("front" | "evict"), _) => Err(format!("{word} takes a path, / for everything")),
@@ -314,6 +327,7 @@ impl Control {
             Node::Metrics => self.snapshot_for(uid).metrics(),
             Node::Files => self.files(),
             Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
+            Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
             Node::Config => self.live.text(),
             Node::Control => {
                 let usage = format!(
@@ -368,7 +382,6 @@ impl Control {
                 Ok(reloaded) => Session::said("ok", reloaded),
                 Err(error) => Session::said("error", error),
             },
-            Ok(Command::Queue) => Session { reply: self.tiers.queue(QUEUE_SHOWN).json().into_bytes(), running: None },
             Ok(Command::Front(path)) => self.front(path),
             Ok(Command::Evict(path)) => self.evict(path),
             Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
@@ -417,14 +430,15 @@ impl Control {
     /// Names what stays because it is dirty; the clean files go while the reply is read.
     fn evict(&self, names: Vec<Name>) -> Session {
         let shown = shown(&names);
+        let path = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
         let below = match self.find(names) {
             Ok(ino) => ino,
             Err(error) => return Session::said("error", format!("{shown}: {error}")),
         };
-        let Evictable { mut clean, dirty, dirty_files, not_met } = self.tiers.evictable(below, QUEUE_SHOWN);
-        clean.reverse();
+        let Evictable { dirty, dirty_files, .. } = self.tiers.evictable(below, QUEUE_SHOWN);
         let lines: String = dirty.iter().map(|path| format!("dirty: /{path} is only on the fast tier\n")).collect();
-        let eviction = Eviction { left: clean, files: 0, bytes: 0, kept: dirty_files, not_met };
+        let (below, unmet) = ((below, path), self.tiers.unmet());
+        let eviction = Eviction { below, unmet, left: None, files: 0, bytes: 0, kept: dirty_files };
         Session { reply: lines.into_bytes(), running: Some(Running::Evict(eviction)) }
     }
 
@@ -432,7 +446,23 @@ impl Control {
     fn evict_some(&self, mut eviction: Eviction) -> (String, Option<Running>) {
         let until = Instant::now() + PROGRESS;
         let mut lines = String::new();
-        while let Some(ino) = eviction.left.pop() {
+        while !eviction.unmet.is_empty() {
+            let some = eviction.unmet.split_off(eviction.unmet.len().saturating_sub(MET_AT_ONCE));
+            let path = eviction.below.1.clone();
+            if let Err(error) = self.on_slow(move |tiers, _| tiers.meet(&some, &path)) {
+                return (format!("error: looking up the files of the mount before: {error}\n"), None);
+            }
+            if Instant::now() >= until {
+                let left = render::count(eviction.unmet.len() as u64, "object");
+                return (format!("evicting: {left} of the mount before to look up\n"), Some(Running::Evict(eviction)));
+            }
+        }
+        let mut left = eviction.left.take().unwrap_or_else(|| {
+            let mut clean = self.tiers.evictable(eviction.below.0, 0).clean;
+            clean.reverse();
+            clean
+        });
+        while let Some(ino) = left.pop() {
             let path = || path_of(&self.tiers, ino).unwrap_or_else(|| format!("removed file {ino}"));
             match self.on_slow(move |tiers, cx| tiers.evict_now(cx, ino)) {
                 Ok(Evicted::Gone(bytes)) => {
@@ -456,18 +486,14 @@ impl Control {
             }
             if Instant::now() >= until {
                 let files = render::count(eviction.files, "file");
-                lines.push_str(&format!("evicting: {files}, {} to go\n", eviction.left.len()));
+                lines.push_str(&format!("evicting: {files}, {} to go\n", left.len()));
+                eviction.left = Some(left);
                 return (lines, Some(Running::Evict(eviction)));
             }
         }
-        let Eviction { files, bytes, kept, not_met, .. } = eviction;
+        let Eviction { files, bytes, kept, .. } = eviction;
         let files = render::count(files, "file");
-        lines.push_str(&format!("ok: {files} evicted, {}; {kept} kept", render::bytes(bytes)));
-        if not_met > 0 {
-            let objects = render::count(not_met, "clean object");
-            lines.push_str(&format!("; {objects} of files that nobody has looked up since the mount was made"));
-        }
-        lines.push('\n');
+        lines.push_str(&format!("ok: {files} evicted, {}; {kept} kept\n", render::bytes(bytes)));
         (lines, None)
     }
 

@@ -24,9 +24,9 @@ const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PA
 
 /// What no path shows.
 const ALWAYS: [&str; 4] = [
-    "accesses through mmap: they come as reads and writes of whole pages",
+    "accesses through mmap: they come as reads and writes of pages",
     "sync and syncfs: they never reach a FUSE file system; fsync does",
-    "file positions; look-ups and attributes the kernel's cache answers",
+    "positions; look-ups and attributes the kernel's cache answers",
     "calls larger than fs.fuse.max_pages_limit: they arrive split",
 ];
 

@@ -59,9 +59,15 @@ pub fn processes() -> impl Iterator<Item = u32> {
 }
 
 /// What a process's descriptors refer to. Empty if the process is another user's, or gone.
+///
+/// Of a killed process the first thread has given up its descriptors while another, which waits in the kernel, still holds
+/// them all: each is asked until one has some.
 pub fn open_files(pid: u32) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
+    let held = |thread: PathBuf| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(thread.join("fd")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
+    };
+    threads(pid).map(held).find(|held| !held.is_empty()).unwrap_or_default()
 }
 
 /// Whether a mount answers.

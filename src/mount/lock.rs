@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
+use tracing::warn;
 
 use super::Left;
 use super::daemon::{is_ending, standstill};
@@ -25,11 +26,14 @@ pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
 const ENDING: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Held for as long as the daemon may touch the fast tier.
+/// Held for as long as the daemon may touch the fast tier. Dropped by who changed nothing there (a refused start, a rescue),
+/// it puts back what the last daemon said.
 #[derive(Debug)]
 pub struct FastLock {
     file: Flock<File>,
     path: PathBuf,
+    /// The text before ours, for as long as it is still true.
+    before: Option<String>,
 }
 
 impl FastLock {
@@ -46,22 +50,29 @@ impl FastLock {
         let begun = Instant::now();
         loop {
             file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(file) => {
-                    let mut lock = FastLock { file, path };
+                Ok(mut file) => {
+                    let before = whole(&mut file).at("read", path.display())?;
+                    let mut lock = FastLock { file, path, before: Some(before) };
                     lock.write(&format!("{owner}\n"))?;
                     return Ok(lock);
                 }
                 Err((file, Errno::EWOULDBLOCK)) => file,
                 Err((_, errno)) => return Err(io::Error::from(errno)).at("lock", path.display()),
             };
-            let holder = first_line(&mut file).at("read", path.display())?;
+            let text = whole(&mut file).at("read", path.display())?;
+            let holder = text.lines().next().unwrap_or_default();
             // A killed daemon's mount is dead a moment before its lock is free.
-            let is_ending = Owner::parse(&holder).is_some_and(|owner| owner.is_here() && is_ending(owner.pid));
+            let is_ending = Owner::parse(holder).is_some_and(|owner| owner.is_here() && is_ending(owner.pid));
             if !is_ending || begun.elapsed() >= ENDING {
-                return Err(held(fast, &holder));
+                return Err(held(fast, holder));
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// From here on the mount takes changes: what the last daemon left is no longer what there is.
+    pub(super) fn serving(&mut self) {
+        self.before = None;
     }
 
     /// Says what only the fast tier has, then gives the lock back.
@@ -71,22 +82,34 @@ impl FastLock {
             text.push_str(path);
             text.push('\n');
         }
+        self.before = None;
         self.write(&text)
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
         let file: &mut File = &mut self.file;
-        let written =
-            file.seek(SeekFrom::Start(0)).and_then(|_| file.set_len(0)).and_then(|()| file.write_all(text.as_bytes()));
-        written.at("write", self.path.display())
+        // Cut afterwards: on a full tier there is room for what overwrites the former text, and for nothing else.
+        let written = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(text.as_bytes()));
+        written.and_then(|()| file.set_len(text.len() as u64)).at("write", self.path.display())
     }
 }
 
-fn first_line(file: &mut File) -> io::Result<String> {
-    let mut text = String::new();
+impl Drop for FastLock {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take()
+            && let Err(error) = self.write(&before)
+        {
+            warn!(%error, "what the last daemon of this fast tier left is no longer listed in its lock; nothing else is lost");
+        }
+    }
+}
+
+fn whole(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
-    file.read_to_string(&mut text)?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    file.read_to_end(&mut bytes)?;
+    // All of it was written escaped; what somebody else put there is no reason not to mount.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn held(fast: &Path, holder: &str) -> Error {
@@ -216,5 +239,20 @@ mod tests {
         let left = Left { files: 2, events: 5, paths: vec!["a".into(), "b%20c".into()] };
         lock.leave(&left).expect("written");
         assert_eq!(last_left(fast.path()), Some(left));
+    }
+
+    #[test]
+    fn what_was_left_stands_until_a_mount_takes_changes() {
+        let fast = tempfile::tempdir().expect("a temporary directory");
+        let left = || Left { files: 1, events: 2, paths: vec!["ckpt".into()] };
+        FastLock::take(fast.path(), &owner("/mnt")).expect("free").leave(&left()).expect("written");
+        let refused = FastLock::take(fast.path(), &owner("/mnt")).expect("free");
+        assert!(last_left(fast.path()).is_none(), "held");
+        drop(refused);
+        assert_eq!(last_left(fast.path()), Some(left()));
+        let mut killed = FastLock::take(fast.path(), &owner("/mnt")).expect("free");
+        killed.serving();
+        drop(killed);
+        assert!(last_left(fast.path()).is_none(), "nobody knows what that one left");
     }
 }

@@ -74,9 +74,10 @@ where
     FILTER.set(handle).map_err(|_| twice())
 }
 
-/// fuser logs every request at debug level and its own trouble at warn.
+/// fuser logs every request at debug level and its own trouble at warn. That a reply was not taken is no trouble: whoever asked
+/// was interrupted.
 fn filter(log: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(format!("fuser=warn,{log}"))
+    EnvFilter::try_new(format!("fuser=warn,fuser::reply=off,{log}"))
         .map_err(|e| Error::refused(format!("log = {log:?}: {e}"), "write a level (error, warn, info, debug, trace)"))
 }
 

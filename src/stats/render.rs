@@ -189,13 +189,14 @@ impl Snapshot {
         writeln!(out, "slow tier    {}", self.slow.line())?;
         writeln!(
             out,
-            "pipeline     {} events pending, {} published",
-            pipeline.pending_events, pipeline.published_events
+            "pipeline     {} pending, {} published",
+            count(pipeline.pending_events, "change"),
+            pipeline.published_events
         )?;
         writeln!(
             out,
-            "             {} files, {} drained at {}/s; {} evicted",
-            pipeline.drained_files,
+            "             {}, {} drained at {}/s; {} evicted",
+            count(pipeline.drained_files, "file"),
             bytes(pipeline.drained_bytes),
             bytes(pipeline.drain_bytes_per_s),
             pipeline.evictions
@@ -203,8 +204,10 @@ impl Snapshot {
         writeln!(out, "log          LSN {}, durable {}, applied {}", log.lsn, log.durable_lsn, log.applied_lsn)?;
         writeln!(
             out,
-            "cache        {} objects, {} known inodes, {} open files",
-            cache.objects, cache.known_inodes, cache.open_files
+            "cache        {}, {}, {} open",
+            count(cache.objects, "object"),
+            count(cache.known_inodes, "known inode"),
+            count(cache.open_files, "file")
         )?;
         writeln!(
             out,
@@ -214,8 +217,9 @@ impl Snapshot {
         writeln!(out, "             {} spilled, {} conflicts", exceptions.spilled, exceptions.conflicts)?;
         writeln!(
             out,
-            "recovery     {} struck, {} quarantined at the last start",
-            exceptions.struck, exceptions.quarantined
+            "recovery     {} struck at the last start; {} in quarantine",
+            exceptions.struck,
+            count(exceptions.quarantined, "object")
         )?;
         writeln!(
             out,

@@ -280,10 +280,10 @@ impl Tiers {
 
     pub(crate) fn open_object(&self, cx: &Cx, object: ObjectId) -> Result<Arc<dyn File>> {
         match object.home {
-            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at("open", label(object)),
+            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at_fast("open", label(object)),
             Home::Slow => {
                 cx.slow()?;
-                self.slow.tmp.open(&tmp_name(object), Access::ReadWrite).at("open", label(object))
+                self.slow.object(object).at("open", label(object))
             }
             Home::Split { .. } => Ok(Arc::new(self.open_split(cx, object)?.ok_or(Errno::EIO)?)),
         }
@@ -354,8 +354,7 @@ impl Tiers {
             },
         };
         let synced = fd.sync().and_then(|()| match object.home {
-            // 2
-            Home::Fast => self.pool.sync_name(object.number),
+            Home::Fast => self.pool.sync_name(object.number), // 2
             Home::Slow => self.slow.tmp.sync(),
             Home::Split { head, .. } => self.pool.sync_name(head).and_then(|()| self.slow.tmp.sync()),
         });
@@ -364,7 +363,10 @@ impl Tiers {
             if let Some(state) = state {
                 state.failed.store(true, Ordering::Release);
             }
-            return Err(Error::io("fsync", self.label(ino), e));
+            return Err(match object.home {
+                Home::Fast => Error::io_on_fast("fsync", self.label(ino), e),
+                Home::Slow | Home::Split { .. } => Error::io("fsync", self.label(ino), e),
+            });
         }
         Ok(())
     }

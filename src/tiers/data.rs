@@ -101,7 +101,13 @@ impl Tiers {
         }
         match place {
             Bytes::Object(object) => {
-                let fd = self.open_object(cx, object)?;
+                let fd = match self.open_object(cx, object) {
+                    // Published meanwhile.
+                    Err(e) if e.errno() == Errno::ENOENT && state.io.read().object() != Some(object) => {
+                        return self.open_bytes(cx, state, OpenMode { truncate: false, ..mode });
+                    }
+                    other => other?,
+                };
                 let mut io = state.io.write();
                 if io.object() == Some(object) && io.fd.is_none() {
                     io.fd = Some(fd);

@@ -27,8 +27,6 @@ pub struct Evictable {
     pub dirty: Vec<String>,
     /// Files that only the fast tier has.
     pub dirty_files: u64,
-    /// Clean objects whose file nobody has looked up since the mount was made; not among `clean`.
-    pub not_met: u64,
 }
 
 /// What came of evicting one file on demand.
@@ -55,7 +53,6 @@ impl Tiers {
             clean: st.clean.values().copied().filter(inside).collect(),
             dirty: dirty.iter().take(limit).map(|ino| self.label_in(&st, *ino)).collect(),
             dirty_files: dirty.len() as u64,
-            not_met: if below == ROOT { st.view.waiting.len() as u64 } else { 0 },
         }
     }
 
@@ -132,13 +129,29 @@ impl Tiers {
             });
             numbers.collect()
         };
-        for number in &untried {
-            let object = self.pool.open_object(*number, Access::Read).at("open", "object")?;
-            if let Some(named) = Pool::name_of(&*object).at("read name of", "object")? {
+        self.meet(&untried, b"")?;
+        Ok(!untried.is_empty())
+    }
+
+    /// The clean objects whose files nobody has looked up since the start.
+    pub fn unmet(&self) -> Vec<u64> {
+        self.state.lock().view.waiting.values().map(|waiting| waiting.object.number).collect()
+    }
+
+    /// Looks up the files of these objects by the names they had, of those at or below the path `below`.
+    pub fn meet(&self, objects: &[u64], below: &[u8]) -> Result<()> {
+        for number in objects {
+            let object = match self.pool.open_object(*number, Access::Read) {
+                // Met, and gone, meanwhile.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.at_fast("open", "object")?,
+            };
+            let named = Pool::name_of(&*object).at_fast("read name of", "object")?;
+            if let Some(named) = named.filter(|named| is_at_or_below(&named.path, below)) {
                 self.look_up(&named.path)?;
             }
         }
-        Ok(!untried.is_empty())
+        Ok(())
     }
 
     fn look_up(&self, path: &[u8]) -> Result<()> {
@@ -183,7 +196,7 @@ impl Tiers {
             self.state.lock().set_clean(file.ino);
             return Ok(false);
         }
-        let shown = self.pool.stat(object.number).at("stat", "object")?;
+        let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
         let mut st = self.state.lock();
         let busy = st.view.get(file.ino).is_none_or(|node| node.pins > 0) || file.opens.load(Ordering::Acquire) > 0;
         if busy || io.dirty {
@@ -206,4 +219,8 @@ impl Tiers {
         node.seen = Some(now);
         node.twin = Some(proof);
     }
+}
+
+fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
+    above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }

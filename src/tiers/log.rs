@@ -63,7 +63,7 @@ pub(crate) struct Opened {
 impl Log {
     /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes.
     pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64) -> Result<Opened> {
-        let dir = fast.dir(b"log").at("open", "log")?;
+        let dir = fast.dir(b"log").at_fast("open", "log")?;
         let found = read(&*dir)?;
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
         let closed = found.segments.into_iter().filter(|first| *first < next).collect();
@@ -97,7 +97,7 @@ impl Log {
         if let Err(first) = tail.segment.write_at(text.as_bytes(), tail.len) {
             self.cut_back(&mut tail)?;
             if first.kind() != io::ErrorKind::StorageFull || !self.drop_ballast() {
-                return Err(Error::io("append", "log", first));
+                return Err(Error::io_on_fast("append", "log", first));
             }
             // At once, or what is written to the tier next takes the room.
             let room = tail.segment.allocate(Allocate::KeepSize, tail.len, SEGMENT.min(self.ballast / 2));
@@ -106,7 +106,7 @@ impl Log {
             }
             if let Err(second) = tail.segment.write_at(text.as_bytes(), tail.len) {
                 self.cut_back(&mut tail)?;
-                return Err(Error::io("append", "log", second));
+                return Err(Error::io_on_fast("append", "log", second));
             }
         }
         tail.len += text.len() as u64;
@@ -117,7 +117,7 @@ impl Log {
     fn cut_back(&self, tail: &mut Tail) -> Result<()> {
         if let Err(e) = tail.segment.set_len(tail.len) {
             tail.broken = true;
-            return Err(Error::io("cut back", "log", e));
+            return Err(Error::io_on_fast("cut back", "log", e));
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Log {
     fn rotate(&self, tail: &mut Tail) -> Result<()> {
         if let Err(e) = tail.segment.sync() {
             tail.broken = true;
-            return Err(Error::io("fsync", "log", e));
+            return Err(Error::io_on_fast("fsync", "log", e));
         }
         tail.segment = new_segment(&*self.fast, &*self.dir, tail.next)?;
         tail.closed.push_back(tail.first);
@@ -166,7 +166,7 @@ impl Log {
         if let Err(e) = segment.sync() {
             // The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
             self.tail.lock().broken = true;
-            return Err(Error::io("fsync", "log", e));
+            return Err(Error::io_on_fast("fsync", "log", e));
         }
         self.durable.store(last, Ordering::Release);
         Ok(())
@@ -184,7 +184,7 @@ impl Log {
                 tail.closed.pop_front()
             };
             if let Some(first) = first {
-                self.dir.unlink(&segment_name(first)).at("unlink", format!("log segment {first}"))?;
+                self.dir.unlink(&segment_name(first)).at_fast("unlink", format!("log segment {first}"))?;
             }
         }
     }
@@ -242,15 +242,17 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     let name = segment_name(first);
     // A segment of this name holds no record: it was created by a daemon that never appended to it.
     match dir.unlink(&name) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io("unlink", "empty log segment", e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::io_on_fast("unlink", "empty log segment", e));
+        }
         _ => {}
     }
-    let file = dir.create(&name, 0o600).at("create", "log segment")?;
+    let file = dir.create(&name, 0o600).at_fast("create", "log segment")?;
     // Room taken now cannot be missing later; a file system without fallocate works all the same.
     if let Err(e) = file.allocate(Allocate::KeepSize, 0, SEGMENT) {
         tracing::debug!(error = %e, "a log segment has no room set aside");
     }
-    dir.sync().at("fsync", "log")?;
+    dir.sync().at_fast("fsync", "log")?;
     Ok(file)
 }
 
@@ -276,16 +278,16 @@ fn read(dir: &dyn Dir) -> Result<Found> {
     let (mut found, cut) = scan(dir)?;
     if let Some((keep, len)) = cut {
         for first in found.segments.split_off(keep + 1) {
-            dir.unlink(&segment_name(first)).at("unlink", "log segment behind a torn tail")?;
+            dir.unlink(&segment_name(first)).at_fast("unlink", "log segment behind a torn tail")?;
         }
         let name = segment_name(found.segments[keep]);
-        let file = dir.open(&name, Access::ReadWrite).at("open", "last log segment")?;
-        file.set_len(len).at("cut", "last log segment")?;
+        let file = dir.open(&name, Access::ReadWrite).at_fast("open", "last log segment")?;
+        file.set_len(len).at_fast("cut", "last log segment")?;
     }
     if let Some(last) = found.segments.last() {
-        let file = dir.open(&segment_name(*last), Access::ReadWrite).at("open", "last log segment")?;
-        file.sync().at("fsync", "last log segment")?;
-        dir.sync().at("fsync", "log")?;
+        let file = dir.open(&segment_name(*last), Access::ReadWrite).at_fast("open", "last log segment")?;
+        file.sync().at_fast("fsync", "last log segment")?;
+        dir.sync().at_fast("fsync", "log")?;
     }
     Ok(found)
 }
@@ -302,7 +304,7 @@ struct Bad {
 }
 
 fn scan(dir: &dyn Dir) -> Result<(Found, Cut)> {
-    let listed = dir.list().at("list", "log")?;
+    let listed = dir.list().at_fast("list", "log")?;
     let first = |name: &[u8]| std::str::from_utf8(name).ok()?.strip_suffix(".log")?.parse().ok();
     let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| first(&entry.name)).collect();
     segments.sort_unstable();
@@ -348,10 +350,10 @@ fn scan(dir: &dyn Dir) -> Result<(Found, Cut)> {
 
 fn read_all(dir: &dyn Dir, name: &[u8]) -> Result<Vec<u8>> {
     let what = || String::from_utf8_lossy(name).into_owned();
-    let file = dir.open(name, Access::Read).at("open", what())?;
-    let len = file.stat().at("stat", what())?.size;
+    let file = dir.open(name, Access::Read).at_fast("open", what())?;
+    let len = file.stat().at_fast("stat", what())?.size;
     let mut bytes = vec![0; len as usize];
-    let got = file.read_at(&mut bytes, 0).at("read", what())?;
+    let got = file.read_at(&mut bytes, 0).at_fast("read", what())?;
     bytes.truncate(got);
     Ok(bytes)
 }

@@ -71,8 +71,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn open(fast: &dyn Dir) -> Result<Self> {
-        let dir = fast.dir(b"pool").at("open", "pool")?;
-        let quarantine = fast.dir(b"quarantine").at("open", "quarantine")?;
+        let dir = fast.dir(b"pool").at_fast("open", "pool")?;
+        let quarantine = fast.dir(b"quarantine").at_fast("open", "quarantine")?;
         Ok(Pool { dir, quarantine, shards: (0..256).map(|_| OnceLock::new()).collect(), next: AtomicU64::new(1) })
     }
 
@@ -170,10 +170,10 @@ impl Pool {
     /// The number of every object in the pool.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
-        for shard in self.dir.list().at("list", "pool")? {
+        for shard in self.dir.list().at_fast("list", "pool")? {
             let Some(low) = hex(&shard.name) else { continue };
-            let dir = self.shard(low).at("open", "pool shard")?;
-            numbers.extend(dir.list().at("list", "pool shard")?.iter().filter_map(|entry| hex(&entry.name)));
+            let dir = self.shard(low).at_fast("open", "pool shard")?;
+            numbers.extend(dir.list().at_fast("list", "pool shard")?.iter().filter_map(|entry| hex(&entry.name)));
         }
         numbers.sort_unstable();
         Ok(numbers)
@@ -185,19 +185,19 @@ impl Pool {
         let reason = [&name[..], b".why"].concat();
         let file = match self.quarantine.create(&reason, 0o600) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                self.quarantine.open(&reason, Access::ReadWrite).at("open", "quarantine reason")?
+                self.quarantine.open(&reason, Access::ReadWrite).at_fast("open", "quarantine reason")?
             }
-            other => other.at("create", "quarantine reason")?,
+            other => other.at_fast("create", "quarantine reason")?,
         };
-        file.write_at(format!("{why}\n").as_bytes(), 0).at("write", "quarantine reason")?;
-        let shard = self.shard(number).at("open", "pool shard")?;
+        file.write_at(format!("{why}\n").as_bytes(), 0).at_fast("write", "quarantine reason")?;
+        let shard = self.shard(number).at_fast("open", "pool shard")?;
         shard
             .rename(&name, &*self.quarantine, &name, crate::tiers::disk::RenameMode::Replace)
-            .map_err(|e| Error::io("quarantine", format!("object {number}"), e))
+            .map_err(|e| Error::io_on_fast("quarantine", format!("object {number}"), e))
     }
 
     pub(crate) fn quarantined(&self) -> Result<u64> {
-        let names = self.quarantine.list().at("list", "quarantine")?;
+        let names = self.quarantine.list().at_fast("list", "quarantine")?;
         Ok(names.iter().filter(|entry| !entry.name.ends_with(b".why")).count() as u64)
     }
 }

@@ -42,6 +42,14 @@ pub(crate) struct Unfinished {
     met: Vec<Met>,
 }
 
+impl Unfinished {
+    /// The files whose object did not fit on the fast tier.
+    fn on_slow(&self) -> impl Iterator<Item = (Ino, &Arc<Content>)> {
+        let contents = self.batches.iter().flat_map(|batch| &batch.contents);
+        contents.map(|(ino, (_, content))| (*ino, content)).filter(|(_, content)| content.object.needs_slow())
+    }
+}
+
 /// What a step met on the slow tree.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Met {
@@ -141,6 +149,9 @@ impl Tiers {
 
     /// Steps 4 and 5, from where an error stopped them before.
     fn apply_group(&self, group: &mut Unfinished) -> Result<()> {
+        for (_, content) in group.on_slow() {
+            self.slow.place(content.object.tail()).at("open", "object on the slow tier")?;
+        }
         let mut dirs = TouchedDirs::default();
         for planned in &group.planned[..group.met.len()] {
             dirs.add(&planned.step);
@@ -276,6 +287,9 @@ impl Tiers {
                 }
             }
         }
+        for (ino, content) in group.on_slow() {
+            self.adopt_placed(ino, content, placed.get(&ino)); // 6
+        }
         self.renew_proofs(planned, met)?; // 6
         let mut st = self.state.lock();
         self.forget_applied_attrs(&mut st, *upto);
@@ -300,6 +314,9 @@ impl Tiers {
 
     /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so.
     fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<()> {
+        if content.object.needs_slow() {
+            return Ok(());
+        }
         let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
         let (Some(file), Some(stat)) = (file, stat) else { return Ok(()) };
         let mut io = file.io.write();
@@ -308,22 +325,9 @@ impl Tiers {
             return Ok(());
         }
         io.latest = None;
-        if content.object.needs_slow() {
-            // The object itself was renamed into place: handles go on reading the same file, but for one in two parts, whose
-            // head goes now.
-            let fd = io.fd.take().filter(|_| content.object.head().is_none());
-            let mut st = self.state.lock();
-            if !io.attrs_in_view {
-                self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
-            }
-            file.place(&mut io, Bytes::Slow, fd);
-            let lsn = self.log.last();
-            st.unrefer(content.object, lsn);
-            return Ok(());
-        }
         let fd = match &io.fd {
             Some(fd) => fd.clone(),
-            None => self.pool.open_object(content.object.number, Access::ReadWrite).at("open", "object")?,
+            None => self.pool.open_object(content.object.number, Access::ReadWrite).at_fast("open", "object")?,
         };
         if self.prove_or_let_go(&file, &mut io, fd, Proof::of(stat))? {
             io.checked = self.uptime();
@@ -332,13 +336,35 @@ impl Tiers {
         Ok(())
     }
 
+    /// Step 6 of a file whose object lay on the slow tier and was itself renamed into place: from here on the file is what the
+    /// view, which has followed, has there. Handles go on reading the same file, but for one in two parts, whose head goes.
+    fn adopt_placed(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) {
+        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        if let (Some(file), Some(stat)) = (file, stat) {
+            let mut io = file.io.write();
+            let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
+            if !io.dirty && newest && io.object() == Some(content.object) {
+                let fd = io.fd.take().filter(|_| content.object.head().is_none());
+                let mut st = self.state.lock();
+                if !io.attrs_in_view {
+                    // What the object said of itself until now.
+                    self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
+                }
+                file.place(&mut io, Bytes::Slow, fd);
+                let lsn = self.log.last();
+                st.unrefer(content.object, lsn);
+            }
+        }
+        self.slow.placed(content.object.tail());
+    }
+
     /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
     /// are on the slow tier. Whoever has it open goes on reading it. `false`: it is not clean.
     fn prove_or_let_go(&self, file: &FileState, io: &mut Io, fd: Arc<dyn File>, proof: Proof) -> Result<bool> {
         match Pool::prove(&*fd, &proof) {
             Err(e) if is_full(&e) => {}
             other => {
-                other.at("prove clean", self.label(file.ino))?;
+                other.at_fast("prove clean", self.label(file.ino))?;
                 io.clean = Some(proof);
                 return Ok(true);
             }

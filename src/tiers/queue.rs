@@ -15,7 +15,7 @@ use crate::path::escape;
 use crate::stats::queue::{Pending, Queue, State as Stage};
 use crate::tiers::file::Content;
 use crate::tiers::state::{Change, Event, State};
-use crate::tiers::status::remedy;
+use crate::tiers::status::with_remedy;
 use crate::tiers::view::Place;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
@@ -75,8 +75,8 @@ impl Notes {
         match error {
             Some(error) => {
                 let before = failed.get(&(lsn, work)).map_or(0, |failed| failed.tries);
-                let reason = format!("{error}; {}", remedy(error));
-                failed.insert((lsn, work), Failed { tries: before.saturating_add(1), reason });
+                let failure = Failed { tries: before.saturating_add(1), reason: with_remedy(error) };
+                failed.insert((lsn, work), failure);
             }
             None => drop(failed.remove(&(lsn, work))),
         }

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::tiers::Ino;
-use crate::tiers::disk::{Dir, Stat};
+use crate::tiers::commit::tmp_name;
+use crate::tiers::disk::{Access, Dir, File, Stat};
+use crate::tiers::record::ObjectId;
 
 /// Descriptors kept for directories used lately.
 const DIRS_KEPT: usize = 512;
@@ -21,13 +23,42 @@ pub(crate) struct SlowTier {
     /// `<slow>/.dlio-fs/tmp/<uuid>`: copies not yet published, and objects that did not fit on fast.
     pub(crate) tmp: Arc<dyn Dir>,
     dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
+    /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
+    placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
     /// Set while the movers find it not answering: what is cached is then trusted however old.
     down: AtomicBool,
 }
 
 impl SlowTier {
     pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>) -> Self {
-        SlowTier { root, tmp, dirs: Mutex::new(HashMap::new()), down: AtomicBool::new(false) }
+        let (dirs, placing) = (Mutex::default(), Mutex::default());
+        SlowTier { root, tmp, dirs, placing, down: AtomicBool::new(false) }
+    }
+
+    /// An object that lies here. Its name in `tmp` is looked up first: once publishing has taken that, or has exchanged it for
+    /// the version before, the object is among those that are being placed.
+    pub(crate) fn object(&self, object: ObjectId) -> io::Result<Arc<dyn File>> {
+        let in_tmp = self.tmp.open(&tmp_name(object), Access::ReadWrite);
+        self.placing.lock().get(&object).cloned().map_or(in_tmp, Ok)
+    }
+
+    pub(crate) fn stat_object(&self, object: ObjectId) -> io::Result<Stat> {
+        let in_tmp = self.tmp.stat(&tmp_name(object));
+        let placing = self.placing.lock().get(&object).cloned();
+        placing.map_or(in_tmp, |file| file.stat())
+    }
+
+    /// Called before an object is renamed into place; again if that was interrupted.
+    pub(crate) fn place(&self, object: ObjectId) -> io::Result<()> {
+        if let Some(file) = absent_is_none(self.object(object))? {
+            self.placing.lock().insert(object, file);
+        }
+        Ok(())
+    }
+
+    /// Its file refers to the published one by now.
+    pub(crate) fn placed(&self, object: ObjectId) {
+        self.placing.lock().remove(&object);
     }
 
     pub(crate) fn is_down(&self) -> bool {

@@ -13,6 +13,8 @@ use crate::tiers::queue::Notes;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers};
 
+/// The trouble of a step that has been waiting for long.
+const NO_ANSWER: &str = "no answer";
 /// The drain rate is measured over this long.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 
@@ -100,10 +102,13 @@ impl Tiers {
         let mut troubles = self.counters.troubles.lock();
         match failure {
             Some(error) => {
-                troubles.insert(work, (is_silence(error), format!("{work}: {error}; {}", remedy(error))));
+                troubles.insert(work, (is_silence(error), with_remedy(error)));
             }
             None => {
-                troubles.remove(work);
+                // Of a failure that was reported the background tells the end itself.
+                if troubles.remove(work).is_some_and(|trouble| trouble.1 == NO_ANSWER) {
+                    tracing::info!(work, "the slow tier answers again");
+                }
             }
         }
         self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
@@ -113,7 +118,7 @@ impl Tiers {
     /// known is trusted.
     pub fn report_silence(&self, work: &'static str) {
         let mut troubles = self.counters.troubles.lock();
-        if troubles.insert(work, (true, format!("{work}: no answer"))).is_none() {
+        if troubles.insert(work, (true, NO_ANSWER.to_owned())).is_none() {
             tracing::warn!(work, "the slow tier does not answer; nothing is dropped, it goes on when it does");
         }
         self.slow.set_down(true);
@@ -131,6 +136,8 @@ impl Tiers {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
         let fast = self.fast.space().unwrap_or_default();
+        let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
+        let held = self.damaged.clone().or_else(refusal);
         let (objects, known_inodes, open_files, interrupted, events, applied, refusing) = {
             let st = self.state.lock();
             let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
@@ -143,12 +150,13 @@ impl Tiers {
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
         Status {
-            unsafe_files: pending.files.len() as u64,
-            unsafe_bytes: pending.files.values().map(|file| file.bytes).sum(),
+            unsafe_files: pending.nodes.values().filter(|node| node.content).count() as u64,
+            unsafe_bytes: pending.bytes(),
             pending_events: events,
             oldest: pending.oldest.map(|at| now.saturating_sub(at)),
-            eta: (rate > 0)
-                .then(|| Duration::from_secs(pending.files.values().map(|file| file.bytes).sum::<u64>() / rate)),
+            // At the rate of before something stood in the way nothing goes on.
+            eta: (rate > 0 && held.is_none() && !self.slow.is_down())
+                .then(|| Duration::from_secs(pending.bytes() / rate)),
             drained_bytes: count(&c.drained_bytes),
             drained_files: count(&c.drained_files),
             published_events: count(&c.published_events),
@@ -167,10 +175,7 @@ impl Tiers {
             spilled: count(&c.spilled),
             struck: count(&c.struck),
             quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
-            held: self
-                .damaged
-                .clone()
-                .or_else(|| c.troubles.lock().values().find(|(silent, _)| !silent).map(|t| t.1.clone())),
+            held,
             slow_down: self.slow.is_down(),
             refusing,
             interrupted,
@@ -179,16 +184,16 @@ impl Tiers {
         }
     }
 
-    /// What only the fast tier has, file by file.
+    /// What only the fast tier has, node by node.
     fn pending(&self) -> Pending {
         let st = self.state.lock();
         let mut pending = Pending::default();
         for event in &st.events {
             pending.since(event.at);
             for ino in event.change.inodes().into_iter().take(1) {
-                let file = pending.files.entry(ino).or_insert(PendingFile { since: event.at, bytes: 0 });
+                let node = pending.node(ino, event.at);
                 if let Change::Content { content, .. } = &event.change {
-                    file.bytes = content.size;
+                    (node.content, node.bytes) = (true, content.size);
                 }
             }
         }
@@ -209,28 +214,26 @@ impl Tiers {
                     _ => None,
                 }
             });
-            let entry = pending.files.entry(ino).or_insert(PendingFile { since, bytes: 0 });
-            entry.bytes = entry.bytes.max(size.map_or(0, |stat| stat.size));
+            let node = pending.node(ino, since);
+            (node.content, node.bytes) = (true, node.bytes.max(size.map_or(0, |stat| stat.size)));
         }
         pending
     }
 
     pub(crate) fn pending_bytes(&self) -> u64 {
-        self.pending().files.values().map(|file| file.bytes).sum()
+        self.pending().bytes()
     }
 
-    /// The files that only the fast tier has, oldest first.
+    /// The files whose content only the fast tier has, oldest first.
     pub(crate) fn unsafe_files(&self) -> Vec<Ino> {
-        let mut files: Vec<_> = self.pending().files.into_iter().map(|(ino, file)| (file.since, ino)).collect();
-        files.sort_unstable();
-        files.into_iter().map(|(_, ino)| ino).collect()
+        self.pending().oldest_first(|node| node.content)
     }
 
-    /// The paths that only the fast tier has, oldest first, at most `limit`.
+    /// The paths of which only the fast tier has the newest state, files or not, oldest first, at most `limit`.
     pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
-        let files = self.unsafe_files();
+        let nodes = self.pending().oldest_first(|_| true);
         let st = self.state.lock();
-        files.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
+        nodes.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
     }
 
     /// The LSN up to which everything must be applied for all of what is written now to be D2.
@@ -301,36 +304,88 @@ impl Tiers {
     }
 }
 
-/// A tier that does not answer, as against one that refuses.
+/// A slow tier that does not answer, as against one that refuses.
 fn is_silence(error: &Error) -> bool {
     use Errno::{EHOSTDOWN, EHOSTUNREACH, EIO, ENODEV, ENOTCONN, ENXIO, ESTALE, ETIMEDOUT};
     let silent = [EIO, ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ENXIO, ENODEV];
-    matches!(error, Error::Io { .. }) && silent.contains(&error.errno())
+    matches!(error, Error::Io { on_fast: false, .. }) && silent.contains(&error.errno())
 }
 
-/// What an operator can do about a tier that refuses.
-pub(crate) fn remedy(error: &Error) -> &'static str {
-    match error.errno() {
-        Errno::ENOSPC | Errno::EDQUOT => "free space or raise the quota on the slow tier",
-        Errno::EACCES | Errno::EPERM | Errno::EROFS => "let dlio-fs write to the slow tier",
-        Errno::ENAMETOOLONG => "the slow tier does not take this name: rename the file in the mount",
-        _ => "it is tried again until it succeeds",
-    }
+/// What holds the order, and what an operator can do about it.
+pub(crate) fn with_remedy(error: &Error) -> String {
+    let again = "it is tried again until it succeeds";
+    let remedy = match (error, error.errno()) {
+        // It has brought its own.
+        (Error::Refused { .. }, _) => return error.to_string(),
+        (Error::Io { on_fast: true, .. }, Errno::ENOSPC | Errno::EDQUOT) => {
+            "free space or raise the quota on the fast tier"
+        }
+        (Error::Io { on_fast: true, .. }, Errno::EIO) => {
+            "the fast tier fails (see dmesg): write the file under a new name"
+        }
+        (Error::Io { on_fast: true, .. }, _) => again,
+        (_, Errno::ENOSPC | Errno::EDQUOT) => "free space or raise the quota on the slow tier",
+        (_, Errno::EACCES | Errno::EPERM) => {
+            "let dlio-fs write to the slow tier: mode and owner of the directory, chattr -i, no_root_squash"
+        }
+        (_, Errno::EROFS) => "let dlio-fs write to the slow tier: remount its file system for writing",
+        (_, Errno::ENAMETOOLONG) => "the slow tier does not take this name: rename the file in the mount",
+        _ => again,
+    };
+    format!("{error}; {remedy}")
 }
 
 #[derive(Default)]
 struct Pending {
-    files: BTreeMap<Ino, PendingFile>,
+    nodes: BTreeMap<Ino, PendingNode>,
     oldest: Option<Duration>,
 }
 
-struct PendingFile {
+struct PendingNode {
     since: Duration,
+    /// It is a file with a content that the slow tier does not have, and not just a name or attributes.
+    content: bool,
     bytes: u64,
 }
 
 impl Pending {
     fn since(&mut self, at: Duration) {
         self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
+    }
+
+    fn node(&mut self, ino: Ino, since: Duration) -> &mut PendingNode {
+        self.nodes.entry(ino).or_insert(PendingNode { since, content: false, bytes: 0 })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.nodes.values().map(|node| node.bytes).sum()
+    }
+
+    fn oldest_first(&self, chosen: impl Fn(&PendingNode) -> bool) -> Vec<Ino> {
+        let chosen = self.nodes.iter().filter(|(_, node)| chosen(node));
+        let mut nodes: Vec<_> = chosen.map(|(ino, node)| (node.since, *ino)).collect();
+        nodes.sort_unstable();
+        nodes.into_iter().map(|(_, ino)| ino).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_on_the_fast_tier_is_not_told_as_the_slow_one_s() {
+        let (fast, slow) = (
+            |errno: Errno| Error::io_on_fast("append", "log", errno.into()),
+            |errno: Errno| Error::io("append", "log", errno.into()),
+        );
+        assert!(is_silence(&slow(Errno::EIO)) && !is_silence(&fast(Errno::EIO)));
+        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::EIO] {
+            let text = with_remedy(&fast(errno));
+            assert!(text.starts_with("append log on the fast tier: ") && !text.contains("slow tier"), "{text}");
+        }
+        assert!(with_remedy(&slow(Errno::ENOSPC)).ends_with("; free space or raise the quota on the slow tier"));
+        let refused = Error::refused("what", "its own remedy");
+        assert_eq!(with_remedy(&refused), "what; its own remedy");
     }
 }

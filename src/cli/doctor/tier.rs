@@ -106,9 +106,7 @@ fn file_system(role: Role, path: &Path) -> Finding {
             "FUSE: order and durability are up to its daemon",
             "fine for GlusterFS or MooseFS as the slow tier; never use a dlio-fs mount as a tier",
         ),
-        (_, "ext4" | "xfs") => {
-            Finding::ok(about, format!("{name}: names become durable in order, one fsync serves many"))
-        }
+        (_, "ext4" | "xfs") => Finding::ok(about, format!("{name}: names become durable in order, many by one fsync")),
         (Role::Fast, _) => Finding::ok(about, name),
         (Role::Slow, _) => {
             Finding::ok(about, format!("{name}: each directory is synced before the order leaves it (slower)"))
