@@ -302,10 +302,12 @@ impl Tiers {
         }
         io.latest = None;
         if content.object.home == Home::Slow {
-            // The object itself was renamed into place: handles go on reading the same file.
+            // The object itself was renamed into place: handles go on reading the same file, and the view, which had its
+            // attributes from the object, goes on showing them.
             let fd = io.fd.take();
             file.place(&mut io, Bytes::Slow, fd);
             let mut st = self.state.lock();
+            self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
             let lsn = self.log.last();
             st.unrefer(content.object, lsn);
             return Ok(());
