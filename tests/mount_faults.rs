@@ -265,6 +265,44 @@ fn a_file_that_stops_fitting_goes_on_without_a_copy_of_its_beginning() {
     assert_eq!(names(&tmp), [""; 0]);
 }
 
+/// Its length was 0 from its publish on, because the view went on with what it knew when the file was made. Reading to the
+/// end does not notice; git and safetensors, who map a file, took theirs for empty.
+#[test]
+fn a_file_that_did_not_fit_keeps_its_length_when_it_is_published() {
+    let volume = Volume::new(48, 256);
+    let options =
+        [&["ballast=1MiB", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"], &NEVER_SETTLES[..]].concat();
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("run")).unwrap();
+    volume.fill(0);
+    let path = mount.put("run/spilled", content(0, 100_000));
+    assert!(spilled(&mount) > 0, "{}", mount.stats());
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    mount.sync();
+    let shown = fs::metadata(&path).unwrap();
+    assert_eq!((shown.len(), shown.modified().unwrap()), (100_000, modified));
+    assert_same(&mount.root(), &mount.slow());
+}
+
+/// The name was made, then the attributes for the answer needed the slow tier, so the call was repeated: EEXIST. git makes
+/// every object so.
+#[test]
+fn a_file_that_did_not_fit_gets_a_second_name() {
+    let volume = Volume::new(48, 256);
+    let options = [&["ballast=1MiB"], &NEVER_SETTLES[..]].concat();
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("run")).unwrap();
+    volume.fill(0);
+    for i in 0..20 {
+        let path = mount.put(&format!("run/{i}"), content(i, 10_000));
+        fs::hard_link(&path, mount.at(format!("run/{i} too"))).unwrap();
+        fs::remove_file(path).unwrap();
+    }
+    assert!(spilled(&mount) > 0, "{}", mount.stats());
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+}
+
 #[test]
 fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
     let volume = Volume::new(48, 256);

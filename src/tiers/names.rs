@@ -360,6 +360,9 @@ impl Tiers {
 
     pub fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
         let file = self.state.lock().view.get(ino).ok_or(Errno::ENOENT)?.file.clone();
+        // The answer needs the attributes. If they need the slow tier that must be known now: afterwards the call would be
+        // repeated, and find the name that it has made.
+        self.getattr(cx, ino)?;
         loop {
             if self.resolve(cx, parent, name)?.is_some() {
                 return Err(Errno::EEXIST.into());
