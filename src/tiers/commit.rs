@@ -56,10 +56,13 @@ impl Tiers {
                 io.place = Bytes::Slow;
             }
         }
+        let ino = file.ino;
+        // Whoever collects finds that nobody needs its state any more.
+        drop(file);
         let mut st = self.state.lock();
-        st.view.let_go(state.ino);
-        self.settle_removed(&mut st, state.ino);
-        st.view.collect(state.ino);
+        st.view.let_go(ino);
+        self.settle_removed(&mut st, ino);
+        st.view.collect(ino);
         drop(st);
         self.wake();
     }

@@ -621,7 +621,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         if let Some(found) = found {
             self.meet(ino, found);
-            return Ok(st.view.get(found).and_then(|node| node.file.clone()));
+            return Ok(st.view.file(found));
         }
         let logged = ino;
         let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
@@ -747,7 +747,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         st.view.set_view(to.0, &to.1, Some(ino));
         if let Some(node) = st.view.get_mut(ino) {
-            node.meta.nlink += 1;
+            node.meta_mut().nlink += 1;
         }
         st.push(lsn, now, Change::Link { ino, at: to });
         Ok(())
@@ -784,7 +784,7 @@ impl<'a> Recovery<'a> {
                 add_subdir(&mut st, to.0, -1);
             }
             if let Some(node) = st.view.get_mut(other) {
-                node.meta.nlink = node.meta.nlink.saturating_sub(1);
+                node.meta_mut().nlink = node.meta().nlink.saturating_sub(1);
             }
             self.tiers.settle_removed(&mut st, other);
         }
@@ -810,13 +810,13 @@ impl<'a> Recovery<'a> {
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
-        let never_seen = slot.is_some_and(|slot| slot.slow.is_none() && slot.pins == 0);
+        let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
         st.view.set_view(at.0, &at.1, None);
         if dir {
             add_subdir(&mut st, at.0, -1);
         }
         if let Some(node) = st.view.get_mut(ino) {
-            node.meta.nlink = node.meta.nlink.saturating_sub(1);
+            node.meta_mut().nlink = node.meta().nlink.saturating_sub(1);
         }
         self.tiers.settle_removed(&mut st, ino);
         if never_seen {
@@ -1011,7 +1011,7 @@ impl<'a> Recovery<'a> {
             let st = self.tiers.state.lock();
             let files = st.bound.values().filter_map(|(ino, _)| {
                 let node = st.view.get(*ino)?;
-                Some((node.file.clone()?, node.slow_id.is_some()))
+                Some((node.file.clone()?, node.slow_id().is_some()))
             });
             files.collect()
         };
