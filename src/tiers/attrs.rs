@@ -51,7 +51,7 @@ impl Tiers {
                 let st = self.state.lock();
                 let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
                 // While a change of attributes is on its way, memory has both it and what was written since.
-                let pending = node.meta_lsn > st.applied;
+                let pending = node.meta_lsn() > st.applied;
                 return Ok(if pending { self.attr_of(ino, node) } else { self.attr_of_object(ino, node, &stat) });
             }
         }
@@ -92,7 +92,7 @@ impl Tiers {
             let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
             let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
             let gone = node.slow().is_empty() && ino != crate::tiers::ROOT;
-            if fresh || gone || node.meta_lsn > st.applied || node.slow_id().is_none() {
+            if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
                 return Ok(self.attr_of(ino, node));
             }
             (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, node.slow_id())
@@ -214,18 +214,17 @@ impl Tiers {
         let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
         node.ours = true;
         if let Some(lsn) = lsn {
-            node.meta_lsn = lsn;
+            node.set_meta_lsn(lsn);
         }
         if let Some(perm) = new.perm
-            && let Some(rare) = &mut node.rare
-            && let Some((Some(list), at)) = rare.xattrs.get_mut(acl::ACCESS)
+            && let Some((Some(list), at)) = node.xattrs().and_then(|xattrs| xattrs.get(acl::ACCESS))
             && let Some(changed) = acl::chmod(list, perm)
         {
-            *list = changed;
-            *at = lsn.unwrap_or(*at);
+            let at = lsn.unwrap_or(*at);
+            node.change_xattrs(|xattrs| xattrs.insert(acl::ACCESS.to_vec(), (Some(changed), at)));
         }
         if !has_object {
-            node.meta_mut().change(new, now);
+            node.change_meta(|meta| meta.change(new, now));
         }
         Ok(())
     }
@@ -247,10 +246,8 @@ impl Tiers {
             if node.kind != Kind::Symlink {
                 return Err(Errno::EINVAL.into());
             }
-            if let Some(rare) = &node.rare
-                && !rare.target.is_empty()
-            {
-                return Ok(rare.target.clone());
+            if !node.target().is_empty() {
+                return Ok(node.target().to_vec());
             }
             st.view.slow_path(ino).ok_or(Errno::ESTALE)?
         };
@@ -259,7 +256,7 @@ impl Tiers {
         let target = target.at("read link on slow", self.label(ino))?;
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             // A link's target never changes.
-            node.rare_mut().target = target.clone();
+            node.set_target(target.clone());
         }
         Ok(target)
     }
@@ -280,7 +277,7 @@ impl Tiers {
         let path = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            if let Some((value, _)) = node.rare.as_ref().and_then(|rare| rare.xattrs.get(key)) {
+            if let Some((value, _)) = node.xattrs().and_then(|xattrs| xattrs.get(key)) {
                 return Ok(value.clone());
             }
             match (node.slow_id(), st.view.slow_path(ino)) {
@@ -307,7 +304,7 @@ impl Tiers {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let path = node.slow_id().and_then(|_| st.view.slow_path(ino));
-            (node.rare.as_ref().map(|rare| rare.xattrs.clone()).unwrap_or_default(), path)
+            (node.xattrs().cloned().unwrap_or_default(), path)
         };
         let mut keys = Vec::new();
         if let Some(path) = path {
@@ -531,13 +528,14 @@ pub(crate) fn apply_xattr(
 ) {
     let Some(node) = st.view.get_mut(ino) else { return };
     node.ours = true;
-    node.meta_mut().ctime = now;
+    node.change_meta(|meta| meta.ctime = now);
     if key == acl::DEFAULT
         && let Some(dir) = &mut node.dir
     {
         dir.default_acl = None;
     }
     if lsn.is_some() || !has_object {
-        node.rare_mut().xattrs.insert(key.to_vec(), (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX)));
+        let value = (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX));
+        node.change_xattrs(|xattrs| xattrs.insert(key.to_vec(), value));
     }
 }

@@ -359,7 +359,7 @@ impl Tiers {
             if let Some(node) = st.view.get_mut(ino) {
                 node.set_twin(None);
                 let Stat { size, blocks, mtime, ctime, .. } = *stat;
-                *node.meta_mut() = Meta { size, blocks, mtime, ctime, ..*node.meta() };
+                node.change_meta(|meta| *meta = Meta { size, blocks, mtime, ctime, ..*meta });
             }
             st.written_in_place(ino);
             st.events.iter().any(|event| {

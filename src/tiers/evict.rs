@@ -202,7 +202,7 @@ impl Tiers {
         let Some(node) = st.view.get_mut(ino) else { return };
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
         let ctime = ctime.max(node.meta().ctime);
-        *node.meta_mut() = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*node.meta() };
+        node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
         node.seen = Seen::at(now);
         node.set_twin(Some(proof));
     }

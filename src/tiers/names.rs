@@ -17,7 +17,7 @@ use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::{Meta, Rare, Slot};
+use crate::tiers::view::{Meta, Slot};
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
 
 /// Our own directory at the root of the slow tier; not part of the tree.
@@ -383,8 +383,7 @@ impl Tiers {
                 st.view.set_view(at.0, &at.1, Some(ino))
             })?;
             if let Some(node) = st.view.get_mut(ino) {
-                node.meta_mut().nlink += 1;
-                node.meta_mut().ctime = now;
+                node.change_meta(|meta| (meta.nlink, meta.ctime) = (meta.nlink + 1, now));
                 node.ours = true;
             }
             touch(&mut st, parent, now);
@@ -468,8 +467,7 @@ impl Tiers {
     fn lost_name(&self, st: &mut State, ino: Ino, now: crate::tiers::disk::Time) {
         if let Some(node) = st.view.get_mut(ino) {
             let left = if node.kind == Kind::Dir { 0 } else { node.meta().nlink.saturating_sub(1) };
-            let meta = node.meta_mut();
-            (meta.nlink, meta.ctime) = (left, now);
+            node.change_meta(|meta| (meta.nlink, meta.ctime) = (left, now));
             node.ours = true;
         }
         self.settle_removed(st, ino);
@@ -565,7 +563,7 @@ impl Tiers {
         }
         for moved in [Some(ino), other.filter(|_| exchange)].into_iter().flatten() {
             if let Some(node) = st.view.get_mut(moved) {
-                node.meta_mut().ctime = now;
+                node.change_meta(|meta| meta.ctime = now);
                 node.ours = true;
             }
         }
@@ -725,11 +723,10 @@ pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), l
         ctime: time,
     };
     let node = st.view.add(ino, spec.kind, meta);
-    node.meta_lsn = lsn;
-    if !spec.target.is_empty() || !spec.attrs.xattrs.is_empty() {
-        let xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn)));
-        *node.rare_mut() = Rare { target: spec.target.clone(), xattrs: xattrs.collect() };
-    }
+    node.set_meta_lsn(lsn);
+    node.set_target(spec.target.clone());
+    let xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn)));
+    node.change_xattrs(|all| all.extend(xattrs));
     st.view.set_view(at.0, &at.1, Some(ino));
 }
 
@@ -751,8 +748,7 @@ pub(crate) fn apply_rename(st: &mut State, change: &Change) {
 /// A directory's entries changed now.
 pub(crate) fn touch(st: &mut State, dir: Ino, now: crate::tiers::disk::Time) {
     if let Some(node) = st.view.get_mut(dir) {
-        let meta = node.meta_mut();
-        (meta.mtime, meta.ctime) = (now, now);
+        node.change_meta(|meta| (meta.mtime, meta.ctime) = (now, now));
         node.ours = true;
     }
 }
@@ -762,7 +758,7 @@ pub(crate) fn add_subdir(st: &mut State, dir: Ino, by: i32) {
     if let Some(node) = st.view.get_mut(dir)
         && node.meta().nlink >= 2
     {
-        node.meta_mut().nlink = node.meta().nlink.saturating_add_signed(by).max(2);
+        node.change_meta(|meta| meta.nlink = meta.nlink.saturating_add_signed(by).max(2));
     }
 }
 

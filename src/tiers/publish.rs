@@ -457,9 +457,7 @@ impl Tiers {
             st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect();
         for ino in inos {
             if let Some(node) = st.view.get_mut(ino) {
-                if let Some(rare) = &mut node.rare {
-                    rare.xattrs.retain(|_, (_, lsn)| *lsn > upto);
-                }
+                node.forget_attrs(upto);
                 // Read from the slow tier no earlier than now.
                 node.seen = Seen::at(self.uptime());
             }

@@ -747,7 +747,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         st.view.set_view(to.0, &to.1, Some(ino));
         if let Some(node) = st.view.get_mut(ino) {
-            node.meta_mut().nlink += 1;
+            node.change_meta(|meta| meta.nlink += 1);
         }
         st.push(lsn, now, Change::Link { ino, at: to });
         Ok(())
@@ -784,7 +784,7 @@ impl<'a> Recovery<'a> {
                 add_subdir(&mut st, to.0, -1);
             }
             if let Some(node) = st.view.get_mut(other) {
-                node.meta_mut().nlink = node.meta().nlink.saturating_sub(1);
+                node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
             }
             self.tiers.settle_removed(&mut st, other);
         }
@@ -816,7 +816,7 @@ impl<'a> Recovery<'a> {
             add_subdir(&mut st, at.0, -1);
         }
         if let Some(node) = st.view.get_mut(ino) {
-            node.meta_mut().nlink = node.meta().nlink.saturating_sub(1);
+            node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
         }
         self.tiers.settle_removed(&mut st, ino);
         if never_seen {

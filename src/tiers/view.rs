@@ -131,7 +131,7 @@ impl Seen {
 }
 
 /// A million of these are in memory at once: what few nodes have is behind a pointer, what two fields would say alike is
-/// said once.
+/// said once, and [`Meta`] is taken apart for its gaps.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) kind: Kind,
@@ -139,12 +139,13 @@ pub(crate) struct Node {
     pub(crate) ours: bool,
     /// The slow tier has it, as `slow_dev` and `slow_ino`.
     on_slow: bool,
-    /// `twin` is what `meta` says.
-    twin_as_meta: bool,
+    /// The slow tier's twin shows what the node does.
+    twin_alike: bool,
     /// A regular file that was opened before, and by what is known nobody has changed it behind the mount since. While
     /// `file` is there that one knows.
     opened: bool,
-    /// When `meta` was last read from the slow tier.
+    perm: u16,
+    /// When the attributes were last read from the slow tier.
     pub(crate) seen: Seen,
     /// Pending events and open files.
     pub(crate) pins: u32,
@@ -152,105 +153,201 @@ pub(crate) struct Node {
     pub(crate) refs: u64,
     /// Names in the view. Empty: removed.
     pub(crate) links: Names,
-    /// Names on the slow tier, as far as known, where they are not `links`.
-    slow: Option<Box<Names>>,
     slow_dev: u64,
     slow_ino: u64,
-    meta: Meta,
-    /// `meta` holds a change that became event `meta_lsn`.
-    pub(crate) meta_lsn: Lsn,
-    /// Where it is neither unknown nor `meta`.
-    twin: Option<Box<Proof>>,
-    pub(crate) rare: Option<Box<Rare>>,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    /// Of atime, mtime and ctime.
+    nsec: [u32; 3],
+    sec: [i64; 3],
+    size: u64,
+    blocks: u64,
+    rare: Option<Box<Rare>>,
     pub(crate) dir: Option<Box<DirNode>>,
     /// Made when somebody opens or changes the file. Without it the bytes are on the slow tier and nobody uses them.
     pub(crate) file: Option<Arc<FileState>>,
 }
 
 /// What few nodes have.
-#[derive(Debug, Default)]
-pub(crate) struct Rare {
-    /// Extended attributes the slow tier does not have yet; `None` removes.
-    pub(crate) xattrs: BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>,
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rare {
+    /// Names on the slow tier where they are not those of the view.
+    slow: Option<Names>,
+    /// What the slow tier showed where that is not what the node shows.
+    twin: Option<Proof>,
+    /// The attributes hold a change that became this event.
+    meta_lsn: Lsn,
+    xattrs: Xattrs,
     /// Of a symbolic link.
-    pub(crate) target: Vec<u8>,
+    target: Vec<u8>,
+    /// Of a device.
+    rdev: u64,
 }
+
+/// Extended attributes the slow tier does not have yet; `None` removes.
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>;
 
 impl Node {
     fn new(kind: Kind, meta: Meta) -> Box<Node> {
-        Box::new(Node {
+        let mut node = Box::new(Node {
             kind,
             ours: false,
             on_slow: false,
-            twin_as_meta: false,
+            twin_alike: false,
             opened: false,
+            perm: 0,
             seen: Seen::NEVER,
             pins: 0,
             refs: 0,
             links: Names::default(),
-            slow: None,
             slow_dev: 0,
             slow_ino: 0,
-            meta,
-            meta_lsn: 0,
-            twin: None,
+            uid: 0,
+            gid: 0,
+            nlink: 0,
+            nsec: [0; 3],
+            sec: [0; 3],
+            size: 0,
+            blocks: 0,
             rare: None,
             dir: (kind == Kind::Dir).then(Box::default),
             file: None,
-        })
+        });
+        node.set_meta(meta);
+        node
+    }
+
+    /// Changes what few nodes have, and lets go of it where nothing is left.
+    fn change_rare<T>(&mut self, change: impl FnOnce(&mut Rare) -> T) -> T {
+        let mut rare = self.rare.take().unwrap_or_default();
+        let done = change(&mut rare);
+        self.rare = Some(rare).filter(|rare| **rare != Rare::default());
+        done
     }
 
     /// Names on the slow tier, as far as known.
     pub(crate) fn slow(&self) -> &[Place] {
-        self.slow.as_deref().unwrap_or(&self.links)
+        self.rare.as_ref().and_then(|rare| rare.slow.as_ref()).unwrap_or(&self.links)
     }
 
     /// Whether the slow tier has it under other names than the view.
     pub(crate) fn moved(&self) -> bool {
-        self.slow.is_some()
+        self.rare.as_ref().is_some_and(|rare| rare.slow.is_some())
     }
 
-    fn change_links(&mut self, change: impl FnOnce(&mut Names)) {
-        let slow = self.slow.take().map_or_else(|| self.links.clone(), |slow| *slow);
-        change(&mut self.links);
-        self.slow = (slow != self.links).then(|| Box::new(slow));
+    /// Changes the names it has in the view, on the slow tier, or both.
+    fn change_names(&mut self, view: bool, slow: bool, change: impl Fn(&mut Names)) {
+        if view && slow && !self.moved() {
+            return change(&mut self.links);
+        }
+        let moved = self.rare.as_mut().and_then(|rare| rare.slow.take());
+        let mut on_slow = moved.unwrap_or_else(|| self.links.clone());
+        if view {
+            change(&mut self.links);
+        }
+        if slow {
+            change(&mut on_slow);
+        }
+        let moved = (on_slow != self.links).then_some(on_slow);
+        self.change_rare(|rare| rare.slow = moved);
     }
 
-    fn change_slow(&mut self, change: impl FnOnce(&mut Names)) {
-        let mut slow = self.slow.take().map_or_else(|| self.links.clone(), |slow| *slow);
-        change(&mut slow);
-        self.slow = (slow != self.links).then(|| Box::new(slow));
+    pub(crate) fn meta(&self) -> Meta {
+        let time = |at: usize| Time { sec: self.sec[at], nsec: self.nsec[at] };
+        Meta {
+            perm: self.perm.into(),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rare.as_ref().map_or(0, |rare| rare.rdev),
+            nlink: self.nlink,
+            size: self.size,
+            blocks: self.blocks,
+            atime: time(0),
+            mtime: time(1),
+            ctime: time(2),
+        }
+    }
+
+    pub(crate) fn change_meta(&mut self, change: impl FnOnce(&mut Meta)) {
+        let mut meta = self.meta();
+        change(&mut meta);
+        self.set_meta(meta);
+    }
+
+    fn set_meta(&mut self, meta: Meta) {
+        let twin = self.twin();
+        let Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime } = meta;
+        // Twelve bits.
+        self.perm = (perm & 0o7777) as u16;
+        (self.uid, self.gid, self.nlink) = (uid, gid, nlink);
+        (self.size, self.blocks) = (size, blocks);
+        self.sec = [atime.sec, mtime.sec, ctime.sec];
+        self.nsec = [atime.nsec, mtime.nsec, ctime.nsec];
+        if rdev != 0 || self.rare.is_some() {
+            self.change_rare(|rare| rare.rdev = rdev);
+        }
+        self.set_twin(twin);
+    }
+
+    /// What a twin shows that is alike.
+    fn proof(&self) -> Proof {
+        let Meta { size, mtime, ctime, .. } = self.meta();
+        Proof { ino: self.slow_ino, size, mtime, ctime }
+    }
+
+    /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
+    pub(crate) fn twin(&self) -> Option<Proof> {
+        if self.twin_alike { Some(self.proof()) } else { self.rare.as_ref().and_then(|rare| rare.twin) }
+    }
+
+    pub(crate) fn set_twin(&mut self, twin: Option<Proof>) {
+        self.twin_alike = twin == Some(self.proof());
+        let other = twin.filter(|_| !self.twin_alike);
+        if other.is_some() || self.rare.is_some() {
+            self.change_rare(|rare| rare.twin = other);
+        }
+    }
+
+    /// The attributes hold a change that became this event; 0: none.
+    pub(crate) fn meta_lsn(&self) -> Lsn {
+        self.rare.as_ref().map_or(0, |rare| rare.meta_lsn)
+    }
+
+    pub(crate) fn set_meta_lsn(&mut self, lsn: Lsn) {
+        self.change_rare(|rare| rare.meta_lsn = lsn);
+    }
+
+    pub(crate) fn xattrs(&self) -> Option<&Xattrs> {
+        self.rare.as_ref().map(|rare| &rare.xattrs)
+    }
+
+    pub(crate) fn change_xattrs<T>(&mut self, change: impl FnOnce(&mut Xattrs) -> T) -> T {
+        self.change_rare(|rare| change(&mut rare.xattrs))
+    }
+
+    /// Empty: not known, or no symbolic link.
+    pub(crate) fn target(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.target)
+    }
+
+    pub(crate) fn set_target(&mut self, target: Vec<u8>) {
+        self.change_rare(|rare| rare.target = target);
+    }
+
+    /// The slow tier has all attributes up to this event.
+    pub(crate) fn forget_attrs(&mut self, upto: Lsn) {
+        if self.rare.is_some() {
+            self.change_rare(|rare| {
+                rare.xattrs.retain(|_, (_, lsn)| *lsn > upto);
+                rare.meta_lsn = Some(rare.meta_lsn).filter(|lsn| *lsn > upto).unwrap_or_default();
+            });
+        }
     }
 
     /// Device and inode number on the slow tier; `None`: not there.
     pub(crate) fn slow_id(&self) -> Option<(u64, u64)> {
         self.on_slow.then_some((self.slow_dev, self.slow_ino))
-    }
-
-    pub(crate) fn meta(&self) -> &Meta {
-        &self.meta
-    }
-
-    pub(crate) fn meta_mut(&mut self) -> &mut Meta {
-        if std::mem::take(&mut self.twin_as_meta) {
-            self.twin = Some(Box::new(self.proof()));
-        }
-        &mut self.meta
-    }
-
-    /// What a twin would show that is as `meta`.
-    fn proof(&self) -> Proof {
-        Proof { ino: self.slow_ino, size: self.meta.size, mtime: self.meta.mtime, ctime: self.meta.ctime }
-    }
-
-    /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
-    pub(crate) fn twin(&self) -> Option<Proof> {
-        if self.twin_as_meta { Some(self.proof()) } else { self.twin.as_deref().copied() }
-    }
-
-    pub(crate) fn set_twin(&mut self, twin: Option<Proof>) {
-        self.twin_as_meta = twin == Some(self.proof());
-        self.twin = twin.filter(|_| !self.twin_as_meta).map(Box::new);
     }
 
     /// Somebody else has changed the bytes.
@@ -269,15 +366,11 @@ impl Node {
         }
     }
 
-    pub(crate) fn rare_mut(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
-    }
-
     /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
     /// number from being given to another.
     pub(crate) fn has_unknown_names(&self) -> bool {
         let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
-        self.file.as_ref().is_some_and(held) && self.meta.nlink as usize > self.links.len()
+        self.file.as_ref().is_some_and(held) && self.nlink as usize > self.links.len()
     }
 }
 
@@ -445,8 +538,7 @@ impl View {
         let slot = self.slot_mut(dir, name);
         slot.seen = Seen::at(now);
         if slot.view() != found || slot.slow() != found {
-            self.set_slow(dir, name, found);
-            self.set_view(dir, name, found);
+            self.set_both(dir, name, found);
         }
         found
     }
@@ -548,23 +640,21 @@ impl View {
         if twin.is_some() && !unchanged {
             node.changed_behind();
         }
-        if node.meta_lsn > applied {
+        if node.meta_lsn() > applied {
             return;
         }
+        let Meta { atime, mtime, ctime, nlink, .. } = node.meta();
         // Our own publishing changed the times of the slow twin; the view keeps the ones it showed.
         if node.ours && (twin.is_none() || unchanged || node.dir.is_some()) {
             if node.dir.is_some() {
-                let Meta { atime, mtime, ctime, nlink, .. } = node.meta;
-                node.meta = Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) };
+                node.set_meta(Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) });
             }
             node.set_twin(Some(Proof::of(stat)));
             return;
         }
-        let (nlink, pending) = (node.meta.nlink, node.links.len() != node.slow().len());
-        node.meta = Meta::of(stat);
-        if pending {
-            node.meta.nlink = nlink;
-        }
+        let pending = node.links.len() != node.slow().len();
+        let meta = Meta::of(stat);
+        node.set_meta(if pending { Meta { nlink, ..meta } } else { meta });
         node.set_twin(Some(Proof::of(stat)));
     }
 
@@ -577,40 +667,52 @@ impl View {
 
     /// Moves the view's side of a name, and the names of whoever came and went.
     pub(crate) fn set_view(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
-        let slot = self.slot_mut(dir, name);
-        let from = std::mem::replace(&mut slot.view, to.and_then(NonZeroU64::new)).map(NonZeroU64::get);
-        let place = (dir, name.clone());
-        if let Some(node) = from.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.change_links(|links| links.remove(&place));
-        }
-        if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.change_links(|links| links.add(place));
-        }
-        let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
-        dir.generation += 1;
-        let generation = dir.generation;
-        if let Some(slot) = dir.slots.get_mut(name) {
-            slot.changed = generation;
-        }
+        self.set_sides(dir, name, to, true, false);
     }
 
     /// Moves the slow tier's side of a name.
     pub(crate) fn set_slow(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
-        let slot = self.slot_mut(dir, name);
-        let from = std::mem::replace(&mut slot.slow, to.and_then(NonZeroU64::new)).map(NonZeroU64::get);
+        self.set_sides(dir, name, to, false, true);
+    }
+
+    fn set_both(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+        self.set_sides(dir, name, to, true, true);
+    }
+
+    fn set_sides(&mut self, dir: Ino, name: &Name, to: Option<Ino>, view: bool, slow: bool) {
         let place = (dir, name.clone());
-        if let Some(node) = from.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.change_slow(|slow| slow.remove(&place));
-            if node.slow().is_empty() && from != to && !node.has_unknown_names() {
-                let ino = from.expect("the node was found by it");
-                self.set_slow_id(ino, None);
+        let slot = self.slot_mut(dir, name);
+        let (viewed, on_slow) = (slot.view(), slot.slow());
+        let to_raw = to.and_then(NonZeroU64::new);
+        slot.view = if view { to_raw } else { slot.view };
+        slot.slow = if slow { to_raw } else { slot.slow };
+        let mut leave = |who: Option<Ino>, view: bool, slow: bool| {
+            if let Some(node) = who.and_then(|ino| self.nodes.get_mut(&ino)) {
+                node.change_names(view, slow, |names| names.remove(&place));
             }
+        };
+        if viewed == on_slow {
+            leave(viewed, view, slow);
+        } else {
+            leave(viewed.filter(|_| view), true, false);
+            leave(on_slow.filter(|_| slow), false, true);
+        }
+        if slow
+            && on_slow != to
+            && let Some(gone) = on_slow
+            && self.nodes.get(&gone).is_some_and(|node| node.slow().is_empty() && !node.has_unknown_names())
+        {
+            self.set_slow_id(gone, None);
         }
         if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.change_slow(|slow| slow.add(place));
+            node.change_names(view, slow, |names| names.add(place.clone()));
         }
         let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
         dir.generation += 1;
+        let generation = dir.generation;
+        if view && let Some(slot) = dir.slots.get_mut(name) {
+            slot.changed = generation;
+        }
     }
 
     pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<(u64, u64)>) {
@@ -791,7 +893,7 @@ mod tests {
     #[test]
     fn what_there_is_a_million_of_is_small() {
         let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<Names>());
-        assert_eq!(sizes, (200, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
+        assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
     }
 
     #[test]
@@ -802,7 +904,7 @@ mod tests {
         assert!(!seen.fresh(at + limit, limit));
         assert!(!Seen::NEVER.fresh(Duration::ZERO, limit));
         assert!(Seen::at(Duration::ZERO).fresh(Duration::ZERO, limit));
-        let late = Duration::from_secs(u64::MAX);
+        let late = Duration::from_secs(1 << 40);
         assert!(!Seen::at(late).fresh(late, limit), "it must not seem young");
     }
 }
