@@ -7,8 +7,9 @@
 //!
 //! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU64;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -437,6 +438,9 @@ pub(crate) struct Ages {
 pub(crate) struct View {
     /// Boxed: a table has room for twice as many, and while it grows for three times.
     pub(crate) nodes: HashMap<Ino, Box<Node>>,
+    /// The directories among them, and where aging goes on: behind this name of that one.
+    dirs: BTreeSet<Ino>,
+    aged: Option<(Ino, Option<Name>)>,
     /// Nodes that do not have the number of their slow twin.
     by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
@@ -455,6 +459,8 @@ impl View {
     pub(crate) fn new(root: &Stat, now: Duration) -> Self {
         let mut view = View {
             nodes: HashMap::new(),
+            dirs: BTreeSet::new(),
+            aged: None,
             by_slow: HashMap::new(),
             waiting: HashMap::new(),
             kept: HashSet::new(),
@@ -466,9 +472,16 @@ impl View {
         let mut node = Node::new(Kind::Dir, Meta::of(root));
         node.refs = 1;
         node.seen = Seen::at(now);
-        view.nodes.insert(ROOT, node);
+        view.insert(ROOT, node);
         view.identify(ROOT, root);
         view
+    }
+
+    fn insert(&mut self, ino: Ino, node: Box<Node>) -> &mut Node {
+        if node.kind == Kind::Dir {
+            self.dirs.insert(ino);
+        }
+        self.nodes.entry(ino).insert_entry(node).into_mut()
     }
 
     pub(crate) fn new_ino(&mut self) -> Ino {
@@ -557,7 +570,7 @@ impl View {
         let ino = self.number_for(stat);
         let mut node = Node::new(stat.kind, Meta::of(stat));
         node.seen = Seen::at(now);
-        self.nodes.insert(ino, node);
+        self.insert(ino, node);
         self.identify(ino, stat);
         ino
     }
@@ -753,7 +766,7 @@ impl View {
         if kind == Kind::File {
             node.file = Some(Arc::new(FileState::on_slow(ino, false)));
         }
-        self.nodes.entry(ino).insert_entry(node).into_mut()
+        self.insert(ino, node)
     }
 
     /// The view's path of a node, by its first name. `None` once it has none.
@@ -824,6 +837,7 @@ impl View {
             }
             self.set_slow_id(at, None);
             self.nodes.remove(&at);
+            self.dirs.remove(&at);
             match parent {
                 Some(parent) => at = parent,
                 None => return,
@@ -831,32 +845,76 @@ impl View {
         }
     }
 
-    /// Drops cached negative answers and lets directories that are as the slow tree has them be looked up there again.
-    pub(crate) fn age(&mut self, now: Duration, ages: Ages) {
-        let dirs: Vec<Ino> = self.nodes.iter().filter(|(_, node)| node.dir.is_some()).map(|(ino, _)| *ino).collect();
-        let mut idle = Vec::new();
-        for ino in dirs {
-            let Some(node) = self.nodes.get_mut(&ino) else { continue };
-            let on_slow = node.on_slow;
-            let own = node.seen.fresh(now, ages.ours);
-            let Some(dir) = &mut node.dir else { continue };
-            if dir.listers > 0 {
+    /// Lets directories that are as the slow tree has them be looked up there again.
+    pub(crate) fn age_dirs(&mut self, now: Duration, ages: Ages) {
+        for ino in &self.dirs {
+            let Some(node) = self.nodes.get_mut(ino) else { continue };
+            let settled = node.on_slow && !node.seen.fresh(now, ages.ours);
+            let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0 && settled) else {
                 continue;
-            }
-            let busy = own || dir.slots.values().any(|slot| slot.pending() || slot.seen.fresh(now, ages.ours));
-            if dir.known && on_slow && !busy {
+            };
+            let busy = dir.slots.values().any(|slot| slot.pending() || slot.seen.fresh(now, ages.ours));
+            if !busy {
                 dir.known = false;
                 dir.generation += 1;
             }
-            if !dir.known {
-                dir.slots.retain(|_, slot| slot.pending() || slot.view.is_some() || slot.seen.fresh(now, ages.slow));
+        }
+    }
+
+    /// Drops cached negative answers and forgets what nobody needs, among the next `most` names; the next call goes on behind
+    /// them. `true`: that was the last one. All at once would keep everybody else waiting where a million are known.
+    pub(crate) fn age_names(&mut self, now: Duration, ages: Ages, most: usize) -> bool {
+        let mut left = most;
+        while left > 0 {
+            let (first, after) = self.aged.take().unwrap_or((ROOT, None));
+            // A directory that is gone by now is followed by the next one.
+            let Some(&ino) = self.dirs.range(first..).next() else { return true };
+            let after = after.filter(|_| ino == first);
+            let (looked_at, last) = self.age_names_of(ino, after, now, ages, left);
+            left -= looked_at.clamp(1, left);
+            if last.is_none() {
+                self.collect(ino);
             }
-            idle.extend(dir.slots.values().filter_map(Slot::view));
-            idle.push(ino);
+            self.aged = Some(if last.is_some() { (ino, last) } else { (ino + 1, None) });
         }
-        for ino in idle {
-            self.collect(ino);
+        false
+    }
+
+    /// In one directory, behind `after`. Returns how many names were looked at, and the last one if there are more.
+    fn age_names_of(
+        &mut self,
+        ino: Ino,
+        after: Option<Name>,
+        now: Duration,
+        ages: Ages,
+        most: usize,
+    ) -> (usize, Option<Name>) {
+        let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) else { return (0, None) };
+        if dir.listers > 0 {
+            return (0, None);
         }
+        let known = dir.known;
+        let needed = |slot: &Slot| known || slot.pending() || slot.view.is_some() || slot.seen.fresh(now, ages.slow);
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let (mut stale, mut children, mut count, mut last) = (Vec::new(), Vec::new(), 0, None);
+        for (name, slot) in dir.slots.range(range).take(most) {
+            (count, last) = (count + 1, Some(name));
+            if !needed(slot) {
+                stale.push(name.clone());
+            }
+            children.extend(slot.view());
+        }
+        let last = last.filter(|_| count == most).cloned();
+        for name in stale {
+            dir.slots.remove(&name);
+        }
+        for child in children {
+            // Most of them the kernel refers to, and asking is quick.
+            if self.nodes.get(&child).is_some_and(|node| node.refs == 0) {
+                self.collect(child);
+            }
+        }
+        (count, last)
     }
 
     /// What must always hold; for tests.
@@ -894,6 +952,54 @@ mod tests {
     fn what_there_is_a_million_of_is_small() {
         let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<Names>());
         assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
+    }
+
+    fn stat(ino: u64, kind: Kind) -> Stat {
+        let time = Time::default();
+        Stat {
+            dev: 1,
+            ino,
+            kind,
+            perm: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    /// Aging was one piece of work under the lock: half a second in every second with a million files.
+    #[test]
+    fn names_age_a_few_at_a_time() {
+        let ages = Ages { ours: Duration::from_secs(30), slow: Duration::from_secs(1) };
+        let mut view = View::new(&stat(2, Kind::Dir), Duration::ZERO);
+        let name = |number: u64| Name::new(format!("n{number}").as_bytes()).expect("a name");
+        for number in 0..10 {
+            let dir = view.learn(ROOT, &name(number), Some(&stat(100 + number, Kind::Dir)), Duration::ZERO, 0);
+            let dir = dir.expect("it is there");
+            for file in 0..number {
+                view.learn(dir, &name(file), Some(&stat(1000 + 100 * number + file, Kind::File)), Duration::ZERO, 0);
+            }
+            view.learn(dir, &name(99), None, Duration::ZERO, 0);
+        }
+        view.check();
+        let kept = view.known(ROOT, &name(7), Duration::ZERO, ages, true).flatten().expect("it is there");
+        view.get_mut(kept).expect("it is there").refs = 1;
+        let mut pieces = 1;
+        while !view.age_names(Duration::from_secs(60), ages, 3) {
+            pieces += 1;
+            view.check();
+        }
+        assert!(pieces > 10, "{pieces}");
+        let left: HashSet<Ino> = view.nodes.keys().copied().collect();
+        assert_eq!(left, HashSet::from([ROOT, kept]));
+        let slots = |ino| view.live_dir(ino).map(|dir| dir.slots.len());
+        assert_eq!((slots(ROOT), slots(kept)), (Some(1), Some(0)));
     }
 
     #[test]
