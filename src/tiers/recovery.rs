@@ -279,6 +279,14 @@ struct Recovery<'a> {
     later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
 }
 
+/// A file whose bytes are ahead of its events, by the record that says so.
+struct Bound {
+    lsn: Lsn,
+    paths: Vec<Vec<u8>>,
+    ino: Ino,
+    object: ObjectId,
+}
+
 impl<'a> Recovery<'a> {
     fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
         let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
@@ -315,9 +323,9 @@ impl<'a> Recovery<'a> {
         }
         self.prove_placed(&placed, &binds)?;
         self.find_waiting()?;
-        for (paths, ino, object) in &binds {
+        for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
-            self.replay_bind(&paths[0], *ino, *object, self.applied)?;
+            self.replay_bind(&paths[0], *ino, *object, *lsn)?;
         }
         self.replay()?; // 5
         self.restore_sealed()?;
@@ -383,7 +391,7 @@ impl<'a> Recovery<'a> {
 
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
     /// off: their names behind `applied`.
-    fn binds_passed(&self) -> Vec<(Vec<Vec<u8>>, Ino, ObjectId)> {
+    fn binds_passed(&self) -> Vec<Bound> {
         let before = self
             .records
             .iter()
@@ -393,7 +401,7 @@ impl<'a> Recovery<'a> {
         if before == self.applied {
             return Vec::new();
         }
-        let mut alive: HashMap<Ino, (Vec<Vec<u8>>, ObjectId)> = HashMap::new();
+        let mut alive: HashMap<Ino, Bound> = HashMap::new();
         let mut names: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
         let mut boot = "";
         for (lsn, record) in &self.records {
@@ -409,29 +417,30 @@ impl<'a> Recovery<'a> {
                 }
                 Record::Bind { path, ino, object } if boot == self.boot => {
                     let paths = names.remove(ino).unwrap_or_else(|| vec![path.clone()]);
-                    alive.insert(*ino, (paths, *object));
+                    alive.insert(*ino, Bound { lsn: *lsn, paths, ino: *ino, object: *object });
                 }
                 Record::Link { to, ino, .. } => {
-                    if let Some((paths, _)) = alive.get_mut(ino) {
-                        paths.push(to.clone());
+                    if let Some(bound) = alive.get_mut(ino) {
+                        bound.paths.push(to.clone());
                     }
                 }
-                Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.1 == *object) => {
+                Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.object == *object) => {
                     alive.remove(ino);
                 }
                 Record::Rename { path, to, exchange, .. } => {
-                    for (paths, _) in alive.values_mut() {
+                    for Bound { paths, .. } in alive.values_mut() {
                         paths.retain(|at| *exchange || at != to);
                         paths.iter_mut().for_each(|at| *at = carried(at, path, to, *exchange));
                     }
                 }
-                Record::Remove { path, .. } => alive.values_mut().for_each(|(paths, _)| paths.retain(|at| at != path)),
+                Record::Remove { path, .. } => {
+                    alive.values_mut().for_each(|bound| bound.paths.retain(|at| at != path));
+                }
                 _ => {}
             }
         }
-        let named = alive.into_iter().filter(|(_, (paths, _))| !paths.is_empty());
-        let mut binds: Vec<_> = named.map(|(ino, (paths, object))| (paths, ino, object)).collect();
-        binds.sort();
+        let mut binds: Vec<Bound> = alive.into_values().filter(|bound| !bound.paths.is_empty()).collect();
+        binds.sort_by_key(|bound| bound.lsn);
         binds
     }
 
@@ -447,10 +456,10 @@ impl<'a> Recovery<'a> {
     }
 
     /// A version placed by a group that a crash cut off is clean, unless its object has been written to since.
-    fn prove_placed(&self, placed: &[Step], binds: &[(Vec<Vec<u8>>, Ino, ObjectId)]) -> Result<()> {
+    fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<()> {
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
-            let changed = self.changed_since(*object) || binds.iter().any(|bind| bind.2 == *object);
+            let changed = self.changed_since(*object) || binds.iter().any(|bound| bound.object == *object);
             if object.home == Home::Slow || changed || self.needed_later(*object) {
                 continue;
             }
