@@ -5,16 +5,17 @@
 //! A change is logged first and applied to the object second; recovery applies it again.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
-use crate::tiers::file::Io;
+use crate::tiers::file::{FileState, Io};
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Path, Record};
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::{self, Meta, Node};
+use crate::tiers::view::{Meta, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
 
 const STATE: &[u8] = b"user.dlio.state";
@@ -55,7 +56,7 @@ impl Tiers {
                 let st = self.state.lock();
                 let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
                 // While a change of attributes is on its way, memory has both it and what was written since.
-                let pending = node.meta_lsn > st.applied;
+                let pending = node.meta_lsn() > st.applied;
                 return Ok(if pending { self.attr_of(ino, node) } else { self.attr_of_object(ino, node, &stat) });
             }
         }
@@ -67,11 +68,11 @@ impl Tiers {
         // Without the block that our own extended attributes may take.
         let blocks = blocks.min(size.div_ceil(4096) * 8);
         let shown = Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, ..self.attr_of(ino, node) };
-        Attr { ctime: ctime.max(node.meta.ctime), ..shown }
+        Attr { ctime: ctime.max(node.meta().ctime), ..shown }
     }
 
     fn attr_of(&self, ino: Ino, node: &Node) -> Attr {
-        let meta = &node.meta;
+        let meta = node.meta();
         Attr {
             ino,
             kind: node.kind,
@@ -94,12 +95,12 @@ impl Tiers {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
-            let fresh = view::fresh(node.seen, self.uptime(), limit) || self.slow.is_down();
-            let gone = node.slow.is_empty() && ino != crate::tiers::ROOT;
-            if fresh || gone || node.meta_lsn > st.applied || node.slow_id.is_none() {
+            let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
+            let gone = node.slow().is_empty() && ino != crate::tiers::ROOT;
+            if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
                 return Ok(self.attr_of(ino, node));
             }
-            (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, node.slow_id)
+            (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, node.slow_id())
         };
         cx.slow()?;
         let found = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
@@ -109,18 +110,25 @@ impl Tiers {
         match found {
             Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, now, applied),
             // Publishing moved it meanwhile, or somebody else changed it: the next look-up of the name finds out.
-            _ if node.slow_id != id || node.links != node.slow => {}
+            _ if node.slow_id() != id || node.moved() => {}
             _ => return Err(Errno::ENOENT.into()),
         }
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         Ok(self.attr_of(ino, node))
     }
 
+    /// The state of a regular file, for whoever changes it; `None` for what is none.
+    fn file_of(&self, ino: Ino) -> Result<Option<Arc<FileState>>> {
+        let mut st = self.state.lock();
+        st.view.get(ino).ok_or(Errno::ESTALE)?;
+        Ok(st.view.file(ino))
+    }
+
     /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had been
     /// opened and closed.
     pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if let Some(size) = set.size {
-            let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone().ok_or(Errno::EISDIR)?;
+            let file = self.file_of(ino)?.ok_or(Errno::EISDIR)?;
             let open = crate::tiers::OpenMode { write: true, ..Default::default() };
             let handle = self.open(cx, ino, open)?;
             let done = self.truncate(cx, &file, size);
@@ -153,7 +161,7 @@ impl Tiers {
             let perm = chowned(before.perm);
             new.perm = (perm != before.perm).then_some(perm);
         }
-        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let file = self.file_of(ino)?;
         let mut io = file.as_ref().map(|file| file.io.write());
         self.take_attrs(ino, &before, io.as_deref_mut());
         self.log_attr(cx, ino, &new, io.as_deref())?;
@@ -175,7 +183,7 @@ impl Tiers {
         let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             let Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
-            node.meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..node.meta };
+            node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
             io.attrs_in_view = true;
         }
     }
@@ -186,7 +194,7 @@ impl Tiers {
         let (meta, xattrs) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            (node.meta, node.xattrs.clone())
+            (node.meta(), node.xattrs().cloned().unwrap_or_default())
         };
         let Meta { perm, uid, gid, atime, mtime, .. } = meta;
         let new = NewAttr { uid: Some(uid), gid: Some(gid), perm: Some(perm), atime: Some(atime), mtime: Some(mtime) };
@@ -221,7 +229,7 @@ impl Tiers {
 
     /// Whether a change of the node is an event of its own: not for a file that has never become one.
     fn is_in_order(&self, st: &State, ino: Ino, io: Option<&Io>) -> bool {
-        let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id.is_some());
+        let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id().is_some());
         match io {
             Some(io) if io.object().is_some() => on_slow || io.ordered,
             _ => true,
@@ -241,17 +249,17 @@ impl Tiers {
         let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
         node.ours = true;
         if let Some(lsn) = lsn {
-            node.meta_lsn = lsn;
+            node.set_meta_lsn(lsn);
         }
         if let Some(perm) = new.perm
-            && let Some((Some(list), at)) = node.xattrs.get_mut(acl::ACCESS)
+            && let Some((Some(list), at)) = node.xattrs().and_then(|xattrs| xattrs.get(acl::ACCESS))
             && let Some(changed) = acl::chmod(list, perm)
         {
-            *list = changed;
-            *at = lsn.unwrap_or(*at);
+            let at = lsn.unwrap_or(*at);
+            node.change_xattrs(|xattrs| xattrs.insert(acl::ACCESS.to_vec(), (Some(changed), at)));
         }
         if !has_object {
-            node.meta.change(new, now);
+            node.change_meta(|meta| meta.change(new, now));
         }
         Ok(())
     }
@@ -273,8 +281,8 @@ impl Tiers {
             if node.kind != Kind::Symlink {
                 return Err(Errno::EINVAL.into());
             }
-            if !node.target.is_empty() {
-                return Ok(node.target.clone());
+            if !node.target().is_empty() {
+                return Ok(node.target().to_vec());
             }
             st.view.slow_path(ino).ok_or(Errno::ESTALE)?
         };
@@ -283,7 +291,7 @@ impl Tiers {
         let target = target.at("read link on slow", self.label(ino))?;
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             // A link's target never changes.
-            node.target = target.clone();
+            node.set_target(target.clone());
         }
         Ok(target)
     }
@@ -298,7 +306,7 @@ impl Tiers {
             let io = self.shared(cx, &file)?;
             if let Some(object) = io.object() {
                 if io.attrs_in_view
-                    && let Some((value, _)) = self.state.lock().view.get(ino).and_then(|node| node.xattrs.get(key))
+                    && let Some((value, _)) = self.state.lock().view.get(ino).and_then(|node| node.xattrs()?.get(key))
                 {
                     return Ok(value.clone());
                 }
@@ -309,10 +317,10 @@ impl Tiers {
         let path = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            if let Some((value, _)) = node.xattrs.get(key) {
+            if let Some((value, _)) = node.xattrs().and_then(|xattrs| xattrs.get(key)) {
                 return Ok(value.clone());
             }
-            match (node.slow_id, st.view.slow_path(ino)) {
+            match (node.slow_id(), st.view.slow_path(ino)) {
                 (Some(_), Some(path)) => path,
                 _ => return Ok(None),
             }
@@ -332,7 +340,7 @@ impl Tiers {
                 if io.attrs_in_view
                     && let Some(node) = self.state.lock().view.get(ino)
                 {
-                    keys.retain(|key| !node.xattrs.contains_key(key));
+                    keys.retain(|key| node.xattrs().is_none_or(|xattrs| !xattrs.contains_key(key)));
                     keys.extend(node.kept_xattrs());
                 }
                 return Ok(keys);
@@ -341,8 +349,8 @@ impl Tiers {
         let (pending, kept, path) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            let path = node.slow_id.and_then(|_| st.view.slow_path(ino));
-            (node.xattrs.clone(), node.kept_xattrs(), path)
+            let path = node.slow_id().and_then(|_| st.view.slow_path(ino));
+            (node.xattrs().cloned().unwrap_or_default(), node.kept_xattrs(), path)
         };
         let mut keys = Vec::new();
         if let Some(path) = path {
@@ -389,7 +397,7 @@ impl Tiers {
             value.filter(|_| key == acl::ACCESS).map(|list| acl::mode_of(list, before.perm).ok_or(Errno::EINVAL));
         let mode = mode.transpose()?;
         let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
-        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let file = self.file_of(ino)?;
         if let Some(value) = kept {
             self.try_on_slow(cx, ino, key, value)?;
         }
@@ -448,7 +456,7 @@ impl Tiers {
 
     /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
     /// change is on the object, in the log or in neither. Whoever has it open goes on with the slow file.
-    fn forget_clean(&self, cx: &Cx, file: &crate::tiers::file::FileState) -> Result<()> {
+    fn forget_clean(&self, cx: &Cx, file: &FileState) -> Result<()> {
         if file.io.read().clean.is_none() {
             return Ok(());
         }
@@ -567,13 +575,14 @@ pub(crate) fn apply_xattr(
 ) {
     let Some(node) = st.view.get_mut(ino) else { return };
     node.ours = true;
-    node.meta.ctime = now;
+    node.change_meta(|meta| meta.ctime = now);
     if key == acl::DEFAULT
         && let Some(dir) = &mut node.dir
     {
         dir.default_acl = None;
     }
     if lsn.is_some() || !has_object {
-        node.xattrs.insert(key.to_vec(), (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX)));
+        let value = (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX));
+        node.change_xattrs(|xattrs| xattrs.insert(key.to_vec(), value));
     }
 }

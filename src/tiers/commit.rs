@@ -9,6 +9,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::copy_bytes;
@@ -18,6 +21,7 @@ use crate::tiers::pool::{Named, PRIVATE, Pool};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
+use crate::tiers::view::Ages;
 use crate::tiers::{Cx, Ino, Lsn, OpenFile, Progress, ROOT, Tiers};
 
 /// A version about to become an event: read from the object before the state lock is taken.
@@ -57,10 +61,13 @@ impl Tiers {
                 io.place = Bytes::Slow;
             }
         }
+        let ino = file.ino;
+        // Whoever collects finds that nobody needs its state any more.
+        drop(file);
         let mut st = self.state.lock();
-        st.view.let_go(state.ino);
-        self.settle_removed(&mut st, state.ino);
-        st.view.collect(state.ino);
+        st.view.let_go(ino);
+        self.settle_removed(&mut st, ino);
+        st.view.collect(ino);
         drop(st);
         self.wake();
     }
@@ -393,10 +400,27 @@ impl Tiers {
             self.settle_removed(&mut st, ino);
             st.view.collect(ino);
         }
-        st.view.age(now, ages);
+        st.view.age_dirs(now, ages);
         drop(st);
+        self.age_names(now, ages);
         self.log.restore_ballast_if_room();
         Ok(Progress::Idle)
+    }
+
+    /// All names, or a part of them if there are many, in pieces between which others get the lock.
+    fn age_names(&self, now: Duration, ages: Ages) {
+        const PIECE: usize = 1024;
+        const ALL_OF: usize = 4 * PIECE;
+        const PARTS: usize = 16;
+        let mut left = (self.state.lock().view.nodes.len() / PARTS).max(ALL_OF);
+        while left > 0 {
+            let mut st = self.state.lock();
+            if st.view.age_names(now, ages, PIECE) {
+                return;
+            }
+            MutexGuard::unlock_fair(st);
+            left = left.saturating_sub(PIECE);
+        }
     }
 
     /// Deletes the objects nobody refers to, once the log says so durably.

@@ -18,7 +18,7 @@ use parking_lot::RwLockReadGuard;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::commit::{label, own_xattrs, tmp_name};
-use crate::tiers::disk::{Access, Allocate, File, NewAttr, Seek, Stat};
+use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
 use crate::tiers::file::{Bytes, Content, FileState, Io, Pin};
 use crate::tiers::names::Birth;
 use crate::tiers::pool::{Pool, Proof};
@@ -40,8 +40,11 @@ impl Tiers {
         let state = {
             let mut st = self.state.lock();
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
-            let state = node.file.clone().ok_or(Errno::EISDIR)?;
+            if node.kind != Kind::File {
+                return Err(Errno::EISDIR.into());
+            }
             node.pins += 1;
+            let state = st.view.file(ino).ok_or(Errno::ESTALE)?;
             state.opens.fetch_add(1, Ordering::AcqRel);
             state
         };
@@ -185,7 +188,7 @@ impl Tiers {
         self.drop_clean(&mut st, state, &mut io);
         state.changes.fetch_add(1, Ordering::AcqRel);
         if let Some(stat) = found
-            && stat.kind == crate::tiers::disk::Kind::File
+            && stat.kind == Kind::File
         {
             st.view.set_slow_id(state.ino, Some((stat.dev, stat.ino)));
             let (now, applied) = (self.uptime(), st.applied);
@@ -202,7 +205,7 @@ impl Tiers {
         let shared = |st: &State| {
             st.view
                 .get(state.ino)
-                .is_some_and(|node| node.meta.nlink as usize > node.links.len() && !node.slow.is_empty())
+                .is_some_and(|node| node.meta().nlink as usize > node.links.len() && !node.slow().is_empty())
         };
         if !shared(&self.state.lock()) || self.shared(cx, state)?.clean.is_none() {
             return Ok(());
@@ -241,7 +244,7 @@ impl Tiers {
         for _ in 0..3 {
             let (path, id) = {
                 let st = self.state.lock();
-                let id = st.view.get(ino).and_then(|node| node.slow_id);
+                let id = st.view.get(ino).and_then(|node| node.slow_id());
                 (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, id.ok_or(Errno::ESTALE)?)
             };
             cx.slow()?;
@@ -267,13 +270,11 @@ impl Tiers {
         let mut st = self.state.lock();
         let (now, applied) = (self.uptime(), st.applied);
         let st = &mut *st;
-        let Some(node) = st.view.nodes.get_mut(&ino) else { return };
-        if node.slow_id == Some(old) && node.links == node.slow && !st.view.by_slow.contains_key(&(stat.dev, stat.ino))
-        {
+        let known = st.view.at_slow((stat.dev, stat.ino)).is_some();
+        let Some(node) = st.view.get_mut(ino) else { return };
+        if node.slow_id() == Some(old) && !node.moved() && !known {
             node.ours = false;
-            if let Some(file) = &node.file {
-                file.changes.fetch_add(1, Ordering::AcqRel);
-            }
+            node.changed_behind();
             st.view.set_slow_id(ino, Some((stat.dev, stat.ino)));
             st.view.refresh(ino, stat, now, applied);
         }
@@ -367,9 +368,9 @@ impl Tiers {
         let overtaken = {
             let mut st = self.state.lock();
             if let Some(node) = st.view.get_mut(ino) {
-                node.twin = None;
+                node.set_twin(None);
                 let Stat { size, blocks, mtime, ctime, .. } = *stat;
-                node.meta = Meta { size, blocks, mtime, ctime, ..node.meta };
+                node.change_meta(|meta| *meta = Meta { size, blocks, mtime, ctime, ..*meta });
             }
             st.written_in_place(ino);
             st.events.iter().any(|event| {

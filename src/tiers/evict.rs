@@ -12,7 +12,7 @@ use crate::tiers::disk::{Access, Stat};
 use crate::tiers::file::FileState;
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::state::State;
-use crate::tiers::view::Meta;
+use crate::tiers::view::{Meta, Seen};
 use crate::tiers::{Cx, Ino, Progress, ROOT, Tiers};
 
 /// How many files are looked at before the engine's lock is given back.
@@ -214,10 +214,10 @@ impl Tiers {
         let now = self.uptime();
         let Some(node) = st.view.get_mut(ino) else { return };
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
-        let ctime = ctime.max(node.meta.ctime);
-        node.meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..node.meta };
-        node.seen = Some(now);
-        node.twin = Some(proof);
+        let ctime = ctime.max(node.meta().ctime);
+        node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
+        node.seen = Seen::at(now);
+        node.set_twin(Some(proof));
     }
 }
 

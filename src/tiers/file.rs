@@ -169,8 +169,24 @@ impl FileState {
         }
     }
 
-    pub(crate) fn on_slow(ino: Ino) -> Self {
-        Self::new(ino, Bytes::Slow)
+    /// `opened`: it has been opened before and, by what is known, not been changed behind the mount since.
+    pub(crate) fn on_slow(ino: Ino, opened: bool) -> Self {
+        let state = Self::new(ino, Bytes::Slow);
+        state.changes_opened.store(opened.into(), Ordering::Relaxed);
+        state
+    }
+
+    /// `None` if it says more than that the bytes are on the slow tier and nobody uses them; else what [`FileState::on_slow`]
+    /// is to be told to make it anew.
+    pub(crate) fn at_rest(&mut self) -> Option<bool> {
+        let Io { place, fd, dirty, stamped, attrs_in_view, latest, ordered, owed, clean, checked: _, interrupted } =
+            self.io.get_mut();
+        let used = fd.is_some() || latest.is_some() || clean.is_some() || !owed.is_empty();
+        let marked = *dirty || *stamped || *attrs_in_view || *ordered || *interrupted;
+        let open = [&mut self.opens, &mut self.writers, &mut self.pins].into_iter().any(|count| *count.get_mut() > 0);
+        let busy = *self.draining.get_mut() || *self.failed.get_mut() || *self.guard.get_mut() > 0;
+        let resting = *place == Bytes::Slow && !used && !marked && !open && !busy;
+        resting.then(|| *self.changes_opened.get_mut() == *self.changes.get_mut() + 1)
     }
 
     /// Whether an object holds the bytes (or did a moment ago).

@@ -75,7 +75,7 @@ impl Tiers {
                     return Ok(found);
                 }
                 let path = st.view.slow_path(dir).ok_or(Errno::ESTALE)?;
-                (slots.generation, path, node.slow_id.ok_or(Errno::ESTALE)?)
+                (slots.generation, path, node.slow_id().ok_or(Errno::ESTALE)?)
             };
             cx.slow()?;
             let stat = self.stat_in(dir, &path, id, name)?;
@@ -104,7 +104,7 @@ impl Tiers {
         now: std::time::Duration,
     ) -> Option<Ino> {
         let applied = st.applied;
-        let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(|slot| slot.view);
+        let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
         let found = st.view.learn(dir, name, stat, now, applied);
         if let Some(ino) = found
             && let Some(stat) = stat
@@ -123,7 +123,7 @@ impl Tiers {
     /// Gives a file the proven object that has been waiting for it since the start, if it still is what was proven.
     fn attach_waiting(&self, st: &mut State, ino: Ino, stat: &Stat) {
         let Some(waiting) = st.view.waiting.get(&stat.ino).copied() else { return };
-        let Some(file) = st.view.get(ino).and_then(|node| node.file.clone()) else { return };
+        let Some(file) = st.view.file(ino) else { return };
         // Nobody else has met this file yet, so this does not wait; if somebody has, the next look-up attaches it.
         let Some(mut io) = file.io.try_write() else { return };
         if io.place != Bytes::Slow || io.fd.is_some() {
@@ -161,7 +161,7 @@ impl Tiers {
             let mut st = self.state.lock();
             let path = st.view.slow_path(ino);
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
-            let id = node.slow_id;
+            let id = node.slow_id();
             let dir = node.dir.as_mut().ok_or(Errno::ENOTDIR)?;
             let slow = if dir.known { None } else { id.zip(path) };
             if slow.is_some() {
@@ -359,10 +359,10 @@ impl Tiers {
     }
 
     pub fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
-        let file = self.state.lock().view.get(ino).ok_or(Errno::ENOENT)?.file.clone();
         // The answer needs the attributes. If they need the slow tier that must be known now: afterwards the call would be
         // repeated, and find the name that it has made.
         self.getattr(cx, ino)?;
+        let file = self.state.lock().view.file(ino);
         loop {
             if self.resolve(cx, parent, name)?.is_some() {
                 return Err(Errno::EEXIST.into());
@@ -386,8 +386,7 @@ impl Tiers {
                 st.view.set_view(at.0, &at.1, Some(ino))
             })?;
             if let Some(node) = st.view.get_mut(ino) {
-                node.meta.nlink += 1;
-                node.meta.ctime = now;
+                node.change_meta(|meta| (meta.nlink, meta.ctime) = (meta.nlink + 1, now));
                 node.ours = true;
             }
             touch(&mut st, parent, now);
@@ -453,7 +452,7 @@ impl Tiers {
         let path = self.path_in(st, parent, name)?;
         let record = Record::Remove { path, ino, dir };
         let slot = st.view.live_dir(parent).and_then(|dir| dir.slots.get(name));
-        let never_seen = slot.is_some_and(|slot| slot.slow.is_none() && slot.pins == 0);
+        let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
         if never_seen {
             cx.proceed()?;
             self.log.append(&[record])?;
@@ -470,8 +469,8 @@ impl Tiers {
     /// After a name of `ino` went away.
     fn lost_name(&self, st: &mut State, ino: Ino, now: crate::tiers::disk::Time) {
         if let Some(node) = st.view.get_mut(ino) {
-            node.meta.nlink = if node.kind == Kind::Dir { 0 } else { node.meta.nlink.saturating_sub(1) };
-            node.meta.ctime = now;
+            let left = if node.kind == Kind::Dir { 0 } else { node.meta().nlink.saturating_sub(1) };
+            node.change_meta(|meta| (meta.nlink, meta.ctime) = (left, now));
             node.ours = true;
         }
         self.settle_removed(st, ino);
@@ -507,7 +506,7 @@ impl Tiers {
         }
         let exchange = mode == RenameMode::Exchange;
         let (file, other_file, empty) = {
-            let st = self.state.lock();
+            let mut st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ENOENT)?;
             let target = other.and_then(|ino| st.view.get(ino));
             let is_dir = node.kind == Kind::Dir;
@@ -526,8 +525,9 @@ impl Tiers {
             if exchange && other.is_some_and(|other| st.view.is_above(other, parent)) {
                 return Err(Errno::EINVAL.into());
             }
-            let other_file = target.filter(|_| exchange).and_then(|node| node.file.clone());
-            (node.file.clone(), other_file, is_dir && target.is_some() && !exchange)
+            let empty = is_dir && target.is_some() && !exchange;
+            let other_file = other.filter(|_| exchange).and_then(|ino| st.view.file(ino));
+            (st.view.file(ino), other_file, empty)
         };
         let empty = match other {
             Some(other) if empty => Some((other, self.empty_since(cx, other)?)),
@@ -566,7 +566,7 @@ impl Tiers {
         }
         for moved in [Some(ino), other.filter(|_| exchange)].into_iter().flatten() {
             if let Some(node) = st.view.get_mut(moved) {
-                node.meta.ctime = now;
+                node.change_meta(|meta| meta.ctime = now);
                 node.ours = true;
             }
         }
@@ -698,7 +698,7 @@ fn merge(
         .iter()
         .filter(|(_, slot)| from_view(slot))
         .filter_map(|(name, slot)| {
-            let child = slot.view?;
+            let child = slot.view()?;
             Some(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: st.view.get(child)?.kind })
         })
         .collect();
@@ -726,9 +726,10 @@ pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), l
         ctime: time,
     };
     let node = st.view.add(ino, spec.kind, meta);
-    node.target = spec.target.clone();
-    node.meta_lsn = lsn;
-    node.xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn))).collect();
+    node.set_meta_lsn(lsn);
+    node.set_target(spec.target.clone());
+    let xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn)));
+    node.change_xattrs(|all| all.extend(xattrs));
     st.view.set_view(at.0, &at.1, Some(ino));
 }
 
@@ -750,8 +751,7 @@ pub(crate) fn apply_rename(st: &mut State, change: &Change) {
 /// A directory's entries changed now.
 pub(crate) fn touch(st: &mut State, dir: Ino, now: crate::tiers::disk::Time) {
     if let Some(node) = st.view.get_mut(dir) {
-        node.meta.mtime = now;
-        node.meta.ctime = now;
+        node.change_meta(|meta| (meta.mtime, meta.ctime) = (now, now));
         node.ours = true;
     }
 }
@@ -759,9 +759,9 @@ pub(crate) fn touch(st: &mut State, dir: Ino, now: crate::tiers::disk::Time) {
 /// A directory's link count counts its subdirectories, unless its file system does not count (btrfs shows 1).
 pub(crate) fn add_subdir(st: &mut State, dir: Ino, by: i32) {
     if let Some(node) = st.view.get_mut(dir)
-        && node.meta.nlink >= 2
+        && node.meta().nlink >= 2
     {
-        node.meta.nlink = node.meta.nlink.saturating_add_signed(by).max(2);
+        node.change_meta(|meta| meta.nlink = meta.nlink.saturating_add_signed(by).max(2));
     }
 }
 

@@ -205,7 +205,7 @@ impl Touched {
         // Whoever the slow tier has under a touched name is touched too, and so are all slow names of a touched inode.
         inodes.extend(places.iter().filter_map(|place| slow_at(st, place)));
         for ino in &inodes {
-            places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow.iter().cloned()));
+            places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow().iter().cloned()));
         }
         if !self.places.is_disjoint(&places) || !self.inodes.is_disjoint(&inodes) {
             return false;
@@ -217,11 +217,11 @@ impl Touched {
 }
 
 fn slow_at(st: &State, (dir, name): &Place) -> Option<Ino> {
-    st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow
+    st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow()
 }
 
 fn on_slow(st: &State, ino: Ino) -> bool {
-    st.view.get(ino).is_some_and(|node| node.slow_id.is_some())
+    st.view.get(ino).is_some_and(|node| node.slow_id().is_some())
 }
 
 fn is_dir(st: &State, ino: Ino) -> bool {
@@ -443,7 +443,7 @@ impl Planner<'_> {
     }
 
     fn slow_ino(&self, ino: Ino) -> Option<u64> {
-        self.st.view.get(ino)?.slow_id.map(|id| id.1)
+        self.st.view.get(ino)?.slow_id().map(|id| id.1)
     }
 
     fn first_slow(&self, ino: Ino) -> Option<Path> {
@@ -494,7 +494,7 @@ impl Planner<'_> {
     /// A version goes to every name the file has on the slow tier, or to the ones it gets.
     fn content(&mut self, ino: Ino, content: Arc<Content>, new: &[Place]) -> Option<()> {
         let copied = content.copy.lock().clone()?;
-        let names = self.st.view.get(ino).map(|node| node.slow.clone()).filter(|names| !names.is_empty());
+        let names = self.st.view.get(ino).map(|node| node.slow().to_vec()).filter(|names| !names.is_empty());
         for (i, at) in names.as_deref().unwrap_or(new).iter().enumerate() {
             self.place(ino, &copied, i, at, Some(&content))?;
         }
@@ -537,8 +537,8 @@ impl Planner<'_> {
             Effect::Name(b_at.clone(), Some(a)),
             Effect::Name(a_at.clone(), Some(b)),
             // Between the two one of them had no name for a moment.
-            Effect::Identity(a, self.st.view.get(a)?.slow_id?),
-            Effect::Identity(b, self.st.view.get(b)?.slow_id?),
+            Effect::Identity(a, self.st.view.get(a)?.slow_id()?),
+            Effect::Identity(b, self.st.view.get(b)?.slow_id()?),
             Effect::Touched(a),
             Effect::Touched(b),
         ];
@@ -667,7 +667,7 @@ impl Planner<'_> {
 
     fn contents_of_batch(&mut self, ino: Ino, content: Arc<Content>, new: &[Place], last: &Last) -> Option<()> {
         let copied = content.copy.lock().clone()?;
-        let old = self.st.view.get(ino).map(|node| node.slow.clone()).unwrap_or_default();
+        let old = self.st.view.get(ino).map(|node| node.slow().to_vec()).unwrap_or_default();
         // Names it keeps, and names it gets.
         let mut names: Vec<Place> =
             old.into_iter().filter(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino))).collect();
@@ -700,7 +700,7 @@ impl Planner<'_> {
     /// names may be swapped and chained: nothing is overwritten before it is safe.
     fn moved_of_batch(&mut self, batch: &Batch, last: &Last) -> Option<()> {
         for (ino, places) in moved(self.st, batch, last) {
-            let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id? };
+            let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id()? };
             for (i, at) in places.iter().enumerate() {
                 self.place(ino, &copied, i, at, None)?;
             }
@@ -721,7 +721,7 @@ impl Planner<'_> {
         }
         let ino = *change.inodes().first()?;
         let kept =
-            self.st.view.get(ino)?.slow.iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
+            self.st.view.get(ino)?.slow().iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
         let Some(place) = kept.or(new.first()) else { return Some(()) };
         if let (Some(slow), Some(path)) = (self.slow_ino(ino), self.path(place)) {
             self.attributes_at(change, path, slow);
@@ -737,7 +737,7 @@ fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<Place>> {
         if let Some(ino) = who
             && !batch.contents.contains_key(ino)
             && !is_dir(st, *ino)
-            && st.view.get(*ino).is_some_and(|node| node.slow_id.is_some() && !node.slow.contains(place))
+            && st.view.get(*ino).is_some_and(|node| node.slow_id().is_some() && !node.slow().contains(place))
         {
             moved.entry(*ino).or_default().push(place.clone());
         }

@@ -28,6 +28,7 @@ use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::slow::{absent_is_none, split};
 use crate::tiers::state::{Change, State};
+use crate::tiers::view::Seen;
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before
@@ -243,8 +244,8 @@ impl Tiers {
         effects.iter().find_map(|effect| match effect {
             Effect::Name((dir, name), Some(_)) => {
                 let slot = st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?;
-                let node = st.view.get(slot.slow?)?;
-                if node.kind == Kind::File { node.twin } else { None }
+                let node = st.view.get(slot.slow()?)?;
+                if node.kind == Kind::File { node.twin() } else { None }
             }
             _ => None,
         })
@@ -283,7 +284,7 @@ impl Tiers {
             }
             for (ino, stat) in placed {
                 if let Some(node) = st.view.get_mut(*ino) {
-                    node.twin = Some(Proof::of(stat));
+                    node.set_twin(Some(Proof::of(stat)));
                 }
             }
         }
@@ -397,7 +398,7 @@ impl Tiers {
             let (file, path, id) = {
                 let st = self.state.lock();
                 let Some(node) = st.view.get(ino) else { continue };
-                (node.file.clone(), st.view.slow_path(ino), node.slow_id)
+                (node.file.clone(), st.view.slow_path(ino), node.slow_id())
             };
             let (Some(file), Some(path), Some(id)) = (file, path, id) else { continue };
             if file.io.read().clean.is_none() {
@@ -441,7 +442,7 @@ impl Tiers {
                 Effect::Name((dir, name), who) => {
                     st.view.set_slow(*dir, name, *who);
                     if let Some(slot) = st.view.get_mut(*dir).and_then(|node| node.dir.as_mut()?.slots.get_mut(name)) {
-                        slot.seen = Some(self.uptime());
+                        slot.seen = Seen::at(self.uptime());
                     }
                 }
                 Effect::Identity(ino, id) => {
@@ -457,7 +458,7 @@ impl Tiers {
                 }
                 Effect::Touched(ino) => {
                     if let Some(node) = st.view.get_mut(*ino) {
-                        node.twin = None;
+                        node.set_twin(None);
                     }
                 }
             }
@@ -470,7 +471,7 @@ impl Tiers {
             .view
             .get(*dir)
             .and_then(|node| node.dir.as_ref()?.slots.get(name))
-            .is_some_and(|slot| slot.view == Some(ino));
+            .is_some_and(|slot| slot.view() == Some(ino));
         if ours {
             st.view.set_view(*dir, name, None);
         }
@@ -481,7 +482,7 @@ impl Tiers {
                 dir.default_acl = None;
             }
             if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
-                slot.seen = None;
+                slot.seen = Seen::NEVER;
             }
         }
         self.settle_removed(st, ino);
@@ -493,9 +494,9 @@ impl Tiers {
             st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect();
         for ino in inos {
             if let Some(node) = st.view.get_mut(ino) {
-                node.xattrs.retain(|_, (_, lsn)| *lsn > upto);
+                node.forget_attrs(upto);
                 // Read from the slow tier no earlier than now.
-                node.seen = Some(self.uptime());
+                node.seen = Seen::at(self.uptime());
             }
         }
     }

@@ -280,6 +280,14 @@ struct Recovery<'a> {
     later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
 }
 
+/// A file whose bytes are ahead of its events, by the record that says so.
+struct Bound {
+    lsn: Lsn,
+    paths: Vec<Vec<u8>>,
+    ino: Ino,
+    object: ObjectId,
+}
+
 impl<'a> Recovery<'a> {
     fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
         let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
@@ -316,9 +324,9 @@ impl<'a> Recovery<'a> {
         }
         self.prove_placed(&placed, &binds)?;
         self.find_waiting()?;
-        for (paths, ino, object) in &binds {
+        for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
-            self.replay_bind(&paths[0], *ino, *object, self.applied)?;
+            self.replay_bind(&paths[0], *ino, *object, *lsn)?;
         }
         self.replay()?; // 5
         self.restore_sealed()?;
@@ -384,7 +392,7 @@ impl<'a> Recovery<'a> {
 
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
     /// off: their names behind `applied`.
-    fn binds_passed(&self) -> Vec<(Vec<Vec<u8>>, Ino, ObjectId)> {
+    fn binds_passed(&self) -> Vec<Bound> {
         let before = self
             .records
             .iter()
@@ -394,7 +402,7 @@ impl<'a> Recovery<'a> {
         if before == self.applied {
             return Vec::new();
         }
-        let mut alive: HashMap<Ino, (Vec<Vec<u8>>, ObjectId)> = HashMap::new();
+        let mut alive: HashMap<Ino, Bound> = HashMap::new();
         let mut names: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
         let mut boot = "";
         for (lsn, record) in &self.records {
@@ -410,29 +418,30 @@ impl<'a> Recovery<'a> {
                 }
                 Record::Bind { path, ino, object } if boot == self.boot => {
                     let paths = names.remove(ino).unwrap_or_else(|| vec![path.clone()]);
-                    alive.insert(*ino, (paths, *object));
+                    alive.insert(*ino, Bound { lsn: *lsn, paths, ino: *ino, object: *object });
                 }
                 Record::Link { to, ino, .. } => {
-                    if let Some((paths, _)) = alive.get_mut(ino) {
-                        paths.push(to.clone());
+                    if let Some(bound) = alive.get_mut(ino) {
+                        bound.paths.push(to.clone());
                     }
                 }
-                Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.1 == *object) => {
+                Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.object == *object) => {
                     alive.remove(ino);
                 }
                 Record::Rename { path, to, exchange, .. } => {
-                    for (paths, _) in alive.values_mut() {
+                    for Bound { paths, .. } in alive.values_mut() {
                         paths.retain(|at| *exchange || at != to);
                         paths.iter_mut().for_each(|at| *at = carried(at, path, to, *exchange));
                     }
                 }
-                Record::Remove { path, .. } => alive.values_mut().for_each(|(paths, _)| paths.retain(|at| at != path)),
+                Record::Remove { path, .. } => {
+                    alive.values_mut().for_each(|bound| bound.paths.retain(|at| at != path));
+                }
                 _ => {}
             }
         }
-        let named = alive.into_iter().filter(|(_, (paths, _))| !paths.is_empty());
-        let mut binds: Vec<_> = named.map(|(ino, (paths, object))| (paths, ino, object)).collect();
-        binds.sort();
+        let mut binds: Vec<Bound> = alive.into_values().filter(|bound| !bound.paths.is_empty()).collect();
+        binds.sort_by_key(|bound| bound.lsn);
         binds
     }
 
@@ -448,10 +457,10 @@ impl<'a> Recovery<'a> {
     }
 
     /// A version placed by a group that a crash cut off is clean, unless its object has been written to since.
-    fn prove_placed(&self, placed: &[Step], binds: &[(Vec<Vec<u8>>, Ino, ObjectId)]) -> Result<()> {
+    fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<()> {
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
-            let changed = self.changed_since(*object) || binds.iter().any(|bind| bind.2.uses(*object));
+            let changed = self.changed_since(*object) || binds.iter().any(|bound| bound.object.uses(*object));
             if object.needs_slow() || changed || self.needed_later(*object) {
                 continue;
             }
@@ -625,7 +634,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         if let Some(found) = found {
             self.meet(ino, found);
-            return Ok(st.view.get(found).and_then(|node| node.file.clone()));
+            return Ok(st.view.file(found));
         }
         let logged = ino;
         let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
@@ -740,7 +749,8 @@ impl<'a> Recovery<'a> {
         if let Some(node) = st.view.get_mut(file.ino).filter(|_| object.needs_slow()) {
             // What a change of its attributes starts from.
             let Attrs { perm, uid, gid, mtime, .. } = *attrs;
-            node.meta = Meta { perm, uid, gid, size, blocks: size.div_ceil(512), mtime, ..node.meta };
+            let blocks = size.div_ceil(512);
+            node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, mtime, ..*meta });
         }
         let content = Arc::new(Content::new(object, size, attrs.clone()));
         content.sealed.store(self.sealed.contains(&lsn), Ordering::Release);
@@ -776,7 +786,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         st.view.set_view(to.0, &to.1, Some(ino));
         if let Some(node) = st.view.get_mut(ino) {
-            node.meta.nlink += 1;
+            node.change_meta(|meta| meta.nlink += 1);
         }
         st.push(lsn, now, Change::Link { ino, at: to });
         Ok(())
@@ -813,7 +823,7 @@ impl<'a> Recovery<'a> {
                 add_subdir(&mut st, to.0, -1);
             }
             if let Some(node) = st.view.get_mut(other) {
-                node.meta.nlink = node.meta.nlink.saturating_sub(1);
+                node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
             }
             self.tiers.settle_removed(&mut st, other);
         }
@@ -839,13 +849,13 @@ impl<'a> Recovery<'a> {
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
-        let never_seen = slot.is_some_and(|slot| slot.slow.is_none() && slot.pins == 0);
+        let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
         st.view.set_view(at.0, &at.1, None);
         if dir {
             add_subdir(&mut st, at.0, -1);
         }
         if let Some(node) = st.view.get_mut(ino) {
-            node.meta.nlink = node.meta.nlink.saturating_sub(1);
+            node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
         }
         self.tiers.settle_removed(&mut st, ino);
         if never_seen {

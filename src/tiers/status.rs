@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Errno, Error, Result};
 use crate::path::escape;
-use crate::tiers::disk::Space;
+use crate::tiers::disk::{Kind, Space};
 use crate::tiers::queue::Notes;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers};
@@ -261,15 +261,18 @@ impl Tiers {
 
     /// `user.dlio.state` and `user.dlio.tier` of an inode.
     pub(crate) fn file_status(&self, ino: Ino) -> Result<(State, TierKind)> {
-        let (pending, file) = {
+        let (pending, kind, file) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let pending =
                 st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
-            (pending, node.file.clone())
+            (pending, node.kind, node.file.clone())
         };
         let Some(file) = file else {
-            return Ok(if pending { (State::Dirty, TierKind::Fast) } else { (State::Slow, TierKind::Slow) });
+            let state = if pending { State::Dirty } else { State::Slow };
+            // The bytes of a file without a state are on the slow tier, whatever is pending of its names.
+            let fast = pending && kind != Kind::File;
+            return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
         };
         let object = file.io.read().object();
         let tier = match object {

@@ -7,7 +7,9 @@
 //!
 //! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::num::NonZeroU64;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -56,46 +58,326 @@ impl Meta {
     }
 }
 
+/// Names of a node, as a rule one: no room is set aside for more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    One(Place),
+    /// None, or more than one.
+    #[allow(clippy::box_collection, reason = "in 8 bytes, for which `One` has room beside its own")]
+    Other(Option<Box<Vec<Place>>>),
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Names::Other(None)
+    }
+}
+
+impl std::ops::Deref for Names {
+    type Target = [Place];
+
+    fn deref(&self) -> &[Place] {
+        match self {
+            Names::One(place) => std::slice::from_ref(place),
+            Names::Other(places) => places.as_deref().map_or(&[], |places| places),
+        }
+    }
+}
+
+impl FromIterator<Place> for Names {
+    fn from_iter<T: IntoIterator<Item = Place>>(places: T) -> Self {
+        let mut places: Vec<Place> = places.into_iter().collect();
+        match (places.pop(), places.is_empty()) {
+            (None, _) => Names::default(),
+            (Some(one), true) => Names::One(one),
+            (Some(last), false) => {
+                places.push(last);
+                Names::Other(Some(Box::new(places)))
+            }
+        }
+    }
+}
+
+impl Names {
+    fn add(&mut self, place: Place) {
+        *self = self.iter().cloned().chain([place]).collect();
+    }
+
+    fn remove(&mut self, place: &Place) {
+        *self = self.iter().filter(|name| *name != place).cloned().collect();
+    }
+}
+
+/// When the slow tier was asked, by uptime, in four bytes. Rounded down: an answer seems older than it is, never younger.
+/// After eight years every answer is too old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen(u32);
+
+impl Seen {
+    /// It is to be asked.
+    pub(crate) const NEVER: Seen = Seen(0);
+    const PER_SECOND: u128 = 16;
+
+    pub(crate) fn at(now: Duration) -> Self {
+        let ticks = now.as_nanos() * Self::PER_SECOND / Duration::from_secs(1).as_nanos();
+        Seen(u32::try_from(ticks + 1).unwrap_or(0))
+    }
+
+    /// Whether an answer of then still holds.
+    pub(crate) fn fresh(self, now: Duration, limit: Duration) -> bool {
+        let Some(ticks) = self.0.checked_sub(1) else { return false };
+        let at = Duration::from_secs(1) * ticks / Self::PER_SECOND as u32;
+        now.saturating_sub(at) < limit
+    }
+}
+
+/// A million of these are in memory at once: what few nodes have is behind a pointer, what two fields would say alike is
+/// said once, and [`Meta`] is taken apart for its gaps.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) kind: Kind,
-    /// References the kernel holds.
-    pub(crate) refs: u64,
-    /// Pending events and open files.
-    pub(crate) pins: u32,
-    /// Names in the view. Empty: removed.
-    pub(crate) links: Vec<Place>,
-    /// Names on the slow tier, as far as known.
-    pub(crate) slow: Vec<Place>,
-    /// Device and inode number on the slow tier; `None`: not there.
-    pub(crate) slow_id: Option<(u64, u64)>,
-    pub(crate) meta: Meta,
-    /// Uptime at which `meta` was last read from the slow tier; `None`: to be read again.
-    pub(crate) seen: Option<Duration>,
-    /// `meta` holds a change that became event `meta_lsn`.
-    pub(crate) meta_lsn: Lsn,
     /// Changed through this mount: its times are the view's, not the slow tier's.
     pub(crate) ours: bool,
-    /// What the slow tier showed when `meta` was read; a difference to it is somebody else's change.
-    pub(crate) twin: Option<Proof>,
-    /// Extended attributes the slow tier does not have yet; `None` removes.
-    pub(crate) xattrs: BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>,
-    pub(crate) target: Vec<u8>,
-    pub(crate) dir: Option<DirNode>,
+    /// The slow tier has it, as `slow_dev` and `slow_ino`.
+    on_slow: bool,
+    /// The slow tier's twin shows what the node does.
+    twin_alike: bool,
+    /// A regular file that was opened before, and by what is known nobody has changed it behind the mount since. While
+    /// `file` is there that one knows.
+    opened: bool,
+    perm: u16,
+    /// When the attributes were last read from the slow tier.
+    pub(crate) seen: Seen,
+    /// Pending events and open files.
+    pub(crate) pins: u32,
+    /// References the kernel holds.
+    pub(crate) refs: u64,
+    /// Names in the view. Empty: removed.
+    pub(crate) links: Names,
+    slow_dev: u64,
+    slow_ino: u64,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    /// Of atime, mtime and ctime.
+    nsec: [u32; 3],
+    sec: [i64; 3],
+    size: u64,
+    blocks: u64,
+    rare: Option<Box<Rare>>,
+    pub(crate) dir: Option<Box<DirNode>>,
+    /// Made when somebody opens or changes the file. Without it the bytes are on the slow tier and nobody uses them.
     pub(crate) file: Option<Arc<FileState>>,
 }
 
+/// What few nodes have.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rare {
+    /// Names on the slow tier where they are not those of the view.
+    slow: Option<Names>,
+    /// What the slow tier showed where that is not what the node shows.
+    twin: Option<Proof>,
+    /// The attributes hold a change that became this event.
+    meta_lsn: Lsn,
+    xattrs: Xattrs,
+    /// Of a symbolic link.
+    target: Vec<u8>,
+    /// Of a device.
+    rdev: u64,
+}
+
+/// Extended attributes the slow tier does not have yet; `None` removes.
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>;
+
 impl Node {
+    fn new(kind: Kind, meta: Meta) -> Box<Node> {
+        let mut node = Box::new(Node {
+            kind,
+            ours: false,
+            on_slow: false,
+            twin_alike: false,
+            opened: false,
+            perm: 0,
+            seen: Seen::NEVER,
+            pins: 0,
+            refs: 0,
+            links: Names::default(),
+            slow_dev: 0,
+            slow_ino: 0,
+            uid: 0,
+            gid: 0,
+            nlink: 0,
+            nsec: [0; 3],
+            sec: [0; 3],
+            size: 0,
+            blocks: 0,
+            rare: None,
+            dir: (kind == Kind::Dir).then(Box::default),
+            file: None,
+        });
+        node.set_meta(meta);
+        node
+    }
+
+    /// Changes what few nodes have, and lets go of it where nothing is left.
+    fn change_rare<T>(&mut self, change: impl FnOnce(&mut Rare) -> T) -> T {
+        let mut rare = self.rare.take().unwrap_or_default();
+        let done = change(&mut rare);
+        self.rare = Some(rare).filter(|rare| **rare != Rare::default());
+        done
+    }
+
+    /// Names on the slow tier, as far as known.
+    pub(crate) fn slow(&self) -> &[Place] {
+        self.rare.as_ref().and_then(|rare| rare.slow.as_ref()).unwrap_or(&self.links)
+    }
+
+    /// Whether the slow tier has it under other names than the view.
+    pub(crate) fn moved(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.slow.is_some())
+    }
+
+    /// Changes the names it has in the view, on the slow tier, or both.
+    fn change_names(&mut self, view: bool, slow: bool, change: impl Fn(&mut Names)) {
+        if view && slow && !self.moved() {
+            return change(&mut self.links);
+        }
+        let moved = self.rare.as_mut().and_then(|rare| rare.slow.take());
+        let mut on_slow = moved.unwrap_or_else(|| self.links.clone());
+        if view {
+            change(&mut self.links);
+        }
+        if slow {
+            change(&mut on_slow);
+        }
+        let moved = (on_slow != self.links).then_some(on_slow);
+        self.change_rare(|rare| rare.slow = moved);
+    }
+
+    pub(crate) fn meta(&self) -> Meta {
+        let time = |at: usize| Time { sec: self.sec[at], nsec: self.nsec[at] };
+        Meta {
+            perm: self.perm.into(),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rare.as_ref().map_or(0, |rare| rare.rdev),
+            nlink: self.nlink,
+            size: self.size,
+            blocks: self.blocks,
+            atime: time(0),
+            mtime: time(1),
+            ctime: time(2),
+        }
+    }
+
+    pub(crate) fn change_meta(&mut self, change: impl FnOnce(&mut Meta)) {
+        let mut meta = self.meta();
+        change(&mut meta);
+        self.set_meta(meta);
+    }
+
+    fn set_meta(&mut self, meta: Meta) {
+        let twin = self.twin();
+        let Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime } = meta;
+        // Twelve bits.
+        self.perm = (perm & 0o7777) as u16;
+        (self.uid, self.gid, self.nlink) = (uid, gid, nlink);
+        (self.size, self.blocks) = (size, blocks);
+        self.sec = [atime.sec, mtime.sec, ctime.sec];
+        self.nsec = [atime.nsec, mtime.nsec, ctime.nsec];
+        if rdev != 0 || self.rare.is_some() {
+            self.change_rare(|rare| rare.rdev = rdev);
+        }
+        self.set_twin(twin);
+    }
+
+    /// What a twin shows that is alike.
+    fn proof(&self) -> Proof {
+        let Meta { size, mtime, ctime, .. } = self.meta();
+        Proof { ino: self.slow_ino, size, mtime, ctime }
+    }
+
+    /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
+    pub(crate) fn twin(&self) -> Option<Proof> {
+        if self.twin_alike { Some(self.proof()) } else { self.rare.as_ref().and_then(|rare| rare.twin) }
+    }
+
+    pub(crate) fn set_twin(&mut self, twin: Option<Proof>) {
+        self.twin_alike = twin == Some(self.proof());
+        let other = twin.filter(|_| !self.twin_alike);
+        if other.is_some() || self.rare.is_some() {
+            self.change_rare(|rare| rare.twin = other);
+        }
+    }
+
+    /// The attributes hold a change that became this event; 0: none.
+    pub(crate) fn meta_lsn(&self) -> Lsn {
+        self.rare.as_ref().map_or(0, |rare| rare.meta_lsn)
+    }
+
+    pub(crate) fn set_meta_lsn(&mut self, lsn: Lsn) {
+        self.change_rare(|rare| rare.meta_lsn = lsn);
+    }
+
+    pub(crate) fn xattrs(&self) -> Option<&Xattrs> {
+        self.rare.as_ref().map(|rare| &rare.xattrs)
+    }
+
     /// The keys of the remembered extended attributes that are not removals.
     pub(crate) fn kept_xattrs(&self) -> Vec<Vec<u8>> {
-        self.xattrs.iter().filter(|(_, (value, _))| value.is_some()).map(|(key, _)| key.clone()).collect()
+        let kept = self.xattrs().into_iter().flatten().filter(|(_, (value, _))| value.is_some());
+        kept.map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(crate) fn change_xattrs<T>(&mut self, change: impl FnOnce(&mut Xattrs) -> T) -> T {
+        self.change_rare(|rare| change(&mut rare.xattrs))
+    }
+
+    /// Empty: not known, or no symbolic link.
+    pub(crate) fn target(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.target)
+    }
+
+    pub(crate) fn set_target(&mut self, target: Vec<u8>) {
+        self.change_rare(|rare| rare.target = target);
+    }
+
+    /// The slow tier has all attributes up to this event.
+    pub(crate) fn forget_attrs(&mut self, upto: Lsn) {
+        if self.rare.is_some() {
+            self.change_rare(|rare| {
+                rare.xattrs.retain(|_, (_, lsn)| *lsn > upto);
+                rare.meta_lsn = Some(rare.meta_lsn).filter(|lsn| *lsn > upto).unwrap_or_default();
+            });
+        }
+    }
+
+    /// Device and inode number on the slow tier; `None`: not there.
+    pub(crate) fn slow_id(&self) -> Option<(u64, u64)> {
+        self.on_slow.then_some((self.slow_dev, self.slow_ino))
+    }
+
+    /// Somebody else has changed the bytes.
+    pub(crate) fn changed_behind(&mut self) {
+        self.opened = false;
+        if let Some(file) = &self.file {
+            file.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Lets go of a file's state that says no more than that the bytes are on the slow tier.
+    fn rest(&mut self) {
+        if let Some(opened) = self.file.as_mut().and_then(Arc::get_mut).and_then(FileState::at_rest) {
+            self.opened = opened;
+            self.file = None;
+        }
     }
 
     /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
     /// number from being given to another.
     pub(crate) fn has_unknown_names(&self) -> bool {
         let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
-        self.file.as_ref().is_some_and(held) && self.meta.nlink as usize > self.links.len()
+        self.file.as_ref().is_some_and(held) && self.nlink as usize > self.links.len()
     }
 }
 
@@ -112,19 +394,30 @@ pub(crate) struct DirNode {
     pub(crate) default_acl: Option<Option<Vec<u8>>>,
 }
 
+/// One per name: as small as a node.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Slot {
-    pub(crate) view: Option<Ino>,
-    pub(crate) slow: Option<Ino>,
-    /// Pending events that touch this name.
-    pub(crate) pins: u32,
-    /// Uptime at which the slow tier was last asked.
-    pub(crate) seen: Option<Duration>,
+    view: Option<NonZeroU64>,
+    slow: Option<NonZeroU64>,
     /// The directory's generation at the last change of the view.
     pub(crate) changed: u64,
+    /// Pending events that touch this name.
+    pub(crate) pins: u32,
+    /// When the slow tier was last asked.
+    pub(crate) seen: Seen,
 }
 
 impl Slot {
+    /// Who the view has there.
+    pub(crate) fn view(&self) -> Option<Ino> {
+        self.view.map(NonZeroU64::get)
+    }
+
+    /// Who the slow tree has there.
+    pub(crate) fn slow(&self) -> Option<Ino> {
+        self.slow.map(NonZeroU64::get)
+    }
+
     pub(crate) fn pending(&self) -> bool {
         self.view != self.slow || self.pins > 0
     }
@@ -149,8 +442,13 @@ pub(crate) struct Ages {
 
 #[derive(Debug)]
 pub(crate) struct View {
-    pub(crate) nodes: HashMap<Ino, Node>,
-    pub(crate) by_slow: HashMap<(u64, u64), Ino>,
+    /// Boxed: a table has room for twice as many, and while it grows for three times.
+    pub(crate) nodes: HashMap<Ino, Box<Node>>,
+    /// The directories among them, and where aging goes on: behind this name of that one.
+    dirs: BTreeSet<Ino>,
+    aged: Option<(Ino, Option<Name>)>,
+    /// Nodes that do not have the number of their slow twin.
+    by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
     pub(crate) waiting: HashMap<u64, Waiting>,
     /// The numbers of waiting objects.
@@ -167,6 +465,8 @@ impl View {
     pub(crate) fn new(root: &Stat, now: Duration) -> Self {
         let mut view = View {
             nodes: HashMap::new(),
+            dirs: BTreeSet::new(),
+            aged: None,
             by_slow: HashMap::new(),
             waiting: HashMap::new(),
             kept: HashSet::new(),
@@ -175,14 +475,19 @@ impl View {
             root_dev: root.dev,
             expected: None,
         };
-        let mut node = new_node(Kind::Dir, Meta::of(root));
+        let mut node = Node::new(Kind::Dir, Meta::of(root));
         node.refs = 1;
-        node.slow_id = Some((root.dev, root.ino));
-        node.twin = Some(Proof::of(root));
-        node.seen = Some(now);
-        view.nodes.insert(ROOT, node);
-        view.by_slow.insert((root.dev, root.ino), ROOT);
+        node.seen = Seen::at(now);
+        view.insert(ROOT, node);
+        view.identify(ROOT, root);
         view
+    }
+
+    fn insert(&mut self, ino: Ino, node: Box<Node>) -> &mut Node {
+        if node.kind == Kind::Dir {
+            self.dirs.insert(ino);
+        }
+        self.nodes.entry(ino).insert_entry(node).into_mut()
     }
 
     pub(crate) fn new_ino(&mut self) -> Ino {
@@ -196,17 +501,32 @@ impl View {
     }
 
     pub(crate) fn get(&self, ino: Ino) -> Option<&Node> {
-        self.nodes.get(&ino)
+        self.nodes.get(&ino).map(|node| &**node)
     }
 
     pub(crate) fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
-        self.nodes.get_mut(&ino)
+        self.nodes.get_mut(&ino).map(|node| &mut **node)
+    }
+
+    /// The state of a regular file, made if nobody has needed it so far. Ask for it before changing anything about a file: its
+    /// lock is what keeps others out.
+    pub(crate) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
+        let node = self.nodes.get_mut(&ino)?;
+        let opened = node.opened;
+        let made = || Arc::new(FileState::on_slow(ino, opened));
+        (node.kind == Kind::File).then(|| Arc::clone(node.file.get_or_insert_with(made)))
+    }
+
+    /// The node that the slow tier has under this device and inode number.
+    pub(crate) fn at_slow(&self, id: (u64, u64)) -> Option<Ino> {
+        let same = || id.0 == self.root_dev && self.nodes.get(&id.1).is_some_and(|node| node.slow_id() == Some(id));
+        self.by_slow.get(&id).copied().or_else(|| same().then_some(id.1))
     }
 
     /// The directory's slots, if `ino` is a directory that still has a name.
     pub(crate) fn live_dir(&self, ino: Ino) -> Option<&DirNode> {
         let node = self.nodes.get(&ino)?;
-        (ino == ROOT || !node.links.is_empty()).then_some(node.dir.as_ref()?)
+        (ino == ROOT || !node.links.is_empty()).then_some(node.dir.as_deref()?)
     }
 
     /// What the view has under this name, if that can be said without asking the slow tier. `trust`: however old.
@@ -214,14 +534,14 @@ impl View {
         let node = self.nodes.get(&dir)?;
         let slots = node.dir.as_ref()?;
         let Some(slot) = slots.slots.get(name) else {
-            return (slots.known || node.slow_id.is_none()).then_some(None);
+            return (slots.known || !node.on_slow).then_some(None);
         };
         if slot.pending() || slots.known || trust {
-            return Some(slot.view);
+            return Some(slot.view());
         }
-        let ours = slot.view.and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours);
+        let ours = slot.view().and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours);
         let limit = if ours { ages.ours } else { ages.slow };
-        fresh(slot.seen, now, limit).then_some(slot.view)
+        slot.seen.fresh(now, limit).then_some(slot.view())
     }
 
     /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
@@ -235,10 +555,9 @@ impl View {
     ) -> Option<Ino> {
         let found = stat.map(|stat| self.node_for(stat, now, applied));
         let slot = self.slot_mut(dir, name);
-        slot.seen = Some(now);
-        if slot.view != found || slot.slow != found {
-            self.set_slow(dir, name, found);
-            self.set_view(dir, name, found);
+        slot.seen = Seen::at(now);
+        if slot.view() != found || slot.slow() != found {
+            self.set_both(dir, name, found);
         }
         found
     }
@@ -246,7 +565,7 @@ impl View {
     /// The node behind what the slow tier shows, made if it is new.
     fn node_for(&mut self, stat: &Stat, now: Duration, applied: Lsn) -> Ino {
         let id = (stat.dev, stat.ino);
-        if let Some(&ino) = self.by_slow.get(&id) {
+        if let Some(ino) = self.at_slow(id) {
             if self.nodes.get(&ino).is_some_and(|node| node.kind == stat.kind) {
                 self.refresh(ino, stat, now, applied);
                 return ino;
@@ -255,16 +574,19 @@ impl View {
             self.set_slow_id(ino, None);
         }
         let ino = self.number_for(stat);
-        let mut node = new_node(stat.kind, Meta::of(stat));
-        node.slow_id = Some(id);
-        node.twin = Some(Proof::of(stat));
-        node.seen = Some(now);
-        if stat.kind == Kind::File {
-            node.file = Some(Arc::new(FileState::on_slow(ino)));
-        }
-        self.nodes.insert(ino, node);
-        self.by_slow.insert(id, ino);
+        let mut node = Node::new(stat.kind, Meta::of(stat));
+        node.seen = Seen::at(now);
+        self.insert(ino, node);
+        self.identify(ino, stat);
         ino
+    }
+
+    /// The slow tier has just shown this of the node.
+    fn identify(&mut self, ino: Ino, stat: &Stat) {
+        self.set_slow_id(ino, Some((stat.dev, stat.ino)));
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.set_twin(Some(Proof::of(stat)));
+        }
     }
 
     fn number_for(&mut self, stat: &Stat) -> Ino {
@@ -311,7 +633,7 @@ impl View {
 
     /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
     pub(crate) fn ino_shown(&mut self, slow_ino: u64, kind: Kind) -> Ino {
-        if let Some(&ino) = self.by_slow.get(&(self.root_dev, slow_ino)) {
+        if let Some(ino) = self.at_slow((self.root_dev, slow_ino)) {
             return ino;
         }
         if let Some(ino) = self.kept_for(slow_ino, kind) {
@@ -331,30 +653,28 @@ impl View {
     /// Takes over attributes the slow tier shows, unless the view's are newer.
     pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, now: Duration, applied: Lsn) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
-        let unchanged = node.twin == Some(Proof::of(stat));
-        node.seen = Some(now);
-        if let (Some(file), Some(_), false) = (&node.file, node.twin, unchanged) {
-            file.changes.fetch_add(1, Ordering::AcqRel);
+        let twin = node.twin();
+        let unchanged = twin == Some(Proof::of(stat));
+        node.seen = Seen::at(now);
+        if twin.is_some() && !unchanged {
+            node.changed_behind();
         }
-        if node.meta_lsn > applied {
+        if node.meta_lsn() > applied {
             return;
         }
+        let Meta { atime, mtime, ctime, nlink, .. } = node.meta();
         // Our own publishing changed the times of the slow twin; the view keeps the ones it showed.
-        if node.ours && (node.twin.is_none() || unchanged || node.dir.is_some()) {
-            node.twin = Some(Proof::of(stat));
-            if node.dir.is_none() {
-                return;
+        if node.ours && (twin.is_none() || unchanged || node.dir.is_some()) {
+            if node.dir.is_some() {
+                node.set_meta(Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) });
             }
-            let Meta { atime, mtime, ctime, nlink, .. } = node.meta;
-            node.meta = Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) };
+            node.set_twin(Some(Proof::of(stat)));
             return;
         }
-        node.twin = Some(Proof::of(stat));
-        let (nlink, pending) = (node.meta.nlink, node.links.len() != node.slow.len());
-        node.meta = Meta::of(stat);
-        if pending {
-            node.meta.nlink = nlink;
-        }
+        let pending = node.links.len() != node.slow().len();
+        let meta = Meta::of(stat);
+        node.set_meta(if pending { Meta { nlink, ..meta } } else { meta });
+        node.set_twin(Some(Proof::of(stat)));
     }
 
     fn slot_mut(&mut self, dir: Ino, name: &Name) -> &mut Slot {
@@ -366,53 +686,70 @@ impl View {
 
     /// Moves the view's side of a name, and the names of whoever came and went.
     pub(crate) fn set_view(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
-        let slot = self.slot_mut(dir, name);
-        let from = std::mem::replace(&mut slot.view, to);
-        let place = (dir, name.clone());
-        if let Some(node) = from.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.links.retain(|link| *link != place);
-        }
-        if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.links.push(place);
-        }
-        let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
-        dir.generation += 1;
-        let generation = dir.generation;
-        if let Some(slot) = dir.slots.get_mut(name) {
-            slot.changed = generation;
-        }
+        self.set_sides(dir, name, to, true, false);
     }
 
     /// Moves the slow tier's side of a name.
     pub(crate) fn set_slow(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
-        let slot = self.slot_mut(dir, name);
-        let from = std::mem::replace(&mut slot.slow, to);
+        self.set_sides(dir, name, to, false, true);
+    }
+
+    fn set_both(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+        self.set_sides(dir, name, to, true, true);
+    }
+
+    fn set_sides(&mut self, dir: Ino, name: &Name, to: Option<Ino>, view: bool, slow: bool) {
         let place = (dir, name.clone());
-        if let Some(node) = from.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.slow.retain(|link| *link != place);
-            if node.slow.is_empty() && from != to && !node.has_unknown_names() {
-                let ino = from.expect("the node was found by it");
-                self.set_slow_id(ino, None);
+        let slot = self.slot_mut(dir, name);
+        let (viewed, on_slow) = (slot.view(), slot.slow());
+        let to_raw = to.and_then(NonZeroU64::new);
+        slot.view = if view { to_raw } else { slot.view };
+        slot.slow = if slow { to_raw } else { slot.slow };
+        let mut leave = |who: Option<Ino>, view: bool, slow: bool| {
+            if let Some(node) = who.and_then(|ino| self.nodes.get_mut(&ino)) {
+                node.change_names(view, slow, |names| names.remove(&place));
             }
+        };
+        if viewed == on_slow {
+            leave(viewed, view, slow);
+        } else {
+            leave(viewed.filter(|_| view), true, false);
+            leave(on_slow.filter(|_| slow), false, true);
+        }
+        if slow
+            && on_slow != to
+            && let Some(gone) = on_slow
+            && self.nodes.get(&gone).is_some_and(|node| node.slow().is_empty() && !node.has_unknown_names())
+        {
+            self.set_slow_id(gone, None);
         }
         if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.slow.push(place);
+            node.change_names(view, slow, |names| names.add(place.clone()));
         }
         let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
         dir.generation += 1;
+        let generation = dir.generation;
+        if view && let Some(slot) = dir.slots.get_mut(name) {
+            slot.changed = generation;
+        }
     }
 
     pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<(u64, u64)>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
-        let old = std::mem::replace(&mut node.slow_id, id);
-        node.twin = None;
+        let old = node.slow_id();
+        node.set_twin(None);
+        node.on_slow = id.is_some();
+        (node.slow_dev, node.slow_ino) = id.unwrap_or_default();
         if let Some(old) = old
             && self.by_slow.get(&old) == Some(&ino)
         {
             self.by_slow.remove(&old);
         }
-        if let Some(id) = id {
-            self.by_slow.insert(id, ino);
+        match id {
+            // Found by its number; somebody who had this identity before has it no more.
+            Some(id) if id == (self.root_dev, ino) => drop(self.by_slow.remove(&id)),
+            Some(id) => drop(self.by_slow.insert(id, ino)),
+            None => {}
         }
     }
 
@@ -420,23 +757,22 @@ impl View {
     pub(crate) fn let_go(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.pins -= 1;
-        if node.slow.is_empty() && ino != ROOT && !node.has_unknown_names() {
+        if node.slow().is_empty() && ino != ROOT && !node.has_unknown_names() {
             self.set_slow_id(ino, None);
         }
     }
 
     /// A node that only the view has so far.
     pub(crate) fn add(&mut self, ino: Ino, kind: Kind, meta: Meta) -> &mut Node {
-        let mut node = new_node(kind, meta);
+        let mut node = Node::new(kind, meta);
         node.ours = true;
         if let Some(dir) = &mut node.dir {
             dir.known = true;
         }
         if kind == Kind::File {
-            node.file = Some(Arc::new(FileState::on_slow(ino)));
+            node.file = Some(Arc::new(FileState::on_slow(ino, false)));
         }
-        self.nodes.insert(ino, node);
-        self.nodes.get_mut(&ino).expect("just inserted")
+        self.insert(ino, node)
     }
 
     /// The view's path of a node, by its first name. `None` once it has none.
@@ -446,7 +782,7 @@ impl View {
 
     /// Where a node is on the slow tier now.
     pub(crate) fn slow_path(&self, ino: Ino) -> Option<Vec<u8>> {
-        self.path_by(ino, |node| node.slow.first())
+        self.path_by(ino, |node| node.slow().first())
     }
 
     fn path_by(&self, ino: Ino, name: impl Fn(&Node) -> Option<&Place>) -> Option<Vec<u8>> {
@@ -480,14 +816,16 @@ impl View {
     }
 
     /// Forgets a node, and the directories above it, if nothing needs them any more: no kernel reference, no event, no
-    /// object, no child. What is forgotten is found again on the slow tier.
+    /// object, no child. What is forgotten is found again on the slow tier. Of a node that is needed, what is not.
     pub(crate) fn collect(&mut self, ino: Ino) {
         let mut at = ino;
         while at != ROOT {
-            let Some(node) = self.nodes.get(&at) else { return };
+            let Some(node) = self.nodes.get_mut(&at) else { return };
+            node.rest();
+            let node = &self.nodes[&at];
             let held = node.refs > 0
                 || node.pins > 0
-                || node.links != node.slow
+                || node.moved()
                 || node.file.as_ref().is_some_and(|file| file.holds_bytes())
                 || node.dir.as_ref().is_some_and(|dir| dir.listers > 0 || !dir.slots.is_empty());
             let shown = node.links.iter().any(|(dir, name)| {
@@ -498,13 +836,14 @@ impl View {
                 return;
             }
             let parent = node.links.first().map(|link| link.0);
-            for (dir, name) in node.links.clone() {
-                if let Some(dir) = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()) {
-                    dir.slots.remove(&name);
+            for (dir, name) in node.links.clone().iter() {
+                if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
+                    dir.slots.remove(name);
                 }
             }
             self.set_slow_id(at, None);
             self.nodes.remove(&at);
+            self.dirs.remove(&at);
             match parent {
                 Some(parent) => at = parent,
                 None => return,
@@ -512,55 +851,94 @@ impl View {
         }
     }
 
-    /// Drops cached negative answers and lets directories that are as the slow tree has them be looked up there again.
-    pub(crate) fn age(&mut self, now: Duration, ages: Ages) {
-        let dirs: Vec<Ino> = self.nodes.iter().filter(|(_, node)| node.dir.is_some()).map(|(ino, _)| *ino).collect();
-        let mut idle = Vec::new();
-        for ino in dirs {
-            let Some(node) = self.nodes.get_mut(&ino) else { continue };
-            let on_slow = node.slow_id.is_some();
-            let own = fresh(node.seen, now, ages.ours);
-            let Some(dir) = &mut node.dir else { continue };
-            if dir.listers > 0 {
+    /// Lets directories that are as the slow tree has them be looked up there again.
+    pub(crate) fn age_dirs(&mut self, now: Duration, ages: Ages) {
+        for ino in &self.dirs {
+            let Some(node) = self.nodes.get_mut(ino) else { continue };
+            let settled = node.on_slow && !node.seen.fresh(now, ages.ours);
+            let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0 && settled) else {
                 continue;
-            }
-            let busy = own || dir.slots.values().any(|slot| slot.pending() || fresh(slot.seen, now, ages.ours));
-            if dir.known && on_slow && !busy {
+            };
+            let busy = dir.slots.values().any(|slot| slot.pending() || slot.seen.fresh(now, ages.ours));
+            if !busy {
                 dir.known = false;
                 dir.generation += 1;
             }
-            if !dir.known {
-                dir.slots.retain(|_, slot| slot.pending() || slot.view.is_some() || fresh(slot.seen, now, ages.slow));
+        }
+    }
+
+    /// Drops cached negative answers and forgets what nobody needs, among the next `most` names; the next call goes on behind
+    /// them. `true`: that was the last one. All at once would keep everybody else waiting where a million are known.
+    pub(crate) fn age_names(&mut self, now: Duration, ages: Ages, most: usize) -> bool {
+        let mut left = most;
+        while left > 0 {
+            let (first, after) = self.aged.take().unwrap_or((ROOT, None));
+            // A directory that is gone by now is followed by the next one.
+            let Some(&ino) = self.dirs.range(first..).next() else { return true };
+            let after = after.filter(|_| ino == first);
+            let (looked_at, last) = self.age_names_of(ino, after, now, ages, left);
+            left -= looked_at.clamp(1, left);
+            if last.is_none() {
+                self.collect(ino);
             }
-            idle.extend(dir.slots.values().filter_map(|slot| slot.view));
-            idle.push(ino);
+            self.aged = Some(if last.is_some() { (ino, last) } else { (ino + 1, None) });
         }
-        for ino in idle {
-            self.collect(ino);
+        false
+    }
+
+    /// In one directory, behind `after`. Returns how many names were looked at, and the last one if there are more.
+    fn age_names_of(
+        &mut self,
+        ino: Ino,
+        after: Option<Name>,
+        now: Duration,
+        ages: Ages,
+        most: usize,
+    ) -> (usize, Option<Name>) {
+        let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) else { return (0, None) };
+        if dir.listers > 0 {
+            return (0, None);
         }
+        let known = dir.known;
+        let needed = |slot: &Slot| known || slot.pending() || slot.view.is_some() || slot.seen.fresh(now, ages.slow);
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let (mut stale, mut children, mut count, mut last) = (Vec::new(), Vec::new(), 0, None);
+        for (name, slot) in dir.slots.range(range).take(most) {
+            (count, last) = (count + 1, Some(name));
+            if !needed(slot) {
+                stale.push(name.clone());
+            }
+            children.extend(slot.view());
+        }
+        let last = last.filter(|_| count == most).cloned();
+        for name in stale {
+            dir.slots.remove(&name);
+        }
+        for child in children {
+            // Most of them the kernel refers to, and asking is quick.
+            if self.nodes.get(&child).is_some_and(|node| node.refs == 0) {
+                self.collect(child);
+            }
+        }
+        (count, last)
     }
 
     /// What must always hold; for tests.
     pub(crate) fn check(&self) {
         for (ino, node) in &self.nodes {
-            for (dir, name) in &node.links {
+            for (dir, name) in node.links.iter() {
                 let slot = self.nodes.get(dir).and_then(|node| node.dir.as_ref()).and_then(|dir| dir.slots.get(name));
-                assert_eq!(slot.and_then(|slot| slot.view), Some(*ino), "link {name} of {ino}");
+                assert_eq!(slot.and_then(Slot::view), Some(*ino), "link {name} of {ino}");
             }
-            for (dir, name) in &node.slow {
+            for (dir, name) in node.slow() {
                 let slot = self.nodes.get(dir).and_then(|node| node.dir.as_ref()).and_then(|dir| dir.slots.get(name));
-                assert_eq!(slot.and_then(|slot| slot.slow), Some(*ino), "slow name {name} of {ino}");
+                assert_eq!(slot.and_then(Slot::slow), Some(*ino), "slow name {name} of {ino}");
             }
-            if let Some(id) = node.slow_id {
-                assert_eq!(self.by_slow.get(&id), Some(ino), "slow identity of {ino}");
+            if let Some(id) = node.slow_id() {
+                assert_eq!(self.at_slow(id), Some(*ino), "slow identity of {ino}");
             }
         }
     }
-}
-
-/// Whether an answer of that age still holds.
-pub(crate) fn fresh(seen: Option<Duration>, now: Duration, limit: Duration) -> bool {
-    seen.is_some_and(|seen| now.saturating_sub(seen) < limit)
 }
 
 fn join(mut dir: Vec<u8>, name: &Name) -> Option<Vec<u8>> {
@@ -571,22 +949,74 @@ fn join(mut dir: Vec<u8>, name: &Name) -> Option<Vec<u8>> {
     Some(dir)
 }
 
-fn new_node(kind: Kind, meta: Meta) -> Node {
-    Node {
-        kind,
-        refs: 0,
-        pins: 0,
-        links: Vec::new(),
-        slow: Vec::new(),
-        slow_id: None,
-        meta,
-        seen: None,
-        meta_lsn: 0,
-        ours: false,
-        twin: None,
-        xattrs: BTreeMap::new(),
-        target: Vec::new(),
-        dir: (kind == Kind::Dir).then(DirNode::default),
-        file: None,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a box for the node and a name, these are what a known file costs.
+    #[test]
+    fn what_there_is_a_million_of_is_small() {
+        let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<Names>());
+        assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
+    }
+
+    fn stat(ino: u64, kind: Kind) -> Stat {
+        let time = Time::default();
+        Stat {
+            dev: 1,
+            ino,
+            kind,
+            perm: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    /// Aging was one piece of work under the lock: half a second in every second with a million files.
+    #[test]
+    fn names_age_a_few_at_a_time() {
+        let ages = Ages { ours: Duration::from_secs(30), slow: Duration::from_secs(1) };
+        let mut view = View::new(&stat(2, Kind::Dir), Duration::ZERO);
+        let name = |number: u64| Name::new(format!("n{number}").as_bytes()).expect("a name");
+        for number in 0..10 {
+            let dir = view.learn(ROOT, &name(number), Some(&stat(100 + number, Kind::Dir)), Duration::ZERO, 0);
+            let dir = dir.expect("it is there");
+            for file in 0..number {
+                view.learn(dir, &name(file), Some(&stat(1000 + 100 * number + file, Kind::File)), Duration::ZERO, 0);
+            }
+            view.learn(dir, &name(99), None, Duration::ZERO, 0);
+        }
+        view.check();
+        let kept = view.known(ROOT, &name(7), Duration::ZERO, ages, true).flatten().expect("it is there");
+        view.get_mut(kept).expect("it is there").refs = 1;
+        let mut pieces = 1;
+        while !view.age_names(Duration::from_secs(60), ages, 3) {
+            pieces += 1;
+            view.check();
+        }
+        assert!(pieces > 10, "{pieces}");
+        let left: HashSet<Ino> = view.nodes.keys().copied().collect();
+        assert_eq!(left, HashSet::from([ROOT, kept]));
+        let slots = |ino| view.live_dir(ino).map(|dir| dir.slots.len());
+        assert_eq!((slots(ROOT), slots(kept)), (Some(1), Some(0)));
+    }
+
+    #[test]
+    fn an_answer_ages_from_the_moment_it_was_given_or_a_little_before() {
+        let (at, limit) = (Duration::from_millis(12_345), Duration::from_secs(1));
+        let seen = Seen::at(at);
+        assert!(seen.fresh(at, limit) && seen.fresh(at + Duration::from_millis(900), limit));
+        assert!(!seen.fresh(at + limit, limit));
+        assert!(!Seen::NEVER.fresh(Duration::ZERO, limit));
+        assert!(Seen::at(Duration::ZERO).fresh(Duration::ZERO, limit));
+        let late = Duration::from_secs(1 << 40);
+        assert!(!Seen::at(late).fresh(late, limit), "it must not seem young");
     }
 }

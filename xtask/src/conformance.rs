@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -96,38 +96,38 @@ fn read_score(text: &str) -> Option<Score> {
     Some(Score { passed: count(" passed")?, failed: count(" failed")?, skipped: count(" skipped")? })
 }
 
-/// Seeds of the runs on `exact`; on the other I/O paths it is one.
+/// Seeds of the runs on each I/O path.
 const FSX_SEEDS: u64 = 1;
 const FSX_SEEDS_ALL: u64 = 5;
 const FSX_OPERATIONS: &str = "20000";
+/// How far fsx gets between two things done to its file: about one of its operations.
+const STRIDE: Duration = Duration::from_micros(300);
 
-/// On each I/O path, while the file is drained and evicted over and over; and left alone.
+/// On each I/O path, while the file is drained and evicted over and over; and beside readers.
 pub(crate) fn fsx(cx: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    let exact_seeds = if cx.all { FSX_SEEDS_ALL } else { FSX_SEEDS };
     for io in IO_PATHS {
-        let seeds = match io {
-            EXACT => exact_seeds,
-            // Now and then an open beside a reader that comes and goes is EIO there: a defect that only --all shows as yet.
-            PASSTHROUGH if !cx.all => continue,
-            _ => 1,
-        };
         // Everything is drained at once and, always above its watermarks, evicted at once.
-        let options = [io, "settle=0s", "high=2%", "low=1%"];
-        let mut scratch = Scratch::mounted(cx, "fsx", Wish { options: &options, ..Wish::default() })?;
-        for seed in 1..=seeds {
-            count(&mut tally, fsx_while_evicted(cx, &scratch, io, seed));
-        }
-        scratch.umount()?;
+        let evicting = [io, "settle=0s", "high=2%", "low=1%"];
+        fsx_runs(cx, &mut tally, &evicting, |scratch, seed| fsx_while_evicted(cx, scratch, io, seed))?;
+        fsx_runs(cx, &mut tally, &[io], |scratch, seed| fsx_beside_readers(cx, scratch, io, seed))?;
     }
-    let mut scratch = Scratch::new(cx, "fsx")?;
-    for seed in 1..=exact_seeds {
-        let mut fsx = start_fsx(cx, "fsx.toml", &scratch.point().join(format!("idle-{seed}")), seed)?;
-        count(&mut tally, succeeded(fsx.wait()?, seed));
-    }
-    scratch.umount()?;
     tally.note = format!("{} runs of {FSX_OPERATIONS} operations", tally.passed + tally.failed);
     Ok(tally)
+}
+
+/// One mount, and a run on it with each seed.
+fn fsx_runs(
+    cx: &Context,
+    tally: &mut Tally,
+    options: &[&str],
+    run: impl Fn(&Scratch, u64) -> Result<()>,
+) -> Result<()> {
+    let mut scratch = Scratch::mounted(cx, "fsx", Wish { options, ..Wish::default() })?;
+    for seed in 1..=if cx.all { FSX_SEEDS_ALL } else { FSX_SEEDS } {
+        count(tally, run(&scratch, seed));
+    }
+    scratch.umount()
 }
 
 fn count(tally: &mut Tally, result: Result<()>) {
@@ -149,17 +149,52 @@ fn start_fsx(cx: &Context, config: &str, file: &Path, seed: u64) -> Result<Runni
     Running::start(&mut command)
 }
 
+/// One run beside a reader that comes before the former one goes. On `passthrough` the kernel reads the file by itself from
+/// before fsx opens it to after it has closed it for good, so that all opens have to join.
+fn fsx_beside_readers(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Result<()> {
+    let file = scratch.point().join(format!("beside-{seed}"));
+    File::create(&file)?;
+    drain_file(scratch, &file)?;
+    let through = passthrough_opens(scratch)?;
+    let began = Instant::now();
+    let (mut reader, mut opens) = (File::open(&file)?, 1);
+    let mut fsx = start_fsx(cx, "fsx.toml", &file, seed)?;
+    while fsx.ended()?.is_none() {
+        reader.read_at(&mut [0; 4096], 0).context("reading beside fsx")?;
+        reader = File::open(&file).context("opening beside fsx")?;
+        opens += 1;
+        thread::sleep(STRIDE);
+    }
+    succeeded(fsx.wait()?, seed)?;
+    let through = passthrough_opens(scratch)? - through;
+    println!(
+        "fsx -o {io}, seed {seed}: {FSX_OPERATIONS} operations in {:.1} s beside {opens} readers; {through} passthrough opens",
+        began.elapsed().as_secs_f64(),
+    );
+    ensure!(io != PASSTHROUGH || through > opens, "only {through} opens were passthrough, the readers' are {opens}");
+    same_on_slow(scratch, &file)
+}
+
+/// Once drained, the slow copy must be what the mount shows.
+fn same_on_slow(scratch: &Scratch, file: &Path) -> Result<()> {
+    scratch.drain()?;
+    let slow = scratch.slow().join(file.file_name().context("a file of ours has a name")?);
+    let differ = || format!("{} and {} differ", file.display(), slow.display());
+    ensure!(fs::read(file)? == fs::read(&slow).with_context(differ)?, differ());
+    Ok(())
+}
+
 fn succeeded(status: ExitStatus, seed: u64) -> Result<()> {
     ensure!(status.success(), "fsx, seed {seed}: {status}");
     Ok(())
 }
 
-/// One run while its file is drained and evicted over and over; then the slow copy must be what the mount shows.
+/// One run while its file is drained and evicted over and over.
 fn fsx_while_evicted(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Result<()> {
-    /// Fewer versions on the slow tier, or fewer evictions, than this would prove nothing.
-    const ENOUGH: u64 = 5;
+    /// Fewer versions on the slow tier, evictions or passthrough opens than this would prove nothing.
+    const ENOUGH: u64 = 20;
     /// One eviction in so many drains, or fsx would get nowhere.
-    const EVERY: u32 = 8;
+    const EVERY: u32 = 3;
     let name = format!("evicted-{seed}");
     let file = scratch.point().join(&name);
     let slow = scratch.slow().join(&name);
@@ -192,10 +227,7 @@ fn fsx_while_evicted(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Re
     ensure!(versions >= ENOUGH, "only {versions} versions were drained during the run, {ENOUGH} are needed");
     ensure!(evictions >= ENOUGH, "only {evictions} evictions during the run, {ENOUGH} are needed");
     ensure!(io != PASSTHROUGH || through >= ENOUGH, "only {through} opens were passthrough, {ENOUGH} are needed");
-    scratch.drain()?;
-    let differ = || format!("{} and {} differ", file.display(), slow.display());
-    ensure!(fs::read(&file)? == fs::read(&slow).with_context(differ)?, differ());
-    Ok(())
+    same_on_slow(scratch, &file)
 }
 
 fn passthrough_opens(scratch: &Scratch) -> Result<u64> {
@@ -205,8 +237,8 @@ fn passthrough_opens(scratch: &Scratch) -> Result<u64> {
 /// Returns when the content that the file has now is on the slow tier; also if there is no such file yet.
 fn drain_file(scratch: &Scratch, file: &Path) -> Result<()> {
     if file.exists() {
-        let status = Running::start(scratch.program().arg("drain").arg(file).arg("--wait"))?.wait()?;
-        ensure!(status.success(), "dlio-fs drain {}: {status}", file.display());
+        let status = Running::start(scratch.program().arg("sync").arg(file))?.wait()?;
+        ensure!(status.success(), "dlio-fs sync {}: {status}", file.display());
     }
     Ok(())
 }
@@ -216,8 +248,6 @@ fn drain_file(scratch: &Scratch, file: &Path) -> Result<()> {
 fn between_opens<T>(fsx: &mut Running, file: &Path, work: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
     /// Then the file is drained again.
     const TRIES: u32 = 100;
-    /// How far fsx gets between two stops: less than one of its operations.
-    const STRIDE: Duration = Duration::from_micros(300);
     for _ in 0..TRIES {
         let Some(stopped) = fsx.stop()? else { return Ok(None) };
         if !stopped.has_open(file)? {
@@ -254,5 +284,35 @@ mod tests {
         let text = "chown::x   ok\n\nSummary: 3 failed, 14 skipped, 381 passed, 0 expected failures, 398 total\n";
         assert_eq!(read_score(text), Some(Score { passed: 381, failed: 3, skipped: 14 }));
         assert_eq!(read_score("killed"), None);
+    }
+
+    /// Half of what has no name there has a weight of 10, and the other half none.
+    #[test]
+    fn all_that_fsx_can_do_is_named_with_its_weight() {
+        let operations = [
+            "close_open",
+            "copy_file_range",
+            "fdatasync",
+            "fsync",
+            "invalidate",
+            "mapread",
+            "mapwrite",
+            "posix_fadvise",
+            "posix_fallocate",
+            "punch_hole",
+            "read",
+            "sendfile",
+            "truncate",
+            "write",
+        ];
+        for config in ["fsx.toml", "fsx-evicted.toml"] {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/conformance").join(config);
+            let text = fs::read_to_string(&file).expect(config);
+            let (_, weights) = text.split_once("[weights]").expect(config);
+            let lines = weights.lines().filter(|line| !line.starts_with('#'));
+            let mut named: Vec<&str> = lines.filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+            named.sort_unstable();
+            assert_eq!(named, operations, "{config}");
+        }
     }
 }

@@ -41,8 +41,8 @@ pub(crate) fn million(cx: &Context) -> Result<Tally> {
     /// Three for each of its some 60 threads and for the tiers; what a login shell may have by default.
     const DESCRIPTORS: u64 = 1024;
     /// Bytes per file, and what the daemon has before it knows any.
-    const MEMORY_PER_FILE: u64 = 1024;
-    const MEMORY_AT_REST: u64 = 64 << 20;
+    const MEMORY_PER_FILE: u64 = 352;
+    const MEMORY_AT_REST: u64 = 32 << 20;
     let many = Many { files: 1_000_000, per_dir: 10_000, read_every: 100 };
     // Their few bytes are inside of their inodes: a million blocks would be 4 GiB.
     let inodes = (many.files + many.files / 10).to_string();
@@ -52,17 +52,26 @@ pub(crate) fn million(cx: &Context) -> Result<Tally> {
     step("create on the slow tier", || many.create(&scratch.slow().join("many")))?;
     step("mount", || scratch.mount())?;
     let view = scratch.point().join("many");
-    step("list, stat and read one in a hundred", || many.check(&view))?;
-    let known = scratch.figure("/cache/known_inodes")?;
+    let mut known = 0;
+    step("list, stat and read one in a hundred", || {
+        for (number, first) in many.dirs().enumerate() {
+            many.check_dir(&view, first)?;
+            if number.is_multiple_of(10) || first + many.per_dir == many.files {
+                known = known.max(scratch.figure("/cache/known_inodes")?);
+            }
+        }
+        Ok(())
+    })?;
     let (memory, descriptors) = scratch.usage()?;
     let note = format!(
         "{known} known, at most {} MiB, {} bytes for each; {descriptors} of {DESCRIPTORS} descriptors",
         memory >> 20,
-        memory / many.files as u64
+        memory / known.max(1)
     );
     println!("{note}");
-    ensure!(known >= many.files as u64, "only {known} of {} files are known: the figures say nothing", many.files);
-    let allowed = MEMORY_AT_REST + MEMORY_PER_FILE * many.files as u64;
+    // A kernel that is short of memory drops inodes from its cache, and the daemon what it knew of them.
+    ensure!(known >= many.files as u64 / 2, "only {known} of {} files were known: the figures say nothing", many.files);
+    let allowed = MEMORY_AT_REST + MEMORY_PER_FILE * known;
     ensure!(memory <= allowed, "the daemon has had {memory} bytes of memory, {allowed} are allowed");
     step("unmount", || scratch.umount())?;
     Ok(Tally { passed: 1, failed: 0, note })
@@ -96,19 +105,26 @@ impl Many {
         Ok(())
     }
 
+    /// The first file of each directory.
+    fn dirs(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.files).step_by(self.per_dir)
+    }
+
     fn check(&self, top: &Path) -> Result<()> {
-        for first in (0..self.files).step_by(self.per_dir) {
-            let dir = self.dir_of(top, first);
-            let numbers = first..first + self.per_dir;
-            let wanted: BTreeSet<String> = numbers.clone().map(|number| format!("f{number}")).collect();
-            let listed = fs::read_dir(&dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-            let listed: Vec<String> =
-                listed.collect::<Result<_>>().with_context(|| format!("listing {}", dir.display()))?;
-            ensure!(listed.len() == wanted.len(), "{} lists {} names", dir.display(), listed.len());
-            ensure!(BTreeSet::from_iter(listed) == wanted, "{} lists the wrong names", dir.display());
-            for number in numbers {
-                self.check_file(&dir.join(format!("f{number}")), number)?;
-            }
+        self.dirs().try_for_each(|first| self.check_dir(top, first))
+    }
+
+    fn check_dir(&self, top: &Path, first: usize) -> Result<()> {
+        let dir = self.dir_of(top, first);
+        let numbers = first..first + self.per_dir;
+        let wanted: BTreeSet<String> = numbers.clone().map(|number| format!("f{number}")).collect();
+        let listed = fs::read_dir(&dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let listed: Vec<String> =
+            listed.collect::<Result<_>>().with_context(|| format!("listing {}", dir.display()))?;
+        ensure!(listed.len() == wanted.len(), "{} lists {} names", dir.display(), listed.len());
+        ensure!(BTreeSet::from_iter(listed) == wanted, "{} lists the wrong names", dir.display());
+        for number in numbers {
+            self.check_file(&dir.join(format!("f{number}")), number)?;
         }
         Ok(())
     }

@@ -105,10 +105,10 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fsx",
-        about: "random reads, writes and mappings of one file while it is drained and evicted, on each I/O path",
+        about: "random reads, writes and mappings of one file while it is evicted and beside readers, on each I/O path",
         when: When::Test,
         needs: &[Need::Mount, Need::Fsx],
-        minutes: 20,
+        minutes: 40,
         run: conformance::fsx,
     },
     Stage {
