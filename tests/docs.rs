@@ -140,7 +140,8 @@ fn the_programs_that_were_tried_are_those_that_the_tests_run() {
     let names: Vec<String> = folder.map(|name| name.into_string().unwrap()).collect();
     let mut scripts: Vec<&str> = names.iter().filter_map(|name| name.strip_suffix("_client.py")).collect();
     let mut stages: Vec<&str> = tried(&answers).iter().map(|(stage, _)| *stage).collect();
-    (scripts.sort_unstable(), stages.sort_unstable());
+    scripts.sort_unstable();
+    stages.sort_unstable();
     assert_eq!(stages, scripts);
     let lists = names.iter().filter(|name| name.starts_with("requirements"));
     let requirements: String = lists.map(|name| read(Path::new("tests/clients").join(name))).collect();
