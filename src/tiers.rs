@@ -283,6 +283,8 @@ pub struct Tiers {
     hurry: AtomicU64,
     /// Taken by the one who publishes; a group that an error interrupted.
     publishing: Mutex<Option<publish::Unfinished>>,
+    /// Objects on the slow tier that the group being published renames into place, by number, and where to.
+    placing: Mutex<std::collections::HashMap<u64, Vec<u8>>>,
     /// Damage in the log: nothing is published until somebody has looked.
     damaged: Option<String>,
     counters: status::Counters,

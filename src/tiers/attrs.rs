@@ -34,7 +34,7 @@ impl Tiers {
                 let stat = match (&io.fd, object.home) {
                     (Some(fd), _) => fd.stat(),
                     (None, Home::Fast) => self.pool.stat(object.number),
-                    (None, Home::Slow) => self.slow.tmp.stat(&crate::tiers::commit::tmp_name(object)),
+                    (None, Home::Slow) => self.open_object(cx, object)?.stat(),
                 };
                 let stat = stat.at("stat", crate::tiers::commit::label(object))?;
                 let st = self.state.lock();

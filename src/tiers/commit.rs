@@ -282,9 +282,21 @@ impl Tiers {
             Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at("open", label(object)),
             Home::Slow => {
                 cx.slow()?;
-                self.slow.tmp.open(&tmp_name(object), Access::ReadWrite).at("open", label(object))
+                self.open_slow_object(object).at("open", label(object))
             }
         }
+    }
+
+    /// By its own name, or where publishing has just put it. The caller holds the file's `io`, or the object may be the slow
+    /// file by now.
+    fn open_slow_object(&self, object: ObjectId) -> std::io::Result<Arc<dyn File>> {
+        let gone = match self.slow.tmp.open(&tmp_name(object), Access::ReadWrite) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => e,
+            other => return other,
+        };
+        let Some(path) = self.placing.lock().get(&object.number).cloned() else { return Err(gone) };
+        let (dir, name) = self.slow.parent(&path)?;
+        dir.open(name, Access::ReadWrite)
     }
 
     /// The content events not sealed yet, in LSN order.

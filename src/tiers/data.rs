@@ -92,20 +92,23 @@ impl Tiers {
         if mode.truncate {
             self.truncate(cx, state, 0)?;
         }
-        let place = self.shared(cx, state)?.place;
+        let io = self.shared(cx, state)?;
         let has_fd = || state.io.read().fd.is_some();
-        if has_fd() {
+        if io.fd.is_some() {
             return Ok(());
         }
-        match place {
+        match io.place {
             Bytes::Object(object) => {
+                // Under the lock: an object on the slow tier is not handed over meanwhile.
                 let fd = self.open_object(cx, object)?;
+                drop(io);
                 let mut io = state.io.write();
                 if io.object() == Some(object) && io.fd.is_none() {
                     io.fd = Some(fd);
                 }
             }
             Bytes::Slow | Bytes::InPlace => {
+                drop(io);
                 let fd = self.open_slow(cx, state.ino, Access::Read)?;
                 let mut io = state.io.write();
                 if io.object().is_none() && io.fd.is_none() {
@@ -420,7 +423,13 @@ impl Tiers {
 
     /// Goes on in a new object with the same bytes.
     fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
-        let source = self.open_object(cx, object)?;
+        let source = {
+            let io = self.shared(cx, state)?;
+            if io.object() != Some(object) {
+                return Ok(());
+            }
+            self.fd(cx, &io, object)?
+        };
         let size = source.stat().at("stat", label(object))?.size;
         let (id, fd) = self.object_like(cx, state, size)?;
         let copied = copy_bytes(&*source, &*fd, size).and_then(|()| fd.set_len(size));

@@ -127,6 +127,7 @@ impl Tiers {
             self.log.append(&intents)?;
         }
         self.log.sync(self.log.last())?; // 3
+        *self.placing.lock() = planned.iter().filter_map(own_object).collect();
         let group = unfinished.insert(Unfinished { batches, upto, planned, stepped, met: Vec::new() });
         self.apply_group(group)?;
         self.finish_group(unfinished)
@@ -152,6 +153,7 @@ impl Tiers {
         let Some(group) = unfinished.as_ref() else { return Ok(()) };
         let placed = self.placed_stats(group)?;
         let superseded = self.finish(group, &placed)?; // 6, 7
+        self.placing.lock().clear();
         match unfinished.take() {
             Some(group) => self.clean_up(&group.planned, &superseded), // 8
             None => Ok(()),
@@ -251,7 +253,9 @@ impl Tiers {
         let Unfinished { batches, upto, planned, stepped, met } = group;
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
-                self.prove(*ino, content, placed.get(ino))?; // 6
+                if content.object.home == Home::Fast {
+                    self.prove(*ino, content, placed.get(ino))?; // 6
+                }
                 if *lsn > batch.upto {
                     content.early.store(true, std::sync::atomic::Ordering::Release);
                     *content.copy.lock() = None;
@@ -267,6 +271,12 @@ impl Tiers {
                 if let Some(node) = st.view.get_mut(*ino) {
                     node.twin = Some(Proof::of(stat));
                 }
+            }
+        }
+        // Only now, when the view knows them there: until then they are found as objects.
+        for (ino, (_, content)) in batches.iter().flat_map(|batch| &batch.contents) {
+            if content.object.home == Home::Slow {
+                self.hand_over(*ino, content, placed.get(ino));
             }
         }
         self.renew_proofs(planned, met)?; // 6
@@ -301,17 +311,6 @@ impl Tiers {
             return Ok(());
         }
         io.latest = None;
-        if content.object.home == Home::Slow {
-            // The object itself was renamed into place: handles go on reading the same file, and the view, which had its
-            // attributes from the object, goes on showing them.
-            let fd = io.fd.take();
-            file.place(&mut io, Bytes::Slow, fd);
-            let mut st = self.state.lock();
-            self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
-            let lsn = self.log.last();
-            st.unrefer(content.object, lsn);
-            return Ok(());
-        }
         let fd = match &io.fd {
             Some(fd) => fd.clone(),
             None => self.pool.open_object(content.object.number, Access::ReadWrite).at("open", "object")?,
@@ -321,6 +320,24 @@ impl Tiers {
             self.state.lock().set_clean(ino);
         }
         Ok(())
+    }
+
+    /// An object on the slow tier that was renamed into place is the slow file from now on: handles go on reading it, and the
+    /// view, which had its attributes from the object, goes on showing them.
+    fn hand_over(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) {
+        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let (Some(file), Some(stat)) = (file, stat) else { return };
+        let mut io = file.io.write();
+        let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
+        if io.dirty || !newest || io.object() != Some(content.object) {
+            return;
+        }
+        let fd = io.fd.take();
+        file.place(&mut io, Bytes::Slow, fd);
+        let mut st = self.state.lock();
+        self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
+        let lsn = self.log.last();
+        st.unrefer(content.object, lsn);
     }
 
     /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
@@ -494,6 +511,16 @@ impl Tiers {
 }
 
 /// Copies of the events up to `upto` that were not placed. An object that lies in `tmp` itself is not one of them.
+/// An object on the slow tier that a step renames into place, and where to.
+fn own_object(planned: &Planned) -> Option<(u64, Vec<u8>)> {
+    match &planned.step {
+        Step::Place { object: Some(object), path, .. } if object.home == Home::Slow => {
+            Some((object.number, path.clone()))
+        }
+        _ => None,
+    }
+}
+
 fn superseded(st: &State, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
     let placed: HashSet<&[u8]> = planned
         .iter()

@@ -115,6 +115,7 @@ fn open_with(
         wake: OnceLock::new(),
         hurry: AtomicU64::new(0),
         publishing: Mutex::new(None),
+        placing: Mutex::default(),
         damaged,
         counters: Counters::default(),
     };
