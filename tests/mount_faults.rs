@@ -303,6 +303,28 @@ fn a_file_that_did_not_fit_gets_a_second_name() {
     assert_same(&mount.root(), &mount.slow());
 }
 
+/// Between its rename into place and the end of the publish a spilled file was found under neither of its names: ENOENT,
+/// then ESTALE.
+#[test]
+fn files_that_did_not_fit_are_there_while_they_are_published() {
+    let volume = Volume::new(48, 256);
+    let options = ["ballast=1MiB", "settle=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    fs::create_dir(mount.at("run")).unwrap();
+    volume.fill(0);
+    for i in 0..200 {
+        mount.put(&format!("run/{i}"), content(i, 5_000));
+        // Those that are on their way now.
+        for before in (i.max(40) - 40)..=i {
+            let path = mount.at(format!("run/{before}"));
+            assert_eq!(fs::metadata(&path).map(|shown| shown.len()).map_err(|e| e.to_string()), Ok(5_000), "{before}");
+            let read = fs::read(&path).unwrap_or_else(|e| panic!("{before} of {i}: {e}"));
+            assert!(read == content(before, 5_000), "{before}");
+        }
+    }
+    assert!(spilled(&mount) > 100, "{}", mount.stats());
+}
+
 #[test]
 fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
     let volume = Volume::new(48, 256);

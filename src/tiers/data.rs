@@ -434,7 +434,14 @@ impl Tiers {
 
     /// Goes on in a new object with the same bytes.
     fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
-        let source = self.open_object(cx, object)?;
+        let source = {
+            // Under the lock: an object on the slow tier is not handed over meanwhile.
+            let io = self.shared(cx, state)?;
+            if io.object() != Some(object) {
+                return Ok(());
+            }
+            self.fd(cx, &io, object)?
+        };
         let size = source.stat().at("stat", label(object))?.size;
         let (id, fd) = self.copy_of(cx, state, &*source, size)?;
         let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object) && !io.dirty);
