@@ -8,7 +8,10 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::statvfs::statvfs;
 
 use crate::cargo::count_before;
 use crate::run::{Running, run_and_read};
@@ -112,6 +115,7 @@ pub(crate) fn fsx(cx: &Context) -> Result<Tally> {
         fsx_runs(cx, &mut tally, &evicting, |scratch, seed| fsx_while_evicted(cx, scratch, io, seed))?;
         fsx_runs(cx, &mut tally, &[io], |scratch, seed| fsx_beside_readers(cx, scratch, io, seed))?;
     }
+    fsx_runs(cx, &mut tally, &[EXACT, "settle=0s", "high=98%"], |scratch, seed| fsx_while_full(cx, scratch, seed))?;
     tally.note = format!("{} runs of {FSX_OPERATIONS} operations", tally.passed + tally.failed);
     Ok(tally)
 }
@@ -172,6 +176,42 @@ fn fsx_beside_readers(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> R
         began.elapsed().as_secs_f64(),
     );
     ensure!(io != PASSTHROUGH || through > opens, "only {through} opens were passthrough, the readers' are {opens}");
+    same_on_slow(scratch, &file)
+}
+
+/// One run while the fast tier is full, and is not, and is full again: the file, brought there by its first write, stops
+/// fitting in the middle.
+fn fsx_while_full(cx: &Context, scratch: &Scratch, seed: u64) -> Result<()> {
+    /// Fewer files that stopped fitting than this would prove nothing.
+    const ENOUGH: u64 = 10;
+    /// Less than what fsx writes between two holes.
+    const ROOM: u64 = 64 << 10;
+    let file = scratch.point().join(format!("full-{seed}"));
+    let filler = scratch.fast().join("filler");
+    let spilled = || scratch.figure("/exceptions/spilled");
+    let (before, began) = (spilled()?, Instant::now());
+    let mut fsx = start_fsx(cx, "fsx.toml", &file, seed)?;
+    while fsx.ended()?.is_none() {
+        thread::sleep(20 * STRIDE);
+        let free = statvfs(&scratch.fast())?;
+        let taken = (free.blocks_free() * free.fragment_size()).saturating_sub(ROOM);
+        match fallocate(File::create(&filler)?, FallocateFlags::empty(), 0, taken.try_into()?) {
+            // fsx has taken the room meanwhile.
+            Ok(()) | Err(Errno::ENOSPC) => {}
+            Err(e) => bail!("cannot fill {}: {e}", filler.display()),
+        }
+        thread::sleep(20 * STRIDE);
+        fs::remove_file(&filler)?;
+        drain_file(scratch, &file)?;
+    }
+    succeeded(fsx.wait()?, seed)?;
+    let spilled = spilled()? - before;
+    println!(
+        "fsx on a tier that is full now and then, seed {seed}: {FSX_OPERATIONS} operations in {:.1} s; it stopped fitting \
+         {spilled} times",
+        began.elapsed().as_secs_f64()
+    );
+    ensure!(spilled >= ENOUGH, "the file stopped fitting only {spilled} times, {ENOUGH} are needed");
     same_on_slow(scratch, &file)
 }
 
