@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
+use common::rig::{PROGRAM, copy_program};
 
 /// Three directories that would make a mount.
 struct Places {
@@ -114,7 +116,7 @@ fn a_directory_one_may_not_use_is_refused() {
     ["", "mnt", "fast", "slow"].iter().for_each(|name| open(&places.path(name)));
     // Where the program was built, nobody else may be able to look.
     let program = places.path("program");
-    fs::copy(PROGRAM, &program).unwrap();
+    copy_program(&program);
     for (name, option) in [("fast", "--fast"), ("slow", "--slow")] {
         fs::set_permissions(places.path(name), fs::Permissions::from_mode(0o555)).unwrap();
         let mut command = Command::new(&program);

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 
 mod common;
 
-use common::rig::{NEVER_SETTLES, PROGRAM, Rig, foreground, program, succeeds, text, wait};
+use common::rig::{NEVER_SETTLES, PROGRAM, Rig, copy_program, foreground, program, succeeds, text, wait};
 use common::{PATIENCE, until};
 
 #[test]
@@ -307,7 +307,7 @@ fn an_unprivileged_user_mounts_through_the_helper() {
         std::os::unix::fs::chown(rig.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     // Where the program was built, nobody else may be able to look.
-    fs::copy(PROGRAM, rig.path("program")).unwrap();
+    copy_program(&rig.path("program"));
     // A device that all users may open, as udev makes it, in a mount name space that ends with the script.
     let script = "mount -t tmpfs -o mode=755 none /dev; mknod -m 666 /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3; \
                   exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec \"$0\"";

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 mod common;
 
-use common::rig::{PROGRAM, Rig, text};
+use common::rig::{Rig, copy_program, text};
 
 const NOBODY: u32 = 65534;
 /// In the daemon's options: nothing is copied unless somebody waits for it.
@@ -23,7 +23,7 @@ fn run(rig: &Rig, script: &str) -> (Option<i32>, String, String) {
     let sbin = rig.path("sbin");
     if !sbin.exists() {
         fs::create_dir(&sbin).unwrap();
-        fs::copy(PROGRAM, rig.path("program")).unwrap();
+        copy_program(&rig.path("program"));
         for name in ["mount.fuse.dlio", "umount.fuse.dlio"] {
             symlink(rig.path("program"), sbin.join(name)).unwrap();
         }

@@ -18,7 +18,7 @@ use nix::sys::statvfs::statvfs;
 
 mod common;
 
-use common::rig::{NEVER_SETTLES, PROGRAM, Rig, program, succeeds, text};
+use common::rig::{NEVER_SETTLES, Rig, copy_program, program, succeeds, text};
 use common::{Volume, errno, until};
 
 const NOBODY: u32 = 65534;
@@ -267,7 +267,7 @@ fn rig_of_nobody(rig: Rig) -> Rig {
         std::os::unix::fs::chown(rig.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     // Where it was built, nobody else may be able to look.
-    fs::copy(PROGRAM, rig.path("program")).unwrap();
+    copy_program(&rig.path("program"));
     rig
 }
 

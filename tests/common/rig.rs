@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use nix::errno::Errno;
@@ -19,6 +19,12 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
 /// Keeps what is written on the fast tier for the length of a test, unless somebody hurries it; also where the disk that the
 /// test runs on is nearly full, which would count as pressure.
 pub const NEVER_SETTLES: [&str; 4] = ["-o", "settle=30min,live_after=1h", "-o", "high=98%,low=97%"];
+
+/// Puts the program where another user can run it. `cp` does it: had we the copy open for writing, a process that another
+/// test starts at that moment would inherit it, and the copy could not be run (ETXTBSY).
+pub fn copy_program(to: &Path) {
+    succeeds(Command::new("cp").arg(PROGRAM).arg(to));
+}
 
 /// Two tiers and a mount point; whatever is left of them at the end of a test is cleared away.
 #[derive(Debug)]
