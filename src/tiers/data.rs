@@ -7,7 +7,7 @@
 //! 3. the byte is written.
 //!
 //! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
-//! kernel reads it by itself) is written in place. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
+//! kernel reads it by itself) is written in place. A file that stops fitting on fast goes on on slow from there. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -143,9 +143,10 @@ impl Tiers {
         settled.then(|| state.pin())
     }
 
-    /// What a pinned file is read from.
+    /// What a pinned file is read from. The descriptor is there, so it is waited for: without it the open would take another
+    /// path than those before, which the kernel refuses. Nobody holds the lock of a pinned file across a slow call.
     pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
-        file.state.io.try_read_for(BRIEF)?.fd.clone()
+        file.state.io.read().fd.clone()
     }
 
     /// Whether nobody has changed the bytes behind the mount since this was last asked, at the open before.
@@ -626,8 +627,12 @@ impl Tiers {
         if self.evict_for(span.end)? { Ok(()) } else { self.split(cx, state, object, span.start, full) }
     }
 
-    /// The bytes from `at` on go to the slow tier's `tmp`. Behind the point there is something already only if the file is not
-    /// written from its beginning to its end; that is copied, what is before it stays where it is.
+    /// The bytes from `at` on go to the slow tier's `tmp`:
+    ///
+    /// 1. the tail is made, with what is behind the point already: nothing, unless the file is not written from its beginning to
+    ///    its end. What is before the point stays where it is. A kill here leaves a tail that the next start puts aside;
+    /// 2. a `bind` record names both parts;
+    /// 3. the file goes on in both.
     fn split(&self, cx: &Cx, state: &FileState, object: ObjectId, at: u64, full: std::io::Error) -> Result<()> {
         let attr = self.getattr(cx, state.ino)?;
         let mut io = state.io.write();
@@ -640,7 +645,7 @@ impl Tiers {
             return Err(Error::io("write", self.label(state.ino), full));
         }
         let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs: own_xattrs(&*source)? };
-        let (tail, fd) = self.new_slow_object(cx, &birth, self.pool.number())?;
+        let (tail, fd) = self.new_slow_object(cx, &birth, self.pool.number())?; // 1
         let moved = source
             .stat()
             .and_then(|stat| {
@@ -652,8 +657,8 @@ impl Tiers {
             .and_then(|at| {
                 let id = ObjectId { home: Home::Split { head, at }, ..tail };
                 let fd = Split::new(self.open_object(cx, id.head().unwrap_or(id))?, fd, at);
-                self.rebind_to(cx, state, &io, id)?;
-                state.goes_on_in(&mut io, id, Arc::new(fd));
+                self.rebind_to(cx, state, &io, id)?; // 2
+                state.goes_on_in(&mut io, id, Arc::new(fd)); // 3
                 Ok(())
             });
         if moved.is_err() {
