@@ -8,10 +8,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod daemon;
-mod ledger;
-mod record;
+#[path = "../traffic/mod.rs"]
 mod traffic;
-mod tree;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,9 +21,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use daemon::Mount;
-use ledger::{Change, positions};
+use traffic::ledger::{Change, positions};
+use traffic::tree::{self, Tree};
 use traffic::{Habits, Worker, generation_of};
-use tree::Tree;
 
 const WORKERS: usize = 4;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::record;
+use super::record;
 
 /// What a name leads to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use crate::tree::{Seen, Shown, Tree};
+use super::tree::{Seen, Shown, Tree};
 
 /// One system call that changes something. Paths are relative to the worker's directory.
 #[derive(Clone, Debug)]

@@ -1,4 +1,11 @@
-//! What the workers do: the habits of training frameworks, one system call after the other, each noted in the ledger.
+//! Traffic on a mount that is about to lose its daemon or its power: the habits of training frameworks, one system call after
+//! the other, each noted in a ledger outside of the mount.
+
+#![allow(clippy::unwrap_used, dead_code)] // Not every test that shares it uses all of it.
+
+pub(crate) mod ledger;
+pub(crate) mod record;
+pub(crate) mod tree;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -12,9 +19,9 @@ use nix::errno::Errno;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::ledger::{Ledger, Op};
-use crate::record::record;
-use crate::tree::set_tag;
+use ledger::{Ledger, Op};
+use record::record;
+use tree::set_tag;
 
 /// At most one WRITE request each.
 const CHUNK: usize = 64 << 10;
