@@ -687,6 +687,19 @@ fn a_file_that_was_published_is_removed_while_it_is_written() {
 }
 
 #[test]
+fn several_want_the_same_name() {
+    check(Race {
+        before: [file("a", 5000), file("b", 100), vec![Op::Settle]].concat(),
+        threads: vec![
+            acts([mkdir("x"), unlink("x")]),
+            acts([rename("a", "x")]),
+            acts([Op::Link { from: path("b"), to: path("x") }, unlink("b")]),
+            background(),
+        ],
+    });
+}
+
+#[test]
 fn several_sync_the_log_at_once() {
     check(Race {
         before: (0..3).flat_map(|slot| [create(slot, ["a", "b", "c"][slot]), write(slot, 0, 100)]).collect(),
