@@ -39,13 +39,12 @@ mod slow;
 mod split;
 mod state;
 mod status;
+pub mod sync;
 mod view;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
@@ -54,6 +53,7 @@ use log::Log;
 use pool::Pool;
 use slow::SlowTier;
 use state::State as EngineState;
+use sync::{Mutex, RwLock};
 use view::Ages;
 
 pub use evict::{Evictable, Evicted};

@@ -11,8 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
-
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::copy_bytes;
 use crate::tiers::disk::{Access, File};
@@ -21,6 +19,7 @@ use crate::tiers::pool::{Named, PRIVATE, Pool};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
+use crate::tiers::sync::MutexGuard;
 use crate::tiers::view::Ages;
 use crate::tiers::{Cx, Ino, Lsn, OpenFile, Progress, ROOT, Tiers};
 

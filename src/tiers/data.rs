@@ -14,8 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::RwLockReadGuard;
-
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::commit::{label, own_xattrs, tmp_name};
 use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
@@ -25,6 +23,7 @@ use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
+use crate::tiers::sync::RwLockReadGuard;
 use crate::tiers::view::Meta;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 

@@ -2,17 +2,14 @@
 //! are still owed to the slow tier.
 //!
 //! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
-//! Lock order: `io` before the engine's state lock; two `io` locks in the order of their inode numbers.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock};
 
 use crate::tiers::Ino;
 use crate::tiers::disk::File;
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, ObjectId};
+use crate::tiers::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::tiers::sync::{Mutex, Rank, RwLock};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub(crate) struct FileState {
@@ -104,7 +101,7 @@ impl Content {
             attrs,
             intact: AtomicBool::new(true),
             sealed: AtomicBool::new(false),
-            copy: Mutex::new(None),
+            copy: Mutex::default(),
             early: AtomicBool::new(false),
         }
     }
@@ -154,7 +151,7 @@ impl FileState {
         };
         FileState {
             ino,
-            io: RwLock::new(io),
+            io: RwLock::new(Rank::Io, ino, io),
             guard: AtomicU64::new(0),
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),

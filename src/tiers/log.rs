@@ -14,14 +14,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::error::{Context, Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::{Access, Allocate, Dir, File};
 use crate::tiers::record::Record;
+use crate::tiers::sync::atomic::{AtomicU64, Ordering};
+use crate::tiers::sync::{Mutex, Rank};
 
 /// A segment is closed once it is this long, in bytes.
 const SEGMENT: u64 = 16 << 20;
@@ -31,7 +30,7 @@ pub(crate) struct Log {
     fast: Arc<dyn Dir>,
     dir: Arc<dyn Dir>,
     tail: Mutex<Tail>,
-    /// Taken by whoever syncs. Order: `syncing` before `tail`.
+    /// Taken by whoever syncs.
     syncing: Mutex<()>,
     durable: AtomicU64,
     ballast: u64,
@@ -72,8 +71,8 @@ impl Log {
         let log = Log {
             fast,
             dir,
-            tail: Mutex::new(tail),
-            syncing: Mutex::new(()),
+            tail: Mutex::new(Rank::Tail, tail),
+            syncing: Mutex::new(Rank::Syncing, ()),
             durable: AtomicU64::new(next - 1),
             ballast,
         };

@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::{RwLock, RwLockWriteGuard};
-
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::disk::{DirEntry, Kind, RenameMode, Stat};
@@ -17,6 +15,7 @@ use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, State};
+use crate::tiers::sync::RwLockWriteGuard;
 use crate::tiers::view::{Meta, Slot};
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
 
@@ -343,8 +342,7 @@ impl Tiers {
             node.pins = 1;
             let state = node.file.clone().ok_or(Errno::EIO)?;
             {
-                // Nobody else can know this file yet, so taking `io` after the state lock cannot wait.
-                let mut io = state.io.write();
+                let mut io = state.io.write_new();
                 state.place(&mut io, Bytes::Object(object), Some(fd));
                 io.dirty = true;
             }
@@ -784,7 +782,7 @@ type Locked<'a> = Option<RwLockWriteGuard<'a, Io>>;
 
 /// Locks one or two files exclusively, in the order of their inode numbers.
 fn lock_both<'a>(a: Option<&'a Arc<FileState>>, b: Option<&'a Arc<FileState>>) -> (Locked<'a>, Locked<'a>) {
-    let lock = |file: Option<&'a Arc<FileState>>| file.map(|file| RwLock::write(&file.io));
+    let lock = |file: Option<&'a Arc<FileState>>| file.map(|file| file.io.write());
     if a.map(|a| a.ino) <= b.map(|b| b.ino) {
         let a = lock(a);
         (a, lock(b))

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::error::{Error, Result};
 use crate::path::escape;
 use crate::stats::queue::{Pending, Queue, State as Stage};
 use crate::tiers::file::Content;
 use crate::tiers::state::{Change, Event, State};
 use crate::tiers::status::with_remedy;
+use crate::tiers::sync::Mutex;
 use crate::tiers::view::Place;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
 

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Errno, Error, Result};
@@ -36,6 +35,7 @@ use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::slow::{SlowTier, absent_is_none, split};
 use crate::tiers::state::{Change, State};
 use crate::tiers::status::Counters;
+use crate::tiers::sync::{Mutex, Rank, RwLock};
 use crate::tiers::view::{Meta, Place, View, Waiting};
 use crate::tiers::{Cx, Ino, Lsn, Options, ROOT, Tiers, attrs};
 
@@ -109,12 +109,12 @@ fn open_with(
         slow: SlowTier::new(slow, tmp),
         fast,
         log: opened.log,
-        state: Mutex::new(State::new(view)),
-        options: RwLock::new(Arc::new(options)),
+        state: Mutex::new(Rank::State, State::new(view)),
+        options: RwLock::new(Rank::Leaf, 0, Arc::new(options)),
         clock,
         wake: OnceLock::new(),
         hurry: AtomicU64::new(0),
-        publishing: Mutex::new(None),
+        publishing: Mutex::new(Rank::Publishing, None),
         damaged,
         counters: Counters::default(),
     };

@@ -5,14 +5,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::tiers::Ino;
 use crate::tiers::commit::tmp_name;
 use crate::tiers::disk::{Access, Dir, File, Stat};
 use crate::tiers::record::ObjectId;
+use crate::tiers::sync::Mutex;
+use crate::tiers::sync::atomic::{AtomicBool, Ordering};
 
 /// Descriptors kept for directories used lately.
 const DIRS_KEPT: usize = 512;

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::{Kind, Space};
 use crate::tiers::queue::Notes;
 use crate::tiers::state::{Change, State as EngineState};
+use crate::tiers::sync::Mutex;
 use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers};
 
 /// The trouble of a step that has been waiting for long.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use dlio_fs::error::{Errno, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
+use dlio_fs::tiers::sync::{Rank, held};
 use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, SetAttr, Tiers};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -122,6 +123,12 @@ const ROOM: u64 = 8 << 10;
 /// The background has to come to rest within this many steps.
 const STEPS: usize = 3000;
 
+/// Of the engine's locks only a file's own, and the publisher's, may be held while the slow tier is asked.
+fn no_lock_is_held() {
+    let held = held();
+    assert!(held.iter().all(|rank| *rank <= Rank::Io), "the slow tier is asked under {held:?}");
+}
+
 fn has_links(tree: &Image) -> bool {
     tree.paths().any(|path| tree.get(path).is_some_and(|entry| entry.same_as.is_some()))
 }
@@ -158,6 +165,7 @@ impl Case {
             ttl_ours: Duration::from_secs(60),
             ttl_slow: Duration::from_secs(1),
         };
+        slow.before_calls(no_lock_is_held);
         let model = Model::new(Fs::from_image(&slow.image()));
         let linked = has_links(&slow.image());
         let first = format!("fast {capacity} bytes, {options:?}\n{:?}", slow.image());

@@ -28,8 +28,16 @@ impl Handle {
         Handle { disk: disk.clone(), ino }
     }
 
+    fn announce(&self) {
+        let before = self.disk.before.lock().clone();
+        if let Some(before) = before {
+            before();
+        }
+    }
+
     /// A call that changes nothing.
     fn look<T>(&self, call: impl FnOnce(&State) -> io::Result<T>) -> io::Result<T> {
+        self.announce();
         let state = self.disk.state.lock();
         if state.dead || self.disk.power.is_gone() {
             return Err(Errno::EIO.into());
@@ -45,6 +53,7 @@ impl Handle {
         bytes: u64,
         change: impl FnOnce(&mut State, Time, Effect) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.announce();
         let mut state = self.disk.state.lock();
         let last = self.disk.power.mutating();
         if state.dead || last == Some(Effect::Nothing) {

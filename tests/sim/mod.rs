@@ -39,11 +39,22 @@ const INODE_BYTES: u64 = 256;
 #[derive(Debug)]
 pub struct SimClock {
     nanos: AtomicU64,
+    /// How much later it is each time that somebody looks, in nanoseconds.
+    tick: u64,
 }
 
 impl SimClock {
     pub fn new() -> Arc<Self> {
-        Arc::new(SimClock { nanos: AtomicU64::new(1_700_000_000_000_000_000) })
+        Self::ticking(1000)
+    }
+
+    /// Goes on only by [`SimClock::advance`].
+    pub fn stopped() -> Arc<Self> {
+        Self::ticking(0)
+    }
+
+    fn ticking(tick: u64) -> Arc<Self> {
+        Arc::new(SimClock { nanos: AtomicU64::new(1_700_000_000_000_000_000), tick })
     }
 
     pub fn advance(&self, by: Duration) {
@@ -51,7 +62,7 @@ impl SimClock {
     }
 
     fn tick(&self) -> u64 {
-        self.nanos.fetch_add(1000, Ordering::Relaxed) + 1000
+        self.nanos.fetch_add(self.tick, Ordering::Relaxed) + self.tick
     }
 }
 
@@ -187,6 +198,7 @@ struct Shared {
     clock: Arc<SimClock>,
     state: Mutex<State>,
     inject: Mutex<Option<Inject>>,
+    before: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
 impl fmt::Debug for Shared {
@@ -229,6 +241,7 @@ impl SimDisk {
             clock: clock.clone(),
             state: Mutex::new(state),
             inject: Mutex::new(None),
+            before: Mutex::new(None),
         }))
     }
 
@@ -247,6 +260,12 @@ impl SimDisk {
     /// Asks `inject` before every mutating call; the call fails with the errno it gives.
     pub fn inject(&self, inject: impl Fn(&Op) -> Option<Errno> + Send + Sync + 'static) {
         *self.0.inject.lock() = Some(Box::new(inject));
+    }
+
+    /// Calls `before` before every call that is made from now on, while nothing of the disk is locked. A disk after a crash
+    /// goes on doing so.
+    pub fn before_calls(&self, before: impl Fn() + Send + Sync + 'static) {
+        *self.0.before.lock() = Some(Arc::new(before));
     }
 
     /// The tree outside of the private directory.
@@ -292,6 +311,7 @@ impl SimDisk {
         };
         let after = State { capacity: state.capacity, ..after };
         let disk = Self::with(self.0.label, self.0.order, &self.0.power, &self.0.clock, after);
+        *disk.0.before.lock() = self.0.before.lock().clone();
         if state.observed.is_some() {
             disk.observe();
         }

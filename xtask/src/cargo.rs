@@ -43,6 +43,15 @@ pub(crate) fn kill(cx: &Context) -> Result<Tally> {
     counted(cargo(cx).args(["test", "--quiet", "--test", "kill", "--", "--ignored", "--nocapture", "--test-threads=1"]))
 }
 
+/// A build of its own: the engine's locks are the scheduler's. A hundred schedules of each race take two seconds.
+pub(crate) fn races(cx: &Context) -> Result<Tally> {
+    let schedules = if cx.all { "20000" } else { "1000" };
+    let mut command = cargo(cx);
+    command.args(["test", "--quiet", "--features", "shuttle", "--test", "races"]).env("RACES", schedules);
+    let tally = counted(&mut command)?;
+    Ok(Tally { note: format!("{schedules} schedules of each race"), ..tally })
+}
+
 /// Only what needs no network: advisories are looked up on the day of a release.
 pub(crate) fn deny(cx: &Context) -> Result<Tally> {
     let Ok((status, _)) = run_and_read(cargo(cx).args(["deny", "--version"])) else { return Ok(no_deny()) };

@@ -136,6 +136,14 @@ const STAGES: &[Stage] = &[
         run: cargo::kill,
     },
     Stage {
+        name: "races",
+        about: "threads that meet on one file, under a scheduler that tries their orders",
+        when: When::Test,
+        needs: &[],
+        minutes: 30,
+        run: cargo::races,
+    },
+    Stage {
         name: "keras",
         about: "Keras ModelCheckpoint",
         when: When::Test,
