@@ -53,7 +53,7 @@ pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
 pub use places::{Places, within};
 pub use spawn::{Started, describe, start as start_in_background};
-pub use table::{MountEntry, also_at, mounted_at, mounts};
+pub use table::{MountEntry, also_at, mounted_at, mounts, mounts_of};
 
 use beneath::Tree;
 

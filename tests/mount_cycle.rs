@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
@@ -214,6 +214,28 @@ fn a_busy_mount_is_not_left_and_its_holders_are_named() {
     // From inside of the mount: the command itself is no holder.
     let output = program().args(["umount", "."]).current_dir(rig.point()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// Unmounted, but somebody had made a mount name space of his own before, as a container does: the daemon serves the mount there
+/// until that ends. The unmount waited for a minute and said no more than that the daemon still ran.
+#[test]
+fn who_has_a_copy_of_the_mount_is_named_while_the_daemon_is_waited_for() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let mut copy = Command::new("unshare");
+    copy.args(["--mount", "--propagation", "private", "sh", "-c", "echo made; read _"]);
+    let mut copy = copy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut made = [0; 5];
+    copy.stdout.as_mut().unwrap().read_exact(&mut made).unwrap();
+    let mut umount = program();
+    let mut umount = umount.arg("umount").arg(rig.point()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(umount.stderr.take().unwrap()).lines();
+    let named = format!("(pid {})", copy.id());
+    let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(&named))).unwrap().unwrap();
+    assert!(line.contains("in a mount name space of its own"), "{line}");
+    drop(copy.stdin.take());
+    assert!(copy.wait().unwrap().success());
+    assert_eq!(umount.wait().unwrap().code(), Some(0));
 }
 
 /// A slow tier of one mebibyte, so that what is larger stays on the fast tier for as long as it lasts.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::mount::processes;
+use crate::mount::{self, processes};
 
 /// A process that keeps a mount busy.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,6 +34,13 @@ pub(super) fn of(mountpoint: &Path) -> Vec<Holder> {
     processes()
         .filter_map(|pid| Some(Holder { pid, path: links(pid).iter().find_map(inside)?, name: name(pid) }))
         .collect()
+}
+
+/// Who still sees the file system `device` after it was unmounted here: a container or a service that was started while it was
+/// mounted has a copy of the mount in a mount name space of its own, and the daemon serves it until that ends.
+pub(super) fn of_copies(device: &str) -> Vec<Holder> {
+    let copy = |pid| mount::mounts_of(pid).into_iter().find(|mount| mount.is_ours() && mount.device == device);
+    processes().filter_map(|pid| Some(Holder { pid, path: copy(pid)?.at, name: name(pid) })).collect()
 }
 
 /// The links of `/proc` to everything that a process holds: where it stands, what it has open, what it has mapped (a

@@ -7,6 +7,7 @@ use clap::Args;
 use nix::errno::Errno;
 
 use super::drain::{self, Place, Waited};
+use super::holders::Holder;
 use super::progress::Progress;
 use super::{Exit, Failure, Outcome, complain, holders, parse_duration, say, talk};
 use crate::config::Config;
@@ -16,6 +17,8 @@ use crate::stats::render::count;
 
 /// How long the daemon may take to end once its mount is gone: it makes all durable on the fast tier.
 const END_WAIT: Duration = Duration::from_secs(60);
+/// A daemon that has nothing else to wait for ends sooner.
+const COPY_WAIT: Duration = Duration::from_secs(2);
 /// How long a mount may be busy with nobody to be named.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
@@ -139,9 +142,10 @@ fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -
 pub(super) fn leave(mountpoint: &Path) -> Outcome {
     let daemon = Daemon::of(mountpoint);
     let standing = talk::standing(mountpoint)?;
+    let device = mount::mounted_at(&mount::mounts()?, mountpoint).map(|mount| mount.device.clone());
     unmount(mountpoint)?;
     match daemon {
-        Some(daemon) => tell(mountpoint, wait_for_end(&daemon)?),
+        Some(daemon) => tell(mountpoint, wait_for_end(&daemon, &device.unwrap_or_default())?),
         // Another user's daemon: only what it said last is known.
         None if standing.safety.safe => Ok(Exit::Done),
         None => {
@@ -200,9 +204,10 @@ fn failed(mountpoint: &Path, errno: Errno) -> Failure {
     Error::refused(format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()), remedy).into()
 }
 
-/// The lock is given back as the daemon's last act, with the list of what it leaves.
-fn wait_for_end(daemon: &Daemon) -> Result<Left, Failure> {
+/// The lock is given back as the daemon's last act, with the list of what it leaves. `device` is the mount's.
+fn wait_for_end(daemon: &Daemon, device: &str) -> Result<Left, Failure> {
     let begun = Instant::now();
+    let mut told = false;
     while begun.elapsed() < END_WAIT {
         if let Some(left) = mount::last_left(&daemon.fast) {
             return Ok(left);
@@ -211,10 +216,23 @@ fn wait_for_end(daemon: &Daemon) -> Result<Left, Failure> {
             let what = format!("the daemon (pid {}) ended without saying what it left", daemon.pid);
             return Err(Error::refused(what, "see its log; nothing acknowledged is lost, mount again to go on").into());
         }
+        if !told && begun.elapsed() >= COPY_WAIT {
+            told = true;
+            let copies = holders::of_copies(device);
+            copies.iter().for_each(|holder| complain(format_args!("waiting for {}", copy(holder))));
+        }
         std::thread::sleep(POLL);
     }
     let what = format!("unmounted, but the daemon (pid {}) still runs after {} s", daemon.pid, END_WAIT.as_secs());
-    Err(Error::refused(what, "see its log; it makes what it holds durable on the fast tier").into())
+    let remedy = holders::of_copies(device).first().map_or_else(
+        || "see its log; it makes what it holds durable on the fast tier".to_owned(),
+        |holder| format!("it goes on until the end of {}", copy(holder)),
+    );
+    Err(Error::refused(what, remedy).into())
+}
+
+fn copy(holder: &Holder) -> String {
+    format!("{holder}, which has the mount too, in a mount name space of its own")
 }
 
 fn tell(mountpoint: &Path, left: Left) -> Outcome {

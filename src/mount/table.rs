@@ -34,6 +34,11 @@ pub fn mounts() -> Result<Vec<MountEntry>> {
     read("/proc/self/mountinfo")
 }
 
+/// All mounts that another process sees; none if it is gone, or another user's.
+pub fn mounts_of(pid: u32) -> Vec<MountEntry> {
+    read(&format!("/proc/{pid}/mountinfo")).unwrap_or_default()
+}
+
 /// The same for a thread that has a mount name space of its own.
 pub(super) fn mounts_of_this_thread() -> Result<Vec<MountEntry>> {
     read("/proc/thread-self/mountinfo")

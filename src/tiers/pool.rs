@@ -94,9 +94,9 @@ impl Pool {
         }
         let name = format!("{:02x}", number & 0xff);
         match self.dir.mkdir(name.as_bytes(), 0o700) {
-            Ok(()) => self.dir.sync()?,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            // One that is there may be another thread's, or a killed daemon's, who has not come to sync it.
+            _ => self.dir.sync()?,
         }
         let dir = self.dir.dir(name.as_bytes())?;
         Ok(slot.get_or_init(|| dir))

@@ -325,9 +325,9 @@ mod tests {
     #[test]
     fn the_order_holds() {
         let (publishing, one, two, state) = locks();
-        let held = (publishing.lock(), one.write(), two.read(), state.lock());
-        assert_eq!(super::held(), [Rank::Publishing, Rank::Io, Rank::Io, Rank::State]);
-        drop(held);
+        let all = (publishing.lock(), one.write(), two.read(), state.lock());
+        assert_eq!(held(), [Rank::Publishing, Rank::Io, Rank::Io, Rank::State]);
+        drop(all);
         MutexGuard::unlock_fair(state.lock());
         assert_eq!(held(), []);
     }
