@@ -236,6 +236,8 @@ pub struct Status {
     pub spilled: u64,
     /// Versions struck or files quarantined by the last recovery.
     pub struck: u64,
+    /// Pending versions of which the last recovery found bytes missing.
+    pub damaged: u64,
     pub quarantined: u64,
     /// Why publishing stands still, with the remedy; shown first.
     pub held: Option<String>,

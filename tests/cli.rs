@@ -292,6 +292,28 @@ fn rescue_refuses_what_is_no_fast_tier_and_a_target_with_something_in_it() {
     places.refused(&mut rescue("fast", "new"), 1, &["in use", "mountpoint=/mnt/x"]);
 }
 
+/// The lock was opened by its path: a private directory that is a link, or a lock that is one file with another, let the
+/// start write outside of the tier; a fifo in its place held it for ever.
+#[test]
+fn a_lock_that_leads_out_of_the_tier_is_not_written() {
+    let places = Places::new();
+    let take = |fast: &str| dlio_fs::mount::FastLock::take(&places.path(fast), &owner("/mnt/x"));
+    fs::create_dir(places.path("outside")).unwrap();
+    fs::write(places.path("outside/lock"), "precious").unwrap();
+    std::os::unix::fs::symlink(places.path("outside"), places.path("fast/.dlio-fs")).unwrap();
+    take("fast").unwrap_err();
+    fs::remove_file(places.path("fast/.dlio-fs")).unwrap();
+    fs::create_dir(places.path("fast/.dlio-fs")).unwrap();
+    fs::hard_link(places.path("outside/lock"), places.path("fast/.dlio-fs/lock")).unwrap();
+    let error = take("fast").unwrap_err().to_string();
+    assert!(error.contains("is not a file of its own"), "{error}");
+    assert_eq!(fs::read_to_string(places.path("outside/lock")).unwrap(), "precious");
+    fs::remove_file(places.path("fast/.dlio-fs/lock")).unwrap();
+    nix::unistd::mkfifo(&places.path("fast/.dlio-fs/lock"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    take("fast").unwrap_err();
+    assert!(dlio_fs::mount::last_left(&places.path("fast")).is_none());
+}
+
 #[test]
 fn help_says_at_once_what_each_command_is_for() {
     let help = |arguments: &[&str]| {

@@ -861,7 +861,9 @@ fn what_a_damaged_log_hides_is_in_the_daemon_s_log_and_can_be_rescued() {
     assert!(mount.log().contains("ERROR") && mount.log().contains("the log is damaged (log/"), "{}", mount.log());
     mount.stop();
     let to = tempfile::tempdir().unwrap();
-    succeeded(program().arg("rescue").arg(mount.fast()).arg("--to").arg(to.path()).output().unwrap());
+    let rescued = program().arg("rescue").arg(mount.fast()).arg("--to").arg(to.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&rescued.stderr);
+    assert!(rescued.status.code() == Some(3) && said.contains("record 3 is missing"), "{said}");
     assert!(fs::read(to.path().join("hidden/ckpt")).unwrap() == content(0, 10_000));
 }
 

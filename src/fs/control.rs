@@ -569,6 +569,7 @@ impl Control {
                 conflicts: status.conflicts,
                 spilled: status.spilled,
                 struck: status.struck,
+                damaged: status.damaged,
                 quarantined: status.quarantined,
             },
             slow_calls: render::SlowCalls {

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::{CHUNK, copy_data};
-use crate::tiers::disk::{File, NewAttr};
+use crate::tiers::disk::{Access, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
 use crate::tiers::record::Attrs;
 use crate::tiers::split::Split;
@@ -53,10 +53,12 @@ impl Tiers {
         if content.object.needs_slow() {
             return self.adopt_slow_object(lsn, state, content);
         }
-        let source = self.open_object(&Cx::internal(), content.object)?;
+        let label = || self.label(state.ino);
+        let source = self.pool.open_object(content.object.number, Access::ReadWrite);
+        let source = source.at_fast("open the object of", label())?;
+        self.expect_all_bytes(state, content, &*source)?;
         let tmp = copy_name(lsn);
         remove_leftover(&*self.slow.tmp, &tmp)?; // 1
-        let label = || self.label(state.ino);
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
         let watch = |at| self.counters.notes.copied(lsn, at);
         let copied = copy_data(&*source, &*file, 0..content.size, &watch) // 2
@@ -85,6 +87,21 @@ impl Tiers {
             discard(&*self.slow.tmp, &tmp);
         }
         Ok(intact)
+    }
+
+    /// What the fast tier has lost of a version would be copied as zeros, over a good one. Who shortens the file takes its lock
+    /// and makes it dirty first.
+    fn expect_all_bytes(&self, state: &FileState, content: &Content, object: &dyn File) -> Result<()> {
+        let io = state.io.read();
+        let has = object.stat().at_fast("stat the object of", self.label(state.ino))?.size;
+        if has >= content.size || io.dirty || !content.is_intact() {
+            return Ok(());
+        }
+        let number = content.object.number;
+        Err(Error::refused(
+            format!("the fast tier has lost the end of {}: {has} of {} bytes", self.label(state.ino), content.size),
+            format!("leave the mount and mount again: object {number:016x} is put aside then, and the rest goes on"),
+        ))
     }
 
     fn adopt_slow_object(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {

@@ -451,6 +451,11 @@ impl<'a> Words<'a> {
         counter(self.value(key)?)
     }
 
+    /// A number of an inode of the view.
+    fn ino(&mut self) -> Option<Ino> {
+        self.counter("ino").filter(|ino| *ino != 0)
+    }
+
     /// A length of a file.
     fn size(&mut self, key: &str) -> Option<u64> {
         self.number(key).filter(|size| i64::try_from(*size).is_ok())
@@ -561,43 +566,41 @@ impl<'a> Words<'a> {
     fn record(&mut self) -> Option<Record> {
         Some(match self.0.next()? {
             "start" => Record::Start { boot: String::from_utf8(self.bytes("boot")?).ok()? },
-            "bind" => Record::Bind { path: self.path("path")?, ino: self.counter("ino")?, object: self.object()? },
+            "bind" => Record::Bind { path: self.path("path")?, ino: self.ino()?, object: self.object()? },
             "names" => {
-                let (ino, count) = (self.counter("ino")?, self.number("paths")?);
+                let (ino, count) = (self.ino()?, self.number("paths")?);
                 let paths = (0..count).map(|_| self.path("path")).collect::<Option<_>>()?;
                 Record::Names { ino, paths }
             }
             "make" => {
-                let (path, ino, kind) = (self.path("path")?, self.counter("ino")?, self.kind()?);
+                let (path, ino, kind) = (self.path("path")?, self.ino()?, self.kind()?);
                 let attrs = self.attrs()?;
                 let spec = Spec { kind, attrs, rdev: self.number("rdev")?, target: self.bytes("target")? };
                 Record::Make { path, ino, spec }
             }
             "content" => Record::Content {
                 path: self.path("path")?,
-                ino: self.counter("ino")?,
+                ino: self.ino()?,
                 object: self.object()?,
                 size: self.size("size")?,
                 attrs: self.attrs()?,
             },
-            "link" => Record::Link { path: self.path("path")?, to: self.path("to")?, ino: self.counter("ino")? },
+            "link" => Record::Link { path: self.path("path")?, to: self.path("to")?, ino: self.ino()? },
             word @ ("rename" | "exchange") => {
                 let (path, to) = (self.path("path")?, self.path("to")?);
-                let ino = self.counter("ino")?;
+                let ino = self.ino()?;
                 are_apart(&path, &to).then_some(Record::Rename { path, to, ino, exchange: word == "exchange" })?
             }
             word @ ("rmdir" | "unlink") => {
-                Record::Remove { path: self.path("path")?, ino: self.counter("ino")?, dir: word == "rmdir" }
+                Record::Remove { path: self.path("path")?, ino: self.ino()?, dir: word == "rmdir" }
             }
-            "setattr" => {
-                Record::SetAttr { path: self.path_or_root("path")?, ino: self.counter("ino")?, new: self.new_attr()? }
-            }
+            "setattr" => Record::SetAttr { path: self.path_or_root("path")?, ino: self.ino()?, new: self.new_attr()? },
             "setxattr" => {
-                let (path, ino) = (self.path_or_root("path")?, self.counter("ino")?);
+                let (path, ino) = (self.path_or_root("path")?, self.ino()?);
                 let (key, value) = self.xattr()?;
                 Record::SetXattr { path, ino, key, value }
             }
-            "struck" => Record::Struck { ino: self.counter("ino")? },
+            "struck" => Record::Struck { ino: self.ino()? },
             "seal" => Record::Seal { of: self.counter("of")?, size: self.size("size")? },
             "intent" => {
                 let (upto, index, count) = (self.counter("upto")?, self.number("index")?, self.number("count")?);
@@ -615,7 +618,7 @@ impl<'a> Words<'a> {
                 ino: self.number("slow")?,
                 path: self.path("path")?,
                 over: self.optional("over")?,
-                node: self.counter("ino")?,
+                node: self.ino()?,
                 object: match self.value("object")? {
                     "-" => None,
                     word => Some(Self::object_of(word)?),
@@ -646,19 +649,19 @@ impl<'a> Words<'a> {
     }
 }
 
-fn counter(word: &str) -> Option<u64> {
+pub(crate) fn counter(word: &str) -> Option<u64> {
     word.parse().ok().filter(|n| *n < COUNTER_MAX)
 }
 
 /// Whether each part is a name, and the first one not that of our own directory.
-fn is_below_root(path: &[u8]) -> bool {
+pub(crate) fn is_below_root(path: &[u8]) -> bool {
     let names = || path.split(|b| *b == b'/');
     names().all(|name| Name::new(name).is_ok()) && names().next() != Some(OURS)
 }
 
-/// Neither is inside of the other: nothing moves into itself.
+/// Neither is inside of the other: nothing moves into itself, or onto itself.
 fn are_apart(a: &[u8], b: &[u8]) -> bool {
-    let inside = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| rest.starts_with(b"/"));
+    let inside = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
     !inside(a, b) && !inside(b, a)
 }
 
@@ -748,6 +751,8 @@ mod tests {
             "1 0 bind path=.dlio-fs/id ino=5 object=f1",
             "1 0 rename path=a to=a/b ino=5",
             "1 0 exchange path=a/b to=a ino=5",
+            "1 0 rename path=a to=a ino=5",
+            "1 0 bind path=a ino=0 object=f1",
             "1 0 bind path=a ino=18446744073709551615 object=f1",
             "1 0 bind path=a ino=5 object=f18446744073709551615",
             "1 0 bind path=a ino=5 object=s1+f2@18446744073709551615",
