@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod drain;
 mod evict;
+mod fsck;
 mod helper;
 mod holders;
 mod install;
@@ -59,6 +60,7 @@ enum Command {
     Queue(queue::QueueArgs),
     Evict(evict::EvictArgs),
     Reload(reload::ReloadArgs),
+    Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
@@ -139,6 +141,7 @@ pub fn run() -> ExitCode {
         Command::Queue(args) => queue::run(args),
         Command::Evict(args) => evict::run(args),
         Command::Reload(args) => reload::run(args),
+        Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),

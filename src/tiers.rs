@@ -24,6 +24,7 @@ pub mod disk;
 mod drain;
 mod evict;
 mod file;
+mod fsck;
 mod log;
 mod names;
 pub mod os;
@@ -58,6 +59,7 @@ use view::Ages;
 
 pub use evict::{Evictable, Evicted};
 pub use file::Pin;
+pub use fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
 

@@ -253,6 +253,8 @@ fn usage_errors_are_one_line_with_exit_code_2() {
     assert_refusal(&run(&["umount", "/x", "--now", "--timeout", "1s"]), 2, &["--now", "--timeout"]);
     assert_refusal(&run(&["umount"]), 2, &["<MOUNTPOINT>"]);
     assert_refusal(&run(&["rescue", "/x"]), 2, &["--to"]);
+    assert_refusal(&run(&["fsck"]), 2, &["<FAST>"]);
+    assert_refusal(&run(&["fsck", "/x", "--repair"]), 2, &["--repair"]);
     assert_refusal(&run(&["evict"]), 2, &["<PATH>"]);
     assert_refusal(&run(&["queue", "/x", "--front", "/y"]), 2, &["--front"]);
 }
@@ -290,6 +292,27 @@ fn rescue_refuses_what_is_no_fast_tier_and_a_target_with_something_in_it() {
     places.refused(&mut rescue("fast", "slow"), 2, &["--to", "slow is not empty", "a new directory"]);
     let _held = dlio_fs::mount::FastLock::take(&places.path("fast"), &owner("/mnt/x")).unwrap();
     places.refused(&mut rescue("fast", "new"), 1, &["in use", "mountpoint=/mnt/x"]);
+}
+
+#[test]
+fn fsck_refuses_what_is_no_fast_tier_and_one_that_is_in_use() {
+    let places = Places::new();
+    let fsck = |fast: &str, more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("fsck").arg(places.path(fast)).args(more);
+        command
+    };
+    places.refused(&mut fsck("slow", &[]), 2, &["slow is not a fast tier", "--fast"]);
+    places.refused(&mut fsck("none", &[]), 2, &["none is not a fast tier"]);
+    drop(dlio_fs::mount::FastLock::take(&places.path("fast"), &owner("/mnt/x")).unwrap());
+    places.refused(&mut fsck("fast", &["--slow", "/none/such"]), 2, &["open /none/such", "No such file"]);
+    let output = fsck("fast", &["--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["findings"][0]["place"]), (Some(1), &"super".into()), "{report}");
+    let _held = dlio_fs::mount::FastLock::take(&places.path("fast"), &owner("/mnt/x")).unwrap();
+    for more in [&[][..], &["--dry-run"]] {
+        places.refused(&mut fsck("fast", more), 1, &["in use", "mountpoint=/mnt/x"]);
+    }
 }
 
 /// The lock was opened by its path: a private directory that is a link, or a lock that is one file with another, let the
@@ -334,6 +357,7 @@ fn help_says_at_once_what_each_command_is_for() {
         "evict",
         "reload",
         "completions",
+        "fsck",
         "rescue",
         "doctor",
         "demo",

@@ -15,7 +15,7 @@ use std::time::Duration;
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, OpenMode, Options, ROOT, RescueReport, Tiers};
+use dlio_fs::tiers::{self, Cx, Ino, OpenMode, Options, ROOT, RescueReport, Severity, Tiers};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -626,5 +626,105 @@ fn a_power_cut_is_not_damage() {
         for i in 3..9 {
             assert_eq!(shown(&engine, &format!("ckpt-{i}")), Some(content(i + 100)), "seed {seed}");
         }
+    }
+}
+
+fn check(scene: &Scene, repair: bool) -> Vec<(Severity, String)> {
+    let report = tiers::fsck(scene.fast.root(), Some(scene.slow.root()), BOOT, repair).unwrap();
+    let findings = report.findings.into_iter();
+    findings.map(|f| (f.severity, format!("{}: {}; {}", f.place, f.what, f.remedy))).collect()
+}
+
+fn of(findings: &[(Severity, String)], wanted: Severity) -> Vec<&str> {
+    findings.iter().filter(|(severity, _)| *severity == wanted).map(|(_, line)| line.as_str()).collect()
+}
+
+#[test]
+fn fsck_finds_nothing_wrong_where_nothing_is() {
+    let scene = Scene::used();
+    let report = tiers::fsck(scene.fast.root(), Some(scene.slow.root()), BOOT, false).unwrap();
+    assert!(report.findings.iter().all(|f| f.severity == Severity::Note), "{:?}", report.findings);
+    assert_eq!((report.pending, report.objects, report.quarantined), (6, 9, 0));
+}
+
+#[test]
+fn fsck_names_each_damage_and_repairs_only_what_is_safe() {
+    let scene = Scene::used();
+    let (dir, object) = scene.object_of_pending("ckpt-3");
+    dir.open(&object, Access::ReadWrite).unwrap().set_len(700).unwrap();
+    let (dir, object) = scene.object_of_pending("ckpt-7");
+    dir.unlink(&object).unwrap();
+    let shard = scene.private("pool/05");
+    shard.create(b"0000000000777705", 0o600).unwrap().write_at(b"whose?", 0).unwrap();
+    shard.symlink(b"0000000000000105", b"/etc/passwd").unwrap();
+    let log = scene.log();
+    let (segment, bytes) = log.last().unwrap();
+    let torn = [bytes, &b"4b0efde6 99 9 make pa"[..]].concat();
+    write(&*scene.private("log"), segment.as_bytes(), &torn);
+
+    let before = scene.objects();
+    let found = check(&scene, false);
+    let damage = of(&found, Severity::Damage).join("\n");
+    assert!(
+        damage.contains("run/part: a version waits to be copied, and its object") && damage.contains("700 of 5103")
+    );
+    assert!(damage.contains("is not there") && damage.contains("dlio-fs rescue"), "{damage}");
+    let repairable = of(&found, Severity::Repairable).join("\n");
+    assert!(repairable.contains("21 bytes at its end are the torn last append"), "{repairable}");
+    assert!(repairable.contains("pool/05/0000000000777705: no record of the log explains it"), "{repairable}");
+    assert!(of(&found, Severity::Note).join("\n").contains("pool/05/0000000000000105: no daemon made it"), "{found:?}");
+    assert_eq!(read(&*scene.private("log"), segment.as_bytes()), torn, "a dry run changes nothing");
+
+    assert_eq!(of(&check(&scene, true), Severity::Repaired).len(), 2);
+    assert_eq!(read(&*scene.private("log"), segment.as_bytes()), *bytes);
+    assert_eq!(read(&*scene.private("quarantine"), b"0000000000777705"), b"whose?");
+    assert_eq!(scene.objects(), before);
+    let again = check(&scene, true);
+    assert!(of(&again, Severity::Repairable).is_empty() && of(&again, Severity::Repaired).is_empty(), "{again:?}");
+    assert!(of(&again, Severity::Note).join("\n").contains("quarantine/0000000000777705: no record"), "{again:?}");
+}
+
+/// Without the log nothing explains any object: to put them all aside would take from a rescue what it goes by.
+#[test]
+fn fsck_puts_nothing_aside_that_a_damaged_log_may_have_explained() {
+    let scene = Scene::used();
+    let log = scene.log();
+    let (segment, bytes) = &log[1];
+    let mut bad = bytes.clone();
+    let half = bad.len() / 2;
+    bad[half] ^= 4;
+    write(&*scene.private("log"), segment.as_bytes(), &bad);
+    let found = check(&scene, true);
+    assert!(of(&found, Severity::Repaired).is_empty(), "{found:?}");
+    assert!(of(&found, Severity::Damage)[0].contains(&format!("log/{segment}")), "{found:?}");
+    assert!(scene.private("quarantine").list().unwrap().is_empty());
+    for (segment, _) in scene.log() {
+        scene.private("log").unlink(segment.as_bytes()).unwrap();
+    }
+    scene.private("").unlink(b"super").unwrap();
+    let found = check(&scene, true);
+    let damage = of(&found, Severity::Damage).join("\n");
+    assert!(damage.contains("super: it is missing") && damage.contains("log: it has no record"), "{damage}");
+    assert!(scene.private("quarantine").list().unwrap().is_empty());
+    let (report, _) = scene.rescue(BOOT);
+    assert!(report.restored.contains(&"run/part".to_owned()), "{report:?}");
+}
+
+#[test]
+fn fsck_survives_any_bytes() {
+    for seed in 0..cases() / 3 {
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
+        let scene = Scene::used();
+        let (segment, mut bytes) = scene.log().remove(0);
+        mutate(&mut bytes, rng);
+        write(&*scene.private("log"), segment.as_bytes(), &bytes);
+        let mut text = read(&*scene.private(""), b"super");
+        mutate(&mut text, rng);
+        write(&*scene.private(""), b"super", &text);
+        let before = scene.objects();
+        for (_, line) in check(&scene, rng.random_bool(0.5)) {
+            assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
+        }
+        assert_eq!(scene.objects(), before, "seed {seed}");
     }
 }
