@@ -21,6 +21,8 @@ use crate::tiers::{Lsn, log};
 /// The remedy for what cannot be made good.
 const RESCUE: &str = "save what is there with `dlio-fs rescue`, then use an empty fast tier";
 
+const SHORT: &str = "has only";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
@@ -231,6 +233,12 @@ impl Check {
             }
         }
         for (path, what) in wrong {
+            if !this_boot && what.contains(SHORT) {
+                // As a start sees it.
+                let remedy = "truncated when the power was cut, or damaged: the next mount fills it up with zeros";
+                self.damage(path, what, remedy);
+                continue;
+            }
             let remedy =
                 "the next mount shows the version before it; what is left of this one, `dlio-fs rescue` restores";
             self.damage(path, what, remedy);
@@ -253,7 +261,7 @@ impl Check {
                 Some(format!("a version waits to be copied, and its {name} is not a file of its own"))
             }
             (Ok(stat), Some(size)) if stat.size < size && !object.needs_slow() => {
-                Some(format!("a version waits to be copied, and its {name} has only {} of {size} bytes", stat.size))
+                Some(format!("a version waits to be copied, and its {name} {SHORT} {} of {size} bytes", stat.size))
             }
             _ => None,
         }

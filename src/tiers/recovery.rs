@@ -754,7 +754,8 @@ impl<'a> Recovery<'a> {
             let bound_behind = binds.get(&object).is_some_and(|bound| *bound > lsn);
             let what = if !self.has_object(object)? {
                 "its object is gone".to_owned()
-            } else if object.needs_slow() || bound_behind {
+            } else if object.needs_slow() || bound_behind || self.rebooted {
+                // After a power cut a truncation that was not synced looks the same: see `restore_sealed`.
                 continue;
             } else {
                 let has = self.tiers.pool.stat(object.number).at("stat", "object")?.size;
@@ -1031,7 +1032,17 @@ impl<'a> Recovery<'a> {
                 other => other?,
             };
             // Longer: never synced. Shorter: a truncation that was not synced, of which the order knows nothing.
-            if fd.stat().at("stat", "object")?.size != *size {
+            let has = fd.stat().at("stat", "object")?.size;
+            if has < *size && !object.needs_slow() {
+                let number = object.number;
+                tracing::warn!(
+                    object = number,
+                    has,
+                    size,
+                    "truncated when the power was cut, or damaged: zeros take its end"
+                );
+            }
+            if has != *size {
                 fd.set_len(*size).at("set the length of", "object")?;
             }
             for (key, _) in own_xattrs(&*fd)? {
