@@ -21,6 +21,7 @@ mod rescue;
 mod status;
 mod talk;
 mod umount;
+mod verify;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -59,6 +60,7 @@ enum Command {
     Sync(drain::SyncArgs),
     Queue(queue::QueueArgs),
     Evict(evict::EvictArgs),
+    Verify(verify::VerifyArgs),
     Reload(reload::ReloadArgs),
     Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
@@ -140,6 +142,7 @@ pub fn run() -> ExitCode {
         Command::Sync(args) => drain::run_sync(args),
         Command::Queue(args) => queue::run(args),
         Command::Evict(args) => evict::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Reload(args) => reload::run(args),
         Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),

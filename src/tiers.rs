@@ -40,6 +40,7 @@ mod slow;
 mod split;
 mod state;
 mod status;
+mod verify;
 mod view;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,6 +63,8 @@ pub use file::Pin;
 pub use fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
+
+pub use verify::{Bad, Verified, Verifying};
 
 /// An inode number of the view: ours, stable while the kernel or an object knows the file. The root is 1.
 pub type Ino = u64;

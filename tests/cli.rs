@@ -253,6 +253,7 @@ fn usage_errors_are_one_line_with_exit_code_2() {
     assert_refusal(&run(&["umount", "/x", "--now", "--timeout", "1s"]), 2, &["--now", "--timeout"]);
     assert_refusal(&run(&["umount"]), 2, &["<MOUNTPOINT>"]);
     assert_refusal(&run(&["rescue", "/x"]), 2, &["--to"]);
+    assert_refusal(&run(&["verify"]), 2, &["<PATH>"]);
     assert_refusal(&run(&["fsck"]), 2, &["<FAST>"]);
     assert_refusal(&run(&["fsck", "/x", "--repair"]), 2, &["--repair"]);
     assert_refusal(&run(&["evict"]), 2, &["<PATH>"]);
@@ -272,6 +273,7 @@ fn commands_for_a_mount_say_when_there_is_none() {
         ["reload", path],
         ["queue", path],
         ["evict", path],
+        ["verify", path],
     ] {
         places.refused(Command::new(PROGRAM).args(arguments), 1, &[path, "is not on a dlio-fs mount"]);
     }
@@ -323,7 +325,7 @@ fn a_lock_that_leads_out_of_the_tier_is_not_written() {
     let take = |fast: &str| dlio_fs::mount::FastLock::take(&places.path(fast), &owner("/mnt/x"));
     fs::create_dir(places.path("outside")).unwrap();
     fs::write(places.path("outside/lock"), "precious").unwrap();
-    std::os::unix::fs::symlink(places.path("outside"), places.path("fast/.dlio-fs")).unwrap();
+    symlink(places.path("outside"), places.path("fast/.dlio-fs")).unwrap();
     take("fast").unwrap_err();
     fs::remove_file(places.path("fast/.dlio-fs")).unwrap();
     fs::create_dir(places.path("fast/.dlio-fs")).unwrap();
@@ -358,6 +360,7 @@ fn help_says_at_once_what_each_command_is_for() {
         "reload",
         "completions",
         "fsck",
+        "verify",
         "rescue",
         "doctor",
         "demo",

@@ -15,7 +15,7 @@ use std::time::Duration;
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, OpenMode, Options, ROOT, RescueReport, Severity, Tiers};
+use dlio_fs::tiers::{self, Bad, Cx, Evicted, Ino, OpenMode, Options, ROOT, RescueReport, Severity, Tiers, Verified};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -727,4 +727,79 @@ fn fsck_survives_any_bytes() {
         }
         assert_eq!(scene.objects(), before, "seed {seed}");
     }
+}
+
+fn verify(engine: &Tiers, file: &str) -> Verified {
+    let cx = Cx::internal();
+    let mut file = match engine.begin_verify(&cx, find(engine, &["run", file]).unwrap()).unwrap() {
+        Ok(file) => file,
+        Err(not_clean) => return not_clean,
+    };
+    loop {
+        match engine.verify_some(&cx, &mut file).unwrap() {
+            Verified::More => {}
+            done => return done,
+        }
+    }
+}
+
+/// The object with these bytes, in the pool.
+fn object_with(scene: &Scene, bytes: &[u8]) -> (Arc<dyn Dir>, Vec<u8>) {
+    let pool = scene.private("pool");
+    let dirs: Vec<Arc<dyn Dir>> = pool.list().unwrap().iter().map(|shard| pool.dir(&shard.name).unwrap()).collect();
+    let found = dirs.into_iter().find_map(|dir| {
+        let object = dir.list().unwrap().into_iter().find(|object| read(&*dir, &object.name) == bytes)?;
+        Some((dir, object.name))
+    });
+    found.expect("an object with these bytes")
+}
+
+#[test]
+fn verify_tells_which_copy_is_bad_and_takes_nothing_clean_for_damaged() {
+    let scene = Scene::used();
+    let engine = scene.open(BOOT).unwrap();
+    for i in 0..3 {
+        assert_eq!(verify(&engine, &format!("ckpt-{i}")), Verified::Same);
+    }
+    assert_eq!(verify(&engine, "ckpt-7"), Verified::NotClean);
+    let flip = |i: u8, at: usize| {
+        let (dir, object) = object_with(&scene, &content(i));
+        let file = dir.open(&object, Access::ReadWrite).unwrap();
+        file.write_at(&[0xee], at as u64).unwrap();
+        (dir, object, file)
+    };
+    flip(0, 4_321);
+    assert_eq!(verify(&engine, "ckpt-0"), Verified::Differs { bad: Bad::Fast, at: 4_321 });
+    // As if those were the bytes that had been copied, and the slow tier's had gone bad since.
+    let (_, _, file) = flip(1, 0);
+    let mut bytes = content(1);
+    bytes[0] = 0xee;
+    file.set_xattr(b"user.dlio.hash", format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&bytes)).as_bytes()).unwrap();
+    assert_eq!(verify(&engine, "ckpt-1"), Verified::Differs { bad: Bad::Slow, at: 0 });
+    let (_, _, file) = flip(2, 5_001);
+    file.set_xattr(b"user.dlio.hash", b"0000000000000001").unwrap();
+    assert_eq!(verify(&engine, "ckpt-2"), Verified::Differs { bad: Bad::Both, at: 5_001 });
+    file.remove_xattr(b"user.dlio.hash").unwrap();
+    assert_eq!(verify(&engine, "ckpt-2"), Verified::Differs { bad: Bad::Unknown, at: 5_001 });
+    file.set_len(5_001).unwrap();
+    assert_eq!(verify(&engine, "ckpt-2"), Verified::Differs { bad: Bad::Unknown, at: 5_001 });
+    // Somebody writes: it is dirty, not damaged, and the hash goes with the proof.
+    let (cx, mode) = (Cx::internal(), OpenMode { read: true, write: true, ..OpenMode::default() });
+    let open = engine.open(&cx, find(&engine, &["run", "ckpt-1"]).unwrap(), mode).unwrap();
+    engine.write(&cx, &open, b"anew", 0, false).unwrap();
+    assert_eq!(verify(&engine, "ckpt-1"), Verified::NotClean);
+    assert_eq!(file_hash(&scene, 1), None);
+    engine.release(&cx, open);
+    publish_all(&engine);
+    assert_eq!(verify(&engine, "ckpt-1"), Verified::Same);
+    // The remedy.
+    assert!(matches!(engine.evict_now(&cx, find(&engine, &["run", "ckpt-0"]).unwrap()).unwrap(), Evicted::Gone(_)));
+    assert_eq!(shown(&engine, "ckpt-0"), Some(content(0)));
+}
+
+fn file_hash(scene: &Scene, i: u8) -> Option<Vec<u8>> {
+    let mut bytes = content(i);
+    bytes[..4].copy_from_slice(b"anew");
+    let (dir, object) = object_with(scene, &bytes);
+    dir.get_xattr(&object, b"user.dlio.hash").unwrap()
 }

@@ -1,7 +1,7 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
 //! 1. create `c<LSN>` in `tmp` (a leftover of an earlier try goes first);
-//! 2. copy the first `size` bytes, holes as holes;
+//! 2. copy the first `size` bytes, holes as holes, and take their hash;
 //! 3. owner, mode, extended attributes, times last;
 //! 4. fsync; an error means: discard and copy again, never a second fsync;
 //! 5. verify length and owner against what was asked for;
@@ -19,6 +19,7 @@ use crate::tiers::disk::{Access, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
 use crate::tiers::record::Attrs;
 use crate::tiers::split::Split;
+use crate::tiers::verify::Sum;
 use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
 
 impl Tiers {
@@ -60,8 +61,12 @@ impl Tiers {
         let tmp = copy_name(lsn);
         remove_leftover(&*self.slow.tmp, &tmp)?; // 1
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
-        let watch = |at| self.counters.notes.copied(lsn, at);
-        let copied = copy_data(&*source, &*file, 0..content.size, &watch) // 2
+        let mut sum = Sum::default();
+        let mut watch = |at, bytes: &[u8]| {
+            sum.take(at, bytes);
+            self.counters.notes.copied(lsn, at + bytes.len() as u64);
+        };
+        let copied = copy_data(&*source, &*file, 0..content.size, &mut watch) // 2
             .and_then(|()| file.set_len(content.size))
             .and_then(|()| set_attrs(&*file, &content.attrs)) // 3
             .and_then(|()| file.sync()) // 4
@@ -79,7 +84,8 @@ impl Tiers {
             let _io = state.io.write();
             let intact = content.is_intact();
             if intact {
-                *content.copy.lock() = Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino) });
+                *content.copy.lock() =
+                    Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum.of_size(content.size)) });
             }
             intact
         };
@@ -120,7 +126,7 @@ impl Tiers {
             content.lose();
             return Ok(false);
         }
-        *content.copy.lock() = Some(Copied { tmp: name, id: (stat.dev, stat.ino) });
+        *content.copy.lock() = Some(Copied { tmp: name, id: (stat.dev, stat.ino), sum: None });
         Ok(true)
     }
 

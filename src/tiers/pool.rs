@@ -19,6 +19,7 @@ use crate::tiers::{Ino, Lsn};
 
 const CLEAN: &[u8] = b"user.dlio.clean";
 const NAME: &[u8] = b"user.dlio.name";
+const SUM: &[u8] = b"user.dlio.hash";
 
 /// Extended attributes of this prefix are ours and never shown.
 pub(crate) const PRIVATE: &[u8] = b"user.dlio.";
@@ -186,7 +187,26 @@ impl Pool {
     /// Takes the proof back; durable when this returns, so that not one byte changes under a proof (promise P6).
     pub(crate) fn disprove(file: &dyn File) -> io::Result<()> {
         file.remove_xattr(CLEAN)?;
+        file.remove_xattr(SUM)?;
         file.sync()
+    }
+
+    /// Remembers the hash of the bytes that were copied down, for [`crate::tiers::verify`]; made durable by the proof that
+    /// follows, and taken back with it. Without one less is known, and nothing is lost.
+    pub(crate) fn set_sum(file: &dyn File, sum: Option<u64>) {
+        let done = match sum {
+            Some(sum) => file.set_xattr(SUM, format!("{sum:016x}").as_bytes()),
+            // One of an earlier version must not stand beside the proof of this one.
+            None => file.remove_xattr(SUM),
+        };
+        if let Err(e) = done {
+            tracing::debug!(error = %e, "an object could not be told its hash");
+        }
+    }
+
+    pub(crate) fn sum_of(file: &dyn File) -> io::Result<Option<u64>> {
+        let Some(text) = file.get_xattr(SUM)? else { return Ok(None) };
+        Ok(std::str::from_utf8(&text).ok().and_then(|text| u64::from_str_radix(text, 16).ok()))
     }
 
     /// The number of every object in the pool. What has another name, lies in another directory or is no file is none, and

@@ -526,6 +526,7 @@ impl<'a> Recovery<'a> {
             };
             let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
             if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
+                Pool::set_sum(&*file, None);
                 match Pool::prove(&*file, &Proof::of(&twin)) {
                     // No room for the proof: without one the object goes, and the slow tier has its bytes.
                     Err(e) if is_full(&e) => {}
