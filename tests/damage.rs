@@ -9,13 +9,19 @@
 mod sim;
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
+use dlio_fs::tiers::os::{OsClock, OsDir};
 use dlio_fs::tiers::{self, Bad, Cx, Evicted, Ino, OpenMode, Options, ROOT, RescueReport, Severity, Tiers, Verified};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -30,6 +36,21 @@ fn name(text: &str) -> Name {
 
 fn content(i: u8) -> Vec<u8> {
     vec![i + 1; 5_000 + usize::from(i)]
+}
+
+fn options() -> Options {
+    Options {
+        settle: Duration::ZERO,
+        live_after: Duration::from_secs(60),
+        copy_up_max: 64 << 20,
+        revalidate: Duration::from_secs(30),
+        max_pending: 1_000_000,
+        high: 0.85,
+        low: 0.70,
+        ballast: 16 << 10,
+        ttl_ours: Duration::from_secs(60),
+        ttl_slow: Duration::from_secs(1),
+    }
 }
 
 /// The two tiers of a machine that is not running.
@@ -73,19 +94,7 @@ impl Scene {
     }
 
     fn open(&self, boot: &str) -> Result<Tiers, Error> {
-        let options = Options {
-            settle: Duration::ZERO,
-            live_after: Duration::from_secs(60),
-            copy_up_max: 64 << 20,
-            revalidate: Duration::from_secs(30),
-            max_pending: 1_000_000,
-            high: 0.85,
-            low: 0.70,
-            ballast: 16 << 10,
-            ttl_ours: Duration::from_secs(60),
-            ttl_slow: Duration::from_secs(1),
-        };
-        tiers::open(self.fast.root(), self.slow.root(), options, self.clock.clone(), boot)
+        tiers::open(self.fast.root(), self.slow.root(), options(), self.clock.clone(), boot)
     }
 
     /// One life of a daemon, which is killed at its end.
@@ -802,4 +811,88 @@ fn file_hash(scene: &Scene, i: u8) -> Option<Vec<u8>> {
     bytes[..4].copy_from_slice(b"anew");
     let (dir, object) = object_with(scene, &bytes);
     dir.get_xattr(&object, b"user.dlio.hash").unwrap()
+}
+
+/// A fast tier from somebody else, on a real file system: what is not what it seems to be is neither followed nor waited for,
+/// and nothing outside of the tiers and of rescue's target changes.
+#[test]
+fn nothing_in_a_crafted_tier_leads_out_of_it() {
+    type Craft = fn(&Path, &Path);
+    let cases: &[(&str, Craft)] = &[
+        ("fifo as segment", |ours, _| replace(&segment(ours), |at| mkfifo(at, Mode::S_IRWXU).unwrap())),
+        ("link as segment", |ours, out| replace(&segment(ours), |at| symlink(out.join("precious"), at).unwrap())),
+        ("file with two names as segment", |ours, out| {
+            replace(&segment(ours), |at| fs::hard_link(out.join("precious"), at).unwrap());
+        }),
+        ("directory as segment", |ours, _| replace(&segment(ours), |at| fs::create_dir(at).unwrap())),
+        ("endless segment", |ours, _| {
+            fs::File::options().write(true).open(segment(ours)).unwrap().set_len(1 << 42).unwrap()
+        }),
+        ("endless super", |ours, _| {
+            fs::File::options().write(true).open(ours.join("super")).unwrap().set_len(1 << 42).unwrap()
+        }),
+        ("log elsewhere", |ours, out| replace(&ours.join("log"), |at| symlink(out, at).unwrap())),
+        ("pool elsewhere", |ours, out| replace(&ours.join("pool"), |at| symlink(out, at).unwrap())),
+        ("quarantine elsewhere", |ours, out| replace(&ours.join("quarantine"), |at| symlink(out, at).unwrap())),
+        ("fifo as super", |ours, _| replace(&ours.join("super"), |at| mkfifo(at, Mode::S_IRWXU).unwrap())),
+        ("link as super", |ours, out| replace(&ours.join("super"), |at| symlink(out.join("precious"), at).unwrap())),
+        ("link as object", |ours, out| replace(&object(ours), |at| symlink(out.join("precious"), at).unwrap())),
+        ("fifo as object", |ours, _| replace(&object(ours), |at| mkfifo(at, Mode::S_IRWXU).unwrap())),
+        ("file with two names as object", |ours, out| {
+            replace(&object(ours), |at| fs::hard_link(out.join("precious"), at).unwrap());
+        }),
+        ("objects elsewhere", |ours, out| {
+            replace(object(ours).parent().unwrap(), |at| symlink(out, at).unwrap());
+        }),
+        ("names that lead out, and no log", |ours, _| {
+            xattr::set(object(ours), "user.dlio.name", b"9 1 ../../out/new").unwrap();
+            fs::remove_dir_all(ours.join("log")).unwrap();
+        }),
+    ];
+    for (case, craft) in cases {
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name);
+        for name in ["fast", "slow", "out", "to"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::write(at("out/precious"), "precious").unwrap();
+        let dir = |name: &str| -> Arc<dyn Dir> { Arc::new(OsDir::open(&at(name)).unwrap()) };
+        let open = || tiers::open(dir("fast"), dir("slow"), options(), Arc::new(OsClock), BOOT);
+        let engine = open().unwrap();
+        put(&engine, ROOT, 0, &content(0));
+        drop(engine);
+        craft(&at("fast/.dlio-fs"), &at("out"));
+        let looked_at = tiers::fsck(dir("fast"), Some(dir("slow")), BOOT, true);
+        let found = looked_at.unwrap().findings;
+        assert!(found.iter().any(|f| f.severity != Severity::Repaired), "{case}: {found:?}");
+        if let Ok(engine) = open() {
+            step(&engine);
+        }
+        drop(tiers::rescue(dir("fast"), dir("to"), BOOT));
+        let names: Vec<_> = fs::read_dir(at("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["precious"], "{case}");
+        assert_eq!(fs::read_to_string(at("out/precious")).unwrap(), "precious", "{case}");
+        assert_eq!(xattr::list(at("out/precious")).unwrap().count(), 0, "{case}");
+    }
+}
+
+fn replace(at: &Path, by: impl FnOnce(&Path)) {
+    if at.is_dir() {
+        fs::remove_dir_all(at).unwrap()
+    } else {
+        fs::remove_file(at).unwrap()
+    }
+    by(at);
+}
+
+fn segment(ours: &Path) -> PathBuf {
+    let mut all: Vec<_> = fs::read_dir(ours.join("log")).unwrap().map(|e| e.unwrap().path()).collect();
+    all.sort();
+    all.remove(0)
+}
+
+/// The only one.
+fn object(ours: &Path) -> PathBuf {
+    let shards = fs::read_dir(ours.join("pool")).unwrap();
+    shards.flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap()).next().unwrap().unwrap().path()
 }
