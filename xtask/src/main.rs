@@ -89,8 +89,8 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "deny",
-        about: "licences of all dependencies",
-        when: When::All,
+        about: "licences and sources of all dependencies, if cargo-deny is installed",
+        when: When::Check,
         needs: &[],
         minutes: 5,
         run: cargo::deny,
@@ -389,9 +389,9 @@ mod tests {
 
     #[test]
     fn long_stages_run_only_when_asked_for() {
-        let has_deny = |names: &[&str], all| choose(names, all).unwrap().iter().any(|stage| stage.name == "deny");
-        assert!(!has_deny(&[], false));
-        assert!(has_deny(&[], true));
-        assert!(has_deny(&["deny"], false));
+        let has_million = |names: &[&str], all| choose(names, all).unwrap().iter().any(|stage| stage.name == "million");
+        assert!(!has_million(&[], false));
+        assert!(has_million(&[], true));
+        assert!(has_million(&["million"], false));
     }
 }
