@@ -278,6 +278,11 @@ impl Command {
     }
 }
 
+/// Whether a line is a command, and what is said if it is none.
+pub fn parse_command(line: &[u8]) -> Result<(), String> {
+    Command::parse(line).map(drop)
+}
+
 impl Control {
     pub(super) fn new(
         tiers: Arc<Tiers>,

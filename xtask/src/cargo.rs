@@ -1,5 +1,6 @@
 //! The stages that are Cargo commands.
 
+use std::fs;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -52,6 +53,33 @@ pub(crate) fn deny(cx: &Context) -> Result<Tally> {
     run(cargo(cx).args(["deny", "check", "bans", "licenses", "sources"]))?;
     Ok(Tally::one())
 }
+
+/// Each target for a minute, with bytes that nobody has tried yet. What was found before is in the unit stage.
+pub(crate) fn fuzz(cx: &Context) -> Result<Tally> {
+    let nightly = || {
+        let mut command = Command::new("rustup");
+        command.args(["run", "nightly", "cargo", "fuzz"]).current_dir(&cx.root);
+        command.env("CARGO_TARGET_DIR", cx.target.join("fuzz"));
+        command
+    };
+    if !answers(nightly().arg("--version")) {
+        return Ok(not_run("no nightly toolchain with cargo-fuzz (cargo install --locked cargo-fuzz)"));
+    }
+    // New inputs go to a directory of their own: what is kept is chosen by hand.
+    let (corpus, found) = (cx.root.join("fuzz/corpus"), cx.target.join("xtask/fuzz"));
+    let mut tally = Tally::default();
+    for target in FUZZ_TARGETS {
+        let found = found.join(target);
+        fs::create_dir_all(&found)?;
+        let mut command = nightly();
+        command.arg("run").arg(target).args([&found, &corpus.join(target)]);
+        run(command.args(["--", "-max_total_time=60", "-timeout=20", "-rss_limit_mb=4096"]))?;
+        tally.passed += 1;
+    }
+    Ok(tally)
+}
+
+const FUZZ_TARGETS: [&str; 5] = ["log_replay", "super_block", "xattrs", "config", "control"];
 
 fn answers(command: &mut Command) -> bool {
     run_and_read(command).is_ok_and(|(status, _)| status.success())

@@ -96,6 +96,14 @@ const STAGES: &[Stage] = &[
         run: cargo::deny,
     },
     Stage {
+        name: "fuzz",
+        about: "any bytes as log, super block, attributes, configuration and command, a minute each, with nightly Rust",
+        when: When::All,
+        needs: &[],
+        minutes: 40,
+        run: cargo::fuzz,
+    },
+    Stage {
         name: "pjdfstest",
         about: "398 POSIX cases on each I/O path, and over itself",
         when: When::Test,
@@ -389,9 +397,9 @@ mod tests {
 
     #[test]
     fn long_stages_run_only_when_asked_for() {
-        let has_million = |names: &[&str], all| choose(names, all).unwrap().iter().any(|stage| stage.name == "million");
-        assert!(!has_million(&[], false));
-        assert!(has_million(&[], true));
-        assert!(has_million(&["million"], false));
+        let has_fuzz = |names: &[&str], all| choose(names, all).unwrap().iter().any(|stage| stage.name == "fuzz");
+        assert!(!has_fuzz(&[], false));
+        assert!(has_fuzz(&[], true));
+        assert!(has_fuzz(&["fuzz"], false));
     }
 }
