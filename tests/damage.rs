@@ -489,7 +489,7 @@ fn bytes_that_go_missing_while_mounted_hold_the_order_and_name_the_file() {
     assert!(held.contains("run/ckpt-3: 700 of 5103 bytes") && held.contains("mount again"), "{held}");
     assert_eq!(read(&*scene.slow.root().dir(b"run").unwrap(), b"ckpt-3"), content(3));
     drop(engine);
-    scene.run(BOOT, |engine| publish_all(engine));
+    scene.run(BOOT, publish_all);
     let run = scene.slow.root().dir(b"run").unwrap();
     assert_eq!((read(&*run, b"ckpt-3"), read(&*run, b"ckpt-8")), (content(3), content(108)));
 }
@@ -589,7 +589,7 @@ fn rescue_strikes_what_a_mount_would() {
         engine.write(&cx, &file, &[9; 100], 0, false).unwrap();
         engine.flush(&cx, &file).unwrap();
         engine.rename(&cx, dir, &name("half"), dir, &name("ckpt-7"), RenameMode::Replace).unwrap();
-        std::mem::forget(file);
+        drop(file);
     });
     let (same_boot, to) = scene.rescue(BOOT);
     assert_eq!(read(&*to.root().dir(b"run").unwrap(), b"ckpt-7"), [9; 100], "acknowledged: {same_boot:?}");

@@ -13,7 +13,7 @@ use super::{Exit, Failure, Outcome, complain, say};
 ///
 /// Reads the fast copy of each clean file at or below PATH, and the file on the slow tier, from the devices; names what
 /// differs, which of the two is not what was written, and the remedy. What only one tier has is counted and not compared.
-/// Exit code 1 if a file is damaged, 5 if somebody else changed one on the slow tier. The mount goes on meanwhile.
+/// Exit code 1 if a file is damaged, 5 if only somebody else changed one on the slow tier. The mount goes on meanwhile.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  dlio-fs verify /mnt/train/run1\n  dlio-fs verify /mnt/train --json")]
 pub(super) struct VerifyArgs {
@@ -57,7 +57,8 @@ fn verify(mountpoint: &Path, below: &Path) -> Result<(Exit, Found, String), Fail
             Said::Waiting(line) => match line.split_once(": ") {
                 Some(("verifying", how_far)) => progress.set_message(how_far.to_owned()),
                 Some((which, what)) => {
-                    worst = worst.max(if which == "changed" { Exit::Conflict } else { Exit::Failure });
+                    // Damage is worse than somebody else's change, whatever their numbers.
+                    worst = if which == "changed" && worst != Exit::Failure { Exit::Conflict } else { Exit::Failure };
                     found.push((which.to_owned(), what.to_owned()));
                 }
                 None => {}

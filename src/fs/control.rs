@@ -157,7 +157,7 @@ pub(super) struct Session {
 enum Running {
     Sync(Wait),
     Evict(Eviction),
-    Verify(Verification),
+    Verify(Box<Verification>),
 }
 
 /// Comparing the two copies of clean files, one by one.
@@ -538,11 +538,11 @@ impl Control {
         let (below, unmet) = ((below, path), self.tiers.unmet());
         let (files, bytes, bad) = (0, 0, 0);
         let verification = Verification { below, unmet, left: None, current: None, files, bytes, bad, not_compared };
-        Session { reply: Vec::new(), running: Some(Running::Verify(verification)) }
+        Session { reply: Vec::new(), running: Some(Running::Verify(Box::new(verification))) }
     }
 
     /// Goes on for at most [`PROGRESS`]; lines for the reader, and what is left to be done.
-    fn verify_some(&self, mut all: Verification) -> (String, Option<Running>) {
+    fn verify_some(&self, mut all: Box<Verification>) -> (String, Option<Running>) {
         let until = Instant::now() + PROGRESS;
         let mut lines = String::new();
         while !all.unmet.is_empty() {

@@ -89,7 +89,8 @@ pub struct Verifying {
     recorded: Option<u64>,
     at: u64,
     differs_at: Option<u64>,
-    sums: [Sum; 2],
+    /// Of the fast copy and of the slow one: half a kilobyte each.
+    sums: Box<[Sum; 2]>,
 }
 
 impl std::fmt::Debug for Verifying {
@@ -130,7 +131,7 @@ impl Tiers {
         // From the devices, not from memory.
         fast.forget_cached();
         slow.forget_cached();
-        let sums = [Sum::default(), Sum::default()];
+        let sums = Box::new([Sum::default(), Sum::default()]);
         Ok(Ok(Verifying { ino, object, proof, fast, slow, recorded, at: 0, differs_at: None, sums }))
     }
 
@@ -170,7 +171,7 @@ impl Tiers {
         if Proof::of(&now) != file.proof {
             return Ok(Verified::Changed);
         }
-        let [fast, slow] = file.sums.clone().map(|sum| {
+        let [fast, slow] = (*file.sums).clone().map(|sum| {
             let size = sum.at;
             sum.of_size(size)
         });
