@@ -36,6 +36,9 @@ pub(crate) fn doc(cx: &Context) -> Result<Tally> {
 pub(crate) fn test(cx: &Context) -> Result<Tally> {
     let mut command = cargo(cx);
     command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]);
+    if cx.all {
+        command.env("DLIO_DAMAGE_CASES", "3000");
+    }
     counted(&mut command)
 }
 
