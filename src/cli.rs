@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod drain;
 mod evict;
+mod fsck;
 mod helper;
 mod holders;
 mod install;
@@ -20,6 +21,7 @@ mod rescue;
 mod status;
 mod talk;
 mod umount;
+mod verify;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -58,7 +60,9 @@ enum Command {
     Sync(drain::SyncArgs),
     Queue(queue::QueueArgs),
     Evict(evict::EvictArgs),
+    Verify(verify::VerifyArgs),
     Reload(reload::ReloadArgs),
+    Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
@@ -138,7 +142,9 @@ pub fn run() -> ExitCode {
         Command::Sync(args) => drain::run_sync(args),
         Command::Queue(args) => queue::run(args),
         Command::Evict(args) => evict::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Reload(args) => reload::run(args),
+        Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),

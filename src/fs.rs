@@ -36,6 +36,8 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::stats::counters::{Call, Op};
 use crate::stats::{self, Stats};
 use crate::tiers::{Cx, Ino, Tiers};
+#[doc(hidden)] // For what feeds it any bytes: `tests/fuzz_corpus.rs`, `fuzz/`.
+pub use control::parse_command;
 use failures::Failures;
 use handles::Open;
 use io_paths::IoPaths;

@@ -358,7 +358,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn boot_id() -> Result<String> {
+/// This boot of the machine.
+pub fn boot_id() -> Result<String> {
     let file = "/proc/sys/kernel/random/boot_id";
     Ok(std::fs::read_to_string(file).at("read", file)?.trim().to_owned())
 }

@@ -24,6 +24,7 @@ pub mod disk;
 mod drain;
 mod evict;
 mod file;
+mod fsck;
 mod log;
 mod names;
 pub mod os;
@@ -40,6 +41,7 @@ mod split;
 mod state;
 mod status;
 pub mod sync;
+mod verify;
 mod view;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,8 +60,11 @@ use view::Ages;
 
 pub use evict::{Evictable, Evicted};
 pub use file::Pin;
+pub use fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
+
+pub use verify::{Bad, Verified, Verifying};
 
 /// An inode number of the view: ours, stable while the kernel or an object knows the file. The root is 1.
 pub type Ino = u64;
@@ -236,6 +241,8 @@ pub struct Status {
     pub spilled: u64,
     /// Versions struck or files quarantined by the last recovery.
     pub struck: u64,
+    /// Pending versions of which the last recovery found bytes missing.
+    pub damaged: u64,
     pub quarantined: u64,
     /// Why publishing stands still, with the remedy; shown first.
     pub held: Option<String>,

@@ -253,6 +253,9 @@ fn usage_errors_are_one_line_with_exit_code_2() {
     assert_refusal(&run(&["umount", "/x", "--now", "--timeout", "1s"]), 2, &["--now", "--timeout"]);
     assert_refusal(&run(&["umount"]), 2, &["<MOUNTPOINT>"]);
     assert_refusal(&run(&["rescue", "/x"]), 2, &["--to"]);
+    assert_refusal(&run(&["verify"]), 2, &["<PATH>"]);
+    assert_refusal(&run(&["fsck"]), 2, &["<FAST>"]);
+    assert_refusal(&run(&["fsck", "/x", "--repair"]), 2, &["--repair"]);
     assert_refusal(&run(&["evict"]), 2, &["<PATH>"]);
     assert_refusal(&run(&["queue", "/x", "--front", "/y"]), 2, &["--front"]);
 }
@@ -270,6 +273,7 @@ fn commands_for_a_mount_say_when_there_is_none() {
         ["reload", path],
         ["queue", path],
         ["evict", path],
+        ["verify", path],
     ] {
         places.refused(Command::new(PROGRAM).args(arguments), 1, &[path, "is not on a dlio-fs mount"]);
     }
@@ -293,6 +297,49 @@ fn rescue_refuses_what_is_no_fast_tier_and_a_target_with_something_in_it() {
 }
 
 #[test]
+fn fsck_refuses_what_is_no_fast_tier_and_one_that_is_in_use() {
+    let places = Places::new();
+    let fsck = |fast: &str, more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("fsck").arg(places.path(fast)).args(more);
+        command
+    };
+    places.refused(&mut fsck("slow", &[]), 2, &["slow is not a fast tier", "--fast"]);
+    places.refused(&mut fsck("none", &[]), 2, &["none is not a fast tier"]);
+    drop(dlio_fs::mount::FastLock::take(&places.path("fast"), &owner("/mnt/x")).unwrap());
+    places.refused(&mut fsck("fast", &["--slow", "/none/such"]), 2, &["open /none/such", "No such file"]);
+    let output = fsck("fast", &["--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["findings"][0]["place"]), (Some(1), &"super".into()), "{report}");
+    let _held = dlio_fs::mount::FastLock::take(&places.path("fast"), &owner("/mnt/x")).unwrap();
+    for more in [&[][..], &["--dry-run"]] {
+        places.refused(&mut fsck("fast", more), 1, &["in use", "mountpoint=/mnt/x"]);
+    }
+}
+
+/// The lock was opened by its path: a private directory that is a link, or a lock that is one file with another, let the
+/// start write outside of the tier; a fifo in its place held it for ever.
+#[test]
+fn a_lock_that_leads_out_of_the_tier_is_not_written() {
+    let places = Places::new();
+    let take = |fast: &str| dlio_fs::mount::FastLock::take(&places.path(fast), &owner("/mnt/x"));
+    fs::create_dir(places.path("outside")).unwrap();
+    fs::write(places.path("outside/lock"), "precious").unwrap();
+    symlink(places.path("outside"), places.path("fast/.dlio-fs")).unwrap();
+    take("fast").unwrap_err();
+    fs::remove_file(places.path("fast/.dlio-fs")).unwrap();
+    fs::create_dir(places.path("fast/.dlio-fs")).unwrap();
+    fs::hard_link(places.path("outside/lock"), places.path("fast/.dlio-fs/lock")).unwrap();
+    let error = take("fast").unwrap_err().to_string();
+    assert!(error.contains("is not a file of its own"), "{error}");
+    assert_eq!(fs::read_to_string(places.path("outside/lock")).unwrap(), "precious");
+    fs::remove_file(places.path("fast/.dlio-fs/lock")).unwrap();
+    nix::unistd::mkfifo(&places.path("fast/.dlio-fs/lock"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    take("fast").unwrap_err();
+    assert!(dlio_fs::mount::last_left(&places.path("fast")).is_none());
+}
+
+#[test]
 fn help_says_at_once_what_each_command_is_for() {
     let help = |arguments: &[&str]| {
         let output = run(arguments);
@@ -312,6 +359,8 @@ fn help_says_at_once_what_each_command_is_for() {
         "evict",
         "reload",
         "completions",
+        "fsck",
+        "verify",
         "rescue",
         "doctor",
         "demo",

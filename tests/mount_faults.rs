@@ -861,8 +861,52 @@ fn what_a_damaged_log_hides_is_in_the_daemon_s_log_and_can_be_rescued() {
     assert!(mount.log().contains("ERROR") && mount.log().contains("the log is damaged (log/"), "{}", mount.log());
     mount.stop();
     let to = tempfile::tempdir().unwrap();
-    succeeded(program().arg("rescue").arg(mount.fast()).arg("--to").arg(to.path()).output().unwrap());
+    let rescued = program().arg("rescue").arg(mount.fast()).arg("--to").arg(to.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&rescued.stderr);
+    assert!(rescued.status.code() == Some(3) && said.contains("record 3 is missing"), "{said}");
     assert!(fs::read(to.path().join("hidden/ckpt")).unwrap() == content(0, 10_000));
+}
+
+/// The object in the pool with these bytes.
+fn object_with(mount: &Mount, bytes: &[u8]) -> PathBuf {
+    let shards = fs::read_dir(mount.fast().join(".dlio-fs/pool")).unwrap();
+    let objects = shards.flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap());
+    objects.map(|object| object.unwrap().path()).find(|path| fs::read(path).unwrap() == bytes).expect("an object of it")
+}
+
+#[test]
+fn verify_names_a_damaged_copy_and_evicting_it_is_the_remedy() {
+    let mount = Mount::new();
+    fs::create_dir(mount.at("run")).unwrap();
+    for i in 0..4 {
+        mount.put(&format!("run/file-{i}"), content(i, 300_000));
+    }
+    mount.sync();
+    let verify = |more: &[&str]| {
+        let output = program().arg("verify").arg(mount.at("run")).args(more).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, found, summary) = verify(&[]);
+    assert_eq!((code, found.as_str()), (Some(0), ""), "{summary}");
+    assert!(summary.contains("4 files compared") && summary.contains("0 damaged; 0 not compared"), "{summary}");
+    let object = File::options().write(true).open(object_with(&mount, &content(2, 300_000))).unwrap();
+    object.write_all_at(b"!", 123_456).unwrap();
+    let (code, found, summary) = verify(&[]);
+    let line = "fast: /run/file-2 is damaged at byte 123456; the slow copy is good: evict the file\n";
+    assert_eq!((code, found.as_str()), (Some(1), line), "{summary}");
+    let (code, report, _) = verify(&["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((code, &report["findings"][0]["which"]), (Some(1), &"fast".into()), "{report}");
+    succeeded(program().arg("evict").arg(mount.at("run/file-2")).output().unwrap());
+    assert!(fs::read(mount.at("run/file-2")).unwrap() == content(2, 300_000));
+    assert_eq!(verify(&[]).0, Some(0));
+    fs::write(mount.slow().join("run/file-1"), "somebody else's").unwrap();
+    let (code, found, _) = verify(&[]);
+    assert_eq!(
+        (code, found.as_str()),
+        (Some(5), "changed: /run/file-1 was changed on the slow tier by somebody else\n")
+    );
 }
 
 #[test]

@@ -10,16 +10,17 @@ use clap::Args;
 
 use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
-use crate::mount::{FastLock, Owner, PRIVATE_DIR};
+use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id};
 use crate::tiers::disk::Dir;
 use crate::tiers::os::OsDir;
 use crate::tiers::{self, RescueReport};
 
 /// Restore every file that only the fast tier has into a directory, with no mount
 ///
-/// Reads the log of the fast tier FAST, or without it what the objects themselves tell, and changes nothing there. Use it
-/// when the slow tier is lost, or the fast one was moved to another machine. Exit code 3 if something was found that
-/// nothing explains; it is listed.
+/// Reads the log of the fast tier FAST, or without it what the objects themselves tell, and changes nothing there: a tier that
+/// can only be read will do. Use it when the slow tier is lost, or the fast one is damaged or was moved to another machine.
+/// As at a mount, a version that was not durable before a power cut counts as never written. Exit code 3 if the log is
+/// damaged, or something could not be restored as a whole; all of it is listed.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  dlio-fs rescue /optane --to /home/me/rescued")]
 pub(super) struct RescueArgs {
@@ -36,23 +37,30 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
         return Err(Failure::usage(Error::refused(what, "name the directory that was given to --fast")));
     }
     // Held until the end: a daemon must not change what is being read.
-    let _lock = FastLock::take(&args.fast, &Owner::ourselves(&args.to, None, true))?;
+    let _lock = FastLock::take_to_read(&args.fast, &Owner::ourselves(&args.to, None, true))?;
     empty_directory(&args.to)?;
     let report = rescue(&args.fast, &args.to)?;
     for path in &report.restored {
         say(path)?;
     }
+    for damage in &report.damage {
+        complain(format_args!("the log is damaged: {damage}"));
+    }
+    for path in &report.short {
+        complain(format_args!("restored in part: {path}"));
+    }
     for path in &report.unexplained {
-        complain(format_args!("not explained by any record, left where it is: {path}"));
+        complain(format_args!("not restored, left where it is: {path}"));
     }
     complain(format_args!("{} restored to {}", report.restored.len(), args.to.display()));
-    Ok(if report.unexplained.is_empty() { Exit::Done } else { Exit::Undrained })
+    let whole = report.unexplained.is_empty() && report.short.is_empty() && report.damage.is_empty();
+    Ok(if whole { Exit::Done } else { Exit::Undrained })
 }
 
 fn rescue(fast: &Path, to: &Path) -> Result<RescueReport, Error> {
     let open =
         |path: &Path| -> Result<Arc<dyn Dir>, Error> { Ok(Arc::new(OsDir::open(path).at("open", path.display())?)) };
-    tiers::rescue(open(fast)?, open(to)?)
+    tiers::rescue(open(fast)?, open(to)?, &boot_id()?)
 }
 
 fn empty_directory(to: &Path) -> Result<(), Failure> {

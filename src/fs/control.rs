@@ -23,7 +23,9 @@ use crate::error::{Errno, Error, Result};
 use crate::path::{self, Name};
 use crate::stats::{Stats, render};
 use crate::tiers::disk::{Kind, Space, Time};
-use crate::tiers::{Attr, Cx, Evictable, Evicted, Ino, ListEntry, Listing, Lsn, OpenMode, ROOT, Status, Tiers};
+use crate::tiers::{
+    Attr, Bad, Cx, Evictable, Evicted, Ino, ListEntry, Listing, Lsn, OpenMode, ROOT, Status, Tiers, Verified, Verifying,
+};
 
 /// The name of the directory in the root. A user's file of this name is hidden by it.
 pub(super) const NAME: &[u8] = b".dlio";
@@ -46,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
 
-const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH";
+const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH";
 
 /// How many objects' files are looked up in one turn.
 const MET_AT_ONCE: usize = 16;
@@ -155,6 +157,24 @@ pub(super) struct Session {
 enum Running {
     Sync(Wait),
     Evict(Eviction),
+    Verify(Box<Verification>),
+}
+
+/// Comparing the two copies of clean files, one by one.
+#[derive(Debug)]
+struct Verification {
+    /// At or below this, as an inode and as a path.
+    below: (Ino, Vec<u8>),
+    /// As of an [`Eviction`].
+    unmet: Vec<u64>,
+    left: Option<Vec<Ino>>,
+    /// The one that is being compared.
+    current: Option<(Ino, Verifying)>,
+    files: u64,
+    bytes: u64,
+    bad: u64,
+    /// Files that only the fast tier has, that changed meanwhile, or that somebody else changed on the slow tier.
+    not_compared: u64,
 }
 
 /// Letting the fast copies of clean files go, one by one.
@@ -220,6 +240,8 @@ enum Command {
     Front(Vec<Name>),
     /// Lets the fast copies of clean files go: below a path, which is empty for all.
     Evict(Vec<Name>),
+    /// Compares the fast copies of clean files with their slow ones, below a path.
+    Verify(Vec<Name>),
 }
 
 impl Command {
@@ -239,7 +261,8 @@ impl Command {
             (word @ ("status" | "reload"), extra) => Err(format!("{word} takes no argument, got {extra:?}")),
             ("front", path) if !path.is_empty() => Ok(Command::Front(Command::names(path)?)),
             ("evict", path) if !path.is_empty() => Ok(Command::Evict(Command::names(path)?)),
-            (word @ ("front" | "evict"), _) => Err(format!("{word} takes a path, / for everything")),
+            ("verify", path) if !path.is_empty() => Ok(Command::Verify(Command::names(path)?)),
+            (word @ ("front" | "evict" | "verify"), _) => Err(format!("{word} takes a path, / for everything")),
             (unknown, _) => Err(format!("unknown command {unknown:?}; known: {KNOWN}")),
         }
     }
@@ -253,6 +276,11 @@ impl Command {
             .map(|name| Name::new(name).map_err(|errno| bad(errno.desc())))
             .collect()
     }
+}
+
+/// Whether a line is a command, and what is said if it is none.
+pub fn parse_command(line: &[u8]) -> Result<(), String> {
+    Command::parse(line).map(drop)
 }
 
 impl Control {
@@ -355,6 +383,7 @@ impl Control {
                     let (lines, running) = match running {
                         Running::Sync(wait) => self.watch(wait),
                         Running::Evict(eviction) => self.evict_some(eviction),
+                        Running::Verify(verification) => self.verify_some(verification),
                     };
                     session.reply = lines.into_bytes();
                     session.running = running;
@@ -384,6 +413,7 @@ impl Control {
             },
             Ok(Command::Front(path)) => self.front(path),
             Ok(Command::Evict(path)) => self.evict(path),
+            Ok(Command::Verify(path)) => self.verify(path),
             Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
             Err(text) => Session::said("error", text),
         };
@@ -497,6 +527,66 @@ impl Control {
         (lines, None)
     }
 
+    fn verify(&self, names: Vec<Name>) -> Session {
+        let shown = shown(&names);
+        let path = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        let below = match self.find(names) {
+            Ok(ino) => ino,
+            Err(error) => return Session::said("error", format!("{shown}: {error}")),
+        };
+        let not_compared = self.tiers.evictable(below, 0).dirty_files;
+        let (below, unmet) = ((below, path), self.tiers.unmet());
+        let (files, bytes, bad) = (0, 0, 0);
+        let verification = Verification { below, unmet, left: None, current: None, files, bytes, bad, not_compared };
+        Session { reply: Vec::new(), running: Some(Running::Verify(Box::new(verification))) }
+    }
+
+    /// Goes on for at most [`PROGRESS`]; lines for the reader, and what is left to be done.
+    fn verify_some(&self, mut all: Box<Verification>) -> (String, Option<Running>) {
+        let until = Instant::now() + PROGRESS;
+        let mut lines = String::new();
+        while !all.unmet.is_empty() {
+            let some = all.unmet.split_off(all.unmet.len().saturating_sub(MET_AT_ONCE));
+            let path = all.below.1.clone();
+            if let Err(error) = self.on_slow(move |tiers, _| tiers.meet(&some, &path)) {
+                return (format!("error: looking up the files of the mount before: {error}\n"), None);
+            }
+            if Instant::now() >= until {
+                let left = render::count(all.unmet.len() as u64, "object");
+                return (format!("verifying: {left} of the mount before to look up\n"), Some(Running::Verify(all)));
+            }
+        }
+        let mut left = all.left.take().unwrap_or_else(|| {
+            let mut clean = self.tiers.evictable(all.below.0, 0).clean;
+            clean.reverse();
+            clean
+        });
+        loop {
+            let Some((ino, current)) =
+                all.current.take().map(|(ino, file)| (ino, Some(file))).or_else(|| Some((left.pop()?, None)))
+            else {
+                break;
+            };
+            let done = match self.on_slow(move |tiers, cx| compare(tiers, cx, ino, current)) {
+                Err(Error::SlowTimeout) => return ("error: the slow tier does not answer\n".to_owned(), None),
+                done => done,
+            };
+            if let Ok((Verified::More, file)) = done {
+                all.current = file.map(|file| (ino, file));
+            } else {
+                let path = path_of(&self.tiers, ino).unwrap_or_else(|| format!("removed file {ino}"));
+                lines.push_str(&all.take(&path, done));
+            }
+            if Instant::now() >= until {
+                lines.push_str(&all.progress(left.len()));
+                all.left = Some(left);
+                return (lines, Some(Running::Verify(all)));
+            }
+        }
+        lines.push_str(&all.verdict());
+        (lines, None)
+    }
+
     fn find(&self, names: Vec<Name>) -> Result<Ino> {
         self.on_slow(move |tiers, cx| find(tiers, cx, &names))
     }
@@ -569,6 +659,7 @@ impl Control {
                 conflicts: status.conflicts,
                 spilled: status.spilled,
                 struck: status.struck,
+                damaged: status.damaged,
                 quarantined: status.quarantined,
             },
             slow_calls: render::SlowCalls {
@@ -583,6 +674,65 @@ impl Control {
             operations: self.stats.operations().iter().map(render::Operation::from).collect(),
             paths: self.stats.path_totals(),
         }
+    }
+}
+
+/// Some more of a file, or its beginning.
+fn compare(tiers: &Tiers, cx: &Cx, ino: Ino, file: Option<Verifying>) -> Result<(Verified, Option<Verifying>)> {
+    let mut file = match file.map_or_else(|| tiers.begin_verify(cx, ino), |file| Ok(Ok(file)))? {
+        Ok(file) => file,
+        Err(not_clean) => return Ok((not_clean, None)),
+    };
+    Ok((tiers.verify_some(cx, &mut file)?, Some(file)))
+}
+
+impl Verification {
+    /// What came of a file; its line, if it needs one.
+    fn take(&mut self, path: &str, done: Result<(Verified, Option<Verifying>)>) -> String {
+        let read = |file: &Option<Verifying>| file.as_ref().map_or(0, |file| file.progress().0);
+        match done {
+            Ok((Verified::Same, file)) => {
+                (self.files, self.bytes) = (self.files + 1, self.bytes + read(&file));
+                String::new()
+            }
+            Ok((Verified::Differs { bad, at }, file)) => {
+                (self.files, self.bytes, self.bad) = (self.files + 1, self.bytes + read(&file), self.bad + 1);
+                let (which, remedy) = match bad {
+                    Bad::Fast => ("fast", "the slow copy is good: evict the file"),
+                    Bad::Slow => ("slow", "the fast copy is good: copy the file, and move the copy into its place"),
+                    Bad::Both => ("both", "neither copy is what was written: restore it from elsewhere"),
+                    Bad::Unknown => ("differ", "no hash says which copy is good: compare them"),
+                };
+                format!("{which}: {path} is damaged at byte {at}; {remedy}\n")
+            }
+            Ok((Verified::Changed, _)) => {
+                self.not_compared += 1;
+                format!("changed: {path} was changed on the slow tier by somebody else\n")
+            }
+            Ok(_) => {
+                self.not_compared += 1;
+                String::new()
+            }
+            Err(error) => {
+                self.bad += 1;
+                format!("unreadable: {path}: {error}\n")
+            }
+        }
+    }
+
+    fn progress(&self, to_go: usize) -> String {
+        let files = render::count(self.files, "file");
+        let more =
+            self.current.as_ref().map(|(_, file)| file.progress()).map_or(String::new(), |(at, of)| {
+                format!(", {} of {} of the next", render::bytes(at), render::bytes(of))
+            });
+        format!("verifying: {files} compared, {}{more}, {to_go} to go\n", render::bytes(self.bytes))
+    }
+
+    fn verdict(&self) -> String {
+        let Verification { files, bytes, bad, not_compared, .. } = self;
+        let (files, bytes) = (render::count(*files, "file"), render::bytes(*bytes));
+        format!("ok: {files} compared, {bytes}: {bad} damaged; {not_compared} not compared\n")
     }
 }
 
@@ -696,6 +846,6 @@ mod tests {
         assert!(said(b"sync ../../etc\n").contains("../../etc"));
         assert!(said(b"sync \xff\n").contains("ASCII"));
         assert!(said(b"status now\n").contains("no argument"));
-        assert!(said(b"evict\n").contains("takes a path"));
+        assert!(said(b"evict\n").contains("takes a path") && said(b"verify \n").contains("takes a path"));
     }
 }

@@ -3,14 +3,15 @@
 //! The lock is `flock(2)` on `<fast>/.dlio-fs/lock`; it ends with the process, so nothing stale can be in the way. The
 //! text in the file is for people and for `dlio-fs umount`, never a reason to believe that somebody holds it.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::{self, Flock, FlockArg, OFlag};
+use nix::sys::stat::Mode;
 use tracing::warn;
 
 use super::Left;
@@ -21,6 +22,9 @@ use crate::error::{Context, Error, Result};
 pub const PRIVATE_DIR: &str = ".dlio-fs";
 /// The lock, from the fast tier.
 pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
+
+/// What is behind that in the lock is not ours.
+const TEXT_MAX: u64 = 16 << 20;
 
 /// How long a killed daemon may take to give its lock back.
 const ENDING: Duration = Duration::from_secs(10);
@@ -34,6 +38,8 @@ pub struct FastLock {
     path: PathBuf,
     /// The text before ours, for as long as it is still true.
     before: Option<String>,
+    /// The tier can only be read: nothing is written into the lock either.
+    read_only: bool,
 }
 
 impl FastLock {
@@ -44,15 +50,32 @@ impl FastLock {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).at("mkdir", path.display()),
             _ => {}
         }
-        let mut open = OpenOptions::new();
-        open.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = open.custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).at("open", path.display())?;
+        FastLock::take_in(fast, path, owner, true)
+    }
+
+    /// The same for a tier that is only looked at, and may be one that cannot be written.
+    pub fn take_to_read(fast: &Path, owner: &Owner) -> Result<FastLock> {
+        FastLock::take_in(fast, fast.join(LOCK_FILE), owner, false)
+    }
+
+    fn take_in(fast: &Path, path: PathBuf, owner: &Owner, to_write: bool) -> Result<FastLock> {
+        let (mut file, read_only) = match open_lock(fast, true) {
+            Err(e) if !to_write && e.raw_os_error() == Some(Errno::EROFS as i32) => {
+                (open_lock(fast, false).at("open", path.display())?, true)
+            }
+            opened => (opened.at("open", path.display())?, false),
+        };
+        let stat = file.metadata().at("stat", path.display())?;
+        if !stat.is_file() || stat.nlink() > 1 {
+            let what = format!("{} is not a file of its own", path.display());
+            return Err(Error::refused(what, "no daemon made it so: look where it comes from, then remove it"));
+        }
         let begun = Instant::now();
         loop {
             file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(mut file) => {
                     let before = whole(&mut file).at("read", path.display())?;
-                    let mut lock = FastLock { file, path, before: Some(before) };
+                    let mut lock = FastLock { file, path, before: Some(before), read_only };
                     lock.write(&format!("{owner}\n"))?;
                     return Ok(lock);
                 }
@@ -87,6 +110,9 @@ impl FastLock {
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
         let file: &mut File = &mut self.file;
         // Cut afterwards: on a full tier there is room for what overwrites the former text, and for nothing else.
         let written = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(text.as_bytes()));
@@ -104,10 +130,20 @@ impl Drop for FastLock {
     }
 }
 
+/// Through the private directory's descriptor: neither it nor the lock may be a link that leads out of the tier. O_NONBLOCK:
+/// a fifo must not hold us.
+fn open_lock(fast: &Path, to_write: bool) -> io::Result<File> {
+    let dir = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let dir = fcntl::open(&fast.join(PRIVATE_DIR), dir, Mode::empty())?;
+    let access = if to_write { OFlag::O_RDWR | OFlag::O_CREAT } else { OFlag::O_RDONLY };
+    let flags = access | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    Ok(fcntl::openat(&dir, "lock", flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
+}
+
 fn whole(file: &mut File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
-    file.read_to_end(&mut bytes)?;
+    file.take(TEXT_MAX).read_to_end(&mut bytes)?;
     // All of it was written escaped; what somebody else put there is no reason not to mount.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -187,11 +223,9 @@ fn hostname() -> String {
 
 /// What the last daemon of a fast tier left behind. `None` while one holds it, or if none ever left cleanly.
 pub fn last_left(fast: &Path) -> Option<Left> {
-    let file = File::open(fast.join(LOCK_FILE)).ok()?;
+    let file = open_lock(fast, false).ok().filter(|file| file.metadata().is_ok_and(|stat| stat.is_file()))?;
     let mut file = Flock::lock(file, FlockArg::LockSharedNonblock).ok()?;
-    let mut text = String::new();
-    let opened: &mut File = &mut file;
-    opened.read_to_string(&mut text).ok()?;
+    let text = whole(&mut file).ok()?;
     let mut lines = text.lines();
     let (files, events) = lines.next()?.strip_prefix("left files=")?.split_once(" events=")?;
     let (files, events) = (files.parse().ok()?, events.parse().ok()?);

@@ -52,6 +52,7 @@ impl Snapshot {
             ("dlio_known_inodes", "Files and directories in memory.", cache.known_inodes as f64),
             ("dlio_open_files", "Files that are open.", cache.open_files as f64),
             ("dlio_struck_versions", "Versions struck by the last recovery.", exceptions.struck as f64),
+            ("dlio_damaged_versions", "Versions the last recovery found damaged.", exceptions.damaged as f64),
             ("dlio_quarantined_objects", "Objects put aside by recoveries.", exceptions.quarantined as f64),
             ("dlio_slow_calls_waiting", "Operations that wait for the slow tier.", slow_calls.waiting as f64),
             ("dlio_known_paths", "Paths told apart in the statistics.", paths.known as f64),

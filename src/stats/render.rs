@@ -98,6 +98,7 @@ pub struct Exceptions {
     pub conflicts: u64,
     pub spilled: u64,
     pub struck: u64,
+    pub damaged: u64,
     pub quarantined: u64,
 }
 
@@ -217,8 +218,9 @@ impl Snapshot {
         writeln!(out, "             {} spilled, {} conflicts", exceptions.spilled, exceptions.conflicts)?;
         writeln!(
             out,
-            "recovery     {} struck at the last start; {} in quarantine",
+            "recovery     at the last start {} struck, {} damaged; {} in quarantine",
             exceptions.struck,
+            exceptions.damaged,
             count(exceptions.quarantined, "object")
         )?;
         writeln!(

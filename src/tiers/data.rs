@@ -648,7 +648,7 @@ impl Tiers {
         let moved = source
             .stat()
             .and_then(|stat| {
-                copy_data(&*source, &*fd, at..stat.size, &|_| ())?;
+                copy_data(&*source, &*fd, at..stat.size, &mut |_, _| ())?;
                 fd.set_len(stat.size)?;
                 Ok(at.min(stat.size))
             })
@@ -746,12 +746,17 @@ pub(crate) fn is_full(e: &std::io::Error) -> bool {
 
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
 pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
-    copy_data(from, to, 0..len, &|_| ())
+    copy_data(from, to, 0..len, &mut |_, _| ())
 }
 
-/// Copies what data there is in a range to the same offsets; `watch` is told after each piece how far it is, in bytes of the
-/// file. The target has a hole there.
-pub(crate) fn copy_data(from: &dyn File, to: &dyn File, range: Range<u64>, watch: &dyn Fn(u64)) -> std::io::Result<()> {
+/// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, and shown its
+/// bytes. The target has a hole there.
+pub(crate) fn copy_data(
+    from: &dyn File,
+    to: &dyn File,
+    range: Range<u64>,
+    watch: &mut dyn FnMut(u64, &[u8]),
+) -> std::io::Result<()> {
     let (mut at, len) = (range.start, range.end);
     let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
     while at < len {
@@ -770,8 +775,8 @@ pub(crate) fn copy_data(from: &dyn File, to: &dyn File, range: Range<u64>, watch
                 return Ok(());
             }
             to.write_at(&buf[..got], at)?;
+            watch(at, &buf[..got]);
             at += got as u64;
-            watch(at);
         }
     }
     Ok(())

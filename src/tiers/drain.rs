@@ -1,7 +1,7 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
 //! 1. create `c<LSN>` in `tmp` (a leftover of an earlier try goes first);
-//! 2. copy the first `size` bytes, holes as holes;
+//! 2. copy the first `size` bytes, holes as holes, and take their hash;
 //! 3. owner, mode, extended attributes, times last;
 //! 4. fsync; an error means: discard and copy again, never a second fsync;
 //! 5. verify length and owner against what was asked for;
@@ -15,10 +15,11 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::{CHUNK, copy_data};
-use crate::tiers::disk::{File, NewAttr};
+use crate::tiers::disk::{Access, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
 use crate::tiers::record::Attrs;
 use crate::tiers::split::Split;
+use crate::tiers::verify::Sum;
 use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
 
 impl Tiers {
@@ -53,13 +54,19 @@ impl Tiers {
         if content.object.needs_slow() {
             return self.adopt_slow_object(lsn, state, content);
         }
-        let source = self.open_object(&Cx::internal(), content.object)?;
+        let label = || self.label(state.ino);
+        let source = self.pool.open_object(content.object.number, Access::ReadWrite);
+        let source = source.at_fast("open the object of", label())?;
+        self.expect_all_bytes(state, content, &*source)?;
         let tmp = copy_name(lsn);
         remove_leftover(&*self.slow.tmp, &tmp)?; // 1
-        let label = || self.label(state.ino);
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
-        let watch = |at| self.counters.notes.copied(lsn, at);
-        let copied = copy_data(&*source, &*file, 0..content.size, &watch) // 2
+        let mut sum = Sum::default();
+        let mut watch = |at, bytes: &[u8]| {
+            sum.take(at, bytes);
+            self.counters.notes.copied(lsn, at + bytes.len() as u64);
+        };
+        let copied = copy_data(&*source, &*file, 0..content.size, &mut watch) // 2
             .and_then(|()| file.set_len(content.size))
             .and_then(|()| set_attrs(&*file, &content.attrs)) // 3
             .and_then(|()| file.sync()) // 4
@@ -77,7 +84,8 @@ impl Tiers {
             let _io = state.io.write();
             let intact = content.is_intact();
             if intact {
-                *content.copy.lock() = Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino) });
+                *content.copy.lock() =
+                    Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum.of_size(content.size)) });
             }
             intact
         };
@@ -85,6 +93,21 @@ impl Tiers {
             discard(&*self.slow.tmp, &tmp);
         }
         Ok(intact)
+    }
+
+    /// What the fast tier has lost of a version would be copied as zeros, over a good one. Who shortens the file takes its lock
+    /// and makes it dirty first.
+    fn expect_all_bytes(&self, state: &FileState, content: &Content, object: &dyn File) -> Result<()> {
+        let io = state.io.read();
+        let has = object.stat().at_fast("stat the object of", self.label(state.ino))?.size;
+        if has >= content.size || io.dirty || !content.is_intact() {
+            return Ok(());
+        }
+        let number = content.object.number;
+        Err(Error::refused(
+            format!("the fast tier has lost the end of {}: {has} of {} bytes", self.label(state.ino), content.size),
+            format!("leave the mount and mount again: object {number:016x} is put aside then, and the rest goes on"),
+        ))
     }
 
     fn adopt_slow_object(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
@@ -103,7 +126,7 @@ impl Tiers {
             content.lose();
             return Ok(false);
         }
-        *content.copy.lock() = Some(Copied { tmp: name, id: (stat.dev, stat.ino) });
+        *content.copy.lock() = Some(Copied { tmp: name, id: (stat.dev, stat.ino), sum: None });
         Ok(true)
     }
 

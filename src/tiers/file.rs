@@ -91,6 +91,8 @@ pub(crate) struct Copied {
     pub(crate) tmp: Vec<u8>,
     /// Device and inode number on the slow tier.
     pub(crate) id: (u64, u64),
+    /// The hash of its bytes, where they were copied.
+    pub(crate) sum: Option<u64>,
 }
 
 impl Content {

@@ -5,8 +5,9 @@
 //!
 //! A torn tail (the last appends of a crash) is cut off at the next start. A power cut may leave valid records behind a
 //! hole; each record says up to which LSN the log was durable when it was written, so a hole that no later record vouches
-//! for is where the tail begins. Damage to what was durable is not cut: the records behind it are kept, and
-//! [`Opened::damage`] says where it is.
+//! for is where the tail begins. In the boot in which it was written nothing is lost but the end of the last write of a
+//! killed daemon, so there every other hole is damage. Numbers follow each other without a gap, so a missing segment is a
+//! hole too. Damage is not cut: the records behind it are kept, and [`Opened::damage`] says where it is.
 //!
 //! Room: each segment is preallocated, and a ballast file is given back when the tier is full, so a full tier does not
 //! stop the log (promise P8). An append that fails is cut back; nothing half-written is ever acknowledged.
@@ -18,12 +19,15 @@ use std::sync::Arc;
 use crate::error::{Context, Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::{Access, Allocate, Dir, File};
-use crate::tiers::record::Record;
+use crate::tiers::record::{Record, counter};
 use crate::tiers::sync::atomic::{AtomicU64, Ordering};
 use crate::tiers::sync::{Mutex, Rank};
 
 /// A segment is closed once it is this long, in bytes.
 const SEGMENT: u64 = 16 << 20;
+
+/// And never this long: the last append to it may be a record of every name and attribute that a file can have.
+const SEGMENT_MAX: u64 = 512 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -60,10 +64,11 @@ pub(crate) struct Opened {
 }
 
 impl Log {
-    /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes.
-    pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64) -> Result<Opened> {
+    /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes, `boot` this boot of
+    /// the machine.
+    pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64, boot: &str) -> Result<Opened> {
         let dir = fast.dir(b"log").at_fast("open", "log")?;
-        let found = read(&*dir)?;
+        let found = read_and_cut(&*dir, boot)?;
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
         let closed = found.segments.into_iter().filter(|first| *first < next).collect();
         let segment = new_segment(&*fast, &*dir, next)?;
@@ -255,104 +260,170 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     Ok(file)
 }
 
-/// A log as it lies there, read without changing it but for a torn tail.
-struct Found {
-    records: Vec<(Lsn, Record)>,
-    segments: Vec<Lsn>,
-    torn: u64,
-    damage: Vec<String>,
+/// A log as it lies there, read without changing it.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) records: Vec<(Lsn, Record)>,
+    pub(crate) segments: Vec<Lsn>,
+    /// Bytes of the torn tail, which are no part of the log.
+    pub(crate) torn: u64,
+    pub(crate) damage: Vec<String>,
+    /// Where the torn tail begins.
+    cut: Option<Cut>,
 }
 
-/// Records with their LSNs, and where damage is.
-pub(crate) type Read = (Vec<(Lsn, Record)>, Vec<String>);
+/// The segment to cut (its index) and the length to cut it to; those behind it go.
+type Cut = (usize, u64);
 
-/// Reads a log without changing it, for `rescue`.
-pub(crate) fn read_only(dir: &dyn Dir) -> Result<Read> {
-    let (found, _) = scan(dir)?;
-    Ok((found.records, found.damage))
+/// Reads a log without changing it.
+pub(crate) fn read_only(dir: &dyn Dir, boot: &str) -> Result<Found> {
+    scan(dir, boot)
 }
 
 /// Reads the log, cuts its torn tail, and makes what is left durable before anything is written behind it.
-fn read(dir: &dyn Dir) -> Result<Found> {
-    let (mut found, cut) = scan(dir)?;
-    if let Some((keep, len)) = cut {
+pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<Found> {
+    let mut found = scan(dir, boot)?;
+    if let Some((keep, len)) = found.cut {
         for first in found.segments.split_off(keep + 1) {
             dir.unlink(&segment_name(first)).at_fast("unlink", "log segment behind a torn tail")?;
         }
-        let name = segment_name(found.segments[keep]);
-        let file = dir.open(&name, Access::ReadWrite).at_fast("open", "last log segment")?;
-        file.set_len(len).at_fast("cut", "last log segment")?;
+        open_segment(dir, found.segments[keep], Access::ReadWrite)?.set_len(len).at_fast("cut", "last log segment")?;
     }
     if let Some(last) = found.segments.last() {
-        let file = dir.open(&segment_name(*last), Access::ReadWrite).at_fast("open", "last log segment")?;
-        file.sync().at_fast("fsync", "last log segment")?;
+        open_segment(dir, *last, Access::ReadWrite)?.sync().at_fast("fsync", "last log segment")?;
         dir.sync().at_fast("fsync", "log")?;
     }
     Ok(found)
 }
 
-/// The segment to cut (its index) and the length to cut it to; those behind it go.
-type Cut = Option<(usize, u64)>;
-
-/// A run of bytes that are not records: which segment, where in it, how many, and how many records stand before it.
-struct Bad {
+/// A place where records are missing: bytes that are none, or numbers that were skipped.
+struct Hole {
     segment: usize,
     from: u64,
+    /// Bytes that are not records; 0 where only numbers are missing.
     len: u64,
+    /// How many records stand before it.
     before: usize,
+    /// The last write of a killed daemon may have ended here.
+    may_be_torn: bool,
 }
 
-fn scan(dir: &dyn Dir) -> Result<(Found, Cut)> {
+fn scan(dir: &dyn Dir, boot: &str) -> Result<Found> {
     let listed = dir.list().at_fast("list", "log")?;
-    let first = |name: &[u8]| std::str::from_utf8(name).ok()?.strip_suffix(".log")?.parse().ok();
-    let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| first(&entry.name)).collect();
+    let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| segment_of(&entry.name)).collect();
     segments.sort_unstable();
     // With what each record says was durable.
     let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
-    let mut bad: Vec<Bad> = Vec::new();
+    let mut holes: Vec<Hole> = Vec::new();
     for (segment, first) in segments.iter().enumerate() {
-        let bytes = read_all(dir, &segment_name(*first))?;
-        let mut at = 0;
-        while at < bytes.len() {
-            let end = bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n + 1);
-            let line = bytes[at..end].strip_suffix(b"\n").and_then(Record::decode);
+        let bytes = read_all(dir, *first)?;
+        for line in bytes.split_inclusive(|b| *b == b'\n') {
+            let from = (line.as_ptr() as usize - bytes.as_ptr() as usize) as u64;
             let last = records.last().map_or(0, |record| record.0);
-            match line {
-                Some(record) if record.0 > last => records.push(record),
-                _ => match bad.last_mut() {
-                    Some(run) if run.segment == segment && run.from + run.len == at as u64 => {
-                        run.len += (end - at) as u64
+            let hole = Hole { segment, from, len: line.len() as u64, before: records.len(), may_be_torn: false };
+            match line.strip_suffix(b"\n").and_then(Record::decode).filter(|(lsn, ..)| *lsn > last) {
+                Some(record) => {
+                    let known = holes.last().is_some_and(|hole| hole.before == records.len());
+                    if record.0 > last + 1 && !records.is_empty() && !known {
+                        holes.push(Hole { len: 0, ..hole });
                     }
-                    _ => bad.push(Bad { segment, from: at as u64, len: (end - at) as u64, before: records.len() }),
+                    records.push(record);
+                }
+                None => match holes.last_mut().filter(|hole| hole.segment == segment && hole.from + hole.len == from) {
+                    Some(run) => run.len += line.len() as u64,
+                    None => holes.push(hole),
                 },
             }
-            at = end;
+        }
+        if let Some(run) = holes.last_mut().filter(|run| run.segment == segment && !bytes.ends_with(b"\n")) {
+            // One line without its end, and nothing behind it.
+            let line = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end as u64 + 1);
+            run.may_be_torn = run.from == line && segment + 1 == segments.len();
         }
     }
-    let mut found = Found { records: Vec::new(), segments, torn: 0, damage: Vec::new() };
-    let mut cut = None;
-    for run in bad {
-        let before = run.before.checked_sub(1).map_or(0, |i| records[i].0);
-        let vouched = records[run.before..].iter().any(|(_, durable, _)| *durable > before);
-        if !vouched {
-            found.torn = run.len;
-            records.truncate(run.before);
-            cut = Some((run.segment, run.from));
+    let mut found = Found { segments, ..Found::default() };
+    found.damage.extend(missing_in_front(&records));
+    for hole in holes {
+        if !is_damage(&hole, &records, boot) {
+            found.torn = hole.len;
+            found.cut = Some((hole.segment, hole.from));
+            records.truncate(hole.before);
             break;
         }
-        let name = String::from_utf8_lossy(&segment_name(found.segments[run.segment])).into_owned();
-        found.damage.push(format!("log/{name}: {} bytes at {} are not records", run.len, run.from));
+        found.damage.push(describe(&hole, &records, &found.segments));
     }
     found.records = records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect();
-    Ok((found, cut))
+    Ok(found)
 }
 
-fn read_all(dir: &dyn Dir, name: &[u8]) -> Result<Vec<u8>> {
-    let what = || String::from_utf8_lossy(name).into_owned();
-    let file = dir.open(name, Access::Read).at_fast("open", what())?;
-    let len = file.stat().at_fast("stat", what())?.size;
+/// Whether what stood there had been durable, or nothing can have been lost since.
+fn is_damage(hole: &Hole, records: &[(Lsn, Lsn, Record)], boot: &str) -> bool {
+    let before = last_before(hole, records);
+    let vouched = records[hole.before..].iter().any(|(_, durable, _)| *durable > before);
+    let mut starts = records[..hole.before].iter().rev();
+    let start = starts.find_map(|(.., record)| if let Record::Start { boot } = record { Some(boot) } else { None });
+    vouched || (start.is_some_and(|start| start == boot) && !hole.may_be_torn)
+}
+
+fn last_before(hole: &Hole, records: &[(Lsn, Lsn, Record)]) -> Lsn {
+    hole.before.checked_sub(1).map_or(0, |i| records[i].0)
+}
+
+/// Segments go from the front once all in them is applied; what is behind that must be there.
+fn missing_in_front(records: &[(Lsn, Lsn, Record)]) -> Option<String> {
+    let first = records.first()?.0;
+    let applied = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
+    let applied = records.iter().rev().find_map(|(.., record)| applied(record)).unwrap_or(0);
+    (first > applied + 1).then(|| format!("log: records {} to {} are missing at its beginning", applied + 1, first - 1))
+}
+
+fn describe(hole: &Hole, records: &[(Lsn, Lsn, Record)], segments: &[Lsn]) -> String {
+    let name = label(segments[hole.segment]);
+    let first = last_before(hole, records) + 1;
+    let lost = match records.get(hole.before) {
+        Some((next, ..)) if *next == first + 1 => format!("record {first} is missing"),
+        Some((next, ..)) if *next > first => format!("records {first} to {} are missing", next - 1),
+        Some(_) => "no record is missing".to_owned(),
+        None => format!("records from {first} on are missing"),
+    };
+    match hole.len {
+        0 => format!("{name}: {lost} in front of byte {}", hole.from),
+        len => format!("{name}: {len} bytes at {} are not records; {lost}", hole.from),
+    }
+}
+
+fn label(first: Lsn) -> String {
+    format!("log/{}", String::from_utf8_lossy(&segment_name(first)))
+}
+
+/// The first LSN of a segment, from exactly the name that [`segment_name`] gives it.
+pub(crate) fn segment_of(name: &[u8]) -> Option<Lsn> {
+    let first = std::str::from_utf8(name).ok()?.strip_suffix(".log").and_then(counter)?;
+    (segment_name(first) == name).then_some(first)
+}
+
+/// A segment is a file of its own: what else has a name of it may lie outside of the tier.
+fn open_segment(dir: &dyn Dir, first: Lsn, access: Access) -> Result<Arc<dyn File>> {
+    let file = dir.open(&segment_name(first), access).at_fast("open", label(first))?;
+    if file.stat().at_fast("stat", label(first))?.nlink > 1 {
+        return Err(not_ours(first, "has another name, perhaps outside of the fast tier"));
+    }
+    Ok(file)
+}
+
+fn not_ours(first: Lsn, what: &str) -> Error {
+    let remedy = "no daemon made it so: save what is there with `dlio-fs rescue`, then use an empty fast tier";
+    Error::refused(format!("{} {what}", label(first)), remedy)
+}
+
+fn read_all(dir: &dyn Dir, first: Lsn) -> Result<Vec<u8>> {
+    let file = open_segment(dir, first, Access::Read)?;
+    let len = file.stat().at_fast("stat", label(first))?.size;
+    if len > SEGMENT_MAX {
+        return Err(not_ours(first, &format!("is {len} bytes long, more than a segment can be")));
+    }
     let mut bytes = vec![0; len as usize];
-    let got = file.read_at(&mut bytes, 0).at_fast("read", what())?;
+    let got = file.read_at(&mut bytes, 0).at_fast("read", label(first))?;
     bytes.truncate(got);
     Ok(bytes)
 }

@@ -700,7 +700,7 @@ impl Planner<'_> {
     /// names may be swapped and chained: nothing is overwritten before it is safe.
     fn moved_of_batch(&mut self, batch: &Batch, last: &Last) -> Option<()> {
         for (ino, places) in moved(self.st, batch, last) {
-            let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id()? };
+            let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id()?, sum: None };
             for (i, at) in places.iter().enumerate() {
                 self.place(ino, &copied, i, at, None)?;
             }

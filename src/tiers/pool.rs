@@ -12,11 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Error, Result};
 use crate::path::{escape, unescape};
-use crate::tiers::disk::{Access, Dir, File, Stat, Time};
+use crate::tiers::disk::{Access, Dir, File, Kind, Stat, Time};
+use crate::tiers::drain::remove_leftover;
+use crate::tiers::record::{COUNTER_MAX, counter, is_below_root};
 use crate::tiers::{Ino, Lsn};
 
 const CLEAN: &[u8] = b"user.dlio.clean";
 const NAME: &[u8] = b"user.dlio.name";
+const SUM: &[u8] = b"user.dlio.hash";
 
 /// Extended attributes of this prefix are ours and never shown.
 pub(crate) const PRIVATE: &[u8] = b"user.dlio.";
@@ -76,6 +79,14 @@ impl Pool {
         Ok(Pool { dir, quarantine, shards: (0..256).map(|_| OnceLock::new()).collect(), next: AtomicU64::new(1) })
     }
 
+    /// To look at objects of a tier that may have lost any directory. Of one that is missing the one above takes the place:
+    /// it has nothing of such a name.
+    pub(crate) fn open_what_is_left(ours: &Arc<dyn Dir>) -> Self {
+        let dir = ours.dir(b"pool").unwrap_or_else(|_| ours.clone());
+        let quarantine = ours.dir(b"quarantine").unwrap_or_else(|_| ours.clone());
+        Pool { dir, quarantine, shards: (0..256).map(|_| OnceLock::new()).collect(), next: AtomicU64::new(1) }
+    }
+
     /// Numbers up to this one are taken, by an object or by a record of the log.
     pub(crate) fn reserve(&self, number: u64) {
         self.next.fetch_max(number + 1, Ordering::Relaxed);
@@ -92,18 +103,24 @@ impl Pool {
         if let Some(dir) = slot.get() {
             return Ok(dir);
         }
-        let name = format!("{:02x}", number & 0xff);
-        match self.dir.mkdir(name.as_bytes(), 0o700) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            // One that is there may be another thread's, or a killed daemon's, who has not come to sync it.
-            _ => self.dir.sync()?,
-        }
-        let dir = self.dir.dir(name.as_bytes())?;
+        let dir = self.dir.dir(format!("{:02x}", number & 0xff).as_bytes())?;
         Ok(slot.get_or_init(|| dir))
+    }
+
+    fn make_shard(&self, number: u64) -> io::Result<()> {
+        match self.dir.mkdir(format!("{:02x}", number & 0xff).as_bytes(), 0o700) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+            Err(_) => Ok(()),
+            Ok(()) => self.dir.sync(),
+        }
     }
 
     /// Creates an empty object with these mode bits.
     pub(crate) fn create(&self, number: u64, perm: u32) -> io::Result<Arc<dyn File>> {
+        match self.shard(number) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.make_shard(number)?,
+            other => drop(other?),
+        }
         self.shard(number)?.create(&file_name(number), perm)
     }
 
@@ -124,7 +141,7 @@ impl Pool {
     }
 
     pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
-        match self.shard(number)?.unlink(&file_name(number)) {
+        match self.shard(number).and_then(|shard| shard.unlink(&file_name(number))) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -145,14 +162,20 @@ impl Pool {
         let Some(text) = file.get_xattr(NAME)? else { return Ok(None) };
         let parse = |text: &[u8]| {
             let mut words = std::str::from_utf8(text).ok()?.split(' ');
-            let (lsn, ino) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            Some(Named { lsn, ino, path: unescape(words.next()?)? })
+            let (lsn, ino) = (counter(words.next()?)?, counter(words.next()?).filter(|ino| *ino != 0)?);
+            let path = unescape(words.next()?).filter(|path| is_below_root(path))?;
+            words.next().is_none().then_some(Named { lsn, ino, path })
         };
         Ok(parse(&text))
     }
 
     pub(crate) fn proof_of(file: &dyn File) -> io::Result<Option<Proof>> {
         Ok(file.get_xattr(CLEAN)?.and_then(|text| Proof::decode(&text)))
+    }
+
+    /// Whether it has a proof, readable or not.
+    pub(crate) fn claims_to_be_clean(file: &dyn File) -> io::Result<bool> {
+        Ok(file.get_xattr(CLEAN)?.is_some())
     }
 
     /// Declares the object equal to this slow file, durably.
@@ -164,36 +187,72 @@ impl Pool {
     /// Takes the proof back; durable when this returns, so that not one byte changes under a proof (promise P6).
     pub(crate) fn disprove(file: &dyn File) -> io::Result<()> {
         file.remove_xattr(CLEAN)?;
+        file.remove_xattr(SUM)?;
         file.sync()
     }
 
-    /// The number of every object in the pool.
+    /// Remembers the hash of the bytes that were copied down, for [`crate::tiers::verify`]; made durable by the proof that
+    /// follows, and taken back with it. Without one less is known, and nothing is lost.
+    pub(crate) fn set_sum(file: &dyn File, sum: Option<u64>) {
+        let done = match sum {
+            Some(sum) => file.set_xattr(SUM, format!("{sum:016x}").as_bytes()),
+            // One of an earlier version must not stand beside the proof of this one.
+            None => file.remove_xattr(SUM),
+        };
+        if let Err(e) = done {
+            tracing::debug!(error = %e, "an object could not be told its hash");
+        }
+    }
+
+    pub(crate) fn sum_of(file: &dyn File) -> io::Result<Option<u64>> {
+        let Some(text) = file.get_xattr(SUM)? else { return Ok(None) };
+        Ok(std::str::from_utf8(&text).ok().and_then(|text| u64::from_str_radix(text, 16).ok()))
+    }
+
+    /// The number of every object in the pool. What has another name, lies in another directory or is no file is none, and
+    /// stays where it is: `fsck` names it.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for shard in self.dir.list().at_fast("list", "pool")? {
-            let Some(low) = hex(&shard.name) else { continue };
-            let dir = self.shard(low).at_fast("open", "pool shard")?;
-            numbers.extend(dir.list().at_fast("list", "pool shard")?.iter().filter_map(|entry| hex(&entry.name)));
+            let Some(low) = shard_of(&shard.name).filter(|_| shard.kind == Kind::Dir) else { continue };
+            let label = || format!("pool/{low:02x}");
+            let listed = self.shard(low).and_then(|dir| dir.list()).at_fast("list", label())?;
+            numbers.extend(
+                listed
+                    .iter()
+                    .filter(|entry| entry.kind == Kind::File)
+                    .filter_map(|entry| number_of(&entry.name).filter(|number| number & 0xff == low)),
+            );
         }
         numbers.sort_unstable();
         Ok(numbers)
+    }
+
+    /// The numbers of the objects put aside.
+    pub(crate) fn quarantined_numbers(&self) -> Result<Vec<u64>> {
+        let names = self.quarantine.list().at_fast("list", "quarantine")?;
+        Ok(names.iter().filter_map(|entry| number_of(&entry.name)).collect())
     }
 
     /// Puts an object aside with a reason: no record explains it, and nothing is ever deleted for that.
     pub(crate) fn quarantine(&self, number: u64, why: &str) -> Result<()> {
         let name = file_name(number);
         let reason = [&name[..], b".why"].concat();
-        let file = match self.quarantine.create(&reason, 0o600) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                self.quarantine.open(&reason, Access::ReadWrite).at_fast("open", "quarantine reason")?
-            }
-            other => other.at_fast("create", "quarantine reason")?,
-        };
+        remove_leftover(&*self.quarantine, &reason)?;
+        let file = self.quarantine.create(&reason, 0o600).at_fast("create", "quarantine reason")?;
         file.write_at(format!("{why}\n").as_bytes(), 0).at_fast("write", "quarantine reason")?;
         let shard = self.shard(number).at_fast("open", "pool shard")?;
         shard
             .rename(&name, &*self.quarantine, &name, crate::tiers::disk::RenameMode::Replace)
             .map_err(|e| Error::io_on_fast("quarantine", format!("object {number}"), e))
+    }
+
+    pub(crate) fn why_quarantined(&self, number: u64) -> String {
+        let why = crate::tiers::recovery::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
+        let why = why.ok().flatten().unwrap_or_default();
+        // Whoever wrote it: one printable line.
+        let line: String = why.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+        if line.is_empty() { "no reason is recorded".to_owned() } else { line }
     }
 
     pub(crate) fn quarantined(&self) -> Result<u64> {
@@ -206,8 +265,16 @@ fn file_name(number: u64) -> Vec<u8> {
     format!("{number:016x}").into_bytes()
 }
 
-fn hex(name: &[u8]) -> Option<u64> {
-    u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()
+/// The number in an object's name, for exactly what [`file_name`] writes.
+pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
+    let number = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
+    (number < COUNTER_MAX && file_name(number) == name).then_some(number)
+}
+
+/// The low byte of the numbers in a directory of this name.
+pub(crate) fn shard_of(name: &[u8]) -> Option<u64> {
+    let low = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
+    (format!("{low:02x}").as_bytes() == name && low <= 0xff).then_some(low)
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ impl Tiers {
                 let dir = self.slow.tmp.dir(&tmp).and_then(|dir| dir.sync());
                 dir.at("fsync", String::from_utf8_lossy(&tmp))?;
             }
-            made.insert(lsn, Copied { tmp, id: (stat.dev, stat.ino) });
+            made.insert(lsn, Copied { tmp, id: (stat.dev, stat.ino), sum: None });
         }
         Ok(made)
     }
@@ -330,6 +330,8 @@ impl Tiers {
             Some(fd) => fd.clone(),
             None => self.pool.open_object(content.object.number, Access::ReadWrite).at_fast("open", "object")?,
         };
+        let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
+        Pool::set_sum(&*fd, sum);
         if self.prove_or_let_go(&file, &mut io, fd, Proof::of(stat))? {
             io.checked = self.uptime();
             self.state.lock().set_clean(ino);

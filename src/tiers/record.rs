@@ -4,13 +4,25 @@
 //! behind it up to the newline. DURABLE is the LSN up to which the log was known to be durable when the line was written. Paths are relative to the mount root, escaped by [`crate::path::escape`]; an empty path is the root.
 //! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`, `exchange`,
 //! `unlink`, `rmdir`, `setattr` and `setxattr`; the others speak about objects, events and the slow tree.
+//!
+//! A CRC says that a line is as it was written, not who wrote it: a fast tier may come from anywhere. What no daemon writes
+//! (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is no record, so whoever
+//! gets one need not look again.
 
-use crate::path::{escape, unescape};
+use crate::path::{Name, escape, unescape};
 use crate::tiers::disk::{Kind, NewAttr, Time};
+use crate::tiers::names::OURS;
+use crate::tiers::pool::PRIVATE;
 use crate::tiers::{Ino, Lsn};
 
 /// A path from the mount root: names joined by `/`, no leading slash.
 pub(crate) type Path = Vec<u8>;
+
+/// No counter of ours (of records, objects, inodes) gets here in the life of a machine, so what is one more is a number too.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
+
+/// The longest name of an extended attribute on Linux.
+const XATTR_NAME_MAX: usize = 255;
 
 /// The tier an object's file lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -295,8 +307,8 @@ impl Record {
             return None;
         }
         let mut words = Words(rest.split(' '));
-        let lsn = words.0.next()?.parse().ok()?;
-        let durable = words.0.next()?.parse().ok()?;
+        let lsn = counter(words.0.next()?)?;
+        let durable = counter(words.0.next()?)?;
         let record = words.record()?;
         words.0.next().is_none().then_some((lsn, durable, record))
     }
@@ -434,8 +446,39 @@ impl<'a> Words<'a> {
         self.value(key)?.parse().ok()
     }
 
+    /// A number that we gave out.
+    fn counter(&mut self, key: &str) -> Option<u64> {
+        counter(self.value(key)?)
+    }
+
+    /// A number of an inode of the view.
+    fn ino(&mut self) -> Option<Ino> {
+        self.counter("ino").filter(|ino| *ino != 0)
+    }
+
+    /// A length of a file.
+    fn size(&mut self, key: &str) -> Option<u64> {
+        self.number(key).filter(|size| i64::try_from(*size).is_ok())
+    }
+
     fn bytes(&mut self, key: &str) -> Option<Vec<u8>> {
         unescape(self.value(key)?)
+    }
+
+    /// A path of the view below its root.
+    fn path(&mut self, key: &str) -> Option<Path> {
+        self.bytes(key).filter(|path| is_below_root(path))
+    }
+
+    /// The same, or the root itself.
+    fn path_or_root(&mut self, key: &str) -> Option<Path> {
+        self.bytes(key).filter(|path| path.is_empty() || is_below_root(path))
+    }
+
+    /// What a step moves, the slow inode it should be, and where to.
+    fn moved(&mut self) -> Option<(Path, u64, Path)> {
+        let (from, ino, to) = (self.path("path")?, self.number("slow")?, self.path("to")?);
+        are_apart(&from, &to).then_some((from, ino, to))
     }
 
     fn optional(&mut self, key: &str) -> Option<Option<u64>> {
@@ -467,15 +510,15 @@ impl<'a> Words<'a> {
 
     fn object_of(word: &str) -> Option<ObjectId> {
         if let Some(number) = word.strip_prefix('f') {
-            return Some(ObjectId { home: Home::Fast, number: number.parse().ok()? });
+            return Some(ObjectId { home: Home::Fast, number: counter(number)? });
         }
         let number = word.strip_prefix('s')?;
         let Some((number, head)) = number.split_once('+') else {
-            return Some(ObjectId { home: Home::Slow, number: number.parse().ok()? });
+            return Some(ObjectId { home: Home::Slow, number: counter(number)? });
         };
         let (head, at) = head.strip_prefix('f')?.split_once('@')?;
-        let home = Home::Split { head: head.parse().ok()?, at: at.parse().ok()? };
-        Some(ObjectId { home, number: number.parse().ok()? })
+        let home = Home::Split { head: counter(head)?, at: at.parse().ok().filter(|at| i64::try_from(*at).is_ok())? };
+        Some(ObjectId { home, number: counter(number)? })
     }
 
     fn object(&mut self) -> Option<ObjectId> {
@@ -496,7 +539,7 @@ impl<'a> Words<'a> {
     }
 
     fn xattr(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        let key = self.bytes("key")?;
+        let key = self.bytes("key").filter(|key| is_xattr_of_users(key))?;
         match self.0.next()? {
             "removed" => Some((key, None)),
             word => Some((key, Some(unescape(word.strip_prefix("value=")?)?))),
@@ -515,7 +558,7 @@ impl<'a> Words<'a> {
 
     fn kind(&mut self) -> Option<Kind> {
         let word = self.0.next()?;
-        [Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice, Kind::File]
+        [Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice]
             .into_iter()
             .find(|kind| kind_word(*kind) == word)
     }
@@ -523,48 +566,47 @@ impl<'a> Words<'a> {
     fn record(&mut self) -> Option<Record> {
         Some(match self.0.next()? {
             "start" => Record::Start { boot: String::from_utf8(self.bytes("boot")?).ok()? },
-            "bind" => Record::Bind { path: self.bytes("path")?, ino: self.number("ino")?, object: self.object()? },
+            "bind" => Record::Bind { path: self.path("path")?, ino: self.ino()?, object: self.object()? },
             "names" => {
-                let (ino, count) = (self.number("ino")?, self.number("paths")?);
-                let paths = (0..count).map(|_| self.bytes("path")).collect::<Option<_>>()?;
+                let (ino, count) = (self.ino()?, self.number("paths")?);
+                let paths = (0..count).map(|_| self.path("path")).collect::<Option<_>>()?;
                 Record::Names { ino, paths }
             }
             "make" => {
-                let (path, ino, kind) = (self.bytes("path")?, self.number("ino")?, self.kind()?);
+                let (path, ino, kind) = (self.path("path")?, self.ino()?, self.kind()?);
                 let attrs = self.attrs()?;
                 let spec = Spec { kind, attrs, rdev: self.number("rdev")?, target: self.bytes("target")? };
                 Record::Make { path, ino, spec }
             }
             "content" => Record::Content {
-                path: self.bytes("path")?,
-                ino: self.number("ino")?,
+                path: self.path("path")?,
+                ino: self.ino()?,
                 object: self.object()?,
-                size: self.number("size")?,
+                size: self.size("size")?,
                 attrs: self.attrs()?,
             },
-            "link" => Record::Link { path: self.bytes("path")?, to: self.bytes("to")?, ino: self.number("ino")? },
-            word @ ("rename" | "exchange") => Record::Rename {
-                path: self.bytes("path")?,
-                to: self.bytes("to")?,
-                ino: self.number("ino")?,
-                exchange: word == "exchange",
-            },
-            word @ ("rmdir" | "unlink") => {
-                Record::Remove { path: self.bytes("path")?, ino: self.number("ino")?, dir: word == "rmdir" }
+            "link" => Record::Link { path: self.path("path")?, to: self.path("to")?, ino: self.ino()? },
+            word @ ("rename" | "exchange") => {
+                let (path, to) = (self.path("path")?, self.path("to")?);
+                let ino = self.ino()?;
+                are_apart(&path, &to).then_some(Record::Rename { path, to, ino, exchange: word == "exchange" })?
             }
-            "setattr" => Record::SetAttr { path: self.bytes("path")?, ino: self.number("ino")?, new: self.new_attr()? },
+            word @ ("rmdir" | "unlink") => {
+                Record::Remove { path: self.path("path")?, ino: self.ino()?, dir: word == "rmdir" }
+            }
+            "setattr" => Record::SetAttr { path: self.path_or_root("path")?, ino: self.ino()?, new: self.new_attr()? },
             "setxattr" => {
-                let (path, ino) = (self.bytes("path")?, self.number("ino")?);
+                let (path, ino) = (self.path_or_root("path")?, self.ino()?);
                 let (key, value) = self.xattr()?;
                 Record::SetXattr { path, ino, key, value }
             }
-            "struck" => Record::Struck { ino: self.number("ino")? },
-            "seal" => Record::Seal { of: self.number("of")?, size: self.number("size")? },
+            "struck" => Record::Struck { ino: self.ino()? },
+            "seal" => Record::Seal { of: self.counter("of")?, size: self.size("size")? },
             "intent" => {
-                let (upto, index, count) = (self.number("upto")?, self.number("index")?, self.number("count")?);
+                let (upto, index, count) = (self.counter("upto")?, self.number("index")?, self.number("count")?);
                 Record::Intent { upto, index, count, step: self.step()? }
             }
-            "applied" => Record::Applied { upto: self.number("upto")? },
+            "applied" => Record::Applied { upto: self.counter("upto")? },
             _ => return None,
         })
     }
@@ -572,41 +614,59 @@ impl<'a> Words<'a> {
     fn step(&mut self) -> Option<Step> {
         Some(match self.0.next()? {
             "place" => Step::Place {
-                tmp: self.bytes("tmp")?,
+                tmp: self.bytes("tmp").filter(|name| Name::new(name).is_ok())?,
                 ino: self.number("slow")?,
-                path: self.bytes("path")?,
+                path: self.path("path")?,
                 over: self.optional("over")?,
-                node: self.number("ino")?,
+                node: self.ino()?,
                 object: match self.value("object")? {
                     "-" => None,
                     word => Some(Self::object_of(word)?),
                 },
             },
-            "move" => Step::Move {
-                path: self.bytes("path")?,
-                ino: self.number("slow")?,
-                to: self.bytes("to")?,
-                over: self.optional("over")?,
-            },
-            "swap" => Step::Swap {
-                a: self.bytes("path")?,
-                a_ino: self.number("slow")?,
-                b: self.bytes("to")?,
-                b_ino: self.number("over")?,
-            },
-            "link" => Step::Link { path: self.bytes("path")?, ino: self.number("slow")?, to: self.bytes("to")? },
-            word @ ("rmdir" | "unlink") => {
-                Step::Remove { path: self.bytes("path")?, ino: self.number("slow")?, dir: word == "rmdir" }
+            "move" => {
+                let (path, ino, to) = self.moved()?;
+                Step::Move { path, ino, to, over: self.optional("over")? }
             }
-            "setattr" => Step::Attr { path: self.bytes("path")?, ino: self.number("slow")?, new: self.new_attr()? },
+            "swap" => {
+                let (a, a_ino, b) = self.moved()?;
+                Step::Swap { a, a_ino, b, b_ino: self.number("over")? }
+            }
+            "link" => Step::Link { path: self.path("path")?, ino: self.number("slow")?, to: self.path("to")? },
+            word @ ("rmdir" | "unlink") => {
+                Step::Remove { path: self.path("path")?, ino: self.number("slow")?, dir: word == "rmdir" }
+            }
+            "setattr" => {
+                Step::Attr { path: self.path_or_root("path")?, ino: self.number("slow")?, new: self.new_attr()? }
+            }
             "setxattr" => {
-                let (path, ino) = (self.bytes("path")?, self.number("slow")?);
+                let (path, ino) = (self.path_or_root("path")?, self.number("slow")?);
                 let (key, value) = self.xattr()?;
                 Step::Xattr { path, ino, key, value }
             }
             _ => return None,
         })
     }
+}
+
+pub(crate) fn counter(word: &str) -> Option<u64> {
+    word.parse().ok().filter(|n| *n < COUNTER_MAX)
+}
+
+/// Whether each part is a name, and the first one not that of our own directory.
+pub(crate) fn is_below_root(path: &[u8]) -> bool {
+    let names = || path.split(|b| *b == b'/');
+    names().all(|name| Name::new(name).is_ok()) && names().next() != Some(OURS)
+}
+
+/// Neither is inside of the other: nothing moves into itself, or onto itself.
+fn are_apart(a: &[u8], b: &[u8]) -> bool {
+    let inside = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+    !inside(a, b) && !inside(b, a)
+}
+
+fn is_xattr_of_users(key: &[u8]) -> bool {
+    !key.is_empty() && key.len() <= XATTR_NAME_MAX && !key.contains(&0) && !key.starts_with(PRIVATE)
 }
 
 #[cfg(test)]
@@ -674,6 +734,41 @@ mod tests {
                 assert!(Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone())), "byte {i}");
                 assert_eq!(Record::decode(&line[..i]), None, "cut at {i}");
             }
+        }
+    }
+
+    /// A CRC is no signature. These were once taken as they stood: the first three stopped a start with a bare errno, the
+    /// renames and the link made a directory its own ancestor (a start that never ended), the numbers overflowed a counter.
+    #[test]
+    fn what_no_daemon_writes_is_no_record() {
+        let long = "n".repeat(256);
+        let all = [
+            "1 0 bind path=../etc/passwd ino=5 object=f1",
+            "1 0 bind path= ino=5 object=f1",
+            &format!("1 0 bind path={long} ino=5 object=f1"),
+            "1 0 bind path=a//b ino=5 object=f1",
+            "1 0 bind path=a/%00 ino=5 object=f1",
+            "1 0 bind path=.dlio-fs/id ino=5 object=f1",
+            "1 0 rename path=a to=a/b ino=5",
+            "1 0 exchange path=a/b to=a ino=5",
+            "1 0 rename path=a to=a ino=5",
+            "1 0 bind path=a ino=0 object=f1",
+            "1 0 bind path=a ino=18446744073709551615 object=f1",
+            "1 0 bind path=a ino=5 object=f18446744073709551615",
+            "1 0 bind path=a ino=5 object=s1+f2@18446744073709551615",
+            "18446744073709551615 0 applied upto=1",
+            "1 0 applied upto=18446744073709551615",
+            "1 0 seal of=1 size=9223372036854775808",
+            "1 0 setxattr path=a ino=5 key=user.dlio.clean value=x",
+            "1 0 setxattr path=a ino=5 key= removed",
+            "1 0 make path=a ino=5 file mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
+            "1 0 intent upto=3 index=0 count=1 place tmp=../../etc slow=1 path=a over=- ino=5 object=-",
+            "1 0 intent upto=3 index=0 count=1 unlink path=.dlio-fs/id slow=1",
+            "1 0 intent upto=3 index=0 count=1 move path=a slow=1 to=a/b over=-",
+        ];
+        for text in all {
+            let line = format!("{:08x} {text}", crc32fast::hash(text.as_bytes()));
+            assert_eq!(Record::decode(line.as_bytes()), None, "{text}");
         }
     }
 }

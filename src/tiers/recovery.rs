@@ -30,13 +30,13 @@ use crate::tiers::drain::{remove_leftover, set_attrs};
 use crate::tiers::file::{Bytes, Content, FileState, Io};
 use crate::tiers::log::Log;
 use crate::tiers::names::{OURS, add_made, add_subdir, apply_rename};
-use crate::tiers::pool::{Pool, Proof};
+use crate::tiers::pool::{Pool, Proof, number_of};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::slow::{SlowTier, absent_is_none, split};
 use crate::tiers::state::{Change, State};
 use crate::tiers::status::Counters;
 use crate::tiers::sync::{Mutex, Rank, RwLock};
-use crate::tiers::view::{Meta, Place, View, Waiting};
+use crate::tiers::view::{FIRST_OWN, Meta, Place, View, Waiting};
 use crate::tiers::{Cx, Ino, Lsn, Options, ROOT, Tiers, attrs};
 
 /// The format of everything under `<fast>/.dlio-fs`.
@@ -50,6 +50,21 @@ pub(crate) struct Super {
     pub(crate) uuid: String,
     /// The slow tree it belongs to, as in `<slow>/.dlio-fs/id`.
     pub(crate) slow: String,
+    /// CRC-32 of the three above, in hexadecimal. Older ones have none.
+    #[serde(default)]
+    pub(crate) sum: Option<String>,
+}
+
+impl Super {
+    fn new(uuid: String, slow: String) -> Self {
+        let unsigned = Super { format: FORMAT, uuid, slow, sum: None };
+        Super { sum: Some(unsigned.right_sum()), ..unsigned }
+    }
+
+    fn right_sum(&self) -> String {
+        let Super { format, uuid, slow, .. } = self;
+        format!("{:08x}", crc32fast::hash(format!("{format} {uuid} {slow}").as_bytes()))
+    }
 }
 
 /// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
@@ -95,7 +110,11 @@ fn open_with(
         true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
         false => existing_tmp(&*ours, &*slow, &identity)?,
     };
-    let opened = Log::open(ours.clone(), options.ballast)?; // 2
+    let pool = Pool::open(&*ours)?;
+    let opened = Log::open(ours.clone(), options.ballast, boot)?; // 2
+    if opened.records.is_empty() {
+        expect_empty(&pool)?;
+    }
     let root = slow.stat(b".").at("stat", "slow tier")?;
     let view = View::new(&root, clock.uptime());
     let damaged = (!opened.damage.is_empty()).then(|| {
@@ -105,7 +124,7 @@ fn open_with(
         )
     });
     let tiers = Tiers {
-        pool: Pool::open(&*ours)?,
+        pool,
         slow: SlowTier::new(slow, tmp),
         fast,
         log: opened.log,
@@ -126,6 +145,17 @@ fn open_with(
     }
     Recovery::new(&tiers, opened.records, boot).run(writable)?;
     Ok(tiers)
+}
+
+/// A start is logged before the first object is made.
+fn expect_empty(pool: &Pool) -> Result<()> {
+    match pool.numbers()?.len() {
+        0 => Ok(()),
+        objects => Err(Error::refused(
+            format!("the log of the fast tier is gone or unreadable, and its pool has {objects} objects"),
+            "save its files with `dlio-fs rescue`, then use an empty fast tier",
+        )),
+    }
 }
 
 /// Objects that did not fit may lie in the `tmp` of a slow tier that was writable once. One that never was has none: then
@@ -151,8 +181,11 @@ fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
     }
 }
 
+/// `super` and `id` are a few lines.
+const TEXT_MAX: u64 = 64 << 10;
+
 /// In `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
-const UNIDENTIFIED: &str = "read-only";
+pub(crate) const UNIDENTIFIED: &str = "read-only";
 
 /// Step 1: whether these two belong together.
 fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result<Super> {
@@ -168,6 +201,9 @@ fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result<Super> {
         return write_super(ours, uuid::Uuid::new_v4().to_string(), slow, slow_id, writable);
     };
     let identity = read_super(&text)?;
+    if identity.sum.is_none() {
+        write_whole_super(ours, &Super::new(identity.uuid.clone(), identity.slow.clone()))?;
+    }
     if identity.slow == UNIDENTIFIED {
         // Nothing was ever written through a mount over such a tree, so nothing is owed to it.
         return write_super(ours, identity.uuid, slow, slow_id, writable);
@@ -186,7 +222,7 @@ fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result<Super> {
 }
 
 /// The format is looked at first: of another one nothing else is known.
-fn read_super(text: &str) -> Result<Super> {
+pub(crate) fn read_super(text: &str) -> Result<Super> {
     #[derive(Deserialize)]
     struct OnlyFormat {
         format: u32,
@@ -194,7 +230,7 @@ fn read_super(text: &str) -> Result<Super> {
     let unreadable = |e: toml::de::Error| {
         Error::refused(
             format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()),
-            "save its files with `dlio-fs rescue`",
+            "save its files with `dlio-fs rescue`, then use an empty fast tier",
         )
     };
     let OnlyFormat { format } = toml::from_str(text).map_err(unreadable)?;
@@ -205,7 +241,15 @@ fn read_super(text: &str) -> Result<Super> {
             "mount it with the version of dlio-fs that wrote it and drain it there",
         ));
     }
-    toml::from_str(text).map_err(unreadable)
+    let identity: Super = toml::from_str(text).map_err(unreadable)?;
+    let sum = identity.right_sum();
+    if identity.sum.as_ref().is_some_and(|written| *written != sum) || uuid::Uuid::try_parse(&identity.uuid).is_err() {
+        return Err(Error::refused(
+            "the fast tier's .dlio-fs/super is damaged: its checksum does not fit what it says",
+            "save its files with `dlio-fs rescue`, then use an empty fast tier",
+        ));
+    }
+    Ok(identity)
 }
 
 fn write_super(ours: &dyn Dir, uuid: String, slow: &dyn Dir, id: Option<String>, writable: bool) -> Result<Super> {
@@ -214,13 +258,17 @@ fn write_super(ours: &dyn Dir, uuid: String, slow: &dyn Dir, id: Option<String>,
         None if writable => write_slow_id(slow)?,
         None => UNIDENTIFIED.to_owned(),
     };
-    let identity = Super { format: FORMAT, uuid, slow };
-    let text = toml::to_string(&identity).map_err(|e| Error::refused(e.to_string(), "report this"))?;
-    replace_text(ours, b"super", &text)?;
+    let identity = Super::new(uuid, slow);
+    write_whole_super(ours, &identity)?;
     Ok(identity)
 }
 
-fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
+fn write_whole_super(ours: &dyn Dir, identity: &Super) -> Result<()> {
+    let text = toml::to_string(identity).map_err(|e| Error::refused(e.to_string(), "report this"))?;
+    replace_text(ours, b"super", &text)
+}
+
+pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
     let Some(ours) = absent_is_none(slow.dir(OURS)).at("open", ".dlio-fs on the slow tier")? else { return Ok(None) };
     Ok(read_text(&*ours, b"id")?.map(|text| text.trim().to_string()))
 }
@@ -235,7 +283,8 @@ fn write_slow_id(slow: &dyn Dir) -> Result<String> {
 pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
     let what = || String::from_utf8_lossy(name).into_owned();
     let Some(file) = absent_is_none(dir.open(name, Access::Read)).at("open", what())? else { return Ok(None) };
-    let mut bytes = vec![0; file.stat().at("stat", what())?.size as usize];
+    let len = file.stat().at("stat", what())?.size;
+    let mut bytes = vec![0; len.min(TEXT_MAX) as usize];
     let got = file.read_at(&mut bytes, 0).at("read", what())?;
     bytes.truncate(got);
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
@@ -266,6 +315,8 @@ struct Recovery<'a> {
     /// Objects the log speaks of: what becomes of them is known.
     explained: HashSet<ObjectId>,
     struck: HashSet<ObjectId>,
+    /// Of those, the ones of which something was lost, and what.
+    lost: HashMap<ObjectId, String>,
     /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
     /// back the attributes it was sealed with. Always: the committed objects on the slow tier.
     sealed_as: HashMap<ObjectId, (u64, Attrs)>,
@@ -304,6 +355,7 @@ impl<'a> Recovery<'a> {
             cx: Cx::internal(),
             applied: 0,
             struck: HashSet::new(),
+            lost: HashMap::new(),
             met: HashMap::new(),
             taken: HashSet::new(),
             never: never.collect(),
@@ -314,7 +366,7 @@ impl<'a> Recovery<'a> {
     }
 
     fn run(mut self, slow_is_writable: bool) -> Result<()> {
-        self.reserve_numbers();
+        self.reserve_numbers()?;
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
         let placed = self.finish_intents()?; // 3
@@ -324,6 +376,7 @@ impl<'a> Recovery<'a> {
         }
         self.prove_placed(&placed, &binds)?;
         self.find_waiting()?;
+        self.find_lost()?;
         for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
             self.replay_bind(&paths[0], *ino, *object, *lsn)?;
@@ -343,16 +396,19 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn reserve_numbers(&self) {
+    /// What was put aside keeps its number too: the next one to be put aside must not take its name.
+    fn reserve_numbers(&self) -> Result<()> {
+        self.tiers.pool.quarantined_numbers()?.into_iter().for_each(|number| self.tiers.pool.reserve(number));
         let mut st = self.tiers.state.lock();
         for (_, record) in &self.records {
             if let Some(object) = object_of(record) {
                 self.tiers.pool.reserve(object.number);
             }
-            if let Some(ino) = record.ino().filter(|ino| *ino >= crate::tiers::view::FIRST_OWN) {
+            if let Some(ino) = record.ino().filter(|ino| *ino >= FIRST_OWN) {
                 st.view.reserve(ino);
             }
         }
+        Ok(())
     }
 
     /// Step 3. Every step is done or found done, by the inode numbers it names. Returns the placed versions.
@@ -470,6 +526,7 @@ impl<'a> Recovery<'a> {
             };
             let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
             if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
+                Pool::set_sum(&*file, None);
                 match Pool::prove(&*file, &Proof::of(&twin)) {
                     // No room for the proof: without one the object goes, and the slow tier has its bytes.
                     Err(e) if is_full(&e) => {}
@@ -503,15 +560,23 @@ impl<'a> Recovery<'a> {
         for number in self.tiers.pool.numbers()? {
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
-            let file = self.tiers.pool.open_object(number, Access::Read).at("open", "object")?;
-            let Some(proof) = Pool::proof_of(&*file).at("read proof of", "object")? else { continue };
-            let named = Pool::name_of(&*file).at("read name of", "object")?;
+            let opened = self.tiers.pool.open_object(number, Access::Read);
+            let told = opened.and_then(|file| Ok((Pool::proof_of(&*file)?, Pool::name_of(&*file)?)));
+            let (proof, named) = match told {
+                Ok(told) => told,
+                Err(error) => {
+                    // Unproven: it is put aside, or if its file needs it, named when it is read.
+                    tracing::error!(object = number, %error, "an object of the pool cannot be read");
+                    continue;
+                }
+            };
+            let Some(proof) = proof else { continue };
             proven.push((object, proof, named.map(|named| named.ino)));
         }
         let mut st = self.tiers.state.lock();
         // Before the first new number is given out.
         let numbers = proven.iter().filter_map(|(_, _, ino)| *ino);
-        numbers.filter(|ino| *ino >= crate::tiers::view::FIRST_OWN).for_each(|ino| st.view.reserve(ino));
+        numbers.filter(|ino| *ino >= FIRST_OWN).for_each(|ino| st.view.reserve(ino));
         for (object, proof, ino) in proven {
             let ino = ino.unwrap_or_else(|| st.view.new_ino());
             st.view.wait(Waiting { object, ino, proof, tried: false });
@@ -538,6 +603,11 @@ impl<'a> Recovery<'a> {
 
     fn replay_one(&mut self, lsn: Lsn, record: &Record, this_boot: bool) -> Result<()> {
         match record {
+            Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. }
+                if self.lost.contains_key(object) =>
+            {
+                self.strike(path, *ino, *object)
+            }
             Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
             Record::Bind { path, ino, object } => self.strike(path, *ino, *object),
             Record::Content { path, ino, object, size, attrs } => {
@@ -655,7 +725,53 @@ impl<'a> Recovery<'a> {
         {
             return Ok(false);
         }
-        Ok(absent_is_none(found).at("stat", crate::tiers::commit::label(object))?.is_some())
+        let found = absent_is_none(found).at("stat", crate::tiers::commit::label(object))?;
+        Ok(found.is_some_and(|stat| stat.kind == Kind::File && (object.needs_slow() || stat.nlink == 1)))
+    }
+
+    /// Pending versions of which the fast tier has lost bytes: an object that is gone, or in the pool shorter than it was when
+    /// the version was committed, although nobody has changed it since. As after a power cut, the version before is shown.
+    fn find_lost(&mut self) -> Result<()> {
+        let mut binds: HashMap<ObjectId, Lsn> = HashMap::new();
+        let mut contents = Vec::new();
+        let mut boot = "";
+        for (lsn, record) in &self.records {
+            match record {
+                Record::Start { boot: started } => boot = started,
+                Record::Bind { object, .. } => {
+                    let files = [Some(*object), object.head()];
+                    binds.extend(files.into_iter().flatten().map(|object| (object, *lsn)));
+                }
+                Record::Content { path, object, size, .. }
+                    if *lsn > self.applied && (boot == self.boot || self.sealed.contains(lsn)) =>
+                {
+                    contents.push((*lsn, path, *object, *size));
+                }
+                _ => {}
+            }
+        }
+        let mut lost = HashMap::new();
+        for (lsn, path, object, size) in contents {
+            let bound_behind = binds.get(&object).is_some_and(|bound| *bound > lsn);
+            let what = if !self.has_object(object)? {
+                "its object is gone".to_owned()
+            } else if object.needs_slow() || bound_behind || self.rebooted {
+                // After a power cut a truncation that was not synced looks the same: see `restore_sealed`.
+                continue;
+            } else {
+                let has = self.tiers.pool.stat(object.number).at("stat", "object")?.size;
+                if has >= size {
+                    continue;
+                }
+                format!("its object has only {has} of {size} bytes")
+            };
+            let path = crate::path::escape(path);
+            tracing::error!(path, object = object.number, "a pending version is damaged and not shown: {what}");
+            lost.insert(object, format!("damaged: {what}; it was {path}"));
+        }
+        self.tiers.counters.damaged.store(lost.len() as u64, Ordering::Relaxed);
+        self.lost = lost;
+        Ok(())
     }
 
     fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
@@ -721,10 +837,6 @@ impl<'a> Recovery<'a> {
         attrs: &Attrs,
     ) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
-        if !self.has_object(object)? {
-            tracing::error!(path = %String::from_utf8_lossy(path), "the object of a pending version is gone; the version before it is shown");
-            return Ok(());
-        }
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         self.later_attrs.remove(&file.ino);
         if let Some(head) = object.head() {
@@ -768,7 +880,9 @@ impl<'a> Recovery<'a> {
         }
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
-        self.meet(ino, ino);
+        let logged = ino;
+        let ino = if ino < FIRST_OWN || st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
+        self.meet(logged, ino);
         add_made(&mut st, ino, spec, place.clone(), lsn);
         if spec.kind == Kind::Dir {
             add_subdir(&mut st, place.0, 1);
@@ -784,6 +898,10 @@ impl<'a> Recovery<'a> {
         }
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
+        if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
+            // A directory has one name; with two it could be inside of itself.
+            return Ok(());
+        }
         st.view.set_view(to.0, &to.1, Some(ino));
         if let Some(node) = st.view.get_mut(ino) {
             node.change_meta(|meta| meta.nlink += 1);
@@ -915,7 +1033,17 @@ impl<'a> Recovery<'a> {
                 other => other?,
             };
             // Longer: never synced. Shorter: a truncation that was not synced, of which the order knows nothing.
-            if fd.stat().at("stat", "object")?.size != *size {
+            let has = fd.stat().at("stat", "object")?.size;
+            if has < *size && !object.needs_slow() {
+                let number = object.number;
+                tracing::warn!(
+                    object = number,
+                    has,
+                    size,
+                    "truncated when the power was cut, or damaged: zeros take its end"
+                );
+            }
+            if has != *size {
                 fd.set_len(*size).at("set the length of", "object")?;
             }
             for (key, _) in own_xattrs(&*fd)? {
@@ -964,27 +1092,30 @@ impl<'a> Recovery<'a> {
             if used.contains(&object) || waiting.contains(&object) {
                 continue;
             }
-            let empty = self.tiers.pool.stat(number).at("stat", "object")?.size == 0;
+            let empty =
+                !self.lost.contains_key(&object) && self.tiers.pool.stat(number).at("stat", "object")?.size == 0;
             let superseded = explained.contains(&object) && !struck.contains(&object);
             if empty || (superseded && self.tiers.damaged.is_none()) {
                 self.tiers.remove_object(object);
                 continue;
             }
-            let why = if struck.contains(&object) {
-                "not made durable before a power cut; the version before it is shown"
-            } else {
-                "no record of the log explains it"
+            let why = match self.lost.get(&object) {
+                Some(what) => what,
+                None if struck.contains(&object) => {
+                    "not made durable before a power cut; the version before it is shown"
+                }
+                None => "no record of the log explains it",
             };
             self.tiers.pool.quarantine(number, why)?;
             self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
         }
         for entry in self.tiers.slow.tmp.list().at("list", "tmp on the slow tier")? {
-            let number = entry
-                .name
-                .strip_prefix(b"o")
-                .and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-            let Some(number) = number else { continue };
+            let put_aside = entry.name.strip_prefix(b"q").unwrap_or(&entry.name);
+            let Some(number) = put_aside.strip_prefix(b"o").and_then(number_of) else { continue };
             self.tiers.pool.reserve(number);
+            if put_aside != entry.name {
+                continue;
+            }
             let object = ObjectId { home: Home::Slow, number };
             if used.contains(&object) {
                 continue;

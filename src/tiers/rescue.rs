@@ -1,16 +1,18 @@
 //! Getting the files out of a fast tier without a mount and without its slow tier.
 //!
 //! With a log: the records behind `applied` are followed by path, and every file whose bytes only the fast tier has is
-//! copied to where it would be. Without one: objects without a proof tell their last name themselves. What tells nothing
-//! is listed. The fast tier is not changed.
+//! copied to where it would be. As at a start, what was not sealed before a change of boot counts as never written: the
+//! version before it is restored. Without a log: objects without a proof tell their last name themselves. What tells nothing
+//! is listed. The fast tier is not changed; one that can only be read will do. What cannot be read is named, and the rest is
+//! restored.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::copy_bytes;
-use crate::tiers::disk::{Access, Dir, Kind};
+use crate::tiers::disk::{Dir, Kind};
 use crate::tiers::drain::set_attrs;
 use crate::tiers::names::OURS;
 use crate::tiers::pool::Pool;
@@ -23,7 +25,10 @@ use crate::tiers::{Ino, Lsn, log};
 pub struct RescueReport {
     /// Paths restored.
     pub restored: Vec<String>,
-    /// Objects nothing names, and files whose bytes are on the slow tier (in its `.dlio-fs/tmp`).
+    /// Restored as far as there are bytes of them, and what is missing.
+    pub short: Vec<String>,
+    /// Objects nothing names, versions that a power cut struck, what could not be read, and files whose bytes are on the slow
+    /// tier (in its `.dlio-fs/tmp`).
     pub unexplained: Vec<String>,
     /// Damage found in the log.
     pub damage: Vec<String>,
@@ -36,8 +41,18 @@ enum Found {
     Node(Spec),
 }
 
-/// Restores what only the fast tier has to `to`, an empty directory. `fast` is the tier's root.
-pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>) -> Result<RescueReport> {
+/// How much of a file there was.
+enum Restored {
+    Whole,
+    /// Of so many bytes only so many.
+    Short(u64, u64),
+    /// Its bytes are on the slow tier.
+    Elsewhere,
+}
+
+/// Restores what only the fast tier has to `to`, an empty directory. `fast` is the tier's root, `boot` this boot of the
+/// machine.
+pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<RescueReport> {
     if !to.list().at("list", "the target")?.is_empty() {
         return Err(Error::refused("the target directory is not empty", "give --to an empty directory"));
     }
@@ -48,66 +63,119 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>) -> Result<RescueReport> {
         )
     })?;
     let mut report = RescueReport::default();
-    let records = match ours.dir(b"log").at("open", "log").and_then(|dir| log::read_only(&*dir)) {
-        Ok((records, damage)) => {
-            report.damage = damage;
-            records
+    let records = match ours.dir(b"log").at("open", "log").and_then(|dir| log::read_only(&*dir, boot)) {
+        Ok(found) => {
+            report.damage = found.damage;
+            found.records
         }
         Err(e) => {
             report.damage.push(e.to_string());
             Vec::new()
         }
     };
-    let pool = Pool::open(&*ours)?;
-    let mut tree = follow(&records);
+    let pool = Pool::open_what_is_left(&ours);
+    let mut followed = Followed::default();
+    followed.follow(&records, boot);
+    let Followed { mut tree, struck, .. } = followed;
+    for (object, path) in struck.iter().filter(|(object, _)| pool.open_kept(**object).is_ok()) {
+        let path = crate::path::escape(path);
+        report
+            .unexplained
+            .push(format!("object {object:016x}: {path}, written but not durable when the power was cut"));
+    }
     add_unlogged(&pool, &records, &mut tree, &mut report)?;
     for (path, found) in tree {
+        let shown = crate::path::escape(&path);
         match restore(&pool, &*to, &path, &found) {
-            Ok(true) => report.restored.push(crate::path::escape(&path)),
-            Ok(false) => report.unexplained.push(crate::path::escape(&path)),
-            Err(e) => report.unexplained.push(format!("{}: {e}", crate::path::escape(&path))),
+            Ok(Restored::Whole) => report.restored.push(shown),
+            Ok(Restored::Short(has, of)) => {
+                report.short.push(format!("{shown}: {has} of {of} bytes, the rest is zeros"));
+                report.restored.push(shown);
+            }
+            Ok(Restored::Elsewhere) => report.unexplained.push(format!("{shown}: its bytes are on the slow tier")),
+            Err(e) => report.unexplained.push(format!("{shown}: {e}")),
         }
     }
     Ok(report)
 }
 
-/// The pending part of the view, by path.
-fn follow(records: &[(Lsn, Record)]) -> BTreeMap<Path, Found> {
-    let applied =
-        records.iter().rev().find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
-    let applied = applied.unwrap_or(0);
-    let mut tree: BTreeMap<Path, Found> = BTreeMap::new();
-    let mut names: HashMap<Ino, &[Path]> = HashMap::new();
-    for (_, record) in records.iter().filter(|(lsn, _)| *lsn > applied) {
+/// The pending part of the view, by path, as far as the log has been followed.
+#[derive(Default)]
+struct Followed {
+    tree: BTreeMap<Path, Found>,
+    /// Objects that a power cut struck, with the path they were written to.
+    struck: BTreeMap<u64, Path>,
+    /// Files of which no version counts.
+    never: HashSet<Ino>,
+}
+
+impl Followed {
+    fn follow(&mut self, records: &[(Lsn, Record)], boot: &str) {
+        let sealed: HashSet<Lsn> = records
+            .iter()
+            .filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None })
+            .collect();
+        let applied =
+            records.iter().rev().find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
+        let mut names: HashMap<Ino, &[Path]> = HashMap::new();
+        let mut this_boot = false;
+        for (lsn, record) in records {
+            if let Record::Start { boot: started } = record {
+                this_boot = started == boot;
+            }
+            if *lsn <= applied.unwrap_or(0) {
+                continue;
+            }
+            match record {
+                Record::Names { ino, paths } => {
+                    names.insert(*ino, paths);
+                }
+                Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. } => {
+                    let names = names.remove(ino);
+                    if this_boot || sealed.contains(lsn) {
+                        self.struck.remove(&object.number);
+                        self.never.remove(ino);
+                        let size = if let Record::Content { size, .. } = record { Some(*size) } else { None };
+                        insert(&mut self.tree, path, names, &Found::File { object: *object, size });
+                    } else if !object.needs_slow() {
+                        self.strike(path, *ino, *object);
+                    }
+                }
+                other => self.follow_names(other),
+            }
+        }
+    }
+
+    /// As [`crate::tiers::recovery`] strikes: a file without an older version is followed no further.
+    fn strike(&mut self, path: &Path, ino: Ino, object: ObjectId) {
+        let kept = self.tree.values().any(|found| matches!(found, Found::File { object: kept, .. } if *kept == object));
+        if !kept {
+            self.struck.insert(object.number, path.clone());
+        }
+        if !self.tree.contains_key(path) {
+            self.never.insert(ino);
+        }
+    }
+
+    fn follow_names(&mut self, record: &Record) {
         match record {
-            Record::Names { ino, paths } => {
-                names.insert(*ino, paths);
-            }
-            Record::Bind { path, ino, object } => {
-                let found = Found::File { object: *object, size: None };
-                insert(&mut tree, path, names.remove(ino), &found);
-            }
-            Record::Content { path, ino, object, size, .. } => {
-                let found = Found::File { object: *object, size: Some(*size) };
-                insert(&mut tree, path, names.remove(ino), &found);
-            }
             Record::Make { path, spec, .. } => {
-                tree.insert(path.clone(), Found::Node(spec.clone()));
+                self.tree.insert(path.clone(), Found::Node(spec.clone()));
             }
+            Record::Link { ino, .. } | Record::Rename { ino, exchange: false, .. } if self.never.contains(ino) => {}
             Record::Link { path, to, .. } => {
-                if let Some(Found::File { object, size }) = tree.get(path) {
+                if let Some(Found::File { object, size }) = self.tree.get(path) {
                     let twin = Found::File { object: *object, size: *size };
-                    tree.insert(to.clone(), twin);
+                    self.tree.insert(to.clone(), twin);
                 }
             }
-            Record::Rename { path, to, exchange, .. } => rename(&mut tree, path, to, *exchange),
+            Record::Rename { path, to, exchange, .. } => rename(&mut self.tree, path, to, *exchange),
             Record::Remove { path, .. } => {
-                tree.remove(path);
+                self.tree.remove(path);
             }
             _ => {}
         }
     }
-    tree
 }
 
 fn insert(tree: &mut BTreeMap<Path, Found>, path: &Path, names: Option<&[Path]>, found: &Found) {
@@ -150,27 +218,30 @@ fn add_unlogged(
     };
     let mut named = BTreeMap::new();
     for number in pool.numbers()? {
-        let file = pool.open_object(number, Access::Read).at("open", "object")?;
-        if logged(number) || Pool::proof_of(&*file).at("read proof of", "object")?.is_some() {
-            continue;
-        }
-        match Pool::name_of(&*file).at("read name of", "object")? {
-            Some(name) => {
+        let told = pool.open_kept(number).and_then(|file| Ok((Pool::proof_of(&*file)?, Pool::name_of(&*file)?)));
+        match told {
+            _ if logged(number) => {}
+            Ok((Some(_), _)) => {}
+            Ok((None, Some(name))) => {
                 named.insert((name.path, name.lsn), number);
             }
-            None => report.unexplained.push(format!("object {number}")),
+            Ok((None, None)) => report.unexplained.push(format!("object {number:016x}: it has no name")),
+            Err(e) => report.unexplained.push(format!("object {number:016x}: {e}")),
         }
     }
-    // The newest of a name comes last and wins.
-    for ((path, _), number) in named {
-        let found = Found::File { object: ObjectId { home: Home::Fast, number }, size: None };
-        tree.entry(path).or_insert(found);
+    for number in pool.quarantined_numbers()?.into_iter().filter(|number| !logged(*number)) {
+        report.unexplained.push(format!("quarantine/{number:016x}: {}", pool.why_quarantined(number)));
+    }
+    // The newest of a name gets it. The others get one beside it: programs write many files under one temporary name.
+    for ((path, _), number) in named.into_iter().rev() {
+        let beside = [&path[..], format!(".dlio-object-{number:016x}").as_bytes()].concat();
+        let path = if tree.contains_key(&path) { beside } else { path };
+        tree.insert(path, Found::File { object: ObjectId { home: Home::Fast, number }, size: None });
     }
     Ok(())
 }
 
-/// `false`: its bytes are not on this tier.
-fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<bool> {
+fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<Restored> {
     let (dirs, name) = split(path);
     let label = || crate::path::escape(path);
     let mut dir: Option<Arc<dyn Dir>> = None;
@@ -187,7 +258,7 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<bool
     let dir: &dyn Dir = dir.as_deref().unwrap_or(to);
     match found {
         Found::Node(spec) => restore_node(dir, name, spec).at("restore", label())?,
-        Found::File { object, .. } if object.needs_slow() => return Ok(false),
+        Found::File { object, .. } if object.needs_slow() => return Ok(Restored::Elsewhere),
         Found::File { object, size } => {
             let source = pool.open_kept(object.number).at("open the object of", label())?;
             let stat = source.stat().at("stat the object of", label())?;
@@ -205,9 +276,12 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<bool
                 .and_then(|()| set_attrs(&*file, &attrs))
                 .and_then(|()| file.sync())
                 .at("restore", label())?;
+            if stat.size < size {
+                return Ok(Restored::Short(stat.size, size));
+            }
         }
     }
-    Ok(true)
+    Ok(Restored::Whole)
 }
 
 fn restore_node(dir: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<()> {

@@ -15,6 +15,8 @@ use super::tree::{Change, Ino, Inode, Meta, ROOT};
 use super::{Effect, INODE_BYTES, Op, PRIVATE, Shared, State};
 
 const NAME_MAX: usize = 255;
+/// The longest file: none of a test's own is nearly as long, and holes are looked through block by block.
+const SIZE_MAX: u64 = 1 << 34;
 
 /// An open descriptor: keeps its inode alive.
 struct Handle {
@@ -545,7 +547,12 @@ impl File for SimFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.edit("set_len", 0, |s, now, _| s.edit(self.ino(), now, |bytes| bytes.set_len(len)))
+        self.edit("set_len", 0, |s, now, _| {
+            if len > SIZE_MAX {
+                return Err(Errno::EFBIG.into());
+            }
+            s.edit(self.ino(), now, |bytes| bytes.set_len(len))
+        })
     }
 
     fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {

@@ -89,11 +89,19 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "deny",
-        about: "licences of all dependencies",
-        when: When::All,
+        about: "licences and sources of all dependencies, if cargo-deny is installed",
+        when: When::Check,
         needs: &[],
         minutes: 5,
         run: cargo::deny,
+    },
+    Stage {
+        name: "fuzz",
+        about: "any bytes as log, super block, attributes, configuration and command, a minute each, with nightly Rust",
+        when: When::All,
+        needs: &[],
+        minutes: 40,
+        run: cargo::fuzz,
     },
     Stage {
         name: "pjdfstest",
@@ -397,9 +405,9 @@ mod tests {
 
     #[test]
     fn long_stages_run_only_when_asked_for() {
-        let has_deny = |names: &[&str], all| choose(names, all).unwrap().iter().any(|stage| stage.name == "deny");
-        assert!(!has_deny(&[], false));
-        assert!(has_deny(&[], true));
-        assert!(has_deny(&["deny"], false));
+        let has_fuzz = |names: &[&str], all| choose(names, all).unwrap().iter().any(|stage| stage.name == "fuzz");
+        assert!(!has_fuzz(&[], false));
+        assert!(has_fuzz(&[], true));
+        assert!(has_fuzz(&["fuzz"], false));
     }
 }

@@ -1,0 +1,94 @@
+//! `dlio-fs fsck`: check a fast tier that is not mounted, and repair what is safe to repair.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::{Exit, Failure, Outcome, complain, say};
+use crate::error::{Context, Error};
+use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id};
+use crate::stats::render::count;
+use crate::tiers::disk::Dir;
+use crate::tiers::os::OsDir;
+use crate::tiers::{self, Finding, FsckReport, Severity};
+
+/// Check a fast tier that is not mounted, and repair what is safe
+///
+/// Looks at the super block, every record of the log, every object and the quarantine of FAST, and with --slow at what
+/// belongs to it there. Each finding is one line: what, where, and the remedy. Repaired is what the next mount would do too:
+/// the torn end of the log is cut off, and an object that nothing explains goes to quarantine. Nothing is deleted. Exit code 1
+/// if something is wrong that is not repaired. The bytes of objects are not compared: that is `dlio-fs verify`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  dlio-fs fsck /optane --dry-run\n  dlio-fs fsck /optane --slow /hdd")]
+pub(super) struct FsckArgs {
+    /// The fast tier of a mount that is not running
+    fast: PathBuf,
+    /// Its slow tier: look there for what belongs to it, too
+    #[arg(long, value_name = "DIR")]
+    slow: Option<PathBuf>,
+    /// Change nothing: say what would be repaired
+    #[arg(long)]
+    dry_run: bool,
+    /// The report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &FsckArgs) -> Outcome {
+    if !args.fast.join(PRIVATE_DIR).is_dir() {
+        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.display());
+        return Err(Failure::usage(Error::refused(what, "name the directory that was given to --fast")));
+    }
+    // Held until the end: a daemon must not change what is being read.
+    let owner = Owner::ourselves(&args.fast, None, true);
+    let _lock = match args.dry_run {
+        true => FastLock::take_to_read(&args.fast, &owner)?,
+        false => FastLock::take(&args.fast, &owner)?,
+    };
+    let slow = args.slow.as_deref().map(|slow| open(slow).map_err(Failure::usage)).transpose()?;
+    let report = tiers::fsck(open(&args.fast)?, slow, &boot_id()?, !args.dry_run)?;
+    if args.json {
+        say(serde_json::to_string_pretty(&report).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?)?;
+    } else {
+        report.findings.iter().try_for_each(|finding| say(line(finding)))?;
+        complain(summary(&report));
+    }
+    Ok(if wrong(&report) == 0 { Exit::Done } else { Exit::Failure })
+}
+
+fn open(path: &Path) -> Result<Arc<dyn Dir>, Error> {
+    Ok(Arc::new(OsDir::open(path).at("open", path.display())?))
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { severity, place, what, remedy } = finding;
+    let word = match severity {
+        Severity::Note => "note",
+        Severity::Repaired => "repaired",
+        Severity::Repairable => "to repair",
+        Severity::Damage => "DAMAGE",
+    };
+    let remedy = if remedy.is_empty() { String::new() } else { format!("; {remedy}") };
+    format!("{word}: {place}: {what}{remedy}")
+}
+
+/// Findings that are still wrong.
+fn wrong(report: &FsckReport) -> u64 {
+    let wrong = |finding: &&Finding| matches!(finding.severity, Severity::Repairable | Severity::Damage);
+    report.findings.iter().filter(wrong).count() as u64
+}
+
+fn summary(report: &FsckReport) -> String {
+    let verdict = match wrong(report) {
+        0 => "nothing is wrong".to_owned(),
+        n => format!("{} that something is wrong", count(n, "finding")),
+    };
+    format!(
+        "{}, {}, {} not on the slow tier yet, {} in quarantine: {verdict}",
+        count(report.records, "record"),
+        count(report.objects, "object"),
+        count(report.pending, "version"),
+        report.quarantined,
+    )
+}

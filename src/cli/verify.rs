@@ -1,0 +1,68 @@
+//! `dlio-fs verify`: compare the fast copies of files with their slow ones.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::talk::{self, Control, Said};
+use super::{Exit, Failure, Outcome, complain, say};
+
+/// Compare the two copies of files that are on both tiers, byte by byte
+///
+/// Reads the fast copy of each clean file at or below PATH, and the file on the slow tier, from the devices; names what
+/// differs, which of the two is not what was written, and the remedy. What only one tier has is counted and not compared.
+/// Exit code 1 if a file is damaged, 5 if only somebody else changed one on the slow tier. The mount goes on meanwhile.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  dlio-fs verify /mnt/train/run1\n  dlio-fs verify /mnt/train --json")]
+pub(super) struct VerifyArgs {
+    /// A file or directory of a mount, or a whole mount
+    path: PathBuf,
+    /// What was found as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &VerifyArgs) -> Outcome {
+    let (mountpoint, below) = talk::mount_of(&args.path)?;
+    let (worst, found, summary) = verify(&mountpoint, &below)?;
+    if args.json {
+        let found: Vec<_> = found.iter().map(|(which, what)| json!({ "which": which, "what": what })).collect();
+        say(json!({ "findings": found, "summary": summary }))?;
+    } else {
+        found.iter().try_for_each(|(which, what)| say(format_args!("{which}: {what}")))?;
+        complain(summary);
+    }
+    Ok(worst)
+}
+
+type Found = Vec<(String, String)>;
+
+fn verify(mountpoint: &Path, below: &Path) -> Result<(Exit, Found, String), Failure> {
+    let mut control = Control::ask(mountpoint, &format!("verify {}", talk::escaped(below)))?;
+    let (mut worst, mut found) = (Exit::Done, Vec::new());
+    // Hidden by itself where there is no terminal.
+    let progress = ProgressBar::new_spinner();
+    loop {
+        match control.listen()? {
+            Said::Done(summary) => {
+                progress.finish_and_clear();
+                return Ok((worst, found, summary));
+            }
+            Said::Error(why) => {
+                progress.finish_and_clear();
+                return Err(Failure::new(Exit::Failure, why));
+            }
+            Said::Waiting(line) => match line.split_once(": ") {
+                Some(("verifying", how_far)) => progress.set_message(how_far.to_owned()),
+                Some((which, what)) => {
+                    // Damage is worse than somebody else's change, whatever their numbers.
+                    worst = if which == "changed" && worst != Exit::Failure { Exit::Conflict } else { Exit::Failure };
+                    found.push((which.to_owned(), what.to_owned()));
+                }
+                None => {}
+            },
+        }
+    }
+}
