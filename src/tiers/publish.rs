@@ -153,6 +153,7 @@ impl Tiers {
         for (_, content) in group.on_slow() {
             self.slow.place(content.object.tail()).at("open", "object on the slow tier")?;
         }
+        self.slow.set_moving(self.moves(&group.planned));
         let mut dirs = TouchedDirs::default();
         for planned in &group.planned[..group.met.len()] {
             dirs.add(&planned.step);
@@ -165,6 +166,24 @@ impl Tiers {
             }
         }
         dirs.sync(self) // 5
+    }
+
+    /// Where readers find what a step takes away from the path at which the view has it until the group is finished.
+    fn moves(&self, planned: &[Planned]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let st = self.state.lock();
+        let other_name = |planned: &Planned| match planned.effects.first()? {
+            Effect::Name(place, None) => {
+                let there = st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow()?;
+                st.view.other_slow_path(there, place)
+            }
+            _ => None,
+        };
+        let moved = |planned: &Planned| match &planned.step {
+            Step::Move { path, to, .. } => Some((path.clone(), to.clone())),
+            Step::Remove { path, dir: false, .. } => Some((path.clone(), other_name(planned)?)),
+            _ => None,
+        };
+        planned.iter().filter_map(moved).collect()
     }
 
     fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
@@ -288,6 +307,7 @@ impl Tiers {
                 }
             }
         }
+        self.slow.set_moving(Vec::new());
         for (ino, content) in group.on_slow() {
             self.adopt_placed(ino, content, placed.get(&ino)); // 6
         }
