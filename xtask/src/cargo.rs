@@ -43,6 +43,17 @@ pub(crate) fn kill(cx: &Context) -> Result<Tally> {
     counted(cargo(cx).args(["test", "--quiet", "--test", "kill", "--", "--ignored", "--nocapture", "--test-threads=1"]))
 }
 
+/// Without `--all` so many states of the disks that it takes about a minute.
+pub(crate) fn power(cx: &Context) -> Result<Tally> {
+    let mut command = cargo(cx);
+    if cx.all {
+        command.env("POWER_STATES", "1600");
+    }
+    // Not the one that is the process beneath the disks.
+    command.args(["test", "--quiet", "--test", "power", "power_cuts", "--"]);
+    counted(command.args(["--ignored", "--nocapture", "--test-threads=1"]))
+}
+
 /// Only what needs no network: advisories are looked up on the day of a release.
 pub(crate) fn deny(cx: &Context) -> Result<Tally> {
     let Ok((status, _)) = run_and_read(cargo(cx).args(["deny", "--version"])) else { return Ok(no_deny()) };
