@@ -14,6 +14,7 @@ use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::{FileState, Io};
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Record};
+use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, State};
 use crate::tiers::view::{Meta, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
@@ -91,7 +92,7 @@ impl Tiers {
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        let (path, id) = {
+        let id = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
@@ -100,10 +101,11 @@ impl Tiers {
             if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
                 return Ok(self.attr_of(ino, node));
             }
-            (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, node.slow_id())
+            node.slow_id()
         };
         cx.slow()?;
-        let found = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+        let stat = |path: &[u8]| self.slow.stat(path)?.ok_or_else(|| Errno::ENOENT.into());
+        let found = absent_is_none(self.at_slow(ino, stat)).at("stat on slow", self.label(ino))?;
         let mut st = self.state.lock();
         let (now, applied) = (self.uptime(), st.applied);
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
