@@ -19,8 +19,9 @@ mod states;
 mod traffic;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::ops::AddAssign;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -66,6 +67,36 @@ fn power_cuts_on_xfs_lose_nothing_that_was_synced() {
 #[ignore = "needs root, /dev/fuse and loop devices and takes a minute: cargo xtask test power"]
 fn power_cuts_on_ext4_over_xfs_lose_nothing_that_was_synced() {
     cut_over_and_over([FileSystem::Ext4, FileSystem::Xfs]);
+}
+
+/// Attributes that a drain had brought to the slow tier were gone after a power cut, although the log said they were applied:
+/// only the directory was synced, and on xfs that says nothing about what is in it.
+#[test]
+#[ignore = "needs root, /dev/fuse and loop devices: cargo xtask test power"]
+fn power_cuts_after_a_drain_take_no_attributes() {
+    for kind in [FileSystem::Ext4, FileSystem::Xfs] {
+        let world = World::enter();
+        let (disks, served, mut machine) = new_machine(world.dir(), [FileSystem::Ext4, kind]);
+        let file = machine.point().join("file");
+        fs::write(&file, "content").unwrap();
+        machine.program("drain", "--wait").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        xattr::set(&file, "user.tag", b"new").unwrap();
+        machine.program("drain", "--wait").unwrap();
+        let drained = now();
+        machine.stop();
+        let log = served.finish();
+        let mut moment = Moment::start(disks, [512; 2]);
+        moment.advance(&log, log.partition_point(|record| record.stamp < drained));
+        let [_, slow] = moment.cut(&log, [Loss::Everything; 2], 0);
+        let image = world.dir().join("slow");
+        write_image(&image, &slow, kind.bytes());
+        machine.mount(SLOW, kind, &image).unwrap();
+        let left = machine.tier(SLOW).join("file");
+        assert_eq!(fs::metadata(&left).unwrap().mode() & 0o777, 0o640, "{kind:?}");
+        assert_eq!(xattr::get(&left, "user.tag").unwrap().as_deref(), Some(&b"new"[..]), "{kind:?}");
+        machine.stop();
+    }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -121,17 +152,7 @@ impl std::fmt::Display for Past {
 /// Lets the workers work on new file systems while the disks write it down: two bursts with a kill between them, evictions
 /// all the while, then a drain, and some more.
 fn record(dir: &Path, kinds: [FileSystem; 2], habits: Habits, seed: u64) -> Past {
-    let image = dir.join("new");
-    let disks = kinds.map(|kind| {
-        kind.make(&image);
-        read_image(&image)
-    });
-    let served = BlockLog::start(&dir.join("served"), &disks, kinds.map(FileSystem::bytes));
-    let mut machine = Machine::new(&dir.join("machine"));
-    for disk in [FAST, SLOW] {
-        machine.mount(disk, kinds[disk], &served.disk(disk)).unwrap();
-    }
-    machine.start().unwrap();
+    let (disks, served, mut machine) = new_machine(dir, kinds);
     let mut workers: Vec<Worker> = (0..WORKERS).map(|number| new_worker(&machine, number, habits, seed)).collect();
     let mut windows = Windows::default();
     let mut random = SmallRng::seed_from_u64(seed);
@@ -152,6 +173,22 @@ fn record(dir: &Path, kinds: [FileSystem; 2], habits: Habits, seed: u64) -> Past
     windows.recalling.extend(workers.iter().flat_map(|worker| &worker.recalls));
     let courses = workers.iter().map(|worker| Course::new(worker.ledger.history.as_ref().unwrap())).collect();
     Past { kinds, habits, disks, log: served.finish(), courses, windows }
+}
+
+/// With a daemon on new file systems.
+fn new_machine(dir: &Path, kinds: [FileSystem; 2]) -> ([Disk; 2], BlockLog, Machine) {
+    let image = dir.join("new");
+    let disks = kinds.map(|kind| {
+        kind.make(&image);
+        read_image(&image)
+    });
+    let served = BlockLog::start(&dir.join("served"), &disks, kinds.map(FileSystem::bytes));
+    let mut machine = Machine::new(&dir.join("machine"));
+    for disk in [FAST, SLOW] {
+        machine.mount(disk, kinds[disk], &served.disk(disk)).unwrap();
+    }
+    machine.start().unwrap();
+    (disks, served, machine)
 }
 
 fn new_worker(machine: &Machine, number: usize, habits: Habits, seed: u64) -> Worker {
