@@ -173,11 +173,15 @@ impl Loss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sectors(Vec<bool>);
 
-/// A write, cut at the borders of sectors.
+/// Superblocks are within: file systems need them whole before they can look at their journals.
+const HEAD: u64 = 4096;
+
+/// A write, cut at the borders of sectors; what begins in the head of the disk is not cut there.
 fn pieces(sector: u64, offset: u64, mut bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let mut at = offset;
     std::iter::from_fn(move || {
-        let (now, later) = bytes.split_at(bytes.len().min((sector - at % sector) as usize));
+        let room = if at < HEAD { HEAD - at } else { sector - at % sector };
+        let (now, later) = bytes.split_at(bytes.len().min(room as usize));
         let piece = (at, now);
         (at, bytes) = (at + now.len() as u64, later);
         (!now.is_empty()).then_some(piece)
@@ -210,7 +214,7 @@ mod tests {
                 return flush(disk);
             }
             byte += 1;
-            write(disk, random.random_range(0..64) * 512, byte, random.random_range(1..8) * 512)
+            write(disk, 4096 + random.random_range(0..64) * 512, byte, random.random_range(1..8) * 512)
         };
         (0..60).map(&mut record).collect()
     }
@@ -222,7 +226,7 @@ mod tests {
             match &record.what {
                 What::Flush => drop(possible.drain(..possible.len() - 1)),
                 What::Write { offset, bytes } => {
-                    if (*offset..offset + bytes.len() as u64).contains(&(sector * 512)) {
+                    if (*offset..offset + bytes.len() as u64).contains(&(4096 + sector * 512)) {
                         possible.push(bytes[0]);
                     }
                 }
@@ -244,7 +248,7 @@ mod tests {
             moment.advance(&log, upto);
             for (disk, image) in moment.cut(&log, losses, seed).iter().enumerate() {
                 for sector in 0..72 {
-                    let found = read(image, sector * 512, 512);
+                    let found = read(image, 4096 + sector * 512, 512);
                     let possible = possible(&log[..upto], disk, sector);
                     assert!(found.iter().all(|byte| *byte == found[0]), "seed {seed}: a sector is torn");
                     assert!(possible.contains(&found[0]), "seed {seed}, {losses:?}: {} of {possible:?}", found[0]);
@@ -280,6 +284,7 @@ mod tests {
         let cut = |offset| pieces(4096, offset, &[0; 5000]).map(|(at, piece)| (at, piece.len())).collect::<Vec<_>>();
         assert_eq!(cut(8192), [(8192, 4096), (12288, 904)]);
         assert_eq!(cut(3584), [(3584, 512), (4096, 4096), (8192, 392)]);
+        assert_eq!(pieces(512, 1024, &[0; 4096]).map(|(at, _)| at).collect::<Vec<_>>(), [1024, 4096, 4608]);
     }
 
     #[test]
