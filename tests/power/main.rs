@@ -39,6 +39,8 @@ use traffic::tree::{self, Tree};
 use traffic::{Habits, Worker, now};
 
 const WORKERS: usize = 3;
+/// What is looked at does not change meanwhile.
+const QUIET: &str = "30s";
 /// Of all three tests together, unless `POWER_STATES` says otherwise.
 const STATES: usize = 100;
 /// One in so many states loses its power once more while it recovers, and is then looked at this often.
@@ -183,7 +185,7 @@ fn new_machine(dir: &Path, kinds: [FileSystem; 2]) -> ([Disk; 2], BlockLog, Mach
         read_image(&image)
     });
     let served = BlockLog::start(&dir.join("served"), &disks, kinds.map(FileSystem::bytes));
-    let mut machine = Machine::new(&dir.join("machine"));
+    let mut machine = Machine::new(&dir.join("machine"), "100ms");
     for disk in [FAST, SLOW] {
         machine.mount(disk, kinds[disk], &served.disk(disk)).unwrap();
     }
@@ -490,7 +492,7 @@ impl State<'_> {
     /// The file systems mount, which replays their journals.
     fn power_on(&self, dir: &Path, disks: &[Disk; 2]) -> Result<Machine, String> {
         fs::remove_dir_all(dir).unwrap_or_default();
-        let mut machine = Machine::new(dir);
+        let mut machine = Machine::new(dir, QUIET);
         for disk in [FAST, SLOW] {
             let (image, kind) = (dir.join(format!("disk{disk}")), self.past.kinds[disk]);
             write_image(&image, &disks[disk], kind.bytes());
@@ -514,6 +516,10 @@ impl State<'_> {
             // A mixture of versions that were changed in place may have been published by now.
             if self.past.habits == Habits::NewFiles || slow == Slow::Exact {
                 course.whole(tree).map_err(what)?;
+            }
+            // What a power cut struck, the next removal may have been about: then a manifest names what has gone.
+            if slow == Slow::Exact {
+                Course::manifest(tree).map_err(what)?;
             }
             if self.past.habits == Habits::NewFiles && slow == Slow::Exact {
                 possible.push(course.prefixes(tree, cut.slow(worker)).map_err(what)?);
@@ -542,7 +548,7 @@ impl State<'_> {
     fn cut_again(&self, disks: &[Disk; 2]) -> Result<Found, String> {
         let dir = self.dir.join("again");
         let served = BlockLog::start(&dir, disks, self.past.kinds.map(FileSystem::bytes));
-        let mut machine = Machine::new(&self.dir.join("recovering"));
+        let mut machine = Machine::new(&self.dir.join("recovering"), QUIET);
         for disk in [FAST, SLOW] {
             machine.mount(disk, self.past.kinds[disk], &served.disk(disk))?;
         }

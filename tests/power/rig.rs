@@ -135,13 +135,15 @@ impl FileSystem {
 pub(crate) struct Machine {
     dir: PathBuf,
     mounted: Vec<PathBuf>,
+    /// Before this time nothing is published unless somebody waits for it.
+    settle: &'static str,
     daemon: Option<Child>,
 }
 
 impl Machine {
     /// Directories below `dir`; nothing is mounted.
-    pub(crate) fn new(dir: &Path) -> Self {
-        let machine = Machine { dir: dir.to_owned(), mounted: Vec::new(), daemon: None };
+    pub(crate) fn new(dir: &Path, settle: &'static str) -> Self {
+        let machine = Machine { dir: dir.to_owned(), settle, mounted: Vec::new(), daemon: None };
         for dir in [machine.tier(FAST), machine.tier(SLOW), machine.point()] {
             fs::create_dir_all(dir).unwrap();
         }
@@ -178,7 +180,8 @@ impl Machine {
         let log = File::options().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         command.arg("mount").arg(self.point()).arg("--fast").arg(fast).arg("--slow").arg(self.tier(SLOW));
-        command.args(["-o", "settle=100ms", "-o", "high=98%,low=97%", "--foreground"]).stdin(Stdio::null());
+        command.arg("-o").arg(format!("settle={}", self.settle));
+        command.args(["-o", "high=98%,low=97%", "--foreground"]).stdin(Stdio::null());
         let mut daemon = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         let (stats, began) = (self.point().join(".dlio/stats"), Instant::now());
         while fs::read(&stats).is_err() {
