@@ -414,6 +414,61 @@ fn a_file_that_did_not_fit_is_there_and_whole_all_the_while_it_is_published() {
     assert_same(&mount.root(), &mount.slow());
 }
 
+/// A rename of a directory is done on the slow tier before the view knows. For that moment, an fsync long, what is on slow only was
+/// looked for where it had been: attributes, look-ups and opens below it failed with ENOENT or ESTALE.
+#[test]
+fn what_is_below_a_directory_is_there_all_the_while_its_rename_is_published() {
+    let volume = Volume::new(64, 256);
+    let below = volume.tier().join("0/below");
+    fs::create_dir_all(&below).unwrap();
+    fs::write(below.join("file"), content(1, 10_000)).unwrap();
+    symlink("file", below.join("link")).unwrap();
+    xattr::set(&below, "user.tag", b"there").unwrap();
+    let options = ["settle=0s", "revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+    let mount = Mount::over(volume.tier(), &options);
+    for round in 0..60 {
+        let dir = mount.at(format!("{}/below", round + 1));
+        fs::rename(mount.at(round.to_string()), dir.parent().unwrap()).unwrap();
+        // A look after it was published as well.
+        for published in [false, true] {
+            until("it is published", || {
+                assert_eq!(xattr::get(&dir, "user.tag").unwrap().as_deref(), Some(&b"there"[..]), "round {round}");
+                assert_eq!(names(&dir), ["file", "link"], "round {round}");
+                assert!(fs::read(dir.join("file")).unwrap() == content(1, 10_000), "round {round}");
+                assert_eq!(fs::read_link(dir.join("link")).unwrap(), Path::new("file"), "round {round}");
+                published || volume.tier().join((round + 1).to_string()).exists() && mount.verdict().starts_with("SAFE")
+            });
+        }
+    }
+}
+
+/// The same of a file that loses the first of its names.
+#[test]
+fn a_file_with_two_names_is_there_all_the_while_the_removal_of_one_is_published() {
+    let volume = Volume::new(64, 256);
+    fs::create_dir_all(volume.tier()).unwrap();
+    for round in 0..60 {
+        let file = volume.tier().join(format!("{round}-a"));
+        fs::write(&file, content(round, 1000)).unwrap();
+        fs::hard_link(&file, volume.tier().join(format!("{round}-b"))).unwrap();
+    }
+    let options = ["settle=0s", "revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+    let mount = Mount::over(volume.tier(), &options);
+    for round in 0..60 {
+        let (gone, kept) = (format!("{round}-a"), mount.at(format!("{round}-b")));
+        // Known by both names, in this order.
+        assert_eq!([&mount.at(&gone), &kept].map(|path| fs::metadata(path).unwrap().nlink()), [2, 2]);
+        fs::remove_file(mount.at(&gone)).unwrap();
+        for published in [false, true] {
+            until("it is published", || {
+                assert!(xattr::list(&kept).unwrap().next().is_none(), "round {round}");
+                assert!(fs::read(&kept).unwrap() == content(round, 1000), "round {round}");
+                published || !volume.tier().join(&gone).exists() && mount.verdict().starts_with("SAFE")
+            });
+        }
+    }
+}
+
 /// To be told of the slow tier, which has room, sends the operator to the wrong disk.
 #[test]
 fn a_log_without_room_is_told_as_the_fast_tier_s() {

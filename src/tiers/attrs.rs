@@ -13,7 +13,8 @@ use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::{FileState, Io};
 use crate::tiers::pool::PRIVATE;
-use crate::tiers::record::{Home, Path, Record};
+use crate::tiers::record::{Home, Record};
+use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, State};
 use crate::tiers::view::{Meta, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
@@ -91,7 +92,7 @@ impl Tiers {
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        let (path, id) = {
+        let id = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
@@ -100,10 +101,11 @@ impl Tiers {
             if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
                 return Ok(self.attr_of(ino, node));
             }
-            (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, node.slow_id())
+            node.slow_id()
         };
         cx.slow()?;
-        let found = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+        let stat = |path: &[u8]| self.slow.stat(path)?.ok_or_else(|| Errno::ENOENT.into());
+        let found = absent_is_none(self.at_slow(ino, stat)).at("stat on slow", self.label(ino))?;
         let mut st = self.state.lock();
         let (now, applied) = (self.uptime(), st.applied);
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
@@ -275,7 +277,7 @@ impl Tiers {
     }
 
     pub fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Vec<u8>> {
-        let path = {
+        {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             if node.kind != Kind::Symlink {
@@ -284,10 +286,9 @@ impl Tiers {
             if !node.target().is_empty() {
                 return Ok(node.target().to_vec());
             }
-            st.view.slow_path(ino).ok_or(Errno::ESTALE)?
-        };
+        }
         cx.slow()?;
-        let target = self.slow.parent(&path).and_then(|(dir, name)| dir.readlink(name));
+        let target = self.at_slow(ino, |path| self.slow.parent(path).and_then(|(dir, name)| dir.readlink(name)));
         let target = target.at("read link on slow", self.label(ino))?;
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             // A link's target never changes.
@@ -314,19 +315,19 @@ impl Tiers {
                 return fd.get_xattr(key).at("read attribute of", self.label(ino));
             }
         }
-        let path = {
+        {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             if let Some((value, _)) = node.xattrs().and_then(|xattrs| xattrs.get(key)) {
                 return Ok(value.clone());
             }
-            match (node.slow_id(), st.view.slow_path(ino)) {
-                (Some(_), Some(path)) => path,
-                _ => return Ok(None),
+            if node.slow_id().is_none() || st.view.slow_path(ino).is_none() {
+                return Ok(None);
             }
-        };
+        }
         cx.slow()?;
-        self.on_slow(&path, |dir, name| dir.get_xattr(name, key)).at("read attribute on slow of", self.label(ino))
+        self.at_slow(ino, |path| self.on_slow(path, |dir, name| dir.get_xattr(name, key)))
+            .at("read attribute on slow of", self.label(ino))
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -346,16 +347,16 @@ impl Tiers {
                 return Ok(keys);
             }
         }
-        let (pending, kept, path) = {
+        let (pending, kept, on_slow) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            let path = node.slow_id().and_then(|_| st.view.slow_path(ino));
-            (node.xattrs().cloned().unwrap_or_default(), node.kept_xattrs(), path)
+            let on_slow = node.slow_id().is_some() && st.view.slow_path(ino).is_some();
+            (node.xattrs().cloned().unwrap_or_default(), node.kept_xattrs(), on_slow)
         };
         let mut keys = Vec::new();
-        if let Some(path) = path {
+        if on_slow {
             cx.slow()?;
-            let listed = self.on_slow(&path, |dir, name| dir.list_xattr(name));
+            let listed = self.at_slow(ino, |path| self.on_slow(path, |dir, name| dir.list_xattr(name)));
             keys = listed.at("list attributes on slow of", self.label(ino))?;
             keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
         }
@@ -514,7 +515,7 @@ impl Tiers {
     /// Calls `act` with the directory and name of a slow path; the root is `.` in itself.
     pub(crate) fn on_slow<T>(
         &self,
-        path: &Path,
+        path: &[u8],
         act: impl FnOnce(&dyn Dir, &[u8]) -> std::io::Result<T>,
     ) -> std::io::Result<T> {
         let (dir, name) = self.slow.parent(path)?;

@@ -21,6 +21,7 @@ use crate::tiers::file::{Bytes, Content, FileState, Io, Pin};
 use crate::tiers::names::Birth;
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
+use crate::tiers::slow::absent_is_none;
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
 use crate::tiers::sync::RwLockReadGuard;
@@ -167,9 +168,11 @@ impl Tiers {
             return Ok(());
         }
         cx.slow()?;
-        let path = self.state.lock().view.slow_path(state.ino);
-        let Some(path) = path else { return Ok(()) };
-        let found = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
+        let stat = |path: &[u8]| self.slow.stat(path)?.ok_or(Errno::ENOENT.into());
+        let found = match self.at_slow(state.ino, stat) {
+            Err(e) if e.raw_os_error() == Some(Errno::ESTALE as i32) => return Ok(()),
+            found => absent_is_none(found).at("stat on slow", self.label(state.ino))?,
+        };
         let same = found.as_ref().is_some_and(|stat| Proof::of(stat) == proof);
         let mut io = state.io.write();
         if io.clean != Some(proof) || state.is_pinned() {
@@ -242,13 +245,10 @@ impl Tiers {
     /// Opens what the slow tier has for this inode, checking that it is the same.
     pub(crate) fn open_slow(&self, cx: &Cx, ino: Ino, access: Access) -> Result<Arc<dyn File>> {
         for _ in 0..3 {
-            let (path, id) = {
-                let st = self.state.lock();
-                let id = st.view.get(ino).and_then(|node| node.slow_id());
-                (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, id.ok_or(Errno::ESTALE)?)
-            };
+            let id = self.state.lock().view.get(ino).and_then(|node| node.slow_id()).ok_or(Errno::ESTALE)?;
             cx.slow()?;
-            let opened = self.slow.parent(&path).and_then(|(dir, name)| dir.open(name, access));
+            let open = |path: &[u8]| self.slow.parent(path).and_then(|(dir, name)| dir.open(name, access));
+            let opened = self.at_slow(ino, open);
             let fd = match opened {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.at("open on slow", self.label(ino))?,

@@ -110,7 +110,7 @@ pub enum Seek {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataOrder {
     /// Names become durable in the order in which they changed (ext4, xfs: one journal); one fsync of a directory makes
-    /// all earlier name changes durable.
+    /// all earlier name changes durable (and nobody's attributes).
     Journaled,
     /// Nothing is known: each directory is synced before the order leaves it.
     Unknown,

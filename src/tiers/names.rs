@@ -66,18 +66,17 @@ impl Tiers {
             return Ok(None);
         }
         loop {
-            let (generation, path, id) = {
+            let (generation, id) = {
                 let st = self.state.lock();
                 let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
                 let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
                 if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
                     return Ok(found);
                 }
-                let path = st.view.slow_path(dir).ok_or(Errno::ESTALE)?;
-                (slots.generation, path, node.slow_id().ok_or(Errno::ESTALE)?)
+                (slots.generation, node.slow_id().ok_or(Errno::ESTALE)?)
             };
             cx.slow()?;
-            let stat = self.stat_in(dir, &path, id, name)?;
+            let stat = self.stat_in(dir, id, name)?;
             let now = self.uptime();
             let mut st = self.state.lock();
             let unchanged = st.view.live_dir(dir).is_some_and(|slots| slots.generation == generation);
@@ -87,10 +86,10 @@ impl Tiers {
         }
     }
 
-    fn stat_in(&self, dir: Ino, path: &[u8], id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
-        let what = || String::from_utf8_lossy(path).into_owned();
-        let handle = self.slow.dir(dir, path, id).at("open slow directory", what())?;
-        absent_is_none(handle.stat(name.as_bytes())).at("stat on slow", what())
+    fn stat_in(&self, dir: Ino, id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
+        let handle = self.at_slow(dir, |path| self.slow.dir(dir, path, id));
+        let handle = handle.at("open slow directory", self.label(dir))?;
+        absent_is_none(handle.stat(name.as_bytes())).at("stat on slow", self.label(dir))
     }
 
     /// Takes in a slow look-up, and what it says about objects that were waiting for their file.
@@ -158,11 +157,11 @@ impl Tiers {
     fn list_since(&self, cx: &Cx, ino: Ino) -> Result<(Listing, u64)> {
         let (slow, start) = {
             let mut st = self.state.lock();
-            let path = st.view.slow_path(ino);
+            let has_path = st.view.slow_path(ino).is_some();
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
-            let id = node.slow_id();
+            let id = node.slow_id().filter(|_| has_path);
             let dir = node.dir.as_mut().ok_or(Errno::ENOTDIR)?;
-            let slow = if dir.known { None } else { id.zip(path) };
+            let slow = if dir.known { None } else { id };
             if slow.is_some() {
                 cx.slow()?;
                 dir.listers += 1;
@@ -171,7 +170,7 @@ impl Tiers {
         };
         let found = match &slow {
             None => Ok(Vec::new()),
-            Some((id, path)) => self.slow.dir(ino, path, *id).and_then(|dir| dir.list()),
+            Some(id) => self.at_slow(ino, |path| self.slow.dir(ino, path, *id)).and_then(|dir| dir.list()),
         };
         let mut st = self.state.lock();
         let parent = st.view.get(ino).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);

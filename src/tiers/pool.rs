@@ -104,14 +104,15 @@ impl Pool {
             return Ok(dir);
         }
         let dir = self.dir.dir(format!("{:02x}", number & 0xff).as_bytes())?;
+        // Whoever made it, another thread or a killed daemon, may not have come to this yet.
+        self.dir.sync()?;
         Ok(slot.get_or_init(|| dir))
     }
 
     fn make_shard(&self, number: u64) -> io::Result<()> {
         match self.dir.mkdir(format!("{:02x}", number & 0xff).as_bytes(), 0o700) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            Err(_) => Ok(()),
-            Ok(()) => self.dir.sync(),
+            _ => Ok(()),
         }
     }
 

@@ -13,7 +13,7 @@
 //! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it; the view follows;
 //! 8. what is no longer needed is deleted, once 7 is durable.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
@@ -153,18 +153,37 @@ impl Tiers {
         for (_, content) in group.on_slow() {
             self.slow.place(content.object.tail()).at("open", "object on the slow tier")?;
         }
-        let mut dirs = TouchedDirs::default();
+        self.slow.set_moving(self.moves(&group.planned));
+        let mut touched = Touched::default();
         for planned in &group.planned[..group.met.len()] {
-            dirs.add(&planned.step);
+            touched.add(&planned.step);
         }
         for planned in &group.planned[group.met.len()..] {
             group.met.push(self.apply(planned)?); // 4
-            dirs.add(&planned.step);
+            touched.add(&planned.step);
             if self.slow.root.order() == MetadataOrder::Unknown {
-                dirs.sync(self)?; // 5
+                touched.sync(self)?; // 5
             }
         }
-        dirs.sync(self) // 5
+        touched.sync(self) // 5
+    }
+
+    /// Where readers find what a step takes away from the path at which the view has it until the group is finished.
+    fn moves(&self, planned: &[Planned]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let st = self.state.lock();
+        let other_name = |planned: &Planned| match planned.effects.first()? {
+            Effect::Name(place, None) => {
+                let there = st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow()?;
+                st.view.other_slow_path(there, place)
+            }
+            _ => None,
+        };
+        let moved = |planned: &Planned| match &planned.step {
+            Step::Move { path, to, .. } => Some((path.clone(), to.clone())),
+            Step::Remove { path, dir: false, .. } => Some((path.clone(), other_name(planned)?)),
+            _ => None,
+        };
+        planned.iter().filter_map(moved).collect()
     }
 
     fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
@@ -288,6 +307,7 @@ impl Tiers {
                 }
             }
         }
+        self.slow.set_moving(Vec::new());
         for (ino, content) in group.on_slow() {
             self.adopt_placed(ino, content, placed.get(&ino)); // 6
         }
@@ -572,14 +592,17 @@ fn make(tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<Stat> {
     tmp.stat(name)
 }
 
-/// The slow directories whose entries changed, each once.
+/// What steps changed on the slow tier, each once: directories by their entries, nodes by their attributes.
 #[derive(Default)]
-struct TouchedDirs(BTreeMap<Path, ()>);
+pub(crate) struct Touched {
+    dirs: BTreeSet<Path>,
+    nodes: BTreeSet<Path>,
+}
 
-impl TouchedDirs {
-    fn add(&mut self, step: &Step) {
+impl Touched {
+    pub(crate) fn add(&mut self, step: &Step) {
         let mut add = |path: &[u8]| {
-            self.0.insert(split(path).0.to_vec(), ());
+            self.dirs.insert(split(path).0.to_vec());
         };
         match step {
             Step::Move { path, to, .. } | Step::Swap { a: path, b: to, .. } => {
@@ -588,22 +611,25 @@ impl TouchedDirs {
                 add(path);
             }
             Step::Link { to, .. } => add(to),
-            Step::Place { path, .. }
-            | Step::Remove { path, .. }
-            | Step::Attr { path, .. }
-            | Step::Xattr { path, .. } => {
-                add(path);
+            Step::Place { path, .. } | Step::Remove { path, .. } => add(path),
+            Step::Attr { path, .. } | Step::Xattr { path, .. } => {
+                self.nodes.insert(path.clone());
             }
         }
     }
 
-    fn sync(&mut self, tiers: &Tiers) -> Result<()> {
-        for (path, ()) in std::mem::take(&mut self.0) {
+    pub(crate) fn sync(&mut self, tiers: &Tiers) -> Result<()> {
+        for path in std::mem::take(&mut self.dirs) {
             // A directory removed by a later step of the group has nothing left to sync.
             let dir = absent_is_none(tiers.slow.walk(&path)).at("open on slow", String::from_utf8_lossy(&path))?;
             if let Some(dir) = dir {
                 dir.sync().at("fsync on slow", String::from_utf8_lossy(&path))?;
             }
+        }
+        // The fsync of a directory says nothing about the attributes of what is in it: xfs keeps them for later. Last, because
+        // on ext4 they are durable by now.
+        for path in std::mem::take(&mut self.nodes) {
+            tiers.slow.sync_node(&path).at("fsync on slow", String::from_utf8_lossy(&path))?;
         }
         Ok(())
     }
@@ -774,15 +800,22 @@ impl crate::tiers::slow::SlowTier {
             Some(stat) if stat.ino == ino => stat,
             _ => return Ok(Met::Gone),
         };
-        act(&*dir, name, stat.kind)?;
-        if self.root.order() == MetadataOrder::Unknown {
-            match stat.kind {
-                Kind::File => dir.open(name, Access::Read)?.sync()?,
-                Kind::Dir if name != b"." => dir.dir(name)?.sync()?,
-                _ => {}
-            }
+        act(&*dir, name, stat.kind).map(|()| Met::Expected)
+    }
+
+    /// Makes a node's own attributes durable. Nothing, if it is not there any more.
+    fn sync_node(&self, path: &[u8]) -> std::io::Result<()> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(()) };
+        if name.is_empty() {
+            return dir.sync();
         }
-        Ok(Met::Expected)
+        match absent_is_none(dir.stat(name))?.map(|stat| stat.kind) {
+            None => Ok(()),
+            Some(Kind::File) => dir.open(name, Access::Read)?.sync(),
+            Some(Kind::Dir) => dir.dir(name)?.sync(),
+            // No other kind can be opened for that.
+            Some(_) => dir.sync_all(),
+        }
     }
 }
 

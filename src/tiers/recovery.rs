@@ -31,6 +31,7 @@ use crate::tiers::file::{Bytes, Content, FileState, Io};
 use crate::tiers::log::Log;
 use crate::tiers::names::{OURS, add_made, add_subdir, apply_rename};
 use crate::tiers::pool::{Pool, Proof, number_of};
+use crate::tiers::publish::Touched;
 use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::slow::{SlowTier, absent_is_none, split};
 use crate::tiers::state::{Change, State};
@@ -418,7 +419,7 @@ impl<'a> Recovery<'a> {
             self.applied = *upto;
         }
         let mut placed = Vec::new();
-        let mut dirs: HashSet<Vec<u8>> = HashSet::new();
+        let mut touched = Touched::default();
         let intents = self.records[last.map_or(0, |at| at + 1)..].iter().filter_map(|(_, record)| match record {
             Record::Intent { upto, index, count, step } => Some((*upto, *index, *count, step)),
             _ => None,
@@ -430,18 +431,11 @@ impl<'a> Recovery<'a> {
         for (upto, _, _, step) in intents.into_iter().filter(|_| whole) {
             let path = crate::tiers::publish::step_path(step);
             self.tiers.slow.apply(step, None).at("finish publishing", String::from_utf8_lossy(path))?;
-            dirs.insert(split(path).0.to_vec());
-            if let Step::Move { to, .. } | Step::Link { to, .. } | Step::Swap { b: to, .. } = step {
-                dirs.insert(split(to).0.to_vec());
-            }
+            touched.add(step);
             self.applied = self.applied.max(upto);
             placed.push(step.clone());
         }
-        for dir in dirs {
-            if let Some(dir) = absent_is_none(self.tiers.slow.walk(&dir)).at("open on slow", "directory")? {
-                dir.sync().at("fsync on slow", "directory")?;
-            }
-        }
+        touched.sync(self.tiers)?;
         self.tiers.state.lock().applied = self.applied;
         Ok(placed)
     }

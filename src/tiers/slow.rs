@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use crate::tiers::Ino;
+use nix::errno::Errno;
+
 use crate::tiers::commit::tmp_name;
 use crate::tiers::disk::{Access, Dir, File, Stat};
-use crate::tiers::record::ObjectId;
+use crate::tiers::record::{ObjectId, Path};
 use crate::tiers::sync::Mutex;
 use crate::tiers::sync::atomic::{AtomicBool, Ordering};
+use crate::tiers::{Ino, Tiers};
 
 /// Descriptors kept for directories used lately.
 const DIRS_KEPT: usize = 512;
@@ -24,14 +26,16 @@ pub(crate) struct SlowTier {
     dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
     /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
     placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
+    /// Renames that are being published, from where to where, while the view still has everything at the first.
+    moving: Mutex<Vec<(Path, Path)>>,
     /// Set while the movers find it not answering: what is cached is then trusted however old.
     down: AtomicBool,
 }
 
 impl SlowTier {
     pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>) -> Self {
-        let (dirs, placing) = (Mutex::default(), Mutex::default());
-        SlowTier { root, tmp, dirs, placing, down: AtomicBool::new(false) }
+        let (dirs, placing, moving) = (Mutex::default(), Mutex::default(), Mutex::default());
+        SlowTier { root, tmp, dirs, placing, moving, down: AtomicBool::new(false) }
     }
 
     /// An object that lies here. Its name in `tmp` is looked up first: once publishing has taken that, or has exchanged it for
@@ -58,6 +62,21 @@ impl SlowTier {
     /// Its file refers to the published one by now.
     pub(crate) fn placed(&self, object: ObjectId) {
         self.placing.lock().remove(&object);
+    }
+
+    /// Called before the first of these renames, and without any once the view has followed.
+    pub(crate) fn set_moving(&self, moving: Vec<(Path, Path)>) {
+        *self.moving.lock() = moving;
+    }
+
+    /// Where a rename that is being published takes what was at `path`.
+    fn moved_to(&self, path: &[u8]) -> Option<Path> {
+        let moving = self.moving.lock();
+        let carried = |(from, to): &(Path, Path)| {
+            let below = path.strip_prefix(&from[..]).filter(|below| matches!(below.first(), None | Some(b'/')))?;
+            Some([&to[..], below].concat())
+        };
+        moving.iter().find_map(carried)
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -92,7 +111,7 @@ impl SlowTier {
         let dir = self.walk(path)?;
         let stat = dir.stat(b".")?;
         if (stat.dev, stat.ino) != id {
-            return Err(io::Error::from_raw_os_error(nix::errno::Errno::ESTALE as i32));
+            return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
         }
         let mut dirs = self.dirs.lock();
         if dirs.len() >= DIRS_KEPT {
@@ -117,6 +136,29 @@ impl SlowTier {
     }
 }
 
+impl Tiers {
+    /// Does something to what inode `ino` is on the slow tier, by its path there. While a rename of it, or of a directory above it,
+    /// is published, that is the one path or the other; and the view may have followed since the path was taken from it.
+    pub(crate) fn at_slow<T>(&self, ino: Ino, act: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
+        let mut tried = None;
+        loop {
+            let path = self.state.lock().view.slow_path(ino);
+            let path = path.ok_or_else(|| io::Error::from_raw_os_error(Errno::ESTALE as i32))?;
+            let elsewhere =
+                |e: &io::Error| matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ESTALE));
+            match act(&path) {
+                Err(e) if elsewhere(&e) && tried.as_ref() != Some(&path) => {
+                    if let Some(found) = self.slow.moved_to(&path).and_then(|path| act(&path).ok()) {
+                        return Ok(found);
+                    }
+                    tried = Some(path);
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
 /// A path's directory and last name.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
@@ -128,7 +170,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(e) if matches!(e.raw_os_error(), Some(libc) if libc == nix::errno::Errno::ENOENT as i32 || libc == nix::errno::Errno::ENOTDIR as i32) => {
+        Err(e) if matches!(e.raw_os_error(), Some(libc) if libc == Errno::ENOENT as i32 || libc == Errno::ENOTDIR as i32) => {
             Ok(None)
         }
         Err(e) => Err(e),

@@ -801,6 +801,12 @@ impl View {
         join(self.path(*dir)?, name)
     }
 
+    /// Another path that `ino` has on the slow tier than this name.
+    pub(crate) fn other_slow_path(&self, ino: Ino, place: &Place) -> Option<Vec<u8>> {
+        let (dir, name) = self.get(ino)?.slow().iter().find(|other| *other != place)?;
+        join(self.slow_path(*dir)?, name)
+    }
+
     /// Whether `ino` is `below` or one of the directories above it.
     pub(crate) fn is_above(&self, ino: Ino, below: Ino) -> bool {
         let mut at = below;

@@ -13,7 +13,6 @@ mod traffic;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
@@ -51,13 +50,12 @@ fn kill_over_and_over(habits: Habits, io: &str, kills: u32) {
     let seed = std::env::var("KILL_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("KILL_SEED={seed}");
     let mut random = SmallRng::seed_from_u64(seed);
-    let clock = AtomicU64::new(0);
     let mut mount = Mount::new(io);
-    let mut workers: Vec<Worker<'_>> = (0..WORKERS)
+    let mut workers: Vec<Worker> = (0..WORKERS)
         .map(|number| {
             let dir = mount.point().join(name(number));
             std::fs::create_dir(&dir).unwrap();
-            Worker::new(dir, habits, seed.wrapping_add(number as u64), &clock)
+            Worker::new(dir, habits, seed.wrapping_add(number as u64))
         })
         .collect();
     let mut slow = SlowTier { top: mount.slow(), habits, workers: Default::default() };
@@ -85,7 +83,7 @@ fn name(number: usize) -> String {
     format!("worker{number}")
 }
 
-fn work_until_killed(mount: &mut Mount, workers: &mut [Worker<'_>], moment: Duration) {
+fn work_until_killed(mount: &mut Mount, workers: &mut [Worker], moment: Duration) {
     thread::scope(|scope| {
         let threads: Vec<_> = workers.iter_mut().map(|worker| scope.spawn(|| worker.work())).collect();
         thread::sleep(moment);
@@ -96,7 +94,7 @@ fn work_until_killed(mount: &mut Mount, workers: &mut [Worker<'_>], moment: Dura
     });
 }
 
-fn settle(workers: &mut [Worker<'_>]) -> Result<(), String> {
+fn settle(workers: &mut [Worker]) -> Result<(), String> {
     for worker in workers {
         let seen = tree::read(&worker.dir).map_err(|error| error.to_string())?;
         worker.ledger.settle(&seen).map_err(|difference| format!("{}: {difference}", worker.dir.display()))?;
@@ -145,7 +143,7 @@ struct Found {
 
 impl SlowTier {
     /// Looks at the slow tier while no daemon runs, as whoever has lost the node would.
-    fn look(&mut self, workers: &[Worker<'_>]) -> Found {
+    fn look(&mut self, workers: &[Worker]) -> Found {
         let mut found = Found { behind: false, advanced: false };
         let mut histories = Vec::new();
         for (number, worker) in workers.iter().enumerate() {
@@ -176,7 +174,7 @@ impl SlowTier {
 }
 
 /// Every file is whole and is a version that its worker closed under this name.
-fn nothing_torn(worker: &Worker<'_>, slow: &Tree) {
+fn nothing_torn(worker: &Worker, slow: &Tree) {
     for (path, seen) in slow {
         let whole = !matches!(seen.shown, tree::Shown::File { .. }) || seen.generations.is_some();
         assert!(whole, "torn on the slow tier: {} {}: {seen:?}", worker.dir.display(), path.display());
@@ -221,8 +219,7 @@ fn one_order_for_all(histories: &[(Vec<Change>, Vec<usize>)]) {
 fn ledgers_agree_with_a_local_file_system() {
     for seed in 0..20 {
         let dir = tempfile::tempdir().unwrap();
-        let clock = AtomicU64::new(0);
-        let mut worker = Worker::new(dir.path().to_owned(), Habits::InPlace, seed, &clock);
+        let mut worker = Worker::new(dir.path().to_owned(), Habits::InPlace, seed);
         worker.pause_max = Duration::ZERO;
         let mut random = SmallRng::seed_from_u64(seed);
         for _ in 0..10 {
@@ -236,7 +233,7 @@ fn ledgers_agree_with_a_local_file_system() {
 }
 
 /// The check of whole files holds where every file was closed, and only there.
-fn nothing_torn_here(worker: &Worker<'_>, seen: &Tree) {
+fn nothing_torn_here(worker: &Worker, seen: &Tree) {
     let unfinished = worker.ledger.unfinished();
     let closed: Tree =
         seen.iter().filter(|(path, _)| !unfinished.contains(path)).map(|(p, s)| (p.clone(), s.clone())).collect();

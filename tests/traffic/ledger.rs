@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use super::now;
 use super::tree::{Seen, Shown, Tree};
 
 /// One system call that changes something. Paths are relative to the worker's directory.
@@ -22,6 +23,8 @@ pub(crate) enum Op {
         bytes: Vec<u8>,
     },
     Fsync(PathBuf),
+    /// fsync of the worker's directory: all of its files, none of which is open.
+    SyncDir,
     Close(PathBuf),
     Rename(PathBuf, PathBuf),
     Unlink(PathBuf),
@@ -71,6 +74,16 @@ struct State {
 /// What the slow tier may show for one name from some change on; `None` is the absence of the name.
 type Allowed = Vec<Option<Shown>>;
 
+/// A call that took effect, from before it was made until its return, or until its effect was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    pub(crate) op: Op,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// It was cut off and had no effect that can be seen; but it may have ordered the content that its file had.
+    pub(crate) cut_off: bool,
+}
+
 /// A change that the slow tier will see, with the worker's clock before the call and after its return.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
@@ -87,6 +100,8 @@ pub(crate) struct Ledger {
     in_flight: Option<(Op, u64)>,
     /// Every content that ever had its place in the order, by name.
     versions: BTreeSet<(PathBuf, Shown)>,
+    /// Every call, if somebody wants to know how things were at some time in the past.
+    pub(crate) history: Option<Vec<Past>>,
 }
 
 impl Ledger {
@@ -100,7 +115,12 @@ impl Ledger {
         if let Some((op, start)) = self.in_flight.take() {
             let now = self.state.apply(&op);
             self.remember(Change { start, end, now });
+            self.note(Past { op, start, end, cut_off: false });
         }
+    }
+
+    fn note(&mut self, past: Past) {
+        self.history.iter_mut().for_each(|history| history.push(past.clone()));
     }
 
     fn remember(&mut self, change: Change) {
@@ -140,16 +160,19 @@ impl Ledger {
             return self.state.differs(seen).map_or(Ok(()), Err);
         };
         let Some(without) = self.state.differs(seen) else {
-            let now = self.state.may_have_ordered(&op);
-            self.remember(Change { start, end: u64::MAX, now });
+            let changed = self.state.may_have_ordered(&op);
+            self.remember(Change { start, end: u64::MAX, now: changed });
+            self.note(Past { op, start, end: now(), cut_off: true });
             return Ok(());
         };
         let mut with = self.state.clone();
-        let now = with.apply(&self.state.as_far_as(&op, seen));
+        let as_seen = self.state.as_far_as(&op, seen);
+        let changed = with.apply(&as_seen);
         match with.differs(seen) {
             None => {
                 self.state = with;
-                self.remember(Change { start, end: u64::MAX, now });
+                self.remember(Change { start, end: u64::MAX, now: changed });
+                self.note(Past { op: as_seen, start, end: now(), cut_off: false });
                 Ok(())
             }
             Some(difference) => Err(format!("without {op:?}: {without}\nwith it: {difference}")),
@@ -243,6 +266,8 @@ impl State {
                 self.file(path).tag = Some(tag.clone());
                 Vec::new()
             }
+            // Every file in it was closed before: each has its place in the order.
+            Op::SyncDir => Vec::new(),
             Op::Fsync(path) | Op::Close(path) => {
                 self.file(path).order();
                 self.allowed([path.clone()])

@@ -11,11 +11,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -49,34 +49,47 @@ pub(crate) struct Stopped;
 type Done = Result<(), Stopped>;
 
 #[derive(Debug)]
-pub(crate) struct Worker<'a> {
+pub(crate) struct Worker {
     pub(crate) dir: PathBuf,
     pub(crate) ledger: Ledger,
     habits: Habits,
     random: SmallRng,
     generation: u64,
-    /// Ticks before and after each call, one clock for all workers.
-    clock: &'a AtomicU64,
+    /// When calls began and ended whose file had to be copied up from the slow tier, because it had been evicted.
+    pub(crate) recalls: Vec<(u64, u64)>,
     /// Calls that may still be made.
     pub(crate) budget: u64,
     /// The longest time between two bursts.
     pub(crate) pause_max: Duration,
+    /// Nothing new is begun after this time, as [`now`] tells it.
+    pub(crate) until: u64,
 }
 
-impl<'a> Worker<'a> {
+impl Worker {
     /// `dir` exists and is this worker's alone.
-    pub(crate) fn new(dir: PathBuf, habits: Habits, seed: u64, clock: &'a AtomicU64) -> Self {
+    pub(crate) fn new(dir: PathBuf, habits: Habits, seed: u64) -> Self {
         let random = SmallRng::seed_from_u64(seed);
-        let (budget, pause_max) = (u64::MAX, Duration::from_secs(1));
-        Worker { dir, ledger: Ledger::default(), habits, random, generation: 0, clock, budget, pause_max }
+        Worker {
+            dir,
+            ledger: Ledger::default(),
+            habits,
+            random,
+            generation: 0,
+            recalls: Vec::new(),
+            budget: u64::MAX,
+            pause_max: Duration::from_secs(1),
+            until: u64::MAX,
+        }
     }
 
-    /// Works until the daemon is killed or the budget is used up.
+    /// Works until the daemon is killed, the budget is used up or the time has come.
     pub(crate) fn work(&mut self) {
         let mut done = self.tidy();
         while done.is_ok() {
-            done = (0..BURST).try_for_each(|_| self.act());
-            thread::sleep(self.pause_max.mul_f64(self.random.random()));
+            done = (0..BURST).try_for_each(|_| if now() < self.until { self.act() } else { Err(Stopped) });
+            if done.is_ok() {
+                thread::sleep(self.pause_max.mul_f64(self.random.random()));
+            }
         }
     }
 
@@ -87,10 +100,10 @@ impl<'a> Worker<'a> {
         }
         self.budget -= 1;
         let what = format!("{op:?}");
-        self.ledger.begin(op, self.clock.fetch_add(1, Ordering::SeqCst));
+        self.ledger.begin(op, now());
         match call(&self.dir) {
             Ok(value) => {
-                self.ledger.acknowledge(self.clock.fetch_add(1, Ordering::SeqCst));
+                self.ledger.acknowledge(now());
                 Ok(value)
             }
             Err(error) if is_dead(&error) => Err(Stopped),
@@ -110,7 +123,7 @@ impl<'a> Worker<'a> {
     }
 
     fn act(&mut self) -> Done {
-        if self.habits == Habits::InPlace && self.random.random_bool(0.1) {
+        if self.habits == Habits::InPlace && self.random.random_bool(0.2) {
             return if self.random.random_bool(0.5) { self.append() } else { self.rewrite_in_place() };
         }
         match self.random.random_range(0..7) {
@@ -136,6 +149,9 @@ impl<'a> Worker<'a> {
         }
         self.write_new(&manifest, &record(generation, 0, 40))?;
         self.rename(&manifest, Path::new("manifest"))?;
+        if self.random.random_bool(0.2) {
+            self.call(Op::SyncDir, |dir| File::open(dir)?.sync_all())?;
+        }
         let mut old = self.ledger.names("ckpt-");
         old.truncate(old.len().saturating_sub(KEEP));
         old.iter().try_for_each(|path| self.unlink(path))
@@ -231,9 +247,11 @@ impl<'a> Worker<'a> {
         let len = self.random.random_range(0..CHUNK - 100);
         let bytes = record(generation, 0, len);
         let offset = self.ledger.size(&path);
+        let (began, evicted) = (now(), self.is_evicted(&path));
         let file = OpenOptions::new().append(true).open(self.dir.join(&path)).map_err(expect_dead)?;
         let op = Op::Write { path: path.clone(), offset, bytes: bytes.clone() };
         self.call(op, |_| io::Write::write_all(&mut &file, &bytes))?;
+        self.recalls.extend(evicted.then(|| (began, now())));
         self.close(file, &path)
     }
 
@@ -245,6 +263,7 @@ impl<'a> Worker<'a> {
         if !self.ledger.has(&path) {
             return self.write_new(&path, &bytes);
         }
+        let (began, evicted) = (now(), self.is_evicted(&path));
         let file = OpenOptions::new().write(true).open(self.dir.join(&path)).map_err(expect_dead)?;
         // Cut short or not, `tidy` may have written it anew with another length.
         if self.ledger.size(&path) != bytes.len() {
@@ -252,7 +271,15 @@ impl<'a> Worker<'a> {
             self.unlink(&path)?;
             return self.write_new(&path, &bytes);
         }
-        self.write_and_close(file, &path, 0, &bytes)
+        self.write(&file, &path, 0, &bytes)?;
+        self.recalls.extend(evicted.then(|| (began, now())));
+        self.write_and_close(file, &path, bytes.len(), &[])
+    }
+
+    /// Whether the file's bytes are on the slow tier only: its next write brings them back.
+    fn is_evicted(&self, path: &Path) -> bool {
+        // Where there is no daemon, or none any more, it is not.
+        xattr::get(self.dir.join(path), "user.dlio.state").is_ok_and(|state| state.as_deref() == Some(b"slow"))
     }
 
     fn write_new(&mut self, path: &Path, bytes: &[u8]) -> Done {
@@ -313,6 +340,13 @@ impl<'a> Worker<'a> {
         };
         record(generation, self.random.random(), len)
     }
+}
+
+/// Nanoseconds that only rise, the same for all threads and processes of the machine: what one of them did before another
+/// can be told from it.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
 /// The generation that a file's name promises.

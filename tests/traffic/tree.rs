@@ -153,11 +153,11 @@ pub(crate) fn differences(one: &Tree, other: &Tree) -> Vec<String> {
 fn hard_links(tree: &Tree) -> Vec<Vec<&Path>> {
     let mut groups: HashMap<u64, Vec<&Path>> = HashMap::new();
     for (path, seen) in tree {
-        if let Some(stat) = seen.stat.as_ref().filter(|stat| stat.is_file() && stat.nlink() > 1) {
+        if let Some(stat) = seen.stat.as_ref().filter(|stat| stat.is_file()) {
             groups.entry(stat.ino()).or_default().push(path);
         }
     }
-    let mut groups: Vec<_> = groups.into_values().collect();
+    let mut groups: Vec<_> = groups.into_values().filter(|names| names.len() > 1).collect();
     groups.sort();
     groups
 }

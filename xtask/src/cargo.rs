@@ -47,6 +47,17 @@ pub(crate) fn kill(cx: &Context) -> Result<Tally> {
     counted(cargo(cx).args(["test", "--quiet", "--test", "kill", "--", "--ignored", "--nocapture", "--test-threads=1"]))
 }
 
+/// Without `--all` so many states of the disks that it takes about a minute.
+pub(crate) fn power(cx: &Context) -> Result<Tally> {
+    let mut command = cargo(cx);
+    if cx.all {
+        command.env("POWER_STATES", "1600");
+    }
+    // Not the one that is the process beneath the disks.
+    command.args(["test", "--quiet", "--test", "power", "power_cuts", "--"]);
+    counted(command.args(["--ignored", "--nocapture", "--test-threads=1"]))
+}
+
 /// A build of its own: the engine's locks are the scheduler's. A hundred schedules of each race take two seconds.
 pub(crate) fn races(cx: &Context) -> Result<Tally> {
     let schedules = if cx.all { "20000" } else { "1000" };

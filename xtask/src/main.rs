@@ -144,6 +144,14 @@ const STAGES: &[Stage] = &[
         run: cargo::kill,
     },
     Stage {
+        name: "power",
+        about: "100 power cuts on ext4 and xfs (--all: 1,600), on disks that write down what they are told",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Xfs],
+        minutes: 60,
+        run: cargo::power,
+    },
+    Stage {
         name: "races",
         about: "threads that meet on one file, under a scheduler that tries their orders",
         when: When::Test,

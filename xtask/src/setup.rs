@@ -18,6 +18,8 @@ use crate::{Context, cargo, run};
 pub(crate) enum Need {
     /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang.
     Mount,
+    /// A second file system that power cuts are tried on.
+    Xfs,
     Pjdfstest,
     Fsx,
     /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
@@ -32,6 +34,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Mount => &["bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
+        Need::Xfs => &["xfsprogs"],
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
     }
@@ -104,6 +107,8 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Mount => ready_to_mount(cx),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
+        // Its package is all of it.
+        Need::Xfs => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
     }
