@@ -63,7 +63,7 @@ impl Tiers {
         self.attr_from_memory_or_slow(cx, ino)
     }
 
-    fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
+    pub(crate) fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
         // Without the block that our own extended attributes may take.
         let blocks = blocks.min(size.div_ceil(4096) * 8);
