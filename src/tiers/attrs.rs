@@ -91,7 +91,7 @@ impl Tiers {
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        let (path, id) = {
+        let (paths, id) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
@@ -100,17 +100,24 @@ impl Tiers {
             if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
                 return Ok(self.attr_of(ino, node));
             }
-            (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, node.slow_id())
+            (st.view.slow_paths(ino).ok_or(Errno::ESTALE)?, node.slow_id())
         };
         cx.slow()?;
-        let found = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+        let mut found = None;
+        for path in &paths {
+            found = self.slow.stat(path).at("stat on slow", self.label(ino))?;
+            if found.is_some_and(|stat| Some((stat.dev, stat.ino)) == id) {
+                break;
+            }
+        }
         let mut st = self.state.lock();
         let (now, applied) = (self.uptime(), st.applied);
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         match found {
             Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, now, applied),
-            // Publishing moved it meanwhile, or somebody else changed it: the next look-up of the name finds out.
-            _ if node.slow_id() != id || node.moved() => {}
+            // Publishing moved it, or what is above it, meanwhile; or somebody else changed it: the next look-up of the name
+            // finds out.
+            _ if node.slow_id() != id || paths.len() > 1 || st.view.slow_paths(ino).as_ref() != Some(&paths) => {}
             _ => return Err(Errno::ENOENT.into()),
         }
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
@@ -281,7 +288,7 @@ impl Tiers {
     }
 
     pub fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Vec<u8>> {
-        let path = {
+        {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             if node.kind != Kind::Symlink {
@@ -290,11 +297,9 @@ impl Tiers {
             if !node.target().is_empty() {
                 return Ok(node.target().to_vec());
             }
-            st.view.slow_path(ino).ok_or(Errno::ESTALE)?
-        };
+        }
         cx.slow()?;
-        let target = self.slow.parent(&path).and_then(|(dir, name)| dir.readlink(name));
-        let target = target.at("read link on slow", self.label(ino))?;
+        let target = self.read_on_slow(ino, |dir, name| dir.readlink(name)).at("read link on slow", self.label(ino))?;
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             // A link's target never changes.
             node.set_target(target.clone());
@@ -320,19 +325,18 @@ impl Tiers {
                 return fd.get_xattr(key).at("read attribute of", self.label(ino));
             }
         }
-        let path = {
+        {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             if let Some((value, _)) = node.xattrs().and_then(|xattrs| xattrs.get(key)) {
                 return Ok(value.clone());
             }
-            match (node.slow_id(), st.view.slow_path(ino)) {
-                (Some(_), Some(path)) => path,
-                _ => return Ok(None),
+            if node.slow_id().is_none() || st.view.slow_path(ino).is_none() {
+                return Ok(None);
             }
-        };
+        }
         cx.slow()?;
-        self.on_slow(&path, |dir, name| dir.get_xattr(name, key)).at("read attribute on slow of", self.label(ino))
+        self.read_on_slow(ino, |dir, name| dir.get_xattr(name, key)).at("read attribute on slow of", self.label(ino))
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -359,9 +363,9 @@ impl Tiers {
             (node.xattrs().cloned().unwrap_or_default(), node.kept_xattrs(), path)
         };
         let mut keys = Vec::new();
-        if let Some(path) = path {
+        if path.is_some() {
             cx.slow()?;
-            let listed = self.on_slow(&path, |dir, name| dir.list_xattr(name));
+            let listed = self.read_on_slow(ino, |dir, name| dir.list_xattr(name));
             keys = listed.at("list attributes on slow of", self.label(ino))?;
             keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
         }
@@ -528,6 +532,25 @@ impl Tiers {
     ) -> std::io::Result<T> {
         let (dir, name) = self.slow.parent(path)?;
         act(&*dir, if name.is_empty() { b"." } else { name })
+    }
+
+    /// The same where the node is by now, while a rename of it, or of what is above it, may be on its way.
+    fn read_on_slow<T>(&self, ino: Ino, act: impl Fn(&dyn Dir, &[u8]) -> std::io::Result<T>) -> std::io::Result<T> {
+        let paths = || self.state.lock().view.slow_paths(ino).ok_or(Errno::ESTALE);
+        loop {
+            let known = paths()?;
+            let mut done = Err(Errno::ENOENT.into());
+            for path in &known {
+                done = self.on_slow(path, &act);
+                if !matches!(&done, Err(e) if e.kind() == ErrorKind::NotFound) {
+                    return done;
+                }
+            }
+            // Not if it was published between the two.
+            if paths()? == known {
+                return done;
+            }
+        }
     }
 
     fn own_xattr(&self, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {

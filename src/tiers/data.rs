@@ -243,25 +243,33 @@ impl Tiers {
     /// Opens what the slow tier has for this inode, checking that it is the same.
     pub(crate) fn open_slow(&self, cx: &Cx, ino: Ino, access: Access) -> Result<Arc<dyn File>> {
         for _ in 0..3 {
-            let (path, id) = {
+            let (paths, id) = {
                 let st = self.state.lock();
                 let id = st.view.get(ino).and_then(|node| node.slow_id());
-                (st.view.slow_path(ino).ok_or(Errno::ESTALE)?, id.ok_or(Errno::ESTALE)?)
+                (st.view.slow_paths(ino).ok_or(Errno::ESTALE)?, id.ok_or(Errno::ESTALE)?)
             };
             cx.slow()?;
-            let opened = self.slow.parent(&path).and_then(|(dir, name)| dir.open(name, access));
-            let fd = match opened {
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                other => other.at("open on slow", self.label(ino))?,
-            };
-            let stat = fd.stat().at("stat on slow", self.label(ino))?;
-            if (stat.dev, stat.ino) == id {
-                let (now, mut st) = (self.uptime(), self.state.lock());
-                let applied = st.applied;
-                st.view.refresh(ino, &stat, now, applied);
-                return Ok(fd);
+            let mut another = None;
+            for path in &paths {
+                let opened = self.slow.parent(path).and_then(|(dir, name)| dir.open(name, access));
+                let fd = match opened {
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                    other => other.at("open on slow", self.label(ino))?,
+                };
+                let stat = fd.stat().at("stat on slow", self.label(ino))?;
+                if (stat.dev, stat.ino) == id {
+                    let (now, mut st) = (self.uptime(), self.state.lock());
+                    let applied = st.applied;
+                    st.view.refresh(ino, &stat, now, applied);
+                    return Ok(fd);
+                }
+                if *path == paths[0] {
+                    another = Some(stat);
+                }
             }
-            self.adopt_replacement(ino, id, &stat);
+            if let Some(stat) = another {
+                self.adopt_replacement(ino, id, &stat);
+            }
         }
         Err(Errno::ESTALE.into())
     }

@@ -67,18 +67,24 @@ impl Tiers {
             return Ok(None);
         }
         loop {
-            let (generation, path, id) = {
+            let (generation, paths, id) = {
                 let st = self.state.lock();
                 let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
                 let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
                 if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
                     return Ok(found);
                 }
-                let path = st.view.slow_path(dir).ok_or(Errno::ESTALE)?;
-                (slots.generation, path, node.slow_id().ok_or(Errno::ESTALE)?)
+                let paths = st.view.slow_paths(dir).ok_or(Errno::ESTALE)?;
+                (slots.generation, paths, node.slow_id().ok_or(Errno::ESTALE)?)
             };
             cx.slow()?;
-            let stat = self.stat_in(dir, &path, id, name)?;
+            let stat = match self.stat_in(dir, &paths, id, name) {
+                // Published between the two.
+                Err(e) if e.errno() == Errno::ESTALE && self.state.lock().view.slow_paths(dir) != Some(paths) => {
+                    continue;
+                }
+                other => other?,
+            };
             let now = self.uptime();
             let mut st = self.state.lock();
             let unchanged = st.view.live_dir(dir).is_some_and(|slots| slots.generation == generation);
@@ -88,9 +94,9 @@ impl Tiers {
         }
     }
 
-    fn stat_in(&self, dir: Ino, path: &[u8], id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
-        let what = || String::from_utf8_lossy(path).into_owned();
-        let handle = self.slow.dir(dir, path, id).at("open slow directory", what())?;
+    fn stat_in(&self, dir: Ino, paths: &[Vec<u8>], id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
+        let what = || String::from_utf8_lossy(&paths[0]).into_owned();
+        let handle = self.slow.dir(dir, paths, id).at("open slow directory", what())?;
         absent_is_none(handle.stat(name.as_bytes())).at("stat on slow", what())
     }
 
@@ -159,11 +165,11 @@ impl Tiers {
     fn list_since(&self, cx: &Cx, ino: Ino) -> Result<(Listing, u64)> {
         let (slow, start) = {
             let mut st = self.state.lock();
-            let path = st.view.slow_path(ino);
+            let paths = st.view.slow_paths(ino);
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
             let id = node.slow_id();
             let dir = node.dir.as_mut().ok_or(Errno::ENOTDIR)?;
-            let slow = if dir.known { None } else { id.zip(path) };
+            let slow = if dir.known { None } else { id.zip(paths) };
             if slow.is_some() {
                 cx.slow()?;
                 dir.listers += 1;
@@ -172,7 +178,7 @@ impl Tiers {
         };
         let found = match &slow {
             None => Ok(Vec::new()),
-            Some((id, path)) => self.slow.dir(ino, path, *id).and_then(|dir| dir.list()),
+            Some((id, paths)) => self.slow.dir(ino, paths, *id).and_then(|dir| dir.list()),
         };
         let mut st = self.state.lock();
         let parent = st.view.get(ino).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);

@@ -84,17 +84,24 @@ impl SlowTier {
         Ok((self.walk(dir)?, name))
     }
 
-    /// The directory that inode `ino` is on the slow tier, at `path` unless its descriptor is still open. `id` is checked:
-    /// between reading the path and walking it a published rename may have moved something else there.
-    pub(crate) fn dir(&self, ino: Ino, path: &[u8], id: (u64, u64)) -> io::Result<Arc<dyn Dir>> {
+    /// The directory that inode `ino` is on the slow tier, at one of `paths` unless its descriptor is still open. `id` is
+    /// checked: between reading the paths and walking them a published rename may have moved something else there.
+    pub(crate) fn dir(&self, ino: Ino, paths: &[Vec<u8>], id: (u64, u64)) -> io::Result<Arc<dyn Dir>> {
         if let Some(dir) = self.dirs.lock().get(&ino) {
             return Ok(dir.clone());
         }
-        let dir = self.walk(path)?;
-        let stat = dir.stat(b".")?;
-        if (stat.dev, stat.ino) != id {
-            return Err(io::Error::from_raw_os_error(nix::errno::Errno::ESTALE as i32));
+        let is_it = |dir: &dyn Dir| dir.stat(b".").map(|stat| (stat.dev, stat.ino) == id);
+        let mut found = None;
+        for path in paths {
+            let dir = absent_is_none(self.walk(path))?;
+            if let Some(dir) = dir
+                && is_it(&*dir)?
+            {
+                found = Some(dir);
+                break;
+            }
         }
+        let dir = found.ok_or_else(|| io::Error::from_raw_os_error(nix::errno::Errno::ESTALE as i32))?;
         let mut dirs = self.dirs.lock();
         if dirs.len() >= DIRS_KEPT {
             dirs.clear();

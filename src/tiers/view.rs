@@ -785,6 +785,14 @@ impl View {
         self.path_by(ino, |node| node.slow().first())
     }
 
+    /// Where a node may be found on the slow tier. A rename above it may have been applied there while the view has not
+    /// followed yet: then it is where the view has it.
+    pub(crate) fn slow_paths(&self, ino: Ino) -> Option<Vec<Vec<u8>>> {
+        let slow = self.slow_path(ino)?;
+        let shown = self.path(ino).filter(|shown| *shown != slow);
+        Some([slow].into_iter().chain(shown).collect())
+    }
+
     fn path_by(&self, ino: Ino, name: impl Fn(&Node) -> Option<&Place>) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         let mut at = ino;
