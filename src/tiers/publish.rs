@@ -159,6 +159,10 @@ impl Tiers {
         for planned in &group.planned[..group.met.len()] {
             dirs.add(&planned.step);
         }
+        if self.slow.root.order() == MetadataOrder::Unknown {
+            // The error came from this sync, perhaps: the next step must not be durable before the last one.
+            dirs.sync(self)?; // 5
+        }
         for planned in &group.planned[group.met.len()..] {
             group.met.push(self.apply(planned)?); // 4
             dirs.add(&planned.step);
