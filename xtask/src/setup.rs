@@ -18,6 +18,8 @@ use crate::{Context, cargo, run};
 pub(crate) enum Need {
     /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang.
     Mount,
+    /// To compare what the daemon asks of the kernel with what the tests know of.
+    Strace,
     Pjdfstest,
     Fsx,
     /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
@@ -30,6 +32,7 @@ pub(crate) enum Need {
 const fn packages(need: Need) -> &'static [&'static str] {
     match need {
         Need::Mount => &["bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
+        Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
         Need::Python => &["python3-venv"],
@@ -102,6 +105,7 @@ impl Setup {
 fn install(cx: &Context, need: Need) -> Result<()> {
     match need {
         Need::Mount => ready_to_mount(cx),
+        Need::Strace => Ok(()),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         Need::Python => install_python(cx),
