@@ -23,6 +23,8 @@ mod data;
 pub mod disk;
 mod drain;
 mod evict;
+#[cfg(feature = "faults")]
+pub mod faults;
 mod file;
 mod fsck;
 mod log;

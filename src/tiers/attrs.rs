@@ -64,7 +64,7 @@ impl Tiers {
         self.attr_from_memory_or_slow(cx, ino)
     }
 
-    fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
+    pub(crate) fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
         // Without the block that our own extended attributes may take.
         let blocks = blocks.min(size.div_ceil(4096) * 8);
@@ -166,12 +166,18 @@ impl Tiers {
         let file = self.file_of(ino)?;
         let mut io = file.as_ref().map(|file| file.io.write());
         self.take_attrs(ino, &before, io.as_deref_mut());
+        // Before the event, which cannot be taken back where the object cannot be opened.
+        let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
+        let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
         self.log_attr(cx, ino, &new, io.as_deref())?;
-        if let (Some(file), Some(io)) = (&file, io.as_deref_mut())
-            && let Some(object) = io.with_attrs()
-        {
-            let fd = self.fd(cx, io, object)?;
-            fd.set_attr(&new).at("set attributes of", self.label(ino))?;
+        if let (Some(file), Some(io), Some(fd)) = (&file, io.as_deref_mut(), fd) {
+            if let Err(e) = fd.set_attr(&new) {
+                // The event would reach the slow tier all the same: another one undoes it.
+                let old = undone(&new, &before);
+                fd.set_attr(&old).unwrap_or_default();
+                self.log_attr(cx, ino, &old, Some(io))?;
+                return Err(Error::io("set attributes of", self.label(ino), e));
+            }
             io.stamped |= io.dirty && new.mtime.is_some();
             if let Some(perm) = new.perm {
                 file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
@@ -388,7 +394,8 @@ impl Tiers {
         if key.starts_with(PRIVATE) {
             return Err(Errno::EPERM.into());
         }
-        may(self.get_xattr(cx, ino, key)?.is_some())?;
+        let old = self.get_xattr(cx, ino, key)?;
+        may(old.is_some())?;
         let before = self.getattr(cx, ino)?;
         if key.starts_with(b"user.") && !matches!(before.kind, Kind::File | Kind::Dir) {
             return Err(Errno::EPERM.into());
@@ -407,18 +414,20 @@ impl Tiers {
         }
         let mut io = file.as_ref().map(|file| file.io.write());
         self.take_attrs(ino, &before, io.as_deref_mut());
+        // As in `change_attr`: opened before the event, which another one undoes if the object does not take the change.
+        let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
+        let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
         self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
-        if let Some(io) = io.as_deref_mut()
-            && let Some(object) = io.with_attrs()
-        {
-            let fd = self.fd(cx, io, object)?;
-            let done = match kept {
-                Some(value) => fd.set_xattr(key, value),
-                None => fd.remove_xattr(key),
+        if let Some(fd) = fd {
+            let set = |value: Option<&[u8]>, perm: Option<u32>| {
+                value.map_or_else(|| fd.remove_xattr(key), |value| fd.set_xattr(key, value))?;
+                perm.map_or(Ok(()), |perm| fd.set_attr(&NewAttr { perm: Some(perm), ..NewAttr::default() }))
             };
-            done.at("set attribute of", self.label(ino))?;
-            if let Some((perm, _)) = mode {
-                fd.set_attr(&NewAttr { perm: Some(perm), ..NewAttr::default() }).at("chmod", self.label(ino))?;
+            if let Err(e) = set(kept, mode.map(|(perm, _)| perm)) {
+                let perm = mode.map(|_| before.perm);
+                set(old.as_deref(), perm).unwrap_or_default();
+                self.log_xattr(cx, ino, key, old.as_deref(), perm, io.as_deref())?;
+                return Err(Error::io("set attribute of", self.label(ino), e));
             }
         }
         drop(io);
@@ -554,6 +563,17 @@ impl Tiers {
             }
         };
         Ok(Space { free: space.free.saturating_sub(pending), avail: space.avail.saturating_sub(pending), ..space })
+    }
+}
+
+/// What takes `new` back.
+fn undone(new: &NewAttr, before: &Attr) -> NewAttr {
+    NewAttr {
+        uid: new.uid.map(|_| before.uid),
+        gid: new.gid.map(|_| before.gid),
+        perm: new.perm.map(|_| before.perm),
+        atime: new.atime.map(|_| before.atime),
+        mtime: new.mtime.map(|_| before.mtime),
     }
 }
 

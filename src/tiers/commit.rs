@@ -159,6 +159,10 @@ impl Tiers {
             // Before the sync: a write that comes meanwhile puts it back.
             self.state.lock().synced_in_place(ino);
             if let Err(e) = fd.sync() {
+                // Whoever asks next must hear of it, although this was the background's sync: another would succeed.
+                if let Some(file) = self.state.lock().view.file(ino) {
+                    file.failed.store(true, Ordering::Release);
+                }
                 return Err(Error::io("fsync on slow", self.label(ino), e));
             }
         }

@@ -352,6 +352,10 @@ impl Tiers {
                     cx.slow()?;
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
                     let done = act(&*fd).and_then(|()| fd.stat());
+                    if done.is_err() {
+                        // Some of it may be there all the same, and must be durable before anybody is told that all is.
+                        self.state.lock().written_in_place(state.ino);
+                    }
                     let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
                     return done.and_then(|stat| self.changed_in_place(cx, state.ino, &stat));
                 }

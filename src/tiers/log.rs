@@ -140,6 +140,11 @@ impl Log {
         Ok(())
     }
 
+    /// Fails once the log is closed.
+    pub(crate) fn usable(&self) -> Result<()> {
+        if self.tail.lock().broken { Err(broken()) } else { Ok(()) }
+    }
+
     /// The LSN of the newest record.
     pub(crate) fn last(&self) -> Lsn {
         self.tail.lock().next - 1

@@ -283,24 +283,20 @@ impl Tiers {
         }
         let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
         let (object, fd) = self.new_object(cx, &birth)?;
-        let bound = self.bind_new(cx, parent, name, object, fd, &birth);
-        let state = match bound {
-            Ok(state) => state,
+        // What the answer says is known before there is a name: an error must not leave one.
+        let stat = fd.stat().at("stat", crate::tiers::commit::label(object));
+        let bound = stat.and_then(|stat| Ok((self.bind_new(cx, parent, name, object, fd, &birth)?, stat)));
+        let (state, stat) = match bound {
+            Ok(bound) => bound,
             Err(e) => {
                 self.remove_object(object);
                 return Err(e);
             }
         };
-        let ino = state.ino;
         let file = self.hold_open(&state, open);
-        match self.getattr(cx, ino) {
-            Ok(attr) => Ok((attr, file)),
-            Err(e) => {
-                self.release(cx, file);
-                self.forget(ino, 1);
-                Err(e)
-            }
-        }
+        let st = self.state.lock();
+        let node = st.view.get(state.ino).ok_or(Errno::ESTALE)?;
+        Ok((self.attr_of_object(state.ino, node, &stat), file))
     }
 
     fn bind_new(

@@ -128,6 +128,8 @@ impl Tiers {
     /// Steps 1 to 3, then the rest.
     fn publish(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
         let upto = batches.last().map_or(0, |batch| batch.upto);
+        // Intents that a closed log may hold name what is in `tmp` now: made anew, the next start would not find it.
+        self.log.usable()?;
         let made = self.make_in_tmp(&batches)?; // 1
         self.link_moved(&batches)?; // 1
         let planned = plan::steps(&self.state.lock(), &batches, &made);
@@ -157,6 +159,10 @@ impl Tiers {
         let mut touched = Touched::default();
         for planned in &group.planned[..group.met.len()] {
             touched.add(&planned.step);
+        }
+        if self.slow.root.order() == MetadataOrder::Unknown {
+            // The error came from this sync, perhaps: the next step must not be durable before the last one.
+            touched.sync(self)?; // 5
         }
         for planned in &group.planned[group.met.len()..] {
             group.met.push(self.apply(planned)?); // 4

@@ -202,6 +202,19 @@ impl Ledger {
         self.state.names.contains_key(path.as_ref())
     }
 
+    /// What the file holds by now, ordered or not.
+    pub(crate) fn content(&self, path: &Path) -> Option<Shown> {
+        match self.state.names.get(path) {
+            Some(Node::File(id)) => Some(Shown::file(&self.state.files[id].bytes)),
+            _ => None,
+        }
+    }
+
+    /// The same of all files.
+    pub(crate) fn contents(&self) -> BTreeSet<Shown> {
+        self.state.names.keys().filter_map(|path| self.content(path)).collect()
+    }
+
     pub(crate) fn size(&self, path: &Path) -> usize {
         match self.state.names.get(path) {
             Some(Node::File(id)) => self.state.files[id].bytes.len(),
@@ -228,6 +241,46 @@ pub(crate) fn positions(changes: &[Change], slow: &Tree) -> Vec<usize> {
         }
     }
     found
+}
+
+/// The changes as if `path` were nobody's business; their numbers stay.
+pub(crate) fn without(mut changes: Vec<Change>, path: &Path) -> Vec<Change> {
+    changes.iter_mut().for_each(|change| change.now.retain(|(changed, _)| changed != path));
+    changes
+}
+
+/// Whether a power cut may have left `seen`: of each name what it was after the first `durable` changes, or anything later.
+/// Content that is not among the `synced` may be struck, and then what was there before it stands.
+pub(crate) fn may_survive(
+    changes: &[Change],
+    durable: usize,
+    synced: &BTreeSet<Shown>,
+    seen: &Tree,
+) -> Result<(), String> {
+    let mut allowed: BTreeMap<&Path, Allowed> = BTreeMap::new();
+    for (number, change) in changes.iter().enumerate() {
+        for (path, now) in &change.now {
+            let values = allowed.entry(path).or_insert_with(|| vec![None]);
+            let is_certain = |shown: &Option<Shown>| match shown {
+                Some(file @ Shown::File { .. }) => synced.contains(file),
+                _ => true,
+            };
+            if number < durable && now.iter().all(is_certain) {
+                values.clear();
+            }
+            values.extend(now.iter().cloned());
+        }
+    }
+    if let Some((path, seen)) = seen.iter().find(|(path, _)| !allowed.contains_key(path.as_path())) {
+        return Err(format!("{} should not be there: {seen:?}", path.display()));
+    }
+    for (path, allowed) in allowed {
+        let shown = seen.get(path).map(|seen| seen.shown.clone());
+        if !allowed.contains(&shown) {
+            return Err(format!("{} is {shown:?}, may be {allowed:?}", path.display()));
+        }
+    }
+    Ok(())
 }
 
 impl State {

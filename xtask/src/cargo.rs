@@ -21,7 +21,16 @@ pub(crate) fn fmt(cx: &Context) -> Result<Tally> {
 }
 
 pub(crate) fn clippy(cx: &Context) -> Result<Tally> {
-    run(cargo(cx).args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(cargo(cx).args([
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     Ok(Tally::one())
 }
 
@@ -45,6 +54,26 @@ pub(crate) fn test(cx: &Context) -> Result<Tally> {
 /// The kill test is ignored by a plain `cargo test` because it needs root and takes a minute.
 pub(crate) fn kill(cx: &Context) -> Result<Tally> {
     counted(cargo(cx).args(["test", "--quiet", "--test", "kill", "--", "--ignored", "--nocapture", "--test-threads=1"]))
+}
+
+/// A build of its own, with calls that fail on demand. All points of the daemon's life take the better part of an hour.
+pub(crate) fn points(cx: &Context) -> Result<Tally> {
+    let mut command = cargo(cx);
+    command.args([
+        "test",
+        "--quiet",
+        "--features",
+        "faults",
+        "--test",
+        "faults",
+        "--",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
+    if cx.all {
+        command.env("DLIO_FAULTS_ALL", "1");
+    }
+    counted(&mut command)
 }
 
 /// Without `--all` so many states of the disks that it takes about a minute.

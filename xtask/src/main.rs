@@ -255,6 +255,15 @@ const STAGES: &[Stage] = &[
         minutes: 10,
         run: clients::sqlite,
     },
+    // The last: it leaves the program with calls that fail on demand where the others find theirs.
+    Stage {
+        name: "points",
+        about: "stops at single calls of the daemon, power cuts there, calls that fail",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Strace],
+        minutes: 90,
+        run: cargo::points,
+    },
 ];
 
 fn main() -> ExitCode {

@@ -20,6 +20,8 @@ pub(crate) enum Need {
     Mount,
     /// A second file system that power cuts are tried on.
     Xfs,
+    /// To compare what the daemon asks of the kernel with what the tests know of.
+    Strace,
     Pjdfstest,
     Fsx,
     /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
@@ -32,6 +34,7 @@ pub(crate) enum Need {
 const fn packages(need: Need) -> &'static [&'static str] {
     match need {
         Need::Mount => &["bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
+        Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
         Need::Xfs => &["xfsprogs"],
@@ -105,6 +108,7 @@ impl Setup {
 fn install(cx: &Context, need: Need) -> Result<()> {
     match need {
         Need::Mount => ready_to_mount(cx),
+        Need::Strace => Ok(()),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         // Its package is all of it.

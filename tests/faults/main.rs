@@ -1,0 +1,19 @@
+//! Kills, power cuts and failing calls at every single step (promises P1, P3, P4, P5, P8 and P9), with a daemon and an engine
+//! built with the feature `faults` (`src/tiers/faults.rs`): `cargo xtask test points`.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(unreachable_pub, reason = "the modules below are seen from here only")]
+
+mod engine;
+mod failing;
+mod lies;
+mod mounts;
+mod points;
+mod rig;
+mod script;
+mod seam;
+#[path = "../sim/mod.rs"]
+mod sim;
+mod stories;
+#[path = "../traffic/mod.rs"]
+mod traffic;

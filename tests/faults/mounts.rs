@@ -1,0 +1,144 @@
+//! The same on real mounts, sampled: calls of the daemon fail while applications work; when they no longer do, the daemon
+//! goes on by itself, or after a start where a sync on the fast tier failed.
+
+use parking_lot::Mutex;
+
+use crate::failing::is_full_run;
+use crate::rig::{Machine, Pristine};
+use crate::script::{Failed, Player, Step, Target, brief, script};
+use crate::traffic::ledger::Op;
+use crate::traffic::tree;
+
+type Check<T = ()> = Result<T, String>;
+
+/// Plays on, whatever fails. How many calls of the application failed.
+fn play(machine: &mut Machine, player: &mut Player) -> Check<u32> {
+    let mut failed = 0;
+    for paragraph in script() {
+        for step in &paragraph {
+            match step {
+                Step::Do(op) => match player.play(machine, op) {
+                    Ok(()) => continue,
+                    Err(Failed::Impossible) => break,
+                    Err(Failed::Errno(errno)) => {
+                        failed += 1;
+                        let seen = view(machine)?;
+                        player.settle(op, &seen).map_err(|why| format!("after {}: {errno}: {why}", brief(op)))?;
+                        break;
+                    }
+                },
+                Step::Drain => {
+                    if machine.drain().is_ok() {
+                        player.drained();
+                    }
+                }
+                Step::Evict => machine.evict(),
+                Step::Look => drop(machine.tree()),
+            }
+        }
+        if let Some(path) = player.open_file() {
+            let close = Op::Close(path);
+            if let Err(Failed::Errno(errno)) = player.play(machine, &close) {
+                failed += 1;
+                let seen = view(machine)?;
+                player.settle(&close, &seen).map_err(|why| format!("after {}: {errno}: {why}", brief(&close)))?;
+            }
+        }
+    }
+    Ok(failed)
+}
+
+/// A look may meet the fault too; the next one does not.
+fn view(machine: &mut Machine) -> Check<tree::Tree> {
+    machine.tree().or_else(|_| machine.tree()).or_else(|_| machine.tree())
+}
+
+fn run(pristine: &Pristine, rule: &str) -> Check<(u32, bool)> {
+    let mut machine = Machine::new(pristine);
+    let mut player = Player::new();
+    let record = machine.path("record");
+    // A start that fails changes nothing: the next one goes on.
+    let faults = format!("{rule} record={}", record.display());
+    if !machine.start(&faults) {
+        let status = machine.ended();
+        if status.code() != Some(1) {
+            return Err(format!("a start that failed ended with {status}\n{}", machine.log()));
+        }
+        if !machine.start("") {
+            return Err(format!("no start after one that failed:\n{}", machine.log()));
+        }
+    }
+    let failed = play(&mut machine, &mut player)?;
+    let needs_a_start = machine.drain().is_err() || !machine.verdict().starts_with("SAFE");
+    if needs_a_start {
+        machine.kill();
+        player.dead();
+        if !machine.start("") {
+            return Err(format!("no start after the faults:\n{}", machine.log()));
+        }
+    }
+    let seen = view(&mut machine)?;
+    player.shows(&seen)?;
+    machine.drain().map_err(|errno| format!("the drain failed: {errno}"))?;
+    let differences = tree::differences(&view(&mut machine)?, &machine.slow_tree());
+    if !differences.is_empty() {
+        return Err(format!("drained, but not equal:\n{}", differences.join("\n")));
+    }
+    let log = machine.log();
+    if log.lines().count() > 120 || log.contains("panicked") {
+        return Err(format!("the log is flooded, or tells of a panic:\n{log}"));
+    }
+    machine.leave();
+    Ok((failed, needs_a_start))
+}
+
+#[test]
+fn calls_that_fail_on_a_mount_lose_nothing() {
+    let calls = [
+        "create",
+        "rename",
+        "write",
+        "open",
+        "sync",
+        "sync_dir",
+        "set_attr",
+        "set_xattr",
+        "stat",
+        "link",
+        "list",
+        "read",
+    ];
+    let numbers: &[u64] = if is_full_run() { &[1, 2, 3, 5, 8, 13, 21, 34] } else { &[6] };
+    let mut rules = Vec::new();
+    for (at, call) in calls.iter().enumerate() {
+        for (number, nth) in numbers.iter().enumerate() {
+            for tier in ["fast", "slow"] {
+                let what = ["EIO", "ENOSPC", "EDQUOT", "EACCES", "EROFS"][(at + number) % 5];
+                rules.push(format!("at={tier}:{call}:{nth}:1:{what}"));
+            }
+        }
+    }
+    let wanted = rules.len();
+    let pristine = Pristine::make();
+    let (left, failures, told) = (Mutex::new(rules), Mutex::new(Vec::new()), Mutex::new((0, 0)));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let Some(rule) = left.lock().pop() else { return };
+                    match run(&pristine, &rule) {
+                        Ok((failed, restarted)) => {
+                            let mut told = told.lock();
+                            told.0 += failed;
+                            told.1 += u32::from(restarted);
+                        }
+                        Err(why) => failures.lock().push(format!("{rule}: {why}")),
+                    }
+                }
+            });
+        }
+    });
+    let ((told, restarted), failures) = (told.into_inner(), failures.into_inner());
+    println!("{wanted} runs, {told} calls of applications failed, {restarted} runs needed a start");
+    assert!(failures.is_empty(), "{} runs failed:\n\n{}", failures.len(), failures.join("\n\n"));
+}

@@ -1,0 +1,89 @@
+//! Nothing goes around the seam: every system call of the daemon that changes a tier is one that the faults could have
+//! stopped at.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use crate::points::play;
+use crate::rig::{Machine, Pristine};
+use crate::script::Player;
+
+/// What changes a file system, by the name that the seam has for it.
+const CALLS: &[(&str, &[&str])] = &[
+    ("mkdir", &["mkdir", "mkdirat"]),
+    ("mknod", &["mknod", "mknodat"]),
+    ("symlink", &["symlink", "symlinkat"]),
+    ("link", &["link", "linkat"]),
+    ("rename", &["rename", "renameat", "renameat2"]),
+    ("set_attr", &["chown", "lchown", "fchown", "fchownat", "chmod", "fchmod", "fchmodat", "utimensat"]),
+    ("set_xattr", &["setxattr", "lsetxattr", "fsetxattr"]),
+    ("remove_xattr", &["removexattr", "lremovexattr", "fremovexattr"]),
+    ("write", &["write", "pwrite64", "writev", "pwritev", "pwritev2", "copy_file_range", "sendfile", "splice"]),
+    ("set_len", &["truncate", "ftruncate"]),
+    ("allocate", &["fallocate"]),
+    ("sync", &["fsync", "fdatasync", "sync_file_range", "msync"]),
+    ("sync_all", &["syncfs", "sync"]),
+];
+
+type Counts = BTreeMap<String, u64>;
+
+#[test]
+fn every_changing_system_call_passes_the_seam() {
+    let pristine = Pristine::make();
+    let mut machine = Machine::new(&pristine);
+    let (trace, record) = (machine.path("trace"), machine.path("record"));
+    let traced = "-e trace=creat,open,openat,unlink,unlinkat,rmdir,".to_owned();
+    let names: Vec<&str> = CALLS.iter().flat_map(|(_, names)| *names).copied().collect();
+    let traced = traced + &names.join(",");
+    let (option, list) = traced.split_once(' ').unwrap();
+    let beneath = ["strace", "-f", "-y", "-s", "200", option, list, "-o", trace.to_str().unwrap()];
+    let command: Command = machine.command(&beneath);
+    assert!(machine.start_as(command, &format!("record={}", record.display())), "{}", machine.log());
+    assert_eq!(play(&mut machine, &mut Player::new()), Ok(true), "{}", machine.log());
+    machine.interrupt();
+    let tiers = [machine.tier("fast"), machine.tier("slow")].map(|tier| tier.to_str().unwrap().to_owned());
+    let made = system_calls(&fs::read_to_string(&trace).unwrap(), &tiers);
+    let seen = recorded(&fs::read_to_string(&record).unwrap());
+    println!("{} calls: {seen:?}", seen.values().sum::<u64>());
+    assert!(seen.values().sum::<u64>() > 300, "the script does too little: {seen:?}");
+    assert_eq!(made, seen, "system calls, and what the seam saw of them");
+}
+
+/// What the kernel was asked for on either tier. The lock is the daemon's, not the engine's: nothing of the tiers depends on
+/// what it says.
+fn system_calls(trace: &str, tiers: &[String]) -> Counts {
+    let mut counts = Counts::new();
+    for line in trace.lines() {
+        let Some((_, call)) = line.split_once(' ') else { continue };
+        let Some((name, arguments)) = call.trim_start().split_once('(') else { continue };
+        // Extended attributes by name, and modes, go by way of a descriptor: nothing else in the daemon does.
+        let on_tier =
+            tiers.iter().any(|tier| arguments.contains(tier.as_str())) || arguments.contains("\"/proc/self/fd/");
+        let lock = arguments.contains("/.dlio-fs/lock") || arguments.contains("/.dlio-fs\", 0700");
+        if name.contains("resumed") || !on_tier || lock {
+            continue;
+        }
+        let kind = match name {
+            "creat" | "open" | "openat" => arguments.contains("O_CREAT").then_some("create"),
+            "unlinkat" if arguments.contains("AT_REMOVEDIR") => Some("rmdir"),
+            "rmdir" => Some("rmdir"),
+            "unlink" | "unlinkat" => Some("unlink"),
+            _ => CALLS.iter().find(|(_, names)| names.contains(&name)).map(|(kind, _)| *kind),
+        };
+        if let Some(kind) = kind {
+            *counts.entry(kind.to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+fn recorded(record: &str) -> Counts {
+    let mut counts = Counts::new();
+    for line in record.lines().filter(|line| !line.starts_with('-')) {
+        let kind = line.split(' ').nth(2).unwrap();
+        let kind = if kind == "sync_dir" { "sync" } else { kind };
+        *counts.entry(kind.to_owned()).or_default() += 1;
+    }
+    counts
+}
