@@ -93,17 +93,20 @@ fn pure_files_do_no_io_and_read_no_clock() {
     }
 }
 
-/// Every source file: its module's path and its text without comments and tests.
 /// All locks of the engine have a rank, so that a wrong order is found.
 #[test]
 fn the_engine_has_no_lock_without_a_rank() {
-    for (module, source) in sources().iter().filter(|(name, _)| name.starts_with("tiers") && *name != "tiers::sync") {
+    for (module, source) in sources()
+        .iter()
+        .filter(|(name, _)| name.starts_with("tiers") && *name != "tiers::sync" && *name != "tiers::faults")
+    {
         let named =
             ["parking_lot", "std::sync::Mutex", "std::sync::RwLock"].iter().find(|word| code(source).contains(**word));
         assert!(named.is_none(), "{module} names {}: use tiers::sync", named.unwrap_or(&""));
     }
 }
 
+/// Every source file: its module's path and its text without comments and tests.
 fn sources() -> BTreeMap<String, String> {
     let mut sources = BTreeMap::new();
     read_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut sources);

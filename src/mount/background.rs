@@ -96,7 +96,7 @@ async fn step(work: Work, tiers: &Arc<Tiers>, silent_after: Duration) -> Option<
             () = tokio::time::sleep(silent_after), if work.needs_slow => {
                 let copied = tiers.copied_bytes();
                 if copied == seen {
-                    tiers.report_silence(work.name);
+                    tiers.report_silence(work.name, silent_after);
                 }
                 seen = copied;
             }

@@ -775,14 +775,14 @@ impl<'a> Recovery<'a> {
         }
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         let mut io = file.io.write();
-        let mut st = self.tiers.state.lock();
         if io.object().is_some_and(|known| object.uses(known)) {
             // Written to after it was committed: which bytes is not known.
             io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
         }
         if io.object() != Some(object) {
-            self.give_object(&mut st, &file, &mut io, object)?;
+            self.give_object(&file, &mut io, object)?;
         }
+        let mut st = self.tiers.state.lock();
         self.sealed_as.remove(&object);
         io.attrs_in_view = false;
         io.dirty = true;
@@ -793,7 +793,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// Attaches an object that a record names. It is not clean, whatever it says itself.
-    fn give_object(&self, st: &mut State, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
+    fn give_object(&self, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
         if let Some(split) = self.tiers.open_split(&self.cx, object)?
             && !self.rebooted
         {
@@ -802,12 +802,14 @@ impl<'a> Recovery<'a> {
         for object in [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow()) {
             let fd = self.tiers.open_object(&self.cx, object)?;
             if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
-                if st.view.waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
-                    st.view.waiting.remove(&proof.ino);
+                let waiting = &mut self.tiers.state.lock().view.waiting;
+                if waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
+                    waiting.remove(&proof.ino);
                 }
                 Pool::disprove(&*fd).at("take back the proof of", "object")?;
             }
         }
+        let mut st = self.tiers.state.lock();
         if let Some(old) = io.object() {
             st.unset_clean(file.ino);
             st.unrefer(old, self.tiers.log.last());
@@ -842,14 +844,14 @@ impl<'a> Recovery<'a> {
             self.sealed_as.insert(object, (size, attrs.clone()));
         }
         let mut io = file.io.write();
-        let mut st = self.tiers.state.lock();
         if io.object().is_some_and(|known| object.uses(known)) {
             // The object was written to between the two versions: the earlier one may be bytes of this one by now.
             io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
         }
         if io.object() != Some(object) {
-            self.give_object(&mut st, &file, &mut io, object)?;
+            self.give_object(&file, &mut io, object)?;
         }
+        let mut st = self.tiers.state.lock();
         io.dirty = false;
         io.attrs_in_view = false;
         if let Some(node) = st.view.get_mut(file.ino).filter(|_| object.needs_slow()) {

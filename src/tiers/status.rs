@@ -36,6 +36,8 @@ pub(crate) struct Counters {
     /// Uptime and bytes of recent copies.
     recent: Mutex<Vec<(Duration, u64)>>,
     slow_space: Mutex<Option<Space>>,
+    /// When a tier that had been silent answered, in milliseconds of uptime; 0: it never was.
+    answered: AtomicU64,
     /// What each kind of background work last failed with, and whether that is the slow tier not answering.
     troubles: Mutex<BTreeMap<&'static str, (bool, String)>>,
 }
@@ -107,6 +109,7 @@ impl Tiers {
             None => {
                 // Of a failure that was reported the background tells the end itself.
                 if troubles.remove(work).is_some_and(|trouble| trouble.1 == NO_ANSWER) {
+                    self.counters.answered.store(self.uptime().as_millis() as u64, Ordering::Relaxed);
                     tracing::info!(work, "the slow tier answers again");
                 }
             }
@@ -115,8 +118,12 @@ impl Tiers {
     }
 
     /// The background reports that a step has been waiting for the slow tier, and nothing moves. Until it comes back, what is
-    /// known is trusted.
-    pub fn report_silence(&self, work: &'static str) {
+    /// known is trusted. Where other work has been answered since it began to wait, it is the next in line and not silent yet.
+    pub fn report_silence(&self, work: &'static str, waited: Duration) {
+        let answered = Duration::from_millis(self.counters.answered.load(Ordering::Relaxed));
+        if !answered.is_zero() && self.uptime() < answered + waited {
+            return;
+        }
         let mut troubles = self.counters.troubles.lock();
         if troubles.insert(work, (true, NO_ANSWER.to_owned())).is_none() {
             tracing::warn!(work, "the slow tier does not answer; nothing is dropped, it goes on when it does");
