@@ -678,9 +678,11 @@ impl<'a> Recovery<'a> {
             return Ok(None);
         }
         let found = self.find(&place, Some(ino))?;
-        // While nothing was struck, every path leads where it led.
+        // While nothing was struck, every path leads where it led. One node goes by two numbers where a start came between two
+        // of its records: the one it was made with, and then the slow tier's.
         let certain = self.struck.is_empty() && self.never.is_empty();
-        let same = |found: &Ino| certain || self.met.get(&ino).map_or(!self.taken.contains(found), |met| met == found);
+        let unmet = |found: &Ino| *found == ino || !self.taken.contains(found);
+        let same = |found: &Ino| certain || self.met.get(&ino).map_or_else(|| unmet(found), |met| met == found);
         let Some(found) = found.filter(same) else { return Ok(None) };
         self.meet(ino, found);
         Ok(Some((place, found)))
