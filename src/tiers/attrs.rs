@@ -92,7 +92,7 @@ impl Tiers {
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        let id = {
+        let (id, path) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
@@ -101,7 +101,7 @@ impl Tiers {
             if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
                 return Ok(self.attr_of(ino, node));
             }
-            node.slow_id()
+            (node.slow_id(), st.view.slow_path(ino))
         };
         cx.slow()?;
         let stat = |path: &[u8]| self.slow.stat(path)?.ok_or_else(|| Errno::ENOENT.into());
@@ -111,8 +111,8 @@ impl Tiers {
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         match found {
             Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, now, applied),
-            // Publishing moved it meanwhile, or somebody else changed it: the next look-up of the name finds out.
-            _ if node.slow_id() != id || node.moved() => {}
+            // Publishing moves it, or what is above it, or has done so meanwhile: the next look-up of the name finds out.
+            _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
             _ => return Err(Errno::ENOENT.into()),
         }
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;

@@ -69,6 +69,11 @@ impl SlowTier {
         *self.moving.lock() = moving;
     }
 
+    /// Whether names are being moved on the slow tier which the view has where they were.
+    pub(crate) fn is_moving(&self) -> bool {
+        !self.moving.lock().is_empty()
+    }
+
     /// Where a rename that is being published takes what was at `path`.
     fn moved_to(&self, path: &[u8]) -> Option<Path> {
         let moving = self.moving.lock();

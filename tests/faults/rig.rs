@@ -294,7 +294,7 @@ impl Target for Machine {
     }
 
     fn tree(&mut self) -> Result<Tree, String> {
-        tree::read(&self.root()).map_err(|e| format!("the view cannot be read: {e}"))
+        tree::read(&self.root()).map_err(|e| format!("the view cannot be read: {e}\n{}", self.log()))
     }
 
     fn drain(&mut self) -> Result<(), Errno> {
