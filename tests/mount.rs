@@ -992,3 +992,17 @@ fn a_file_keeps_its_inode_number_and_content_when_it_is_evicted() {
     assert_eq!(fs::metadata(&path).unwrap().ino(), ino, "and when it is changed again");
     assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 20) + 4);
 }
+
+/// The kernel tells of the end of an open file when it comes to it, which may be after somebody has opened the file anew and
+/// truncated it: the empty file got a place in the order, and was published between two checkpoints.
+#[test]
+fn a_file_that_is_written_anew_has_no_empty_version() {
+    let mount = Mount::with(&["settle=30min", "live_after=1h"], |_| ());
+    for _ in 0..300 {
+        mount.put("model.keras", pattern(20_000));
+    }
+    let log = mount.sh(&format!("cat {}/.dlio-fs/log/*.log", mount.fast().display()));
+    let versions: Vec<&str> = log.lines().filter(|line| line.contains(" content path=model.keras")).collect();
+    assert!(versions.len() >= 300, "{versions:?}");
+    assert!(versions.iter().all(|version| version.contains(" size=20000 ")), "{versions:#?}");
+}

@@ -40,16 +40,19 @@ impl Tiers {
         self.commit(cx, &file.state).map(|_| ())
     }
 
-    /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too.
+    /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too; but not
+    /// while somebody else writes: the kernel tells of a release when it comes to it, and who has opened the file anew since
+    /// may have truncated it and not written yet.
     pub fn release(&self, cx: &Cx, file: OpenFile) {
         let state = &file.state;
         if file.mode.write {
             let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
-            if let Err(e) = unseen.and_then(|()| self.commit(cx, state)) {
+            let last = state.writers.fetch_sub(1, Ordering::AcqRel) == 1;
+            let commit = |()| if last { self.commit(cx, state).map(drop) } else { Ok(()) };
+            if let Err(e) = unseen.and_then(commit) {
                 // Nobody is left to tell; the bytes stay bound to the file and `tick` tries again.
                 tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
             }
-            state.writers.fetch_sub(1, Ordering::AcqRel);
         }
         if state.opens.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(mut io) = state.io.try_write()

@@ -160,13 +160,17 @@ impl Model {
                     self.commit(id);
                 }
             }
-            Op::Flush { slot } | Op::Release { slot } => {
+            Op::Flush { slot } => {
                 let open = self.open[*slot].expect("only with a file in the slot");
                 if open.write {
                     self.commit(open.id);
                 }
-                if matches!(op, Op::Release { .. }) {
-                    self.open[*slot] = None;
+            }
+            // Another writer's close decides, as above.
+            Op::Release { slot } => {
+                let open = self.open[*slot].take().expect("only with a file in the slot");
+                if open.write && !self.open.iter().flatten().any(|other| other.id == open.id && other.write) {
+                    self.commit(open.id);
                 }
             }
             Op::Fsync { slot } => {
