@@ -20,6 +20,8 @@ pub(crate) enum Need {
     Mount,
     Pjdfstest,
     Fsx,
+    /// What else runs on a mount in motion.
+    Suites,
     /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
     Python,
     /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
@@ -32,6 +34,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Mount => &["bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
+        Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
     }
@@ -104,6 +107,8 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Mount => ready_to_mount(cx),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
+        // They are all packages.
+        Need::Suites => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
     }
