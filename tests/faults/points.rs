@@ -20,7 +20,7 @@ use crate::traffic::ledger::Op;
 use crate::traffic::tree;
 
 /// Points of the short run, spread over all.
-const SHORT: u64 = 60;
+const SHORT: u64 = 24;
 /// A second stop, in the recovery, falls on one of its first calls.
 const RECOVERY: u64 = 45;
 

@@ -709,3 +709,21 @@ fn several_sync_the_log_at_once() {
             .collect(),
     });
 }
+
+/// The slow file has its new name before the view follows: the open walks to the old one, finds nothing there, and after three
+/// tries at once says that the file is stale. Nobody but the publisher is at work besides the one who asks.
+#[test]
+#[ignore = "known: a file is not found on the slow tier between its rename there and the moment at which the view follows"]
+fn an_evicted_file_is_opened_while_its_rename_is_published() {
+    check(Race {
+        before: [file("a", 5000), vec![Op::Settle]].concat(),
+        threads: vec![
+            [
+                vec![Act::Evict("a")],
+                acts([rename("a", "b"), Op::Open { slot: 1, path: path("b"), write: false, truncate: false }]),
+            ]
+            .concat(),
+            background(),
+        ],
+    });
+}

@@ -69,30 +69,16 @@ fn client(cx: &Context, name: &str, python: &Path) -> Result<Tally> {
 }
 
 fn client_on(cx: &Context, name: &str, python: &Path, wish: Wish<'_>) -> Result<Tally> {
-    let notes = work_dir(cx).join(format!("{name}-notes"));
-    if notes.exists() {
-        fs::remove_dir_all(&notes).with_context(|| format!("cannot remove {}", notes.display()))?;
-    }
-    fs::create_dir_all(&notes)?;
     let mut scratch = Scratch::mounted(cx, name, wish)?;
-    let (in_mount, on_slow) = (scratch.point().join(name), scratch.slow().join(name));
-    let path = cx.root.join(format!("tests/clients/{name}_client.py"));
-    let script = Script { python, path, notes, on_slow: on_slow.clone() };
-    let mut tally = script.run("write", &in_mount)?;
-    println!("-- through the mount");
-    add(&mut tally, script.run("verify", &in_mount)?);
+    let script = Script::new(cx, &scratch, name, python)?;
+    let mut tally = script.through_the_mount(&scratch)?;
     scratch.umount()?;
-    println!("-- from the slow tier, the mount gone");
-    add(&mut tally, script.run("verify", &on_slow)?);
+    tally.add(script.on_slow()?);
     Ok(tally)
 }
 
-fn add(tally: &mut Tally, more: Tally) {
-    tally.passed += more.passed;
-    tally.failed += more.failed;
-}
-
-struct Script<'a> {
+pub(crate) struct Script<'a> {
+    name: &'a str,
     python: &'a Path,
     path: PathBuf,
     notes: PathBuf,
@@ -100,7 +86,37 @@ struct Script<'a> {
     on_slow: PathBuf,
 }
 
-impl Script<'_> {
+impl<'a> Script<'a> {
+    /// That has yet to write.
+    pub(crate) fn new(cx: &Context, scratch: &Scratch, name: &'a str, python: &'a Path) -> Result<Self> {
+        let script = Script::again(cx, scratch, name, python);
+        if script.notes.exists() {
+            fs::remove_dir_all(&script.notes).with_context(|| format!("cannot remove {}", script.notes.display()))?;
+        }
+        fs::create_dir_all(&script.notes)?;
+        Ok(script)
+    }
+
+    /// That has written, and knows what.
+    pub(crate) fn again(cx: &Context, scratch: &Scratch, name: &'a str, python: &'a Path) -> Self {
+        let notes = work_dir(cx).join(format!("{name}-notes"));
+        let path = cx.root.join(format!("tests/clients/{name}_client.py"));
+        Script { name, python, path, notes, on_slow: scratch.slow().join(name) }
+    }
+
+    pub(crate) fn through_the_mount(&self, scratch: &Scratch) -> Result<Tally> {
+        let in_mount = scratch.point().join(self.name);
+        let mut tally = self.run("write", &in_mount)?;
+        println!("-- through the mount");
+        tally.add(self.run("verify", &in_mount)?);
+        Ok(tally)
+    }
+
+    pub(crate) fn on_slow(&self) -> Result<Tally> {
+        println!("-- from the slow tier, the mount gone");
+        self.run("verify", &self.on_slow)
+    }
+
     fn run(&self, verb: &str, dir: &Path) -> Result<Tally> {
         let mut command = Command::new(self.python);
         // Warnings about the machine's missing GPU drown what matters.

@@ -1,17 +1,21 @@
 //! `cargo xtask`: sets up what the tests need on this machine and runs them, stage by stage.
 //!
-//! A stage is one row of [`STAGES`]; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs` and `clients.rs`. How the
+//! A stage is one row of [`STAGES`]; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs` and `suites.rs`. How the
 //! machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`, how a program is run `run.rs`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
 
+mod alike;
 mod cargo;
 mod clients;
 mod conformance;
+mod differential;
 mod files;
+mod motion;
 mod run;
 mod scratch;
 mod setup;
+mod suites;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,6 +57,11 @@ struct Tally {
 impl Tally {
     fn one() -> Self {
         Tally { passed: 1, ..Tally::default() }
+    }
+
+    fn add(&mut self, more: Tally) {
+        self.passed += more.passed;
+        self.failed += more.failed;
     }
 }
 
@@ -120,6 +129,14 @@ const STAGES: &[Stage] = &[
         run: conformance::fsx,
     },
     Stage {
+        name: "motion",
+        about: "ten suites while the mount is drained, evicted and read again all the time (one: MOTION=git)",
+        when: When::All,
+        needs: &[Need::Mount, Need::Pjdfstest, Need::Fsx, Need::Suites],
+        minutes: 40,
+        run: suites::motion,
+    },
+    Stage {
         name: "files",
         about: "50,000 files with 20,000 descriptors",
         when: When::Test,
@@ -146,7 +163,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "power",
         about: "100 power cuts on ext4 and xfs (--all: 1,600), on disks that write down what they are told",
-        when: When::Test,
+        when: When::All,
         needs: &[Need::Mount, Need::Xfs],
         minutes: 60,
         run: cargo::power,
@@ -249,7 +266,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "sqlite",
-        about: "SQLite in three journal modes",
+        about: "SQLite in six journal modes",
         when: When::Test,
         needs: &[Need::Mount],
         minutes: 10,

@@ -24,6 +24,8 @@ pub(crate) enum Need {
     Strace,
     Pjdfstest,
     Fsx,
+    /// What else runs on a mount in motion.
+    Suites,
     /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
     Python,
     /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
@@ -38,6 +40,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Fsx => &[],
         Need::Xfs => &["xfsprogs"],
+        Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
     }
@@ -111,8 +114,8 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Strace => Ok(()),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
-        // Its package is all of it.
-        Need::Xfs => Ok(()),
+        // Their packages are all of them.
+        Need::Xfs | Need::Suites => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
     }
