@@ -47,9 +47,9 @@ impl Tiers {
         let state = &file.state;
         if file.mode.write {
             let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
-            let last = state.writers.fetch_sub(1, Ordering::AcqRel) == 1;
-            let commit = |()| if last { self.commit(cx, state).map(drop) } else { Ok(()) };
-            if let Err(e) = unseen.and_then(commit) {
+            state.writers.fetch_sub(1, Ordering::AcqRel);
+            let alone = || state.writers.load(Ordering::Acquire) == 0;
+            if let Err(e) = unseen.and_then(|()| self.commit_if(cx, state, alone)) {
                 // Nobody is left to tell; the bytes stay bound to the file and `tick` tries again.
                 tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
             }
@@ -180,10 +180,18 @@ impl Tiers {
 
     /// Makes a content event of what changed since the last one. Returns its LSN if there was anything.
     pub(crate) fn commit(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
+        self.commit_if(cx, state, || true)
+    }
+
+    /// The same where `wanted` is still true once nobody can change the bytes.
+    fn commit_if(&self, cx: &Cx, state: &FileState, wanted: impl FnOnce() -> bool) -> Result<Option<Lsn>> {
         if !state.io.read().uncommitted() {
             return Ok(None);
         }
         let mut io = state.io.write();
+        if !wanted() {
+            return Ok(None);
+        }
         let Some(frozen) = self.freeze_if_uncommitted(cx, Some(&mut io))? else { return Ok(None) };
         let mut st = self.state.lock();
         let lsn = self.commit_frozen(cx, &mut st, Some(state), Some(&mut io), Some(frozen))?;
