@@ -8,8 +8,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 6] =
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/answers.md", "docs/operations.md"];
+const PAGES: [&str; 7] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/answers.md",
+    "docs/operations.md",
+    "docs/RELIABILITY.md",
+];
 /// What a path in the repository begins with.
 const FOLDERS: [&str; 6] = ["src/", "tests/", "docs/", "xtask/", "systemd/", ".ci/"];
 
