@@ -1006,3 +1006,17 @@ fn a_file_that_is_written_anew_has_no_empty_version() {
     assert!(versions.len() >= 300, "{versions:?}");
     assert!(versions.iter().all(|version| version.contains(" size=20000 ")), "{versions:#?}");
 }
+
+/// With O_TRUNC in the kernel's OPEN it is the daemon that truncates, before the kernel has looked whether the file is a program
+/// that runs, if it is opened for reading only. The program then ended with SIGBUS.
+#[test]
+fn a_program_that_runs_is_not_truncated_by_a_reader() {
+    let mount = Mount::new();
+    mount.sh("cp /bin/sleep sleep");
+    let mut sleep = Command::new(mount.at("sleep")).arg("60").spawn().unwrap();
+    let flags = OFlag::O_RDONLY | OFlag::O_TRUNC;
+    assert_eq!(nix::fcntl::open(&mount.at("sleep"), flags, Mode::empty()).unwrap_err(), Errno::ETXTBSY);
+    assert_eq!(fs::metadata(mount.at("sleep")).unwrap().len(), fs::metadata("/bin/sleep").unwrap().len());
+    sleep.kill().unwrap();
+    sleep.wait().unwrap();
+}

@@ -79,6 +79,11 @@ pub(super) fn wants_sync(flags: i32) -> bool {
     OFlag::from_bits_retain(flags).contains(OFlag::O_DSYNC)
 }
 
+/// Whether execve(2) asks: the kernel's own `__FMODE_EXEC`, which no program can set.
+pub(super) fn wants_to_run(flags: i32) -> bool {
+    flags & 0x20 != 0
+}
+
 pub(super) fn wants_exclusive(flags: i32) -> bool {
     OFlag::from_bits_retain(flags).contains(OFlag::O_EXCL)
 }

@@ -10,6 +10,7 @@ use fuser::{BackingId, FopenFlags};
 use parking_lot::Mutex;
 
 use super::control::Virtual;
+use super::convert;
 use super::io_paths::Lease;
 use crate::stats;
 use crate::tiers::disk::File;
@@ -38,6 +39,11 @@ impl<T> Handles<T> {
     /// A clone of the reference: no lock of the table outlives this call.
     pub(super) fn get(&self, fh: u64) -> Option<Arc<T>> {
         self.open.get(&fh).map(|handle| Arc::clone(&handle))
+    }
+
+    /// Looks at all of them: not for what is called often.
+    pub(super) fn any(&self, is_one: impl Fn(&T) -> bool) -> bool {
+        self.open.iter().any(|handle| is_one(&handle))
     }
 
     pub(super) fn remove(&self, fh: u64) -> Option<Arc<T>> {
@@ -72,16 +78,19 @@ pub(super) struct FileHandle {
     cx: Cx,
     /// Opened with O_SYNC or O_DSYNC.
     pub(super) sync: bool,
+    /// Opened by execve(2): open for as long as the program runs.
+    pub(super) runs: bool,
     pub(super) path: Arc<stats::Path>,
     /// Its share in the inode's I/O path, from the answer to the kernel on.
     lease: OnceLock<Lease>,
 }
 
 impl FileHandle {
-    pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, sync: bool, path: Arc<stats::Path>) -> Self {
+    pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, flags: i32, path: Arc<stats::Path>) -> Self {
         // Not the opener's own: an open that was given up must still be closed.
         let cx = Cx::fast_only(cx.uid, cx.gid);
-        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, path, lease: OnceLock::new() }
+        let (sync, runs) = (convert::wants_sync(flags), convert::wants_to_run(flags));
+        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, runs, path, lease: OnceLock::new() }
     }
 
     pub(super) fn file(&self) -> &OpenFile {

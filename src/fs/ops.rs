@@ -207,6 +207,9 @@ impl Core {
             let open = Open::Virtual(self.control.open(ino, mode, cx.uid)?);
             return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO));
         }
+        if mode.truncate && !mode.write && self.runs(ino) {
+            return Err(Errno::ETXTBSY.into());
+        }
         // A writer's share comes before the engine moves any bytes for it, a reader's once there is something to read.
         let early = mode.write.then(|| self.lease(ino, true));
         let file = self.tiers.open(cx, ino, mode)?;
@@ -216,6 +219,12 @@ impl Core {
             self.drop_privileges(cx, ino)?;
         }
         Ok(opened)
+    }
+
+    /// Whether the file is a program that runs. With O_TRUNC in OPEN the kernel looks at that only after us, unless the file is
+    /// opened for writing: a reader's open would cut a program off beneath itself.
+    fn runs(&self, ino: Ino) -> bool {
+        self.files.any(|open| open.user_file().is_some_and(|handle| handle.runs && handle.file().ino == ino))
     }
 
     fn lease(&self, ino: Ino, writes: bool) -> Lease {
@@ -242,7 +251,7 @@ impl Core {
 
     fn opened(&self, cx: &Cx, file: OpenFile, lease: Lease, flags: i32) -> Opened {
         let path = self.stats.path(file.ino, || self.path_of(file.ino));
-        let handle = FileHandle::new(&self.tiers, cx, file, convert::wants_sync(flags), Arc::clone(&path));
+        let handle = FileHandle::new(&self.tiers, cx, file, flags, Arc::clone(&path));
         Opened::file(&self.files, handle, lease)
     }
 
