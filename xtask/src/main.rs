@@ -169,14 +169,6 @@ const STAGES: &[Stage] = &[
         run: cargo::power,
     },
     Stage {
-        name: "races",
-        about: "threads that meet on one file, under a scheduler that tries their orders",
-        when: When::Test,
-        needs: &[],
-        minutes: 30,
-        run: cargo::races,
-    },
-    Stage {
         name: "keras",
         about: "Keras ModelCheckpoint",
         when: When::Test,
@@ -280,6 +272,14 @@ const STAGES: &[Stage] = &[
         needs: &[Need::Mount, Need::Strace],
         minutes: 90,
         run: cargo::points,
+    },
+    Stage {
+        name: "races",
+        about: "threads that meet on one file, under a scheduler that tries their orders",
+        when: When::Test,
+        needs: &[],
+        minutes: 30,
+        run: cargo::races,
     },
 ];
 
@@ -435,6 +435,13 @@ mod tests {
         let names: Vec<_> = choose(&["kill", "fmt"], false).unwrap().iter().map(|stage| stage.name).collect();
         assert_eq!(names, ["fmt", "kill"]);
         assert!(choose(&["kil"], false).is_err_and(|error| error.to_string().contains("`kil`")));
+    }
+
+    /// They leave a daemon that is of no use to the other stages.
+    #[test]
+    fn builds_with_features_of_their_own_come_last() {
+        let names: Vec<_> = STAGES.iter().rev().take(2).map(|stage| stage.name).collect();
+        assert_eq!(names, ["races", "points"]);
     }
 
     #[test]
