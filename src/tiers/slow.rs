@@ -15,8 +15,6 @@ use crate::tiers::sync::Mutex;
 use crate::tiers::sync::atomic::{AtomicBool, Ordering};
 use crate::tiers::{Ino, Tiers};
 
-/// Of steps that are published together, how many a path is followed through.
-const MOVES: usize = 8;
 /// Descriptors kept for directories used lately.
 const DIRS_KEPT: usize = 512;
 
@@ -155,14 +153,8 @@ impl Tiers {
                 |e: &io::Error| matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ESTALE));
             match act(&path) {
                 Err(e) if elsewhere(&e) && tried.as_ref() != Some(&path) => {
-                    // One group may move the directory and take away the name in it.
-                    let mut moved = self.slow.moved_to(&path);
-                    for _ in 0..MOVES {
-                        let Some(path) = moved else { break };
-                        match act(&path) {
-                            Err(e) if elsewhere(&e) => moved = self.slow.moved_to(&path),
-                            other => return other,
-                        }
+                    if let Some(found) = self.slow.moved_to(&path).and_then(|path| act(&path).ok()) {
+                        return Ok(found);
                     }
                     tried = Some(path);
                 }
