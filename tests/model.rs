@@ -291,3 +291,43 @@ fn a_directory_that_was_removed_after_a_kill_does_not_come_back_after_a_power_cu
     assert_eq!(engine.lookup(&cx, ROOT, &name("never synced")).unwrap_err().errno(), Errno::ENOENT, "it was struck");
     assert_eq!(engine.lookup(&cx, ROOT, &name("dir")).unwrap_err().errno(), Errno::ENOENT, "removed before the fsync");
 }
+
+/// The tick forgets what nobody refers to: a directory on the way to a file whose object waits for it since the start, too. The
+/// file counted as looked for, and its object was never evicted.
+#[test]
+fn what_waits_since_the_start_is_evicted_while_the_tick_forgets_names() {
+    let (power, clock) = (SimPower::new(), SimClock::new());
+    let disk = |name| SimDisk::new(name, MetadataOrder::Journaled, 1 << 30, &power, &clock);
+    let (fast, slow) = (disk("fast"), disk("slow"));
+    let options = Options { settle: Duration::ZERO, high: 0.0, low: 0.0, ..Case::new(0).options };
+    let open = || tiers::open(fast.root(), slow.root(), options.clone(), clock.clone(), "boot").unwrap();
+    let (cx, name) = (Cx::internal(), |name: &str| Name::new(name.as_bytes()).unwrap());
+
+    let engine = open();
+    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+    let inner = engine.mkdir(&cx, dir, &name("inner"), 0o755, 0).unwrap().ino;
+    for file in ["a", "b", "c"] {
+        let mode = OpenMode { read: true, write: true, ..OpenMode::default() };
+        let (_, file) = engine.create(&cx, inner, &name(file), 0o644, 0, mode).unwrap();
+        engine.write(&cx, &file, &[1; 5000], 0, false).unwrap();
+        engine.flush(&cx, &file).unwrap();
+        engine.release(&cx, file);
+    }
+    engine.sync_fast().unwrap();
+    while engine.status().unsafe_files > 0 {
+        engine.drain_step().unwrap();
+        engine.publish_step().unwrap();
+    }
+    drop(engine);
+
+    let engine = Arc::new(open());
+    assert_eq!(engine.unmet().len(), 3);
+    let ticking = Arc::downgrade(&engine);
+    slow.before_calls(move || {
+        if let Some(engine) = ticking.upgrade() {
+            engine.tick().unwrap();
+        }
+    });
+    while engine.evict_step().unwrap() == tiers::Progress::Did {}
+    assert_eq!((engine.unmet().len(), engine.status().objects), (0, 0));
+}

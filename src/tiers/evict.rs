@@ -154,15 +154,24 @@ impl Tiers {
         Ok(())
     }
 
+    /// The directories on the way are referred to, or the tick forgets one before its entry is looked up.
     fn look_up(&self, path: &[u8]) -> Result<()> {
+        let mut on_the_way = Vec::new();
+        let found = self.look_up_along(path, &mut on_the_way);
+        on_the_way.into_iter().for_each(|dir| self.forget(dir, 1));
+        match found {
+            // Something else is there by now.
+            Err(Error::Posix(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn look_up_along(&self, path: &[u8], on_the_way: &mut Vec<Ino>) -> Result<()> {
+        let cx = Cx::internal();
         let mut dir = ROOT;
         for name in path.split(|b| *b == b'/') {
-            match self.resolve(&Cx::internal(), dir, &Name::new(name)?) {
-                Ok(Some(ino)) => dir = ino,
-                // Something else is there by now.
-                Ok(None) | Err(Error::Posix(_)) => break,
-                Err(e) => return Err(e),
-            }
+            dir = self.lookup(&cx, dir, &Name::new(name)?)?.ino;
+            on_the_way.push(dir);
         }
         Ok(())
     }
