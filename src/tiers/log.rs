@@ -347,8 +347,9 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<Found> {
         }
     }
     let mut found = Found { segments, ..Found::default() };
-    found.damage.extend(missing_in_front(&records));
-    for hole in holes {
+    let applied = applied(&records);
+    found.damage.extend(missing_in_front(&records, applied));
+    for hole in holes.into_iter().filter(|hole| !is_applied(hole, &records, applied)) {
         if !is_damage(&hole, &records, boot) {
             found.torn = hole.len;
             found.cut = Some((hole.segment, hole.from));
@@ -359,6 +360,18 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<Found> {
     }
     found.records = records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect();
     Ok(found)
+}
+
+/// Segments go from the front once all in them is applied, and a power cut may bring back one of them and not the next: where
+/// nothing is but numbers that are done with, nothing is missing.
+fn is_applied(hole: &Hole, records: &[(Lsn, Lsn, Record)], applied: Lsn) -> bool {
+    hole.len == 0 && records.get(hole.before).is_some_and(|(next, ..)| *next <= applied + 1)
+}
+
+/// Up to where the log says that everything is applied.
+fn applied(records: &[(Lsn, Lsn, Record)]) -> Lsn {
+    let applied = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
+    records.iter().rev().find_map(|(.., record)| applied(record)).unwrap_or(0)
 }
 
 /// Whether what stood there had been durable, or nothing can have been lost since.
@@ -374,11 +387,9 @@ fn last_before(hole: &Hole, records: &[(Lsn, Lsn, Record)]) -> Lsn {
     hole.before.checked_sub(1).map_or(0, |i| records[i].0)
 }
 
-/// Segments go from the front once all in them is applied; what is behind that must be there.
-fn missing_in_front(records: &[(Lsn, Lsn, Record)]) -> Option<String> {
+/// What is behind the applied must be there.
+fn missing_in_front(records: &[(Lsn, Lsn, Record)], applied: Lsn) -> Option<String> {
     let first = records.first()?.0;
-    let applied = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
-    let applied = records.iter().rev().find_map(|(.., record)| applied(record)).unwrap_or(0);
     (first > applied + 1).then(|| format!("log: records {} to {} are missing at its beginning", applied + 1, first - 1))
 }
 
