@@ -27,6 +27,8 @@ mod ops;
 mod order;
 #[path = "model/reference.rs"]
 mod reference;
+#[path = "model/walk.rs"]
+mod walk;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -198,6 +200,7 @@ fn check_that_it_tested_something(total: &Tally) {
     assert!(total.kills > 100 && total.power_cuts > 50 && total.in_flight > 50, "{total:?}");
     assert!(total.states > 1000 && total.inside_batches < total.states / 4, "{total:?}");
     assert!(total.spilled > 10, "{total:?}");
+    assert!(total.glances > total.publishes / 8, "{total:?}");
     assert!(total.unjudged * 4 < total.power_cuts, "{total:?}");
 }
 
@@ -330,4 +333,57 @@ fn what_waits_since_the_start_is_evicted_while_the_tick_forgets_names() {
     });
     while engine.evict_step().unwrap() == tiers::Progress::Did {}
     assert_eq!((engine.unmet().len(), engine.status().objects), (0, 0));
+}
+
+/// While a new version of a file with two names was being published, a look-up of the second one found a file on the slow tier that
+/// the view did not know yet, and took it for somebody else's: the name had another inode from then on.
+#[test]
+fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
+    let (power, clock) = (SimPower::new(), SimClock::new());
+    let disk = |name| SimDisk::new(name, MetadataOrder::Journaled, 1 << 30, &power, &clock);
+    let (fast, slow) = (disk("fast"), disk("slow"));
+    let options = Options { settle: Duration::ZERO, ..Case::new(0).options };
+    let engine = tiers::open(fast.root(), slow.root(), options, clock.clone(), "boot").unwrap();
+    let (engine, cx) = (Arc::new(engine), Cx::internal());
+    let [name, other] = [&b"model"[..], b"newest"].map(|name| Name::new(name).unwrap());
+    let mode = OpenMode { read: true, write: true, truncate: true, ..OpenMode::default() };
+    let (made, file) = engine.create(&cx, ROOT, &name, 0o644, 0, mode).unwrap();
+    engine.write(&cx, &file, &[1; 5000], 0, false).unwrap();
+    engine.flush(&cx, &file).unwrap();
+    engine.release(&cx, file);
+    engine.link(&cx, made.ino, ROOT, &other).unwrap();
+    let drain = || {
+        engine.sync_fast().unwrap();
+        while engine.status().unsafe_files > 0 {
+            engine.drain_step().unwrap();
+            engine.publish_step().unwrap();
+        }
+    };
+    drain();
+    // What was learnt of the name is too old to be believed.
+    clock.advance(Duration::from_secs(100));
+    let file = engine.open(&cx, made.ino, mode).unwrap();
+    engine.write(&cx, &file, &[2; 6000], 0, false).unwrap();
+    engine.flush(&cx, &file).unwrap();
+    engine.release(&cx, file);
+
+    let (looking, looks) = (Arc::downgrade(&engine), Arc::new(AtomicU64::new(0)));
+    slow.before_calls({
+        let (looks, busy) = (looks.clone(), AtomicBool::new(false));
+        move || {
+            let Some(engine) = looking.upgrade().filter(|_| !busy.swap(true, Ordering::Relaxed)) else { return };
+            let listed = engine.list(&Cx::internal(), ROOT).unwrap().entries;
+            let listed: Vec<_> = listed.iter().map(|entry| entry.ino).skip(2).collect();
+            assert_eq!(listed, [made.ino; 2]);
+            for name in [&name, &other] {
+                let found = engine.lookup(&Cx::internal(), ROOT, name).unwrap();
+                assert_eq!((found.ino, found.size, found.nlink), (made.ino, 6000, 2));
+                engine.forget(found.ino, 1);
+            }
+            looks.fetch_add(1, Ordering::Relaxed);
+            busy.store(false, Ordering::Relaxed);
+        }
+    });
+    drain();
+    assert!(looks.load(Ordering::Relaxed) > 5);
 }

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::is_full;
-use crate::tiers::disk::{Access, Dir, Kind, NewAttr, Space, Stat, Time};
+use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::{FileState, Io};
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Record};
-use crate::tiers::slow::absent_is_none;
+use crate::tiers::slow::is_elsewhere;
 use crate::tiers::state::{Change, State};
 use crate::tiers::view::{Meta, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
@@ -52,12 +52,20 @@ impl Tiers {
             {
                 let fd = fd.clone();
                 drop(io);
+                // While a change of attributes is on its way, memory has both it and what was written since.
+                let pending = |st: &State, node: &Node| node.meta_lsn() > st.applied;
+                {
+                    let st = self.state.lock();
+                    let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+                    if pending(&st, node) {
+                        return Ok(self.attr_of(ino, node));
+                    }
+                }
                 cx.slow()?;
                 let stat = fd.stat().at("stat on slow", self.label(ino))?;
                 let st = self.state.lock();
                 let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-                // While a change of attributes is on its way, memory has both it and what was written since.
-                let pending = node.meta_lsn() > st.applied;
+                let pending = pending(&st, node);
                 return Ok(if pending { self.attr_of(ino, node) } else { self.attr_of_object(ino, node, &stat) });
             }
         }
@@ -92,7 +100,7 @@ impl Tiers {
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        let (id, path) = {
+        let (id, path, asked) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
@@ -101,16 +109,18 @@ impl Tiers {
             if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
                 return Ok(self.attr_of(ino, node));
             }
-            (node.slow_id(), st.view.slow_path(ino))
+            (node.slow_id(), st.view.slow_path(ino), st.view.asked(self.uptime()))
         };
         cx.slow()?;
-        let stat = |path: &[u8]| self.slow.stat(path)?.ok_or_else(|| Errno::ENOENT.into());
-        let found = absent_is_none(self.at_slow(ino, stat)).at("stat on slow", self.label(ino))?;
+        let found = match self.at_slow(ino, |path, id| self.slow.stat_of(path, id)) {
+            Err(e) if is_elsewhere(&e) => None,
+            found => Some(found.at("stat on slow", self.label(ino))?),
+        };
         let mut st = self.state.lock();
-        let (now, applied) = (self.uptime(), st.applied);
+        let applied = st.applied;
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         match found {
-            Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, now, applied),
+            Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, asked, applied),
             // Publishing moves it, or what is above it, or has done so meanwhile: the next look-up of the name finds out.
             _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
             _ => return Err(Errno::ENOENT.into()),
@@ -294,7 +304,7 @@ impl Tiers {
             }
         }
         cx.slow()?;
-        let target = self.at_slow(ino, |path| self.slow.parent(path).and_then(|(dir, name)| dir.readlink(name)));
+        let target = self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.readlink(name)));
         let target = target.at("read link on slow", self.label(ino))?;
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             // A link's target never changes.
@@ -332,7 +342,7 @@ impl Tiers {
             }
         }
         cx.slow()?;
-        self.at_slow(ino, |path| self.on_slow(path, |dir, name| dir.get_xattr(name, key)))
+        self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.get_xattr(name, key)))
             .at("read attribute on slow of", self.label(ino))
     }
 
@@ -362,7 +372,7 @@ impl Tiers {
         let mut keys = Vec::new();
         if on_slow {
             cx.slow()?;
-            let listed = self.at_slow(ino, |path| self.on_slow(path, |dir, name| dir.list_xattr(name)));
+            let listed = self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.list_xattr(name)));
             keys = listed.at("list attributes on slow of", self.label(ino))?;
             keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
         }
@@ -519,16 +529,6 @@ impl Tiers {
             applied?;
         }
         Ok(())
-    }
-
-    /// Calls `act` with the directory and name of a slow path; the root is `.` in itself.
-    pub(crate) fn on_slow<T>(
-        &self,
-        path: &[u8],
-        act: impl FnOnce(&dyn Dir, &[u8]) -> std::io::Result<T>,
-    ) -> std::io::Result<T> {
-        let (dir, name) = self.slow.parent(path)?;
-        act(&*dir, if name.is_empty() { b"." } else { name })
     }
 
     fn own_xattr(&self, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {

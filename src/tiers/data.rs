@@ -21,11 +21,11 @@ use crate::tiers::file::{Bytes, Content, FileState, Io, Pin};
 use crate::tiers::names::Birth;
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
-use crate::tiers::slow::absent_is_none;
+use crate::tiers::slow::{SlowId, absent_is_none};
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
 use crate::tiers::sync::RwLockReadGuard;
-use crate::tiers::view::Meta;
+use crate::tiers::view::{Asked, Meta, Seen};
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
 /// Bytes copied at a time.
@@ -168,8 +168,8 @@ impl Tiers {
             return Ok(());
         }
         cx.slow()?;
-        let stat = |path: &[u8]| self.slow.stat(path)?.ok_or(Errno::ENOENT.into());
-        let found = match self.at_slow(state.ino, stat) {
+        let asked = self.state.lock().view.asked(self.uptime());
+        let found = match self.at_slow(state.ino, |path, id| self.slow.stat_of(path, id)) {
             Err(e) if e.raw_os_error() == Some(Errno::ESTALE as i32) => return Ok(()),
             found => absent_is_none(found).at("stat on slow", self.label(state.ino))?,
         };
@@ -194,11 +194,12 @@ impl Tiers {
             && stat.kind == Kind::File
         {
             st.view.set_slow_id(state.ino, Some((stat.dev, stat.ino)));
-            let (now, applied) = (self.uptime(), st.applied);
+            let applied = st.applied;
             if let Some(node) = st.view.get_mut(state.ino) {
                 node.ours = false;
+                node.seen = Seen::NEVER;
             }
-            st.view.refresh(state.ino, &stat, now, applied);
+            st.view.refresh(state.ino, &stat, asked, applied);
         }
         Ok(())
     }
@@ -245,38 +246,40 @@ impl Tiers {
     /// Opens what the slow tier has for this inode, checking that it is the same.
     pub(crate) fn open_slow(&self, cx: &Cx, ino: Ino, access: Access) -> Result<Arc<dyn File>> {
         for _ in 0..3 {
-            let id = self.state.lock().view.get(ino).and_then(|node| node.slow_id()).ok_or(Errno::ESTALE)?;
+            let (id, asked) = {
+                let st = self.state.lock();
+                (st.view.get(ino).and_then(|node| node.slow_id()).ok_or(Errno::ESTALE)?, st.view.asked(self.uptime()))
+            };
             cx.slow()?;
-            let open = |path: &[u8]| self.slow.parent(path).and_then(|(dir, name)| dir.open(name, access));
-            let opened = self.at_slow(ino, open);
-            let fd = match opened {
+            let opened = self.at_slow(ino, |path, id| self.slow.open_of(path, id, access));
+            let (fd, stat) = match opened {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.at("open on slow", self.label(ino))?,
             };
-            let stat = fd.stat().at("stat on slow", self.label(ino))?;
             if (stat.dev, stat.ino) == id {
-                let (now, mut st) = (self.uptime(), self.state.lock());
+                let mut st = self.state.lock();
                 let applied = st.applied;
-                st.view.refresh(ino, &stat, now, applied);
+                st.view.refresh(ino, &stat, asked, applied);
                 return Ok(fd);
             }
-            self.adopt_replacement(ino, id, &stat);
+            self.adopt_replacement(ino, id, &stat, asked);
         }
         Err(Errno::ESTALE.into())
     }
 
     /// Another file stands under a slow-only file's name: the view follows, unless publishing is what changed it.
-    fn adopt_replacement(&self, ino: Ino, old: (u64, u64), stat: &Stat) {
+    fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: Asked) {
         let mut st = self.state.lock();
-        let (now, applied) = (self.uptime(), st.applied);
+        let applied = st.applied;
         let st = &mut *st;
         let known = st.view.at_slow((stat.dev, stat.ino)).is_some();
         let Some(node) = st.view.get_mut(ino) else { return };
         if node.slow_id() == Some(old) && !node.moved() && !known {
             node.ours = false;
+            node.seen = Seen::NEVER;
             node.changed_behind();
             st.view.set_slow_id(ino, Some((stat.dev, stat.ino)));
-            st.view.refresh(ino, stat, now, applied);
+            st.view.refresh(ino, stat, asked, applied);
         }
     }
 

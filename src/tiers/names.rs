@@ -16,7 +16,7 @@ use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, State};
 use crate::tiers::sync::RwLockWriteGuard;
-use crate::tiers::view::{Meta, Slot};
+use crate::tiers::view::{Asked, Meta, Slot};
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
 
 /// Our own directory at the root of the slow tier; not part of the tree.
@@ -66,28 +66,27 @@ impl Tiers {
             return Ok(None);
         }
         loop {
-            let (generation, id) = {
+            let (generation, id, asked) = {
                 let st = self.state.lock();
                 let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
                 let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
                 if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
                     return Ok(found);
                 }
-                (slots.generation, node.slow_id().ok_or(Errno::ESTALE)?)
+                (slots.generation, node.slow_id().ok_or(Errno::ESTALE)?, st.view.asked(self.uptime()))
             };
             cx.slow()?;
             let stat = self.stat_in(dir, id, name)?;
-            let now = self.uptime();
             let mut st = self.state.lock();
             let unchanged = st.view.live_dir(dir).is_some_and(|slots| slots.generation == generation);
             if unchanged {
-                return Ok(self.learn(&mut st, dir, name, stat.as_ref(), now));
+                return Ok(self.learn(&mut st, dir, name, stat.as_ref(), asked));
             }
         }
     }
 
     fn stat_in(&self, dir: Ino, id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
-        let handle = self.at_slow(dir, |path| self.slow.dir(dir, path, id));
+        let handle = self.at_slow(dir, |path, _| self.slow.dir(dir, path, id));
         let handle = handle.at("open slow directory", self.label(dir))?;
         absent_is_none(handle.stat(name.as_bytes())).at("stat on slow", self.label(dir))
     }
@@ -99,11 +98,11 @@ impl Tiers {
         dir: Ino,
         name: &Name,
         stat: Option<&Stat>,
-        now: std::time::Duration,
+        asked: Asked,
     ) -> Option<Ino> {
         let applied = st.applied;
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
-        let found = st.view.learn(dir, name, stat, now, applied);
+        let found = st.view.learn(dir, name, stat, asked, applied);
         if let Some(ino) = found
             && let Some(stat) = stat
         {
@@ -170,7 +169,7 @@ impl Tiers {
         };
         let found = match &slow {
             None => Ok(Vec::new()),
-            Some(id) => self.at_slow(ino, |path| self.slow.dir(ino, path, *id)).and_then(|dir| dir.list()),
+            Some(id) => self.at_slow(ino, |path, _| self.slow.dir(ino, path, *id)).and_then(|dir| dir.list()),
         };
         let mut st = self.state.lock();
         let parent = st.view.get(ino).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
@@ -678,18 +677,20 @@ fn merge(
     entries: &mut Vec<ListEntry>,
 ) -> Result<u64> {
     let dir = st.view.get(ino).and_then(|node| node.dir.as_ref()).ok_or(Errno::ESTALE)?;
-    let from_view = |slot: &Slot| since.is_none_or(|since| slot.pending() || slot.changed > since);
+    let from_view = |name: &Name, slot: &Slot| {
+        since.is_none_or(|since| slot.pending() || slot.changed > since || st.view.is_following(ino, name))
+    };
     let shown: Vec<DirEntry> = found
         .into_iter()
         .filter(|entry| {
-            let slot = Name::new(&entry.name).ok().and_then(|name| dir.slots.get(&name));
-            !slot.is_some_and(from_view) && (ino != ROOT || entry.name != OURS)
+            let slot = Name::new(&entry.name).ok().and_then(|name| dir.slots.get_key_value(&name));
+            !slot.is_some_and(|(name, slot)| from_view(name, slot)) && (ino != ROOT || entry.name != OURS)
         })
         .collect();
     let own: Vec<_> = dir
         .slots
         .iter()
-        .filter(|(_, slot)| from_view(slot))
+        .filter(|(name, slot)| from_view(name, slot))
         .filter_map(|(name, slot)| {
             let child = slot.view()?;
             Some(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: st.view.get(child)?.kind })

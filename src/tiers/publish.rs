@@ -26,9 +26,9 @@ use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, ObjectId, Path, Record, Spec, Step};
-use crate::tiers::slow::{absent_is_none, split};
+use crate::tiers::slow::{Moving, absent_is_none, split};
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::Seen;
+use crate::tiers::view::{Place, Seen};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before
@@ -156,6 +156,7 @@ impl Tiers {
             self.slow.place(content.object.tail()).at("open", "object on the slow tier")?;
         }
         self.slow.set_moving(self.moves(&group.planned));
+        self.begin(&group.planned);
         let mut touched = Touched::default();
         for planned in &group.planned[..group.met.len()] {
             touched.add(&planned.step);
@@ -174,22 +175,40 @@ impl Tiers {
         touched.sync(self) // 5
     }
 
-    /// Where readers find what a step takes away from the path at which the view has it until the group is finished.
-    fn moves(&self, planned: &[Planned]) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let st = self.state.lock();
-        let other_name = |planned: &Planned| match planned.effects.first()? {
-            Effect::Name(place, None) => {
-                let there = st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow()?;
-                st.view.other_slow_path(there, place)
-            }
-            _ => None,
-        };
+    /// The steps after which something is not where the view has it, until the group is finished, in their order.
+    fn moves(&self, planned: &[Planned]) -> Vec<Moving> {
         let moved = |planned: &Planned| match &planned.step {
-            Step::Move { path, to, .. } => Some((path.clone(), to.clone())),
-            Step::Remove { path, dir: false, .. } => Some((path.clone(), other_name(planned)?)),
+            Step::Link { path, to, .. } => vec![Moving::To(path.clone(), to.clone())],
+            Step::Move { path, to, .. } => vec![Moving::Gone(to.clone()), Moving::To(path.clone(), to.clone())],
+            Step::Swap { a, b, .. } => vec![Moving::Exchanged(a.clone(), b.clone())],
+            // Of something that is there already: it may lose its old name before a link of it comes from `tmp` to the new one.
+            Step::Place { node, tmp, path, object: None, .. } => {
+                let there = self.state.lock().view.slow_paths(*node);
+                let waiting = self.slow.path_in_tmp(tmp);
+                let to = |from: Path| [Moving::To(from.clone(), waiting.clone()), Moving::To(from, path.clone())];
+                let left = [Moving::Gone(waiting.clone()), Moving::Gone(path.clone())];
+                there.into_iter().flat_map(to).chain(left).collect()
+            }
+            Step::Place { path, .. } | Step::Remove { path, .. } => vec![Moving::Gone(path.clone())],
+            Step::Attr { .. } | Step::Xattr { .. } => Vec::new(),
+        };
+        planned.iter().flat_map(moved).collect()
+    }
+
+    /// From here on the slow tier may be ahead of what the view knows of it.
+    fn begin(&self, planned: &[Planned]) {
+        let mut st = self.state.lock();
+        let names = planned.iter().flat_map(|planned| &planned.effects);
+        let names =
+            names.filter_map(|effect| if let Effect::Name(place, _) = effect { Some(place.clone()) } else { None });
+        st.view.follow(names.collect());
+        // Files that lose a name to another one keep it in `tmp` for a while.
+        let replaced = |planned: &Planned| match &planned.step {
+            Step::Place { over: Some(over), .. } => st.view.with_slow_ino(*over),
             _ => None,
         };
-        planned.iter().filter_map(moved).collect()
+        let replaced: Vec<Ino> = planned.iter().filter_map(replaced).collect();
+        st.view.in_tmp.extend(replaced);
     }
 
     fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
@@ -231,9 +250,10 @@ impl Tiers {
     /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
     fn link_moved(&self, batches: &[Batch]) -> Result<()> {
         let links: Vec<(Option<Path>, Vec<u8>)> = {
-            let st = self.state.lock();
-            let links = batches.iter().flat_map(|batch| plan::to_link(&st, batch));
-            links.map(|(ino, name)| (st.view.slow_path(ino), name)).collect()
+            let mut st = self.state.lock();
+            let links: Vec<_> = batches.iter().flat_map(|batch| plan::to_link(&st, batch)).collect();
+            st.view.in_tmp.extend(links.iter().map(|(ino, _)| *ino));
+            links.into_iter().map(|(ino, name)| (st.view.slow_path(ino), name)).collect()
         };
         for (path, link) in links {
             let Some(path) = path else { continue };
@@ -307,6 +327,9 @@ impl Tiers {
             for (planned, met) in planned.iter().zip(met) {
                 self.follow(&mut st, planned, met);
             }
+            st.view.follow(HashSet::new());
+            let changed = inodes_upto(&st, *upto);
+            st.view.publish(changed, self.uptime());
             for (ino, stat) in placed {
                 if let Some(node) = st.view.get_mut(*ino) {
                     node.set_twin(Some(Proof::of(stat)));
@@ -494,7 +517,7 @@ impl Tiers {
     }
 
     /// After a conflict the name shows what is on slow; ours is found under its new name like any other file.
-    fn view_conflict(&self, st: &mut State, (dir, name): &crate::tiers::view::Place, ino: Ino) {
+    fn view_conflict(&self, st: &mut State, (dir, name): &Place, ino: Ino) {
         let ours = st
             .view
             .get(*dir)
@@ -518,15 +541,13 @@ impl Tiers {
 
     /// Extended attributes and times the slow tier has now are no longer the view's to remember.
     fn forget_applied_attrs(&self, st: &mut State, upto: Lsn) {
-        let inos: HashSet<Ino> =
-            st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect();
-        for ino in inos {
-            if let Some(node) = st.view.get_mut(ino) {
+        let inos = inodes_upto(st, upto);
+        for ino in &inos {
+            if let Some(node) = st.view.get_mut(*ino) {
                 node.forget_attrs(upto);
-                // Read from the slow tier no earlier than now.
-                node.seen = Seen::at(self.uptime());
             }
         }
+        st.view.publish(inos, self.uptime());
     }
 
     /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
@@ -552,9 +573,19 @@ impl Tiers {
             }
         }
         self.delete_doomed(&Cx::internal())?;
-        let applied = self.state.lock().applied;
+        let applied = {
+            let mut st = self.state.lock();
+            let in_tmp = std::mem::take(&mut st.view.in_tmp);
+            st.view.publish(in_tmp, self.uptime());
+            st.applied
+        };
         self.log.drop_upto(applied)
     }
+}
+
+/// Whom the events up to `upto` concern.
+fn inodes_upto(st: &State, upto: Lsn) -> HashSet<Ino> {
+    st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
 }
 
 /// Copies of the events up to `upto` that were not placed. An object that lies in `tmp` itself is not one of them.

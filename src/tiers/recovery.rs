@@ -126,7 +126,7 @@ fn open_with(
     });
     let tiers = Tiers {
         pool,
-        slow: SlowTier::new(slow, tmp),
+        slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat()),
         fast,
         log: opened.log,
         state: Mutex::new(Rank::State, State::new(view)),

@@ -23,19 +23,52 @@ pub(crate) struct SlowTier {
     pub(crate) root: Arc<dyn Dir>,
     /// `<slow>/.dlio-fs/tmp/<uuid>`: copies not yet published, and objects that did not fit on fast.
     pub(crate) tmp: Arc<dyn Dir>,
+    tmp_path: Path,
     dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
     /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
     placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
-    /// Renames that are being published, from where to where, while the view still has everything at the first.
-    moving: Mutex<Vec<(Path, Path)>>,
+    /// What is being published, in that order, while the view still has everything where it was.
+    moving: Mutex<Vec<Moving>>,
     /// Set while the movers find it not answering: what is cached is then trusted however old.
     down: AtomicBool,
 }
 
+/// What a step of publishing does to a path at which the view still has what was there.
+#[derive(Debug)]
+pub(crate) enum Moving {
+    /// From the first to the second.
+    To(Path, Path),
+    /// Each to where the other was.
+    Exchanged(Path, Path),
+    /// Removed, or something else is there.
+    Gone(Path),
+}
+
+impl Moving {
+    /// Where it takes what was at `path`; `None` if it leaves that alone.
+    fn carry(&self, path: &[u8]) -> Option<Option<Path>> {
+        let below = |dir: &[u8]| path.strip_prefix(dir).filter(|below| matches!(below.first(), None | Some(b'/')));
+        let instead = |from: &[u8], to: &[u8]| Some(Some([to, below(from)?].concat()));
+        match self {
+            Moving::To(from, to) => instead(from, to),
+            Moving::Exchanged(a, b) => instead(a, b).or_else(|| instead(b, a)),
+            Moving::Gone(from) => below(from).map(|_| None),
+        }
+    }
+}
+
+/// Device and inode number on the slow tier.
+pub(crate) type SlowId = (u64, u64);
+
 impl SlowTier {
-    pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>) -> Self {
+    pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>, tmp_path: Path) -> Self {
         let (dirs, placing, moving) = (Mutex::default(), Mutex::default(), Mutex::default());
-        SlowTier { root, tmp, dirs, placing, moving, down: AtomicBool::new(false) }
+        SlowTier { root, tmp, tmp_path, dirs, placing, moving, down: AtomicBool::new(false) }
+    }
+
+    /// Where a name in `tmp` is.
+    pub(crate) fn path_in_tmp(&self, name: &[u8]) -> Path {
+        [&self.tmp_path, &b"/"[..], name].concat()
     }
 
     /// An object that lies here. Its name in `tmp` is looked up first: once publishing has taken that, or has exchanged it for
@@ -64,8 +97,8 @@ impl SlowTier {
         self.placing.lock().remove(&object);
     }
 
-    /// Called before the first of these renames, and without any once the view has followed.
-    pub(crate) fn set_moving(&self, moving: Vec<(Path, Path)>) {
+    /// Called before the first of these steps, and without any once the view has followed.
+    pub(crate) fn set_moving(&self, moving: Vec<Moving>) {
         *self.moving.lock() = moving;
     }
 
@@ -74,14 +107,43 @@ impl SlowTier {
         !self.moving.lock().is_empty()
     }
 
-    /// Where a rename that is being published takes what was at `path`.
-    fn moved_to(&self, path: &[u8]) -> Option<Path> {
-        let moving = self.moving.lock();
-        let carried = |(from, to): &(Path, Path)| {
-            let below = path.strip_prefix(&from[..]).filter(|below| matches!(below.first(), None | Some(b'/')))?;
-            Some([&to[..], below].concat())
-        };
-        moving.iter().find_map(carried)
+    /// Where publishing takes what the view has at `path`, in the order in which it gets there.
+    fn moved_to(&self, path: &[u8]) -> Vec<Path> {
+        let mut places = vec![path.to_vec()];
+        for step in self.moving.lock().iter() {
+            let next: Vec<Path> = places.iter().filter_map(|path| step.carry(path)?).collect();
+            next.into_iter().for_each(|path| {
+                if !places.contains(&path) {
+                    places.push(path);
+                }
+            });
+        }
+        places.split_off(1)
+    }
+
+    /// Whether `stat`, found at `path`, is who was looked for there; ESTALE if publishing has put something else in its place.
+    /// Whatever somebody else has put there passes: to notice that is the caller's.
+    pub(crate) fn expect(&self, path: &[u8], stat: &Stat, id: SlowId) -> io::Result<()> {
+        let is_left = || self.moving.lock().iter().any(|step| step.carry(path).is_some());
+        if (stat.dev, stat.ino) != id && is_left() {
+            return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
+        }
+        Ok(())
+    }
+
+    /// Does something to the name at `path`. Who it was is looked at afterwards: what publishing takes away meanwhile does not
+    /// come back before the view has followed.
+    pub(crate) fn act<T>(
+        &self,
+        path: &[u8],
+        id: SlowId,
+        act: impl FnOnce(&dyn Dir, &[u8]) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (dir, name) = self.parent(path)?;
+        let name = or_self(name);
+        let done = act(&*dir, name);
+        self.expect(path, &dir.stat(name)?, id)?;
+        done
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -130,11 +192,28 @@ impl SlowTier {
         self.dirs.lock().remove(&ino);
     }
 
+    /// What is at `path`, for [`Tiers::at_slow`].
+    pub(crate) fn stat_of(&self, path: &[u8], id: SlowId) -> io::Result<Stat> {
+        let stat = self.stat(path)?.ok_or(Errno::ENOENT)?;
+        self.expect(path, &stat, id).map(|()| stat)
+    }
+
+    /// Opens what is at `path`, for [`Tiers::at_slow`].
+    pub(crate) fn open_of(&self, path: &[u8], id: SlowId, access: Access) -> io::Result<(Arc<dyn File>, Stat)> {
+        let (dir, name) = self.parent(path)?;
+        match dir.open(name, access) {
+            Ok(file) => {
+                let stat = file.stat()?;
+                self.expect(path, &stat, id).map(|()| (file, stat))
+            }
+            Err(e) => self.expect(path, &dir.stat(name)?, id).and(Err(e)),
+        }
+    }
+
     /// What is at `path`; `None` if nothing is, or no directory above it.
     pub(crate) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
         let found = match self.parent(path) {
-            Ok((dir, b"")) => dir.stat(b"."),
-            Ok((dir, name)) => dir.stat(name),
+            Ok((dir, name)) => dir.stat(or_self(name)),
             Err(e) => Err(e),
         };
         absent_is_none(found)
@@ -142,26 +221,47 @@ impl SlowTier {
 }
 
 impl Tiers {
-    /// Does something to what inode `ino` is on the slow tier, by its path there. While a rename of it, or of a directory above it,
-    /// is published, that is the one path or the other; and the view may have followed since the path was taken from it.
-    pub(crate) fn at_slow<T>(&self, ino: Ino, act: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
-        let mut tried = None;
+    /// Does something to what inode `ino` is on the slow tier, by its path there. While a step that touches its names, or those of a
+    /// directory above it, is published, it is to be found where the view has it or where publishing takes it, and the
+    /// view may have followed since its path was taken from it.
+    pub(crate) fn at_slow<T>(&self, ino: Ino, act: impl Fn(&[u8], SlowId) -> io::Result<T>) -> io::Result<T> {
+        let mut tried = Vec::new();
         loop {
-            let path = self.state.lock().view.slow_path(ino);
-            let path = path.ok_or_else(|| io::Error::from_raw_os_error(Errno::ESTALE as i32))?;
-            let elsewhere =
-                |e: &io::Error| matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ESTALE));
-            match act(&path) {
-                Err(e) if elsewhere(&e) && tried.as_ref() != Some(&path) => {
-                    if let Some(found) = self.slow.moved_to(&path).and_then(|path| act(&path).ok()) {
-                        return Ok(found);
-                    }
-                    tried = Some(path);
+            let (paths, id) = {
+                let st = self.state.lock();
+                (st.view.slow_paths(ino), st.view.get(ino).and_then(|node| node.slow_id()))
+            };
+            let mut failed = io::Error::from_raw_os_error(Errno::ESTALE as i32);
+            let Some(id) = id else { return Err(failed) };
+            for path in &paths {
+                match act(path, id) {
+                    Err(e) if is_elsewhere(&e) => failed = e,
+                    other => return other,
                 }
-                other => return other,
+                for path in self.slow.moved_to(path) {
+                    match act(&path, id) {
+                        Err(e) if is_elsewhere(&e) => {}
+                        other => return other,
+                    }
+                }
             }
+            if paths == tried {
+                return Err(failed);
+            }
+            tried = paths;
         }
     }
+}
+
+/// Nothing is there, or something else, or something else is where a directory above it was.
+pub(crate) fn is_elsewhere(error: &io::Error) -> bool {
+    use Errno::{ELOOP, ENOENT, ENOTDIR, ESTALE};
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(ENOENT | ESTALE | ENOTDIR | ELOOP))
+}
+
+/// The last name of the root's path is empty.
+fn or_self(name: &[u8]) -> &[u8] {
+    if name.is_empty() { b"." } else { name }
 }
 
 /// A path's directory and last name.

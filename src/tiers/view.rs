@@ -110,7 +110,7 @@ impl Names {
 
 /// When the slow tier was asked, by uptime, in four bytes. Rounded down: an answer seems older than it is, never younger.
 /// After eight years every answer is too old.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seen(u32);
 
 impl Seen {
@@ -129,6 +129,14 @@ impl Seen {
         let at = Duration::from_secs(1) * ticks / Self::PER_SECOND as u32;
         now.saturating_sub(at) < limit
     }
+}
+
+/// When the slow tier was asked something, for answers that arrive after it has been published to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// By uptime.
+    pub(crate) at: Duration,
+    pub(crate) published: u64,
 }
 
 /// A million of these are in memory at once: what few nodes have is behind a pointer, what two fields would say alike is
@@ -451,6 +459,12 @@ pub(crate) struct View {
     by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
     pub(crate) waiting: HashMap<u64, Waiting>,
+    /// Nodes with one more link on the slow tier than they have names there, while they are published.
+    pub(crate) in_tmp: HashSet<Ino>,
+    /// How often [`View::publish`] was called.
+    published: u64,
+    /// Names that may have changed on the slow tier, and where the view is yet to follow: it knows better.
+    following: HashSet<Place>,
     /// The numbers of waiting objects.
     kept: HashSet<Ino>,
     /// Numbers promised by a listing for slow inodes whose own number is taken.
@@ -469,6 +483,9 @@ impl View {
             aged: None,
             by_slow: HashMap::new(),
             waiting: HashMap::new(),
+            in_tmp: HashSet::new(),
+            published: 0,
+            following: HashSet::new(),
             kept: HashSet::new(),
             promised: HashMap::new(),
             next: FIRST_OWN,
@@ -536,12 +553,17 @@ impl View {
         let Some(slot) = slots.slots.get(name) else {
             return (slots.known || !node.on_slow).then_some(None);
         };
-        if slot.pending() || slots.known || trust {
+        if slot.pending() || slots.known || trust || self.is_following(dir, name) {
             return Some(slot.view());
         }
         let ours = slot.view().and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours);
         let limit = if ours { ages.ours } else { ages.slow };
         slot.seen.fresh(now, limit).then_some(slot.view())
+    }
+
+    /// Called before the slow tier is asked what [`View::refresh`] is to take in.
+    pub(crate) fn asked(&self, now: Duration) -> Asked {
+        Asked { at: now, published: self.published }
     }
 
     /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
@@ -550,12 +572,12 @@ impl View {
         dir: Ino,
         name: &Name,
         stat: Option<&Stat>,
-        now: Duration,
+        asked: Asked,
         applied: Lsn,
     ) -> Option<Ino> {
-        let found = stat.map(|stat| self.node_for(stat, now, applied));
+        let found = stat.map(|stat| self.node_for(stat, asked, applied));
         let slot = self.slot_mut(dir, name);
-        slot.seen = Seen::at(now);
+        slot.seen = Seen::at(asked.at);
         if slot.view() != found || slot.slow() != found {
             self.set_both(dir, name, found);
         }
@@ -563,11 +585,11 @@ impl View {
     }
 
     /// The node behind what the slow tier shows, made if it is new.
-    fn node_for(&mut self, stat: &Stat, now: Duration, applied: Lsn) -> Ino {
+    fn node_for(&mut self, stat: &Stat, asked: Asked, applied: Lsn) -> Ino {
         let id = (stat.dev, stat.ino);
         if let Some(ino) = self.at_slow(id) {
             if self.nodes.get(&ino).is_some_and(|node| node.kind == stat.kind) {
-                self.refresh(ino, stat, now, applied);
+                self.refresh(ino, stat, asked, applied);
                 return ino;
             }
             // The slow tier gave the number to something else: the one we knew is gone.
@@ -575,7 +597,7 @@ impl View {
         }
         let ino = self.number_for(stat);
         let mut node = Node::new(stat.kind, Meta::of(stat));
-        node.seen = Seen::at(now);
+        node.seen = Seen::at(asked.at);
         self.insert(ino, node);
         self.identify(ino, stat);
         ino
@@ -650,12 +672,17 @@ impl View {
         ino
     }
 
-    /// Takes over attributes the slow tier shows, unless the view's are newer.
-    pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, now: Duration, applied: Lsn) {
+    /// Takes over attributes the slow tier shows, unless the view's are newer. An answer that was asked for before something
+    /// was published may show what was before; of the nodes that concerned, publishing says that they were seen since.
+    pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, asked: Asked, applied: Lsn) {
+        let in_tmp = self.in_tmp.contains(&ino);
         let Some(node) = self.nodes.get_mut(&ino) else { return };
+        if asked.published != self.published && node.seen >= Seen::at(asked.at) {
+            return;
+        }
         let twin = node.twin();
         let unchanged = twin == Some(Proof::of(stat));
-        node.seen = Seen::at(now);
+        node.seen = Seen::at(asked.at);
         if twin.is_some() && !unchanged {
             node.changed_behind();
         }
@@ -671,10 +698,41 @@ impl View {
             node.set_twin(Some(Proof::of(stat)));
             return;
         }
-        let pending = node.links.len() != node.slow().len();
+        // The events of its names go through numbers of links that the view has behind it.
+        let opens = node.file.as_ref().map_or(0, |file| file.opens.load(Ordering::Acquire));
+        let pending = node.moved() || in_tmp || node.pins > opens;
         let meta = Meta::of(stat);
         node.set_meta(if pending { Meta { nlink, ..meta } } else { meta });
         node.set_twin(Some(Proof::of(stat)));
+    }
+
+    /// Who has this number on the slow tier itself, not in something that is mounted there.
+    pub(crate) fn with_slow_ino(&self, ino: u64) -> Option<Ino> {
+        self.at_slow((self.root_dev, ino))
+    }
+
+    /// From now on the slow tier is not asked for these names, until it is called with others. Whoever has been, asks again.
+    pub(crate) fn follow(&mut self, following: HashSet<Place>) {
+        for (dir, _) in &following {
+            if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
+                dir.generation += 1;
+            }
+        }
+        self.following = following;
+    }
+
+    pub(crate) fn is_following(&self, dir: Ino, name: &Name) -> bool {
+        !self.following.is_empty() && self.following.contains(&(dir, name.clone()))
+    }
+
+    /// The slow tier's side of these nodes has just been changed: what it was asked before does not count.
+    pub(crate) fn publish(&mut self, inos: impl IntoIterator<Item = Ino>, now: Duration) {
+        self.published += 1;
+        for ino in inos {
+            if let Some(node) = self.nodes.get_mut(&ino) {
+                node.seen = Seen::at(now);
+            }
+        }
     }
 
     fn slot_mut(&mut self, dir: Ino, name: &Name) -> &mut Slot {
@@ -729,7 +787,8 @@ impl View {
         let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
         dir.generation += 1;
         let generation = dir.generation;
-        if view && let Some(slot) = dir.slots.get_mut(name) {
+        // Also if the slow tier's side has come to the view's: a listing may have been read there before.
+        if let Some(slot) = dir.slots.get_mut(name) {
             slot.changed = generation;
         }
     }
@@ -801,10 +860,13 @@ impl View {
         join(self.path(*dir)?, name)
     }
 
-    /// Another path that `ino` has on the slow tier than this name.
-    pub(crate) fn other_slow_path(&self, ino: Ino, place: &Place) -> Option<Vec<u8>> {
-        let (dir, name) = self.get(ino)?.slow().iter().find(|other| *other != place)?;
-        join(self.slow_path(*dir)?, name)
+    /// All the paths that are known of `ino` on the slow tier.
+    pub(crate) fn slow_paths(&self, ino: Ino) -> Vec<Vec<u8>> {
+        if ino == ROOT {
+            return vec![Vec::new()];
+        }
+        let names = self.get(ino).map(|node| node.slow()).unwrap_or_default();
+        names.iter().filter_map(|(dir, name)| join(self.slow_path(*dir)?, name)).collect()
     }
 
     /// Whether `ino` is `below` or one of the directories above it.
@@ -832,6 +894,8 @@ impl View {
             let held = node.refs > 0
                 || node.pins > 0
                 || node.moved()
+                // Found again now, it would have a link too many.
+                || self.in_tmp.contains(&at)
                 || node.file.as_ref().is_some_and(|file| file.holds_bytes())
                 || node.dir.as_ref().is_some_and(|dir| dir.listers > 0 || !dir.slots.is_empty());
             let shown = node.links.iter().any(|(dir, name)| {
@@ -990,14 +1054,15 @@ mod tests {
     fn names_age_a_few_at_a_time() {
         let ages = Ages { ours: Duration::from_secs(30), slow: Duration::from_secs(1) };
         let mut view = View::new(&stat(2, Kind::Dir), Duration::ZERO);
+        let asked = view.asked(Duration::ZERO);
         let name = |number: u64| Name::new(format!("n{number}").as_bytes()).expect("a name");
         for number in 0..10 {
-            let dir = view.learn(ROOT, &name(number), Some(&stat(100 + number, Kind::Dir)), Duration::ZERO, 0);
+            let dir = view.learn(ROOT, &name(number), Some(&stat(100 + number, Kind::Dir)), asked, 0);
             let dir = dir.expect("it is there");
             for file in 0..number {
-                view.learn(dir, &name(file), Some(&stat(1000 + 100 * number + file, Kind::File)), Duration::ZERO, 0);
+                view.learn(dir, &name(file), Some(&stat(1000 + 100 * number + file, Kind::File)), asked, 0);
             }
-            view.learn(dir, &name(99), None, Duration::ZERO, 0);
+            view.learn(dir, &name(99), None, asked, 0);
         }
         view.check();
         let kept = view.known(ROOT, &name(7), Duration::ZERO, ages, true).flatten().expect("it is there");

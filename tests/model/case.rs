@@ -1,6 +1,6 @@
 //! One case: an engine on two simulated disks, driven by dice, compared with the model after every step.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,14 +10,16 @@ use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
 use dlio_fs::tiers::sync::{Rank, held};
 use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, SetAttr, Tiers};
+use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use super::model::{Done, Model, SLOTS, xattr};
 use super::ops::{Dice, Op, Path, Step, random_path};
 use super::reference::{Fs, Id};
-use super::sim::image::{Body, Image, Shown};
+use super::sim::image::Image;
 use super::sim::{Lose, SimClock, SimDisk, SimPower};
+use super::walk::{self, Glance};
 
 /// What a case met, so that the run can tell whether it tested anything.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +39,8 @@ pub struct Tally {
     pub spilled: u64,
     /// Power cuts whose outcome could not be judged.
     pub unjudged: u64,
+    /// Looks at the view in the middle of a step of the background.
+    pub glances: u64,
 }
 
 impl Tally {
@@ -53,6 +57,7 @@ impl Tally {
             batches,
             spilled,
             unjudged,
+            glances,
         } = other;
         self.ops += ops;
         self.refused += refused;
@@ -65,6 +70,7 @@ impl Tally {
         self.batches += batches;
         self.spilled += spilled;
         self.unjudged += unjudged;
+        self.glances += glances;
     }
 }
 
@@ -91,10 +97,13 @@ pub struct Case {
     slow: SimDisk,
     pub options: Options,
     boot: u32,
-    engine: Option<Tiers>,
+    engine: Option<Arc<Tiers>>,
     files: [Option<OpenFile>; SLOTS],
     /// References as the kernel's cache would keep them.
     cached: Vec<Ino>,
+    /// A look at the view in the middle of a step of the background, and what it found.
+    glance: Arc<Glance>,
+    glanced: Arc<Mutex<Option<Result<(), String>>>>,
     model: Model,
     /// The slow tier has had a file with several names: a handle may have been opened by one that is gone.
     linked: bool,
@@ -165,7 +174,16 @@ impl Case {
             ttl_ours: Duration::from_secs(60),
             ttl_slow: Duration::from_secs(1),
         };
-        slow.before_calls(no_lock_is_held);
+        let (glance, glanced) = (Arc::new(Glance::default()), Arc::new(Mutex::default()));
+        slow.before_calls({
+            let (glance, glanced) = (glance.clone(), glanced.clone());
+            move || {
+                no_lock_is_held();
+                if let Some(look) = glance.before_call() {
+                    *glanced.lock() = Some(look);
+                }
+            }
+        });
         let model = Model::new(Fs::from_image(&slow.image()));
         let linked = has_links(&slow.image());
         let first = format!("fast {capacity} bytes, {options:?}\n{:?}", slow.image());
@@ -180,6 +198,8 @@ impl Case {
             engine: None,
             files: Default::default(),
             cached: Vec::new(),
+            glance,
+            glanced,
             model,
             linked,
             armed: None,
@@ -226,7 +246,7 @@ impl Case {
     }
 
     /// A start needs room for a segment of the log; where the operator is asked for it, the operator gives it.
-    fn open_engine(&mut self) -> EngineResult<Tiers> {
+    fn open_engine(&mut self) -> EngineResult<Arc<Tiers>> {
         let boot = format!("boot-{}", self.boot);
         loop {
             let opened =
@@ -237,13 +257,13 @@ impl Case {
                     self.note(format!("     {e}: more room"));
                     self.fast.set_capacity(self.fast.root().space().expect("the power is on").total + ROOM);
                 }
-                opened => return opened,
+                opened => return opened.map(Arc::new),
             }
         }
     }
 
     fn engine(&self) -> &Tiers {
-        self.engine.as_ref().expect("open between two crashes")
+        self.engine.as_deref().expect("open between two crashes")
     }
 
     fn step(&mut self, op: &Op) -> Result<(), String> {
@@ -590,7 +610,10 @@ impl Case {
     // The background.
 
     fn run_step(&mut self, step: Step) -> Check<Progress> {
-        let engine = self.engine();
+        let engine = self.engine.clone().expect("open between two crashes");
+        if self.rng.random_bool(0.5) {
+            self.glance.arm(&engine, self.model.view.image(), self.rng.random_range(1..25));
+        }
         let done = match step {
             Step::Seal => engine.seal_step(),
             Step::Drain => engine.drain_step(),
@@ -598,8 +621,15 @@ impl Case {
             Step::Evict => engine.evict_step(),
             Step::Tick => engine.tick(),
         };
+        drop(engine);
+        self.glance.disarm();
+        let glanced = self.glanced.lock().take();
         if self.power.is_gone() {
             return Err(Fail::Gone);
+        }
+        if let Some(look) = glanced {
+            self.tally.glances += 1;
+            look.map_err(|why| format!("in the middle of {step:?}: {why}"))?;
         }
         done.map_err(|e| Fail::Wrong(format!("{step:?} failed: {e}")))
     }
@@ -937,14 +967,7 @@ impl Case {
 
     fn look(&mut self) -> Check {
         let found = self.view_or_gone()?;
-        if self.power.is_gone() {
-            return Err(Fail::Gone);
-        }
-        let expected = self.model.view.image();
-        if found != expected {
-            return Err(Fail::Wrong(format!("the view is wrong:\n{}", found.diff(&expected, "found   ", "expected"))));
-        }
-        Ok(())
+        walk::compare(&found, &self.model.view.image()).map_err(Fail::Wrong)
     }
 
     fn view(&mut self) -> Result<Image, String> {
@@ -952,111 +975,13 @@ impl Case {
     }
 
     fn view_or_gone(&mut self) -> Check<Image> {
-        let mut walk = Walk { case: self, found: Vec::new(), names: BTreeMap::new() };
-        walk.dir(tiers::ROOT, &[])?;
-        let Walk { found, names, .. } = walk;
-        for (ino, (nlink, count)) in names {
-            if nlink != count {
-                return Err(Fail::Wrong(format!("inode {ino} has {count} names and says {nlink}")));
-            }
+        let engine = self.engine.clone().expect("open between two crashes");
+        let walked = walk::view(&engine, &mut self.cached);
+        if self.power.is_gone() {
+            return Err(Fail::Gone);
         }
         self.forget_some();
-        Ok(Image::new(found))
-    }
-}
-
-/// A walk through the whole view.
-struct Walk<'a> {
-    case: &'a mut Case,
-    found: Vec<(Vec<u8>, u64, Shown)>,
-    /// Of each file: its link count, and how often it was met.
-    names: BTreeMap<Ino, (u32, u32)>,
-}
-
-impl Walk<'_> {
-    fn try_<T>(&self, what: &str, path: &[u8], answer: EngineResult<T>) -> Check<T> {
-        answer.map_err(|e| self.case.unexpected(&format!("{what} {}", escape(path)), e.errno()))
-    }
-
-    fn dir(&mut self, ino: Ino, path: &[u8]) -> Check {
-        let attr = self.try_("getattr", path, self.case.engine().getattr(&root(), ino))?;
-        let body = self.body(&attr, path)?;
-        self.found.push((path.to_vec(), ino, Shown::new(body)));
-        let listing = self.try_("list", path, self.case.engine().list(&root(), ino))?;
-        let (dots, entries) = listing.entries.split_at(listing.entries.len().min(2));
-        if dots.iter().map(|e| &e.name[..]).ne([&b"."[..], b".."]) || dots[0].ino != ino {
-            return Err(Fail::Wrong(format!("{} does not begin with . and ..: {dots:?}", escape(path))));
-        }
-        let mut seen = BTreeSet::new();
-        for entry in entries {
-            let below = if path.is_empty() { entry.name.clone() } else { [path, b"/", &entry.name].concat() };
-            if !seen.insert(&entry.name) {
-                return Err(Fail::Wrong(format!("{} is listed twice", escape(&below))));
-            }
-            let name = Name::new(&entry.name).map_err(|_| Fail::Wrong(format!("listed: {entry:?}")))?;
-            let attr = self.case.lookup(ino, &name);
-            let attr =
-                attr.map_err(|e| self.case.unexpected(&format!("look-up of the listed {}", escape(&below)), e))?;
-            if (entry.kind, entry.ino) != (attr.kind, attr.ino) {
-                return Err(Fail::Wrong(format!("{} is listed as {entry:?} and found as {attr:?}", escape(&below))));
-            }
-            self.entry(attr, &below)?;
-        }
-        Ok(())
-    }
-
-    fn entry(&mut self, attr: Attr, path: &[u8]) -> Check {
-        if attr.kind == Kind::Dir {
-            return self.dir(attr.ino, path);
-        }
-        let again = self.try_("getattr", path, self.case.engine().getattr(&root(), attr.ino))?;
-        if (Attr { ttl: attr.ttl, ..again }) != attr {
-            return Err(Fail::Wrong(format!("{}: look-up says {attr:?}, getattr {again:?}", escape(path))));
-        }
-        self.names.entry(attr.ino).or_insert((attr.nlink, 0)).1 += 1;
-        let body = self.body(&attr, path)?;
-        self.found.push((path.to_vec(), attr.ino, Shown::new(body)));
-        Ok(())
-    }
-
-    fn body(&mut self, attr: &Attr, path: &[u8]) -> Check<Body> {
-        let is = |kind| attr.kind == kind;
-        let bytes = if is(Kind::File) { self.bytes(attr, path)? } else { Vec::new() };
-        let target = match is(Kind::Symlink) {
-            true => self.try_("readlink", path, self.case.engine().readlink(&root(), attr.ino))?,
-            false => Vec::new(),
-        };
-        let mut xattrs = BTreeMap::new();
-        for key in self.try_("listxattr", path, self.case.engine().list_xattr(&root(), attr.ino))? {
-            let value = self.try_("getxattr", path, self.case.engine().get_xattr(&root(), attr.ino, &key))?;
-            let value = value.ok_or_else(|| Fail::Wrong(format!("{} has no {}", escape(path), escape(&key))))?;
-            xattrs.insert(key, value);
-        }
-        Ok(Body {
-            kind: attr.kind,
-            perm: if is(Kind::Symlink) { 0o777 } else { attr.perm },
-            uid: attr.uid,
-            gid: attr.gid,
-            rdev: if matches!(attr.kind, Kind::CharDevice | Kind::BlockDevice) { attr.rdev } else { 0 },
-            mtime: is(Kind::File).then_some(attr.mtime),
-            bytes: Arc::new(bytes),
-            target,
-            xattrs,
-        })
-    }
-
-    fn bytes(&mut self, attr: &Attr, path: &[u8]) -> Check<Vec<u8>> {
-        let mode = OpenMode { read: true, ..OpenMode::default() };
-        let file = self.try_("open", path, self.case.engine().open(&root(), attr.ino, mode))?;
-        let mut bytes = vec![0; attr.size as usize + 100];
-        let read = self.case.engine().read(&root(), &file, &mut bytes, 0);
-        self.case.engine().release(&root(), file);
-        let n = self.try_("read", path, read)?;
-        bytes.truncate(n);
-        if n as u64 != attr.size {
-            return Err(Fail::Wrong(format!("{} has {} bytes and {n} were read", escape(path), attr.size)));
-        }
-        Ok(bytes)
+        walked.map_err(Fail::Wrong)
     }
 }
 

@@ -1,0 +1,173 @@
+//! A walk through the whole view, as programs see it; also in the middle of what the background does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+use dlio_fs::error::Result as EngineResult;
+use dlio_fs::path::{Name, escape};
+use dlio_fs::tiers::disk::Kind;
+use dlio_fs::tiers::sync::{Rank, held};
+use dlio_fs::tiers::{Attr, Cx, Ino, OpenMode, ROOT, Tiers};
+use parking_lot::Mutex;
+
+use super::sim::image::{Body, Image, Shown};
+
+type Check<T = ()> = Result<T, String>;
+
+/// All there is. The references that the walk has taken go to `cached`, also when it fails.
+pub fn view(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<Image> {
+    let mut walk = Walk { engine, cx: Cx::internal(), cached, found: Vec::new(), names: BTreeMap::new() };
+    walk.dir(ROOT, &[])?;
+    let Walk { found, names, .. } = walk;
+    for (ino, (nlink, count)) in names {
+        if nlink != count {
+            return Err(format!("inode {ino} has {count} names and says {nlink}"));
+        }
+    }
+    Ok(Image::new(found))
+}
+
+pub fn compare(found: &Image, expected: &Image) -> Check {
+    if found != expected {
+        return Err(format!("the view is wrong:\n{}", found.diff(expected, "found   ", "expected")));
+    }
+    Ok(())
+}
+
+/// One look at the view before a call to the slow tier that a step of the background makes.
+#[derive(Debug, Default)]
+pub struct Glance(Mutex<Option<Due>>);
+
+#[derive(Debug)]
+struct Due {
+    engine: Weak<Tiers>,
+    expected: Image,
+    /// So many calls come before it.
+    after: u64,
+}
+
+impl Glance {
+    pub fn arm(&self, engine: &Arc<Tiers>, expected: Image, after: u64) {
+        *self.0.lock() = Some(Due { engine: Arc::downgrade(engine), expected, after });
+    }
+
+    /// Whether the step ended before it came to that.
+    pub fn disarm(&self) -> bool {
+        self.0.lock().take().is_some()
+    }
+
+    /// To be called before each call. `None`: it was not due, or another thread could not have looked just now.
+    pub fn before_call(&self) -> Option<Check> {
+        if held().contains(&Rank::Io) {
+            return None;
+        }
+        let Due { engine, expected, .. } = {
+            let mut due = self.0.lock();
+            due.take_if(|due| {
+                due.after = due.after.saturating_sub(1);
+                due.after == 0
+            })?
+        };
+        let engine = engine.upgrade()?;
+        let mut cached = Vec::new();
+        let found = view(&engine, &mut cached);
+        cached.into_iter().for_each(|ino| engine.forget(ino, 1));
+        Some(found.and_then(|found| compare(&found, &expected)))
+    }
+}
+
+/// A walk through the whole view.
+struct Walk<'a> {
+    engine: &'a Tiers,
+    cx: Cx,
+    cached: &'a mut Vec<Ino>,
+    found: Vec<(Vec<u8>, u64, Shown)>,
+    /// Of each file: its link count, and how often it was met.
+    names: BTreeMap<Ino, (u32, u32)>,
+}
+
+impl Walk<'_> {
+    fn try_<T>(&self, what: &str, path: &[u8], answer: EngineResult<T>) -> Check<T> {
+        answer.map_err(|e| format!("{what} {} failed: {}", escape(path), e.errno()))
+    }
+
+    fn dir(&mut self, ino: Ino, path: &[u8]) -> Check {
+        let attr = self.try_("getattr", path, self.engine.getattr(&self.cx, ino))?;
+        let body = self.body(&attr, path)?;
+        self.found.push((path.to_vec(), ino, Shown::new(body)));
+        let listing = self.try_("list", path, self.engine.list(&self.cx, ino))?;
+        let (dots, entries) = listing.entries.split_at(listing.entries.len().min(2));
+        if dots.iter().map(|e| &e.name[..]).ne([&b"."[..], b".."]) || dots[0].ino != ino {
+            return Err(format!("{} does not begin with . and ..: {dots:?}", escape(path)));
+        }
+        let mut seen = BTreeSet::new();
+        for entry in entries {
+            let below = if path.is_empty() { entry.name.clone() } else { [path, b"/", &entry.name].concat() };
+            if !seen.insert(&entry.name) {
+                return Err(format!("{} is listed twice", escape(&below)));
+            }
+            let name = Name::new(&entry.name).map_err(|_| format!("listed: {entry:?}"))?;
+            let attr = self.try_("look-up of the listed", &below, self.engine.lookup(&self.cx, ino, &name))?;
+            self.cached.push(attr.ino);
+            if (entry.kind, entry.ino) != (attr.kind, attr.ino) {
+                return Err(format!("{} is listed as {entry:?} and found as {attr:?}", escape(&below)));
+            }
+            self.entry(attr, &below)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, attr: Attr, path: &[u8]) -> Check {
+        if attr.kind == Kind::Dir {
+            return self.dir(attr.ino, path);
+        }
+        let again = self.try_("getattr", path, self.engine.getattr(&self.cx, attr.ino))?;
+        if (Attr { ttl: attr.ttl, ..again }) != attr {
+            return Err(format!("{}: look-up says {attr:?}, getattr {again:?}", escape(path)));
+        }
+        self.names.entry(attr.ino).or_insert((attr.nlink, 0)).1 += 1;
+        let body = self.body(&attr, path)?;
+        self.found.push((path.to_vec(), attr.ino, Shown::new(body)));
+        Ok(())
+    }
+
+    fn body(&mut self, attr: &Attr, path: &[u8]) -> Check<Body> {
+        let is = |kind| attr.kind == kind;
+        let bytes = if is(Kind::File) { self.bytes(attr, path)? } else { Vec::new() };
+        let target = match is(Kind::Symlink) {
+            true => self.try_("readlink", path, self.engine.readlink(&self.cx, attr.ino))?,
+            false => Vec::new(),
+        };
+        let mut xattrs = BTreeMap::new();
+        for key in self.try_("listxattr", path, self.engine.list_xattr(&self.cx, attr.ino))? {
+            let value = self.try_("getxattr", path, self.engine.get_xattr(&self.cx, attr.ino, &key))?;
+            let value = value.ok_or_else(|| format!("{} has no {}", escape(path), escape(&key)))?;
+            xattrs.insert(key, value);
+        }
+        Ok(Body {
+            kind: attr.kind,
+            perm: if is(Kind::Symlink) { 0o777 } else { attr.perm },
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: if matches!(attr.kind, Kind::CharDevice | Kind::BlockDevice) { attr.rdev } else { 0 },
+            mtime: is(Kind::File).then_some(attr.mtime),
+            bytes: Arc::new(bytes),
+            target,
+            xattrs,
+        })
+    }
+
+    fn bytes(&mut self, attr: &Attr, path: &[u8]) -> Check<Vec<u8>> {
+        let mode = OpenMode { read: true, ..OpenMode::default() };
+        let file = self.try_("open", path, self.engine.open(&self.cx, attr.ino, mode))?;
+        let mut bytes = vec![0; attr.size as usize + 100];
+        let read = self.engine.read(&self.cx, &file, &mut bytes, 0);
+        self.engine.release(&self.cx, file);
+        let n = self.try_("read", path, read)?;
+        bytes.truncate(n);
+        if n as u64 != attr.size {
+            return Err(format!("{} has {} bytes and {n} were read", escape(path), attr.size));
+        }
+        Ok(bytes)
+    }
+}
