@@ -220,11 +220,16 @@ impl Machine {
 
     /// As an operator does; everything is on the slow tier.
     pub(crate) fn leave(&mut self) {
+        self.terminate();
+        let status = self.ended();
+        assert!(status.success(), "the daemon: {status}\n{}", self.log());
+    }
+
+    /// Asks it to leave, and does not wait.
+    pub(crate) fn terminate(&mut self) {
         self.open = None;
         let pid = Pid::from_raw(self.daemon.as_ref().expect("a daemon that runs").id() as i32);
         kill(pid, Signal::SIGTERM).unwrap();
-        let status = self.ended();
-        assert!(status.success(), "the daemon: {status}\n{}", self.log());
     }
 
     /// The same for a daemon beneath another program, which passes SIGINT on from no terminal: the mount is taken away.

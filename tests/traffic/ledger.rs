@@ -402,13 +402,15 @@ impl State {
             state.apply(&partial(*len));
             Shown::file(&state.file(path).bytes) == *shown
         };
-        // A cut-off write ends at a page of the file; a shorter one that extends the file shows in its size.
+        // A cut-off write ends at a page of the file, or in its middle where a fault says so; a shorter one that extends the
+        // file shows in its size.
         let by_size = shown.len().checked_sub(*offset);
         let pages = (1..=bytes.len()).filter(|len| (offset + len).is_multiple_of(4096));
         by_size
             .into_iter()
             .filter(|len| *len <= bytes.len())
             .chain(pages)
+            .chain([bytes.len() / 2])
             .find(fits)
             .map_or_else(|| op.clone(), partial)
     }
