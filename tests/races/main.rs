@@ -710,10 +710,9 @@ fn several_sync_the_log_at_once() {
     });
 }
 
-/// The slow file has its new name before the view follows: the open walks to the old one, finds nothing there, and after three
-/// tries at once says that the file is stale. Nobody but the publisher is at work besides the one who asks.
+/// The slow file has its new name before the view follows: the open walked to the old one, found nothing there, and after three
+/// tries at once said that the file was stale. Nobody but the publisher is at work besides the one who asks.
 #[test]
-#[ignore = "known: a file is not found on the slow tier between its rename there and the moment at which the view follows"]
 fn an_evicted_file_is_opened_while_its_rename_is_published() {
     check(Race {
         before: [file("a", 5000), vec![Op::Settle]].concat(),
