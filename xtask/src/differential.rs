@@ -71,13 +71,12 @@ pub(crate) fn run(scratch: &Scratch, seed: u64, operations: u64) -> Result<()> {
     let name = format!("random-{seed}");
     let (plain, slow) = (scratch.fast().join(&name), scratch.slow().join(&name));
     let mut sides = [Side::new(scratch.point().join(&name))?, Side::new(plain)?];
-    let mut astray = 0;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     for number in 1..=operations {
         let op = random_op(&mut random);
         if !sides[1].moves_a_directory(&op) {
             let on_plain = sides[1].apply(&op);
-            let on_mount = retried(&mut astray, || sides[0].apply(&op), |on_mount| is_astray(on_mount, &on_plain));
+            let on_mount = sides[0].apply(&op);
             ensure!(
                 on_mount == on_plain,
                 "seed {seed}, operation {number}, {}: {on_mount:?} on the mount, {on_plain:?} on a plain directory",
@@ -87,7 +86,7 @@ pub(crate) fn run(scratch: &Scratch, seed: u64, operations: u64) -> Result<()> {
         let [mount, plain] = sides.each_ref().map(|side| side.top.as_path());
         let after = || format!("seed {seed}, after {number} operations");
         if number % COMPARE_EVERY == 0 {
-            ensure_alike_in_motion(&mut astray, mount, plain).map_err(|e| e.context(after()))?;
+            ensure_alike_in_motion(mount, plain).map_err(|e| e.context(after()))?;
         }
         if number % DRAIN_EVERY == 0 || number == operations {
             scratch.drain()?;
@@ -95,41 +94,13 @@ pub(crate) fn run(scratch: &Scratch, seed: u64, operations: u64) -> Result<()> {
             ensure_alike(mount, &slow, Besides::All).map_err(|e| e.context(after()))?;
         }
     }
-    println!("seed {seed}: {operations} operations, {astray} tries went astray");
+    println!("seed {seed}: {operations} operations");
     Ok(())
 }
 
-/// Known: from the moment in which the publisher renames a slow file until the view follows, who needs that file from the
-/// slow tier finds nothing or another file under the name that it has, and is told that the file is stale, not there, or not a
-/// file. Nothing has been changed then.
-const ASTRAY: [Errno; 5] = [Errno::ESTALE, Errno::ENOENT, Errno::ENOTDIR, Errno::EINVAL, Errno::EOPNOTSUPP];
-
-fn is_astray(on_mount: &Answer, on_plain: &Answer) -> bool {
-    on_mount != on_plain && on_mount.as_ref().is_err_and(|errno| ASTRAY.contains(errno))
-}
-
-/// As long as that takes on a slow machine; what is truly gone stays so.
-fn retried<T>(astray: &mut u64, mut attempt: impl FnMut() -> T, is_astray: impl Fn(&T) -> bool) -> T {
-    const TRIES: u32 = 1_000;
-    for _ in 0..TRIES {
-        let answer = attempt();
-        if !is_astray(&answer) {
-            return answer;
-        }
-        *astray += 1;
-        thread::sleep(Duration::from_millis(1));
-    }
-    attempt()
-}
-
-/// An error of reading may be one of those. A difference is one, also if it goes by itself; it says so.
-fn ensure_alike_in_motion(astray: &mut u64, mount: &Path, plain: &Path) -> Result<()> {
-    let is_astray = |result: &Result<()>| {
-        let error = result.as_ref().err().and_then(|error| error.downcast_ref::<io::Error>()?.raw_os_error());
-        error.is_some_and(|code| ASTRAY.contains(&Errno::from_raw(code)))
-    };
-    let alike = retried(astray, || ensure_alike(mount, plain, Besides::SetTimes), is_astray);
-    alike.map_err(|error| {
+/// A difference that goes by itself is one, too; it says so.
+fn ensure_alike_in_motion(mount: &Path, plain: &Path) -> Result<()> {
+    ensure_alike(mount, plain, Besides::SetTimes).map_err(|error| {
         thread::sleep(Duration::from_secs(1));
         let later = if ensure_alike(mount, plain, Besides::SetTimes).is_ok() { "alike" } else { "still different" };
         error.context(format!("{later} a second later"))

@@ -175,19 +175,10 @@ fn read_if_slow(file: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A file that somebody else has removed or replaced meanwhile is nothing to read, and no error. So are ESTALE and EINVAL:
-/// the slow file is being renamed just now.
+/// A file that somebody else has removed or replaced meanwhile is nothing to read, and no error.
 fn vanished<T: Default>(result: io::Result<T>) -> Result<T> {
-    const GONE: [Errno; 8] = [
-        Errno::ENOENT,
-        Errno::ESTALE,
-        Errno::EINVAL,
-        Errno::ENOTDIR,
-        Errno::EISDIR,
-        Errno::ELOOP,
-        Errno::ENXIO,
-        Errno::ENAMETOOLONG,
-    ];
+    const GONE: [Errno; 6] =
+        [Errno::ENOENT, Errno::ENOTDIR, Errno::EISDIR, Errno::ELOOP, Errno::ENXIO, Errno::ENAMETOOLONG];
     match result {
         Ok(found) => Ok(found),
         Err(error) if error.raw_os_error().is_some_and(|code| GONE.contains(&Errno::from_raw(code))) => {
