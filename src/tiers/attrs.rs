@@ -319,8 +319,10 @@ impl Tiers {
             return self.own_xattr(ino, key);
         }
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let mut open = None;
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
+            open.clone_from(&io.fd);
             if let Some(object) = io.object() {
                 if io.attrs_in_view
                     && let Some((value, _)) = self.state.lock().view.get(ino).and_then(|node| node.xattrs()?.get(key))
@@ -337,19 +339,25 @@ impl Tiers {
             if let Some((value, _)) = node.xattrs().and_then(|xattrs| xattrs.get(key)) {
                 return Ok(value.clone());
             }
-            if node.slow_id().is_none() || st.view.slow_path(ino).is_none() {
+            if open.is_none() && (node.slow_id().is_none() || st.view.slow_path(ino).is_none()) {
                 return Ok(None);
             }
         }
         cx.slow()?;
-        self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.get_xattr(name, key)))
-            .at("read attribute on slow of", self.label(ino))
+        // A file that is open may have lost all its names.
+        let found = match open {
+            Some(fd) => fd.get_xattr(key),
+            None => self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.get_xattr(name, key))),
+        };
+        found.at("read attribute on slow of", self.label(ino))
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let mut open = None;
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
+            open.clone_from(&io.fd);
             if let Some(object) = io.object() {
                 let fd = self.fd(cx, &io, object)?;
                 let mut keys = fd.list_xattr().at("list attributes of", self.label(ino))?;
@@ -370,9 +378,12 @@ impl Tiers {
             (node.xattrs().cloned().unwrap_or_default(), node.kept_xattrs(), on_slow)
         };
         let mut keys = Vec::new();
-        if on_slow {
+        if on_slow || open.is_some() {
             cx.slow()?;
-            let listed = self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.list_xattr(name)));
+            let listed = match open {
+                Some(fd) => fd.list_xattr(),
+                None => self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.list_xattr(name))),
+            };
             keys = listed.at("list attributes on slow of", self.label(ino))?;
             keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
         }
