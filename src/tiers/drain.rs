@@ -43,7 +43,11 @@ impl Tiers {
             let Some(file) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
             let ready = content.is_sealed() && content.is_intact();
             if ready && !file.draining.swap(true, Ordering::AcqRel) {
-                return Some((lsn, file, content));
+                // Another thread may have come to the end of its copy since this version was found to have none.
+                if content.copy.lock().is_none() && !content.early.load(Ordering::Acquire) {
+                    return Some((lsn, file, content));
+                }
+                file.draining.store(false, Ordering::Release);
             }
         }
         None
