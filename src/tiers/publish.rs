@@ -9,8 +9,10 @@
 //! 4. each step is applied: a rename, link, removal or change of attributes, which finds what it expects or leaves both
 //!    versions standing (P11);
 //! 5. the directories are synced: at the end where the file system keeps the order by itself, after each step elsewhere;
-//! 6. files that have not changed since become clean: the proof is durable on their objects;
-//! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it; the view follows;
+//!    Then the view follows: from here on it knows the slow tier as it is;
+//! 6. files that have not changed since become clean: the proof is durable on their objects. Not before the view has followed, or
+//!    who then lets go of an object finds the version before on the slow tier, or none;
+//! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it;
 //! 8. what is no longer needed is deleted, once 7 is durable.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -41,6 +43,8 @@ pub(crate) struct Unfinished {
     /// Batches that take more than one step and could be seen half done: promise P1's exception.
     stepped: u64,
     met: Vec<Met>,
+    /// The view knows; an error came after that.
+    followed: bool,
 }
 
 impl Unfinished {
@@ -145,13 +149,16 @@ impl Tiers {
             self.log.append(&intents)?;
         }
         self.log.sync(self.log.last())?; // 3
-        let group = unfinished.insert(Unfinished { batches, upto, planned, stepped, met: Vec::new() });
+        let group = unfinished.insert(Unfinished { batches, upto, planned, stepped, met: Vec::new(), followed: false });
         self.apply_group(group)?;
         self.finish_group(unfinished)
     }
 
     /// Steps 4 and 5, from where an error stopped them before.
     fn apply_group(&self, group: &mut Unfinished) -> Result<()> {
+        if group.followed {
+            return Ok(());
+        }
         for (_, content) in group.on_slow() {
             self.slow.place(content.object.tail()).at("open", "object on the slow tier")?;
         }
@@ -212,8 +219,12 @@ impl Tiers {
     }
 
     fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
-        let Some(group) = unfinished.as_ref() else { return Ok(()) };
+        let Some(group) = unfinished.as_mut() else { return Ok(()) };
         let placed = self.placed_stats(group)?;
+        if !group.followed {
+            self.follow_group(group, &placed);
+            group.followed = true;
+        }
         let superseded = self.finish(group, &placed)?; // 6, 7
         match unfinished.take() {
             Some(group) => self.clean_up(&group.planned, &superseded), // 8
@@ -310,9 +321,28 @@ impl Tiers {
         Ok(stats)
     }
 
+    /// The view takes in what the steps have done.
+    fn follow_group(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) {
+        {
+            let mut st = self.state.lock();
+            for (planned, met) in group.planned.iter().zip(&group.met) {
+                self.follow(&mut st, planned, met);
+            }
+            st.view.follow(HashSet::new());
+            let changed = inodes_upto(&st, group.upto);
+            st.view.publish(changed, self.uptime());
+            for (ino, stat) in placed {
+                if let Some(node) = st.view.get_mut(*ino) {
+                    node.set_twin(Some(Proof::of(stat)));
+                }
+            }
+        }
+        self.slow.set_moving(Vec::new());
+    }
+
     /// Steps 6 and 7. Returns the copies that a newer version of the same batch made superfluous.
     fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<Vec<Vec<u8>>> {
-        let Unfinished { batches, upto, planned, stepped, met } = group;
+        let Unfinished { batches, upto, planned, stepped, met, .. } = group;
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
                 self.prove(*ino, content, placed.get(ino))?; // 6
@@ -322,21 +352,6 @@ impl Tiers {
                 }
             }
         }
-        {
-            let mut st = self.state.lock();
-            for (planned, met) in planned.iter().zip(met) {
-                self.follow(&mut st, planned, met);
-            }
-            st.view.follow(HashSet::new());
-            let changed = inodes_upto(&st, *upto);
-            st.view.publish(changed, self.uptime());
-            for (ino, stat) in placed {
-                if let Some(node) = st.view.get_mut(*ino) {
-                    node.set_twin(Some(Proof::of(stat)));
-                }
-            }
-        }
-        self.slow.set_moving(Vec::new());
         for (ino, content) in group.on_slow() {
             self.adopt_placed(ino, content, placed.get(&ino)); // 6
         }
