@@ -553,12 +553,12 @@ impl View {
         let Some(slot) = slots.slots.get(name) else {
             return (slots.known || !node.on_slow).then_some(None);
         };
-        if slot.pending() || slots.known || trust || self.is_following(dir, name) {
+        if slot.pending() || slots.known || trust {
             return Some(slot.view());
         }
         let ours = slot.view().and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours);
         let limit = if ours { ages.ours } else { ages.slow };
-        slot.seen.fresh(now, limit).then_some(slot.view())
+        (slot.seen.fresh(now, limit) || self.is_following(dir, name)).then_some(slot.view())
     }
 
     /// Called before the slow tier is asked what [`View::refresh`] is to take in.
