@@ -209,8 +209,7 @@ impl Check {
 
     /// Every version that the slow tier does not have needs its object, as long as it was.
     fn pending(&mut self, boot: &str, uuid: Option<&str>) {
-        let applied = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
-        let applied = self.records.iter().rev().find_map(|(_, record)| applied(record)).unwrap_or(0);
+        let applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let sealed = |record: &Record| if let Record::Seal { of, .. } = record { Some(*of) } else { None };
         let sealed: HashSet<Lsn> = self.records.iter().filter_map(|(_, record)| sealed(record)).collect();
         let bind = |record: &Record| if let Record::Bind { object, .. } = record { Some(*object) } else { None };

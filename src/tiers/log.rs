@@ -347,7 +347,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<Found> {
         }
     }
     let mut found = Found { segments, ..Found::default() };
-    let applied = applied(&records);
+    let applied = Record::applied(records.iter().map(|(.., record)| record));
     found.damage.extend(missing_in_front(&records, applied));
     for hole in holes.into_iter().filter(|hole| !is_applied(hole, &records, applied)) {
         if !is_damage(&hole, &records, boot) {
@@ -366,12 +366,6 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<Found> {
 /// nothing is but numbers that are done with, nothing is missing.
 fn is_applied(hole: &Hole, records: &[(Lsn, Lsn, Record)], applied: Lsn) -> bool {
     hole.len == 0 && records.get(hole.before).is_some_and(|(next, ..)| *next <= applied + 1)
-}
-
-/// Up to where the log says that everything is applied.
-fn applied(records: &[(Lsn, Lsn, Record)]) -> Lsn {
-    let applied = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
-    records.iter().rev().find_map(|(.., record)| applied(record)).unwrap_or(0)
 }
 
 /// Whether what stood there had been durable, or nothing can have been lost since.

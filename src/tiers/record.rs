@@ -241,6 +241,12 @@ impl Record {
         }
     }
 
+    /// Up to where these records, in their order, say that everything is applied; 0 if they say nothing of it.
+    pub(crate) fn applied<'a>(records: impl DoubleEndedIterator<Item = &'a Record>) -> Lsn {
+        let upto = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
+        records.rev().find_map(upto).unwrap_or(0)
+    }
+
     /// The record as one line, newline included.
     pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn) -> String {
         let mut line = Line(format!("{lsn} {durable}"));

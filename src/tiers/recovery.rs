@@ -443,12 +443,7 @@ impl<'a> Recovery<'a> {
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
     /// off: their names behind `applied`.
     fn binds_passed(&self) -> Vec<Bound> {
-        let before = self
-            .records
-            .iter()
-            .rev()
-            .find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
-        let before = before.unwrap_or(0);
+        let before = Record::applied(self.records.iter().map(|(_, record)| record));
         if before == self.applied {
             return Vec::new();
         }

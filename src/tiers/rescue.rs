@@ -115,15 +115,14 @@ impl Followed {
             .iter()
             .filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None })
             .collect();
-        let applied =
-            records.iter().rev().find_map(|(_, r)| if let Record::Applied { upto } = r { Some(*upto) } else { None });
+        let applied = Record::applied(records.iter().map(|(_, record)| record));
         let mut names: HashMap<Ino, &[Path]> = HashMap::new();
         let mut this_boot = false;
         for (lsn, record) in records {
             if let Record::Start { boot: started } = record {
                 this_boot = started == boot;
             }
-            if *lsn <= applied.unwrap_or(0) {
+            if *lsn <= applied {
                 continue;
             }
             match record {
