@@ -486,10 +486,14 @@ impl Tiers {
     }
 
     /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
-    /// change is on the object, in the log or in neither. Whoever has it open goes on with the slow file.
-    fn forget_clean(&self, cx: &Cx, file: &FileState) -> Result<()> {
+    /// change is on the object, in the log or in neither. Whoever has it open to read goes on with the slow file; for who may
+    /// write the object becomes a new version, or the next write to a large file would go to the slow one in place.
+    fn forget_clean(&self, cx: &Cx, file: &Arc<FileState>) -> Result<()> {
         if file.io.read().clean.is_none() {
             return Ok(());
+        }
+        if file.writers.load(Ordering::Acquire) > 0 {
+            return self.make_writable(cx, file);
         }
         let is_open = file.opens.load(Ordering::Acquire) > 0;
         let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;

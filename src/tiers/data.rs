@@ -391,7 +391,7 @@ impl Tiers {
     }
 
     /// Brings the file into a state in which its bytes may change (the numbers are the module's).
-    fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+    pub(crate) fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         let place = self.shared(cx, state)?.place;
         if !matches!(place, Bytes::Object(_)) {
             return self.copy_up(cx, state, u64::MAX);
