@@ -281,7 +281,7 @@ fn forge(line: &str, rng: &mut impl Rng) -> String {
         "10000",
     ];
     const KINDS: &[&str] =
-        &["bind", "content", "rename", "exchange", "link", "unlink", "rmdir", "seal", "applied", "struck"];
+        &["bind", "content", "rename", "exchange", "link", "unlink", "rmdir", "seal", "applied", "struck", "breach"];
     let mut words: Vec<String> = line.split(' ').skip(1).map(str::to_owned).collect();
     for _ in 0..rng.random_range(1..3) {
         let i = rng.random_range(0..words.len());

@@ -27,18 +27,17 @@ mod ops;
 mod order;
 #[path = "model/reference.rs"]
 mod reference;
+#[path = "model/stories.rs"]
+mod stories;
 #[path = "model/walk.rs"]
 mod walk;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use dlio_fs::error::Errno;
-use dlio_fs::path::Name;
-use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{self, Cx, OpenMode, Options, ROOT};
+use dlio_fs::tiers::disk::{Dir, Kind, MetadataOrder, NewAttr};
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -46,7 +45,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use case::{Case, Tally};
 use model::Model;
 use ops::{Dice, Op, Path};
-use sim::{Lose, SimClock, SimDisk, SimPower};
+use sim::{SimClock, SimDisk, SimPower};
 
 /// Operations per case.
 const OPS: usize = 60;
@@ -202,188 +201,4 @@ fn check_that_it_tested_something(total: &Tally) {
     assert!(total.spilled > 10, "{total:?}");
     assert!(total.glances > total.publishes / 8, "{total:?}");
     assert!(total.unjudged * 4 < total.power_cuts, "{total:?}");
-}
-
-/// Both versions were synced, and the second was written over the first. After the power cut only the second one's bytes are
-/// left: published in the first one's place they would be a file that never was.
-#[test]
-fn a_version_that_was_written_over_before_a_power_cut_is_not_published() {
-    let (power, clock) = (SimPower::new(), SimClock::new());
-    let disk = |name| SimDisk::new(name, MetadataOrder::Journaled, 1 << 30, &power, &clock);
-    let (fast, slow) = (disk("fast"), disk("slow"));
-    slow.settle();
-    let options = Options { settle: Duration::ZERO, ..Case::new(0).options };
-    let open = |fast: &SimDisk, slow: &SimDisk, boot| {
-        tiers::open(fast.root(), slow.root(), options.clone(), clock.clone(), boot).unwrap()
-    };
-    let cx = Cx::internal();
-
-    let engine = open(&fast, &slow, "before");
-    let mode = OpenMode { read: true, write: true, ..OpenMode::default() };
-    let (_, file) = engine.create(&cx, ROOT, &Name::new(b"model").unwrap(), 0o644, 0, mode).unwrap();
-    for (byte, len) in [(1, 9_000), (2, 20_000)] {
-        engine.write(&cx, &file, &vec![byte; len], 0, false).unwrap();
-        engine.fsync(&cx, &file).unwrap();
-        // What comes between two versions keeps them apart.
-        engine.mkdir(&cx, ROOT, &Name::new(&[b'd', byte]).unwrap(), 0o755, 0).unwrap();
-    }
-    drop(file);
-    drop(engine);
-
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(0);
-    let (fast, slow) = (fast.crash(Lose::Unsynced, &mut rng), slow.crash(Lose::Unsynced, &mut rng));
-    let engine = open(&fast, &slow, "after");
-    let mut shown = Vec::new();
-    for _ in 0..20 {
-        engine.drain_step().unwrap();
-        engine.publish_step().unwrap();
-        if let Ok(file) = slow.root().open(b"model", Access::Read) {
-            let mut bytes = vec![0; 30_000];
-            let size = file.read_at(&mut bytes, 0).unwrap();
-            bytes.truncate(size);
-            shown.push(bytes);
-        }
-    }
-    assert!(!shown.is_empty() && shown.iter().all(|bytes| *bytes == [2; 20_000]), "{:?}", shown.first().map(Vec::len));
-}
-
-/// A directory that the slow tier has is made, filled and renamed; the daemon is killed, goes on, and knows it by the slow tier's
-/// number now, which is what the log says of its removal. After a power cut that struck something else, recovery took the
-/// two numbers for two directories, and the removed one came back. Found by a power cut on xfs.
-#[test]
-fn a_directory_that_was_removed_after_a_kill_does_not_come_back_after_a_power_cut() {
-    let (power, clock) = (SimPower::new(), SimClock::new());
-    let disk = |name| SimDisk::new(name, MetadataOrder::Journaled, 1 << 30, &power, &clock);
-    let (fast, slow) = (disk("fast"), disk("slow"));
-    slow.settle();
-    let options = Options { settle: Duration::ZERO, ..Case::new(0).options };
-    let open = |fast: &SimDisk, slow: &SimDisk, boot| {
-        tiers::open(fast.root(), slow.root(), options.clone(), clock.clone(), boot).unwrap()
-    };
-    let (cx, name) = (Cx::internal(), |name: &str| Name::new(name.as_bytes()).unwrap());
-    let mode = OpenMode { read: true, write: true, ..OpenMode::default() };
-    let create = |engine: &tiers::Tiers, dir, file: &str| {
-        let (_, file) = engine.create(&cx, dir, &name(file), 0o644, 0, mode).unwrap();
-        engine.write(&cx, &file, &[1; 5000], 0, false).unwrap();
-        engine.flush(&cx, &file).unwrap();
-        file
-    };
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(0);
-
-    let engine = open(&fast, &slow, "before");
-    let tmp = engine.mkdir(&cx, ROOT, &name("tmp"), 0o755, 0).unwrap().ino;
-    engine.sync_fast().unwrap();
-    engine.publish_step().unwrap();
-    assert!(slow.root().stat(b"tmp").is_ok(), "made on the slow tier");
-    engine.release(&cx, create(&engine, tmp, "weights"));
-    engine.rename(&cx, ROOT, &name("tmp"), ROOT, &name("dir"), RenameMode::Replace).unwrap();
-    drop(engine);
-
-    let (fast, slow) = (fast.crash(Lose::Nothing, &mut rng), slow.crash(Lose::Nothing, &mut rng));
-    let engine = open(&fast, &slow, "before");
-    let dir = engine.lookup(&cx, ROOT, &name("dir")).unwrap().ino;
-    engine.release(&cx, create(&engine, ROOT, "never synced"));
-    engine.unlink(&cx, dir, &name("weights")).unwrap();
-    engine.rmdir(&cx, ROOT, &name("dir")).unwrap();
-    engine.fsync(&cx, &create(&engine, ROOT, "synced")).unwrap();
-    drop(engine);
-
-    let (fast, slow) = (fast.crash(Lose::Unsynced, &mut rng), slow.crash(Lose::Unsynced, &mut rng));
-    let engine = open(&fast, &slow, "after");
-    assert!(engine.lookup(&cx, ROOT, &name("synced")).is_ok());
-    assert_eq!(engine.lookup(&cx, ROOT, &name("never synced")).unwrap_err().errno(), Errno::ENOENT, "it was struck");
-    assert_eq!(engine.lookup(&cx, ROOT, &name("dir")).unwrap_err().errno(), Errno::ENOENT, "removed before the fsync");
-}
-
-/// The tick forgets what nobody refers to: a directory on the way to a file whose object waits for it since the start, too. The
-/// file counted as looked for, and its object was never evicted.
-#[test]
-fn what_waits_since_the_start_is_evicted_while_the_tick_forgets_names() {
-    let (power, clock) = (SimPower::new(), SimClock::new());
-    let disk = |name| SimDisk::new(name, MetadataOrder::Journaled, 1 << 30, &power, &clock);
-    let (fast, slow) = (disk("fast"), disk("slow"));
-    let options = Options { settle: Duration::ZERO, high: 0.0, low: 0.0, ..Case::new(0).options };
-    let open = || tiers::open(fast.root(), slow.root(), options.clone(), clock.clone(), "boot").unwrap();
-    let (cx, name) = (Cx::internal(), |name: &str| Name::new(name.as_bytes()).unwrap());
-
-    let engine = open();
-    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
-    let inner = engine.mkdir(&cx, dir, &name("inner"), 0o755, 0).unwrap().ino;
-    for file in ["a", "b", "c"] {
-        let mode = OpenMode { read: true, write: true, ..OpenMode::default() };
-        let (_, file) = engine.create(&cx, inner, &name(file), 0o644, 0, mode).unwrap();
-        engine.write(&cx, &file, &[1; 5000], 0, false).unwrap();
-        engine.flush(&cx, &file).unwrap();
-        engine.release(&cx, file);
-    }
-    engine.sync_fast().unwrap();
-    while engine.status().unsafe_files > 0 {
-        engine.drain_step().unwrap();
-        engine.publish_step().unwrap();
-    }
-    drop(engine);
-
-    let engine = Arc::new(open());
-    assert_eq!(engine.unmet().len(), 3);
-    let ticking = Arc::downgrade(&engine);
-    slow.before_calls(move || {
-        if let Some(engine) = ticking.upgrade() {
-            engine.tick().unwrap();
-        }
-    });
-    while engine.evict_step().unwrap() == tiers::Progress::Did {}
-    assert_eq!((engine.unmet().len(), engine.status().objects), (0, 0));
-}
-
-/// While a new version of a file with two names was being published, a look-up of the second one found a file on the slow tier that
-/// the view did not know yet, and took it for somebody else's: the name had another inode from then on.
-#[test]
-fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
-    let (power, clock) = (SimPower::new(), SimClock::new());
-    let disk = |name| SimDisk::new(name, MetadataOrder::Journaled, 1 << 30, &power, &clock);
-    let (fast, slow) = (disk("fast"), disk("slow"));
-    let options = Options { settle: Duration::ZERO, ..Case::new(0).options };
-    let engine = tiers::open(fast.root(), slow.root(), options, clock.clone(), "boot").unwrap();
-    let (engine, cx) = (Arc::new(engine), Cx::internal());
-    let [name, other] = [&b"model"[..], b"newest"].map(|name| Name::new(name).unwrap());
-    let mode = OpenMode { read: true, write: true, truncate: true, ..OpenMode::default() };
-    let (made, file) = engine.create(&cx, ROOT, &name, 0o644, 0, mode).unwrap();
-    engine.write(&cx, &file, &[1; 5000], 0, false).unwrap();
-    engine.flush(&cx, &file).unwrap();
-    engine.release(&cx, file);
-    engine.link(&cx, made.ino, ROOT, &other).unwrap();
-    let drain = || {
-        engine.sync_fast().unwrap();
-        while engine.status().unsafe_files > 0 {
-            engine.drain_step().unwrap();
-            engine.publish_step().unwrap();
-        }
-    };
-    drain();
-    // What was learnt of the name is too old to be believed.
-    clock.advance(Duration::from_secs(100));
-    let file = engine.open(&cx, made.ino, mode).unwrap();
-    engine.write(&cx, &file, &[2; 6000], 0, false).unwrap();
-    engine.flush(&cx, &file).unwrap();
-    engine.release(&cx, file);
-
-    let (looking, looks) = (Arc::downgrade(&engine), Arc::new(AtomicU64::new(0)));
-    slow.before_calls({
-        let (looks, busy) = (looks.clone(), AtomicBool::new(false));
-        move || {
-            let Some(engine) = looking.upgrade().filter(|_| !busy.swap(true, Ordering::Relaxed)) else { return };
-            let listed = engine.list(&Cx::internal(), ROOT).unwrap().entries;
-            let listed: Vec<_> = listed.iter().map(|entry| entry.ino).skip(2).collect();
-            assert_eq!(listed, [made.ino; 2]);
-            for name in [&name, &other] {
-                let found = engine.lookup(&Cx::internal(), ROOT, name).unwrap();
-                assert_eq!((found.ino, found.size, found.nlink), (made.ino, 6000, 2));
-                engine.forget(found.ino, 1);
-            }
-            looks.fetch_add(1, Ordering::Relaxed);
-            busy.store(false, Ordering::Relaxed);
-        }
-    });
-    drain();
-    assert!(looks.load(Ordering::Relaxed) > 5);
 }

@@ -336,6 +336,7 @@ impl Tiers {
     /// 3. log the seals (made durable by the caller's log sync).
     pub(crate) fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
         let mut seals = Vec::with_capacity(pending.len());
+        pending.iter().for_each(|(_, _, content)| content.sealing.store(true, Ordering::SeqCst));
         let mut synced = std::collections::HashSet::new();
         for (lsn, ino, content) in pending {
             if synced.insert(content.object) {

@@ -4,7 +4,9 @@
 //!
 //! 1. a clean object's proof is taken back, durably (P6);
 //! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
-//! 3. the byte is written.
+//! 3. if it is a byte of a version that is still owed, a `breach` record says that this one no longer exists, durably if
+//!    the version may count as sealed ([`Tiers::breach`], P4);
+//! 4. the byte is written.
 //!
 //! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
 //! kernel reads it by itself) is written in place. A file that stops fitting on fast goes on on slow from there. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
@@ -82,7 +84,7 @@ impl Tiers {
         }
         let io = state.io.read();
         if io.object().is_some() {
-            state.breach(&io, 0);
+            self.breach(state, &io, 0)?;
         } else {
             self.state.lock().written_in_place(state.ino);
         }
@@ -340,7 +342,7 @@ impl Tiers {
                     if object.needs_slow() {
                         cx.slow()?;
                     }
-                    state.breach(&io, from);
+                    self.breach(state, &io, from)?; // 3
                     let done = act(&**fd);
                     drop(io);
                     match done {
@@ -367,6 +369,21 @@ impl Tiers {
             drop(io);
             self.make_writable(cx, state)?;
         }
+    }
+
+    /// Before bytes from `from` on change: the versions that have them no longer exist. The caller holds `io`, shared or not.
+    fn breach(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
+        let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
+        let broken = || io.owed.iter().filter(|content| content.is_alive() && from < content.size);
+        if broken().next().is_some() {
+            let lsn = self.log.append(&[Record::Breach { ino: state.ino, object, from }])?;
+            // Looked at behind the append: a seal that is logged later is not durable without the breach.
+            if broken().any(|content| content.sealing.load(Ordering::SeqCst)) {
+                self.log.sync(lsn)?;
+            }
+        }
+        state.breach(io, from);
+        Ok(())
     }
 
     /// After a write in place: what the slow file shows now is what the view shows. A change of its times that is still on
@@ -429,6 +446,7 @@ impl Tiers {
             }
             self.give_attrs(state.ino, &mut io)?;
             // No version of it survives the next byte.
+            self.breach(state, &io, 0)?; // 3
             io.owed.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
         }
         let mut st = self.state.lock();

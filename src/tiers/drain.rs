@@ -174,7 +174,7 @@ impl Tiers {
     }
 
     /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or when
-    /// somebody hurries, it is committed as it is.
+    /// somebody hurries, it is committed as it is; what a crash cut off only when all is drained.
     pub(crate) fn unblock(&self) -> Result<Progress> {
         let blocked = {
             let st = self.state.lock();
@@ -184,6 +184,9 @@ impl Tiers {
         let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
         let left = (at + self.options().live_after).saturating_sub(self.uptime());
         let front = self.counters.notes.front() > self.state.lock().applied;
+        if state.io.read().interrupted && !self.hurried() {
+            return Ok(Progress::Idle);
+        }
         if !self.hurried() && !front && !left.is_zero() {
             return Ok(Progress::Wait(left));
         }

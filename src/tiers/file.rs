@@ -66,7 +66,7 @@ pub(crate) struct Io {
     pub(crate) clean: Option<Proof>,
     /// Uptime of the last comparison with the slow twin.
     pub(crate) checked: std::time::Duration,
-    /// Left behind by a writer that a crash cut off, with an older version on slow: waits for a close or a sync.
+    /// Left behind by a writer that a crash cut off: waits for a close or a sync.
     pub(crate) interrupted: bool,
 }
 
@@ -80,6 +80,10 @@ pub(crate) struct Content {
     pub(crate) intact: AtomicBool,
     /// The object's bytes and name are durable on fast.
     pub(crate) sealed: AtomicBool,
+    /// Set before its seal is logged: whoever breaches it from then on makes that durable first.
+    pub(crate) sealing: AtomicBool,
+    /// The slow tier has it or something newer.
+    pub(crate) applied: AtomicBool,
     /// The finished copy in `tmp`.
     pub(crate) copy: Mutex<Option<Copied>>,
     /// Published before its turn, in place of an older version that was gone.
@@ -103,6 +107,8 @@ impl Content {
             attrs,
             intact: AtomicBool::new(true),
             sealed: AtomicBool::new(false),
+            sealing: AtomicBool::new(false),
+            applied: AtomicBool::new(false),
             copy: Mutex::default(),
             early: AtomicBool::new(false),
         }
@@ -110,6 +116,11 @@ impl Content {
 
     pub(crate) fn is_intact(&self) -> bool {
         self.intact.load(Ordering::Acquire)
+    }
+
+    /// Whether it is still owed, and its bytes are in its object.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.is_intact() && !self.applied.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_early(&self) -> bool {
@@ -223,25 +234,27 @@ impl FileState {
         io.place = Bytes::Object(object);
         io.fd = Some(fd);
         io.dirty = true;
-        io.interrupted = false;
     }
 
     /// Makes `content` a version that writes must not change unnoticed. The caller holds `io` exclusively.
     pub(crate) fn owe(&self, io: &mut Io, content: Arc<Content>) {
-        io.owed.retain(|owed| owed.is_intact() && !owed.is_copied());
+        // A copied one too: a crash before it is published takes the copy away.
+        io.owed.retain(|owed| owed.is_alive());
         self.guard.fetch_max(content.size, Ordering::AcqRel);
         io.ordered = true;
         io.owed.push(content.clone());
         io.latest = Some(content);
     }
 
+    /// Whether a change of bytes from `offset` on may breach a version.
+    pub(crate) fn is_guarded(&self, offset: u64) -> bool {
+        // Acquire pairs with `owe`: a writer that came after the freeze sees its guard.
+        offset < self.guard.load(Ordering::Acquire)
+    }
+
     /// Called before bytes from `offset` on change; the caller holds `io` at least shared, so no version is frozen
     /// meanwhile.
     pub(crate) fn breach(&self, io: &Io, offset: u64) {
-        // Acquire pairs with `owe`: a writer that came after the freeze sees its guard.
-        if offset >= self.guard.load(Ordering::Acquire) {
-            return;
-        }
         let mut guard = 0;
         for content in &io.owed {
             if offset < content.size {

@@ -4,7 +4,7 @@
 //! well: the torn tail of the log is cut, and an object that nothing explains is put aside with the reason. Nothing else is
 //! changed, and nothing is ever deleted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -212,9 +212,6 @@ impl Check {
         let applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let sealed = |record: &Record| if let Record::Seal { of, .. } = record { Some(*of) } else { None };
         let sealed: HashSet<Lsn> = self.records.iter().filter_map(|(_, record)| sealed(record)).collect();
-        let bind = |record: &Record| if let Record::Bind { object, .. } = record { Some(*object) } else { None };
-        let binds: BTreeMap<Lsn, ObjectId> =
-            self.records.iter().filter_map(|(lsn, record)| Some((*lsn, bind(record)?))).collect();
         let mut wrong = Vec::new();
         let mut this_boot = false;
         for (lsn, record) in &self.records {
@@ -226,25 +223,20 @@ impl Check {
                 continue;
             }
             self.report.pending += 1;
-            let bound_behind = binds.range((lsn + 1)..).any(|(_, bound)| bound.uses(*object));
-            if let Some(what) = self.missing_of(*object, (!bound_behind).then_some(*size), uuid) {
+            if let Some(what) = self.missing_of(*object, *size, uuid)
+                && !(what.contains(SHORT) && Record::breached(&self.records, *lsn, *object, *size))
+            {
                 wrong.push((escape(path), what));
             }
         }
         for (path, what) in wrong {
-            if !this_boot && what.contains(SHORT) {
-                // As a start sees it.
-                let remedy = "truncated when the power was cut, or damaged: the next mount fills it up with zeros";
-                self.damage(path, what, remedy);
-                continue;
-            }
             let remedy =
                 "the next mount shows the version before it; what is left of this one, `dlio-fs rescue` restores";
             self.damage(path, what, remedy);
         }
     }
 
-    fn missing_of(&self, object: ObjectId, size: Option<u64>, uuid: Option<&str>) -> Option<String> {
+    fn missing_of(&self, object: ObjectId, size: u64, uuid: Option<&str>) -> Option<String> {
         let name = format!("object {:016x}", object.number);
         let found = match object.home {
             Home::Fast => self.pool.stat(object.number),
@@ -254,12 +246,12 @@ impl Check {
                 tmp.and_then(|tmp| tmp.stat(format!("o{:016x}", object.number).as_bytes()))
             }
         };
-        match (found, size) {
-            (Err(e), _) => Some(format!("a version waits to be copied, and its {name} is not there: {e}")),
-            (Ok(stat), _) if stat.kind != Kind::File || (!object.needs_slow() && stat.nlink > 1) => {
+        match found {
+            Err(e) => Some(format!("a version waits to be copied, and its {name} is not there: {e}")),
+            Ok(stat) if stat.kind != Kind::File || (!object.needs_slow() && stat.nlink > 1) => {
                 Some(format!("a version waits to be copied, and its {name} is not a file of its own"))
             }
-            (Ok(stat), Some(size)) if stat.size < size && !object.needs_slow() => {
+            Ok(stat) if stat.size < size && !object.needs_slow() => {
                 Some(format!("a version waits to be copied, and its {name} {SHORT} {} of {size} bytes", stat.size))
             }
             _ => None,

@@ -142,7 +142,7 @@ pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)
 pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
     let events = &st.events;
     let mut walk = Walk::default();
-    if batch_at(st, &mut walk, 0, false).is_some() {
+    if events.is_empty() || batch_at(st, &mut walk, 0, false).is_some() {
         return None;
     }
     events.iter().enumerate().find_map(|(i, event)| match &event.change {

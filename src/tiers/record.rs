@@ -69,6 +69,11 @@ impl ObjectId {
     pub(crate) fn uses(self, other: ObjectId) -> bool {
         self == other || self.head() == Some(other)
     }
+
+    /// Whether a change of this one's bytes may change the bytes of `other`.
+    pub(crate) fn shares(self, other: ObjectId) -> bool {
+        self.uses(other) || other.uses(self) || (self.head().is_some() && self.head() == other.head())
+    }
 }
 
 /// What travels with a file's content, or with a new directory or special file.
@@ -204,6 +209,13 @@ pub(crate) enum Record {
     Struck {
         ino: Ino,
     },
+    /// From here on the object's bytes from `from` on may differ from what the versions before this record had: those that
+    /// are longer no longer exist.
+    Breach {
+        ino: Ino,
+        object: ObjectId,
+        from: u64,
+    },
     /// The object's bytes and name behind content event `of` are durable on fast.
     Seal {
         of: Lsn,
@@ -228,6 +240,7 @@ impl Record {
     pub(crate) fn ino(&self) -> Option<Ino> {
         match self {
             Record::Bind { ino, .. }
+            | Record::Breach { ino, .. }
             | Record::Names { ino, .. }
             | Record::Struck { ino }
             | Record::Make { ino, .. }
@@ -245,6 +258,14 @@ impl Record {
     pub(crate) fn applied<'a>(records: impl DoubleEndedIterator<Item = &'a Record>) -> Lsn {
         let upto = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
         records.rev().find_map(upto).unwrap_or(0)
+    }
+
+    /// Whether these records say that version `of` of the object, `size` bytes long, was written over or cut.
+    pub(crate) fn breached(records: &[(Lsn, Record)], of: Lsn, object: ObjectId, size: u64) -> bool {
+        let behind = &records[records.partition_point(|(lsn, _)| *lsn <= of)..];
+        behind.iter().any(|(_, record)| {
+            matches!(record, Record::Breach { object: other, from, .. } if other.shares(object) && *from < size)
+        })
     }
 
     /// The record as one line, newline included.
@@ -289,6 +310,9 @@ impl Record {
             }
             Record::Struck { ino } => {
                 line.word("struck").number("ino", *ino);
+            }
+            Record::Breach { ino, object, from } => {
+                line.word("breach").number("ino", *ino).object(*object).number("from", *from);
             }
             Record::Seal { of, size } => {
                 line.word("seal").number("of", *of).number("size", *size);
@@ -573,6 +597,7 @@ impl<'a> Words<'a> {
         Some(match self.0.next()? {
             "start" => Record::Start { boot: String::from_utf8(self.bytes("boot")?).ok()? },
             "bind" => Record::Bind { path: self.path("path")?, ino: self.ino()?, object: self.object()? },
+            "breach" => Record::Breach { ino: self.ino()?, object: self.object()?, from: self.size("from")? },
             "names" => {
                 let (ino, count) = (self.ino()?, self.number("paths")?);
                 let paths = (0..count).map(|_| self.path("path")).collect::<Option<_>>()?;
@@ -709,6 +734,7 @@ mod tests {
             Record::SetAttr { path: Vec::new(), ino: 1, new },
             Record::SetXattr { path, ino: 5, key: b"user.k".to_vec(), value: Some(Vec::new()) },
             Record::Struck { ino: 5 },
+            Record::Breach { ino: 5, object: id, from: 9 },
             Record::Seal { of: 3, size: 77 },
             Record::Applied { upto: 4 },
         ];

@@ -9,8 +9,8 @@
 //! 6. objects: the ones in use are attached, proven ones wait for their file, superseded ones are deleted, and what no
 //!    record explains is quarantined;
 //! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
-//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; only where a version of the
-//!    file is on its way already, it is committed.
+//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; where it has written over a
+//!    version that is owed, so does everything behind that.
 //!
 //! A crash behind any step repeats it.
 
@@ -387,7 +387,7 @@ impl<'a> Recovery<'a> {
         self.reapply_attrs()?;
         self.sort_objects()?; // 6
         self.log_start()?; // 7
-        self.commit_cut_off()?; // 8
+        self.mark_cut_off(); // 8
         tracing::info!(
             applied = self.applied,
             pending = self.tiers.state.lock().events.len(),
@@ -608,6 +608,7 @@ impl<'a> Recovery<'a> {
                     self.strike(path, *ino, *object)
                 }
             }
+            Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
             Record::Names { paths, .. } => self.learn_names(paths),
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
             Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
@@ -721,18 +722,13 @@ impl<'a> Recovery<'a> {
     }
 
     /// Pending versions of which the fast tier has lost bytes: an object that is gone, or in the pool shorter than it was when
-    /// the version was committed, although nobody has changed it since. As after a power cut, the version before is shown.
+    /// the version was committed, although nobody has shortened it since. As after a power cut, the version before is shown.
     fn find_lost(&mut self) -> Result<()> {
-        let mut binds: HashMap<ObjectId, Lsn> = HashMap::new();
         let mut contents = Vec::new();
         let mut boot = "";
         for (lsn, record) in &self.records {
             match record {
                 Record::Start { boot: started } => boot = started,
-                Record::Bind { object, .. } => {
-                    let files = [Some(*object), object.head()];
-                    binds.extend(files.into_iter().flatten().map(|object| (object, *lsn)));
-                }
                 Record::Content { path, object, size, .. }
                     if *lsn > self.applied && (boot == self.boot || self.sealed.contains(lsn)) =>
                 {
@@ -743,15 +739,13 @@ impl<'a> Recovery<'a> {
         }
         let mut lost = HashMap::new();
         for (lsn, path, object, size) in contents {
-            let bound_behind = binds.get(&object).is_some_and(|bound| *bound > lsn);
             let what = if !self.has_object(object)? {
                 "its object is gone".to_owned()
-            } else if object.needs_slow() || bound_behind || self.rebooted {
-                // After a power cut a truncation that was not synced looks the same: see `restore_sealed`.
+            } else if object.needs_slow() {
                 continue;
             } else {
                 let has = self.tiers.pool.stat(object.number).at("stat", "object")?.size;
-                if has >= size {
+                if has >= size || Record::breached(&self.records, lsn, object, size) {
                     continue;
                 }
                 format!("its object has only {has} of {size} bytes")
@@ -772,20 +766,41 @@ impl<'a> Recovery<'a> {
         }
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         let mut io = file.io.write();
-        if io.object().is_some_and(|known| object.uses(known)) {
-            // Written to after it was committed: which bytes is not known.
-            io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
-        }
         if io.object() != Some(object) {
             self.give_object(&file, &mut io, object)?;
         }
-        let mut st = self.tiers.state.lock();
         self.sealed_as.remove(&object);
+        self.goes_ahead(&file, &mut io, object, lsn);
+        Ok(())
+    }
+
+    /// The file's bytes are ahead of its events.
+    fn goes_ahead(&self, file: &FileState, io: &mut Io, object: ObjectId, lsn: Lsn) {
         io.attrs_in_view = false;
         io.dirty = true;
         io.clean = None;
         let now = self.tiers.uptime();
-        st.bind(file.ino, lsn, object, now);
+        self.tiers.state.lock().bind(file.ino, lsn, object, now);
+    }
+
+    /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
+    /// else, and waits for somebody who accepts it.
+    fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
+        let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().view.file(*ino)) else {
+            return Ok(());
+        };
+        let mut io = file.io.write();
+        let broken = |content: &Content| object.shares(content.object) && from < content.size;
+        let mut any = false;
+        if let Some(versions) = self.tiers.state.lock().contents.get(&file.ino) {
+            for (_, content) in versions.iter().filter(|(_, content)| broken(content)) {
+                content.intact.store(false, Ordering::Release);
+                any = true;
+            }
+        }
+        if let Some(known) = io.object().filter(|known| any && object.shares(*known)) {
+            self.goes_ahead(&file, &mut io, known, lsn);
+        }
         Ok(())
     }
 
@@ -813,6 +828,11 @@ impl<'a> Recovery<'a> {
         }
         st.refer(object);
         file.place(io, Bytes::Object(object), None);
+        for (_, content) in st.contents.get(&file.ino).into_iter().flatten() {
+            if object.shares(content.object) && content.is_alive() {
+                file.owe(io, content.clone());
+            }
+        }
         if let Some(node) = st.view.get_mut(file.ino) {
             node.ours = true;
         }
@@ -841,10 +861,6 @@ impl<'a> Recovery<'a> {
             self.sealed_as.insert(object, (size, attrs.clone()));
         }
         let mut io = file.io.write();
-        if io.object().is_some_and(|known| object.uses(known)) {
-            // The object was written to between the two versions: the earlier one may be bytes of this one by now.
-            io.owed.iter().for_each(|content| content.intact.store(false, Ordering::Release));
-        }
         if io.object() != Some(object) {
             self.give_object(&file, &mut io, object)?;
         }
@@ -858,7 +874,9 @@ impl<'a> Recovery<'a> {
             node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, mtime, ..*meta });
         }
         let content = Arc::new(Content::new(object, size, attrs.clone()));
-        content.sealed.store(self.sealed.contains(&lsn), Ordering::Release);
+        let sealed = self.sealed.contains(&lsn);
+        content.sealing.store(sealed, Ordering::SeqCst);
+        content.sealed.store(sealed, Ordering::Release);
         file.owe(&mut io, content.clone());
         st.committed(file.ino);
         let now = self.tiers.uptime();
@@ -1025,18 +1043,9 @@ impl<'a> Recovery<'a> {
                 Err(e) if e.errno() == Errno::ENOENT => continue,
                 other => other?,
             };
-            // Longer: never synced. Shorter: a truncation that was not synced, of which the order knows nothing.
+            // Longer: never synced. Shorter: cut, as a `breach` record says, or the tail of an object that the drain adds to.
             let has = fd.stat().at("stat", "object")?.size;
-            if has < *size && !object.needs_slow() {
-                let number = object.number;
-                tracing::warn!(
-                    object = number,
-                    has,
-                    size,
-                    "truncated when the power was cut, or damaged: zeros take its end"
-                );
-            }
-            if has != *size {
+            if has > *size || (has < *size && object.needs_slow()) {
                 fd.set_len(*size).at("set the length of", "object")?;
             }
             for (key, _) in own_xattrs(&*fd)? {
@@ -1174,21 +1183,19 @@ impl<'a> Recovery<'a> {
     }
 
     /// Step 8.
-    fn commit_cut_off(&self) -> Result<()> {
+    fn mark_cut_off(&self) {
         let files: Vec<Arc<FileState>> = {
             let st = self.tiers.state.lock();
             st.bound.values().filter_map(|(ino, _)| st.view.get(*ino)?.file.clone()).collect()
         };
         for file in files {
-            // A version that is owed may no longer exist without the bytes behind it, and would hold the order.
-            let owed = file.io.read().latest.is_some();
-            if !owed {
-                file.io.write().interrupted = true;
-            } else {
-                self.tiers.commit(&self.cx, &file)?;
-            }
+            file.io.write().interrupted = true;
+            let path = self.tiers.label(file.ino);
+            tracing::warn!(
+                path,
+                "cut off while it was written: not copied down before it is closed, synced or drained"
+            );
         }
-        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::tiers::disk::NewAttr;
 use crate::tiers::file::Content;
 use crate::tiers::record::{ObjectId, Record, Spec};
+use crate::tiers::sync::atomic::Ordering;
 use crate::tiers::view::{Place, View};
 use crate::tiers::{Ino, Lsn};
 
@@ -149,6 +150,7 @@ impl State {
         while self.events.front().is_some_and(|event| event.lsn <= upto) {
             let Some(event) = self.events.pop_front() else { return };
             if let Change::Content { ino, content, .. } = &event.change {
+                content.applied.store(true, Ordering::Release);
                 self.unrefer(content.object, now);
                 if let Some(versions) = self.contents.get_mut(ino) {
                     versions.pop_front();

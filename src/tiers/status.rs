@@ -10,7 +10,7 @@ use crate::tiers::disk::{Kind, Space};
 use crate::tiers::queue::Notes;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::sync::Mutex;
-use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers};
+use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers, plan};
 
 /// The trouble of a step that has been waiting for long.
 const NO_ANSWER: &str = "no answer";
@@ -144,7 +144,7 @@ impl Tiers {
         let c = &self.counters;
         let fast = self.fast.space().unwrap_or_default();
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
-        let held = self.damaged.clone().or_else(refusal);
+        let held = self.damaged.clone().or_else(refusal).or_else(|| self.held_by_cut_off());
         let (objects, known_inodes, open_files, interrupted, events, applied, refusing) = {
             let st = self.state.lock();
             let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
@@ -190,6 +190,17 @@ impl Tiers {
             fast,
             slow: c.slow_space().unwrap_or_default(),
         }
+    }
+
+    /// Everything waits for a version that no longer exists, because whoever wrote over it was cut off by a crash.
+    fn held_by_cut_off(&self) -> Option<String> {
+        let st = self.state.lock();
+        let (ino, _) = plan::blocker(&st)?;
+        let cut_off = st.view.get(ino)?.file.as_ref()?.io.try_read()?.interrupted;
+        cut_off.then(|| {
+            let path = self.label_in(&st, ino);
+            format!("/{path} was cut off while it was written over; write it again, or take it as it is: dlio-fs sync")
+        })
     }
 
     /// What only the fast tier has, node by node.

@@ -752,13 +752,17 @@ impl Case {
 
     /// Steps the background until nothing is left to do.
     fn rest(&mut self) -> Check {
+        let mut last = Vec::new();
         for _ in 0..STEPS {
             let mut wait = None;
             let mut idle = true;
+            last.clear();
             for step in [Step::Seal, Step::Drain, Step::Publish, Step::Evict, Step::Tick] {
                 self.may_commit(step);
                 let batches = self.engine().status().batches;
-                match self.run_step(step)? {
+                let progress = self.run_step(step)?;
+                last.push((step, progress));
+                match progress {
                     Progress::Did => idle = false,
                     Progress::Idle => {}
                     Progress::Wait(for_) => wait = Some(wait.map_or(for_, |wait: Duration| wait.min(for_))),
@@ -772,7 +776,7 @@ impl Case {
                 _ => {}
             }
         }
-        Err(Fail::Wrong(format!("no rest after {STEPS} rounds: {:?}", self.engine().status())))
+        Err(Fail::Wrong(format!("no rest after {STEPS} rounds like {last:?}: {:?}", self.engine().status())))
     }
 
     // Crashes.

@@ -3,7 +3,7 @@
 //! The view is the reference's tree. The order has the events: names as they change, a file's content when it is
 //! committed - by a writer's close, by fsync, by a namespace event on the file while it has changes that were not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub struct Model {
     pub order: Order,
     /// Files with bytes that no event has, or that never became one; since when.
     pub dirty: BTreeMap<Id, Duration>,
+    /// Those of them that a kill cut off: only who closes or syncs them commits them.
+    cut_off: BTreeSet<Id>,
     pub open: [Option<Open>; SLOTS],
     /// Uptime.
     pub now: Duration,
@@ -54,6 +56,7 @@ impl Model {
             order: Order::new(view.clone()),
             view,
             dirty: BTreeMap::new(),
+            cut_off: BTreeSet::new(),
             open: [None; SLOTS],
             now: Duration::ZERO,
             fill: 0,
@@ -197,8 +200,8 @@ impl Model {
 
     /// The engine has taken in files held open for longer than this; or it will.
     pub fn late(&mut self, live_after: Duration) {
-        let due: Vec<Id> =
-            self.dirty.iter().filter(|(_, since)| self.now >= **since + live_after).map(|d| *d.0).collect();
+        let is_due = |id: &Id, since: Duration| self.now >= since + live_after && !self.cut_off.contains(id);
+        let due: Vec<Id> = self.dirty.iter().filter(|(id, since)| is_due(id, **since)).map(|d| *d.0).collect();
         due.into_iter().for_each(|id| self.maybe_commit(id));
     }
 
@@ -216,18 +219,12 @@ impl Model {
         self.dirty.entry(id).or_insert(self.now);
     }
 
-    /// A crash closed everything. Files that never became events may have done so meanwhile, or may do so now; so may files
-    /// with a version that the slow tier has not shown yet.
+    /// A crash closed everything.
     pub fn crashed(&mut self) {
         self.open = [None; SLOTS];
-        let dirty: Vec<Id> = self.dirty.keys().copied().collect();
-        for id in dirty {
-            if self.view.names(id).is_empty() {
-                self.dirty.remove(&id);
-            } else if !self.order.has(id) || self.order.owes(id) {
-                self.maybe_commit(id);
-            }
-        }
+        let view = &self.view;
+        self.dirty.retain(|id, _| !view.names(*id).is_empty());
+        self.cut_off = self.dirty.keys().copied().collect();
     }
 
     /// The paths that lead to a file.
@@ -248,6 +245,7 @@ impl Model {
     }
 
     fn commit(&mut self, id: Id) {
+        self.cut_off.remove(&id);
         if self.dirty.remove(&id).is_some()
             && let Some(content) = self.content(id)
         {
@@ -311,6 +309,9 @@ impl Model {
         self.order.wrote(id, &bytes, anew);
         self.view.node_mut(id).bytes = bytes;
         self.dirty.entry(id).or_insert(self.now);
+        if anew {
+            self.cut_off.remove(&id);
+        }
     }
 
     fn write(&mut self, slot: usize, at: Option<u64>, len: usize, kill_privileges: bool) -> Done {

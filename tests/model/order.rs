@@ -196,11 +196,6 @@ impl Order {
         is_named(&self.last().fs, id)
     }
 
-    /// Whether the slow tier has yet to show a version of the file.
-    pub fn owes(&self, id: Id) -> bool {
-        self.events[self.shown..].iter().any(|event| matches!(event, Event::Content(content) if content.id == id))
-    }
-
     pub fn has_name(&self, place: &Place) -> bool {
         self.last().fs.child(place).is_some()
     }
