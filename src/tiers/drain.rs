@@ -122,7 +122,7 @@ impl Tiers {
             return Ok(false);
         }
         let io = state.io.write();
-        if io.dirty || !content.is_intact() {
+        if io.is_ahead_of(content) || !content.is_intact() {
             return Ok(false);
         }
         let stat = self.slow.tmp.stat(&name).at("stat", "object on the slow tier")?;
@@ -159,7 +159,7 @@ impl Tiers {
         act: impl FnOnce() -> std::io::Result<T>,
     ) -> Result<Option<T>> {
         let io = state.io.write();
-        if io.dirty || !content.is_intact() {
+        if io.is_ahead_of(content) || !content.is_intact() {
             return Ok(None);
         }
         act().at("copy to the slow tier", self.label(state.ino)).map(Some)

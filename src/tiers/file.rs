@@ -295,6 +295,11 @@ impl Io {
         !self.dirty && self.object().is_some_and(ObjectId::needs_slow)
     }
 
+    /// Whether bytes of this version's object have changed since the last event; what goes on in another object has not.
+    pub(crate) fn is_ahead_of(&self, content: &Content) -> bool {
+        self.dirty && self.object().is_some_and(|object| object.shares(content.object))
+    }
+
     /// Written to since the last event, or never an event at all.
     pub(crate) fn uncommitted(&self) -> bool {
         self.dirty && self.object().is_some()

@@ -293,3 +293,25 @@ fn a_synced_version_that_a_power_cut_mixed_is_not_published() {
         assert_eq!(machine.on_slow("model"), Some(shown), "seed {seed}");
     }
 }
+
+/// A version that was written to a removed, still open file went on in an object of its own; the one before it lay on the slow tier and was
+/// never taken for quiet again, so that the order waited for the last close.
+#[test]
+fn a_version_on_slow_of_a_removed_file_that_is_still_written_is_published() {
+    let machine = Machine { options: Options { copy_up_max: 6000, ..Machine::new().options }, ..Machine::new() };
+    // Too small for the file.
+    machine.fast.set_capacity(64 << 10);
+    let (engine, cx) = (machine.open("boot"), Cx::internal());
+    let (_, file) = create(&engine, ROOT, "model", &[1; 5_000]);
+    drain(&engine);
+    let (_, other) = create(&engine, ROOT, "other", &[1; 28_000]);
+    engine.flush(&cx, &other).unwrap();
+    engine.write(&cx, &file, &[2; 28_000], 0, false).unwrap();
+    engine.flush(&cx, &file).unwrap();
+    assert!(engine.status().spilled > 0, "{:?}", engine.status());
+    engine.unlink(&cx, ROOT, &name("model")).unwrap();
+    engine.write(&cx, &file, &[3; 10], 0, false).unwrap();
+    engine.sync_fast().unwrap();
+    background(&engine, &machine.clock);
+    assert_eq!(engine.status().pending_events, 0, "{:?}", engine.queue(10));
+}
