@@ -673,7 +673,8 @@ impl Case {
             }
             match self.model.order.show(&image) {
                 Ok(()) if batch || self.mid_batch || self.model.order.replaced_several_names(from) => {
-                    self.mid_batch = false;
+                    // A start that goes on with it shows a whole state first, too.
+                    self.mid_batch &= !batch;
                     odd = None;
                 }
                 Ok(()) => {}
@@ -879,6 +880,7 @@ impl Case {
                 Ok(engine) => {
                     self.power.restore();
                     self.engine = Some(engine);
+                    self.mid_batch = false;
                     return Ok(());
                 }
             }
