@@ -590,8 +590,7 @@ impl Tiers {
         self.delete_doomed(&Cx::internal())?;
         let applied = {
             let mut st = self.state.lock();
-            let in_tmp = std::mem::take(&mut st.view.in_tmp);
-            st.view.publish(in_tmp, self.uptime());
+            st.view.leave_tmp(self.uptime());
             st.applied
         };
         self.log.drop_upto(applied)
