@@ -677,7 +677,8 @@ impl<'a> Recovery<'a> {
         // While nothing was struck, every path leads where it led. One node goes by two numbers where a start came between two
         // of its records: the one it was made with, and then the slow tier's.
         let certain = self.struck.is_empty() && self.never.is_empty();
-        let unmet = |found: &Ino| *found == ino || !self.taken.contains(found);
+        let twin = if ino < FIRST_OWN { self.tiers.state.lock().view.with_slow_ino(ino) } else { None };
+        let unmet = |found: &Ino| *found == ino || twin == Some(*found) || !self.taken.contains(found);
         let same = |found: &Ino| certain || self.met.get(&ino).map_or_else(|| unmet(found), |met| met == found);
         let Some(found) = found.filter(same) else { return Ok(None) };
         self.meet(ino, found);
