@@ -673,8 +673,8 @@ impl Case {
             }
             match self.model.order.show(&image) {
                 Ok(()) if batch || self.mid_batch || self.model.order.replaced_several_names(from) => {
-                    // A start that goes on with it shows a whole state first, too.
-                    self.mid_batch &= !batch;
+                    // A start that goes on with it shows a whole state first, too; one after which it is not over goes on later.
+                    self.mid_batch &= !batch && self.engine.is_none();
                     odd = None;
                 }
                 Ok(()) => {}
@@ -880,7 +880,6 @@ impl Case {
                 Ok(engine) => {
                     self.power.restore();
                     self.engine = Some(engine);
-                    self.mid_batch = false;
                     return Ok(());
                 }
             }
