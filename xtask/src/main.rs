@@ -129,6 +129,14 @@ const STAGES: &[Stage] = &[
         run: conformance::fsx,
     },
     Stage {
+        name: "lockstep",
+        about: "random operations beside a plain directory while the mount is drained, evicted and read again",
+        when: When::Test,
+        needs: &[Need::Mount],
+        minutes: 15,
+        run: suites::lockstep,
+    },
+    Stage {
         name: "motion",
         about: "ten suites while the mount is drained, evicted and read again all the time (one: MOTION=git)",
         when: When::All,
@@ -163,7 +171,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "power",
         about: "100 power cuts on ext4 and xfs (--all: 1,600), on disks that write down what they are told",
-        when: When::All,
+        when: When::Test,
         needs: &[Need::Mount, Need::Xfs],
         minutes: 60,
         run: cargo::power,
@@ -360,6 +368,7 @@ fn set_up(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
 /// Runs the stages in order, whatever fails, and ends with the summary, whose last line is the count.
 fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
     scratch::sweep()?;
+    scratch::ensure_room(&cx.target)?;
     let mut setup = Setup::start(cx, &needs(stages))?;
     let mut summary = Vec::new();
     for stage in stages {

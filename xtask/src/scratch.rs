@@ -10,8 +10,9 @@ use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::mount::{MntFlags, umount2};
+use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 
 use crate::cargo::count_before;
@@ -214,6 +215,21 @@ fn make_tier(tier: &Path, image: &Path, mkfs: &[&str]) -> Result<()> {
 /// Where the daemon of a stage says what it has to say.
 pub(crate) fn log_path(cx: &Context, stage: &str) -> PathBuf {
     setup::work_dir(cx).join(format!("{stage}-daemon.log"))
+}
+
+/// Builds need room; and a fast tier on a disk of which less than 1/50 is free takes no files, which fails tests that say nothing
+/// of it.
+pub(crate) fn ensure_room(target: &Path) -> Result<()> {
+    const BUILD: u64 = 8 << 30;
+    fs::create_dir_all(target)?;
+    for dir in [target, &std::env::temp_dir()] {
+        let space = statvfs(dir).with_context(|| format!("statvfs {}", dir.display()))?;
+        let (free, total) = (space.blocks_available() * space.fragment_size(), space.blocks() * space.fragment_size());
+        let least = (total / 25).max(BUILD);
+        let gib = |bytes: u64| bytes >> 30;
+        ensure!(free > least, "{}: {} GiB free, {} are needed", dir.display(), gib(free), gib(least));
+    }
+    Ok(())
 }
 
 /// Takes away what a run that was itself killed has left behind.

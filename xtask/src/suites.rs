@@ -82,9 +82,18 @@ pub(crate) fn motion(cx: &Context) -> Result<Tally> {
         let known: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
         bail!("MOTION={unknown}: the suites are {}", known.join(", "));
     }
+    run_suites(cx, &names)
+}
+
+/// The one suite for which nothing has to be installed.
+pub(crate) fn lockstep(cx: &Context) -> Result<Tally> {
+    run_suites(cx, &["differential"])
+}
+
+fn run_suites(cx: &Context, names: &[&str]) -> Result<Tally> {
     let mut tally = Tally::default();
     for io in pick(cx, &[EXACT][..], &IO_PATHS[..]) {
-        for suite in SUITES.iter().filter(|suite| suite.is_wanted(cx, &names)) {
+        for suite in SUITES.iter().filter(|suite| suite.is_wanted(cx, names)) {
             tally.add(suite.run(cx, io).unwrap_or_else(|error| {
                 println!("FAILED {} -o {io}: {error:#}", suite.name);
                 print_tail(&log_path(cx, &suite.log()));
