@@ -397,16 +397,19 @@ impl Filesystem for DlioFs {
         data: &[u8],
         write_flags: WriteFlags,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let run = move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| core.write(cx, open, data, offset, kill);
+        let table = lock_owner.map(|owner| owner.0);
+        let run =
+            move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| core.write(&cx.by(table), open, data, offset, kill);
         self.observe_open(req, Op::Write, fh, data, reply, run);
     }
 
-    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        self.observe_open(req, Op::Flush, fh, &(), reply, |core, cx, open, ()| core.flush(cx, open));
+    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.flush(&cx.by(Some(lock_owner.0)), open);
+        self.observe_open(req, Op::Flush, fh, &(), reply, run);
     }
 
     fn release(

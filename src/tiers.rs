@@ -101,6 +101,8 @@ pub struct Cx {
     pub uid: u32,
     pub gid: u32,
     slow: SlowAccess,
+    /// Whose descriptor the call came by: one number for each process's table of them. Unknown to most calls.
+    table: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -112,13 +114,18 @@ enum SlowAccess {
 impl Cx {
     /// For a thread that must not wait: what needs the slow tier answers [`Error::NeedSlow`] and changes nothing.
     pub fn fast_only(uid: u32, gid: u32) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Forbidden }
+        Cx { uid, gid, slow: SlowAccess::Forbidden, table: None }
     }
 
     /// For a thread that may wait for the slow tier. Once `gave_up` is set nothing is changed any more: the call answers
     /// [`Error::SlowTimeout`].
     pub fn may_wait(uid: u32, gid: u32, gave_up: Arc<AtomicBool>) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Allowed(gave_up) }
+        Cx { uid, gid, slow: SlowAccess::Allowed(gave_up), table: None }
+    }
+
+    /// The same, by a descriptor of this table.
+    pub fn by(&self, table: Option<u64>) -> Self {
+        Cx { table, ..self.clone() }
     }
 }
 

@@ -1007,6 +1007,36 @@ fn a_file_that_is_written_anew_has_no_empty_version() {
     assert!(versions.iter().all(|version| version.contains(" size=20000 ")), "{versions:#?}");
 }
 
+/// Who starts a process gives it copies of all descriptors, and it closes them at once. Each such close gave the half file a place in the
+/// order, and a checkpoint was published half, because somebody had run a command while it was saved.
+#[test]
+fn a_process_that_is_started_while_a_file_is_written_completes_nothing() {
+    let mount = Mount::with(&["settle=30min", "live_after=1h"], |_| ());
+    let versions = || {
+        let log = mount.sh(&format!("cat {}/.dlio-fs/log/*.log", mount.fast().display()));
+        let of_file = log.lines().filter(|line| line.contains(" content path=model.keras"));
+        let size = |line: &str| line.split(' ').find_map(|word| word.strip_prefix("size=")).unwrap().to_owned();
+        of_file.map(size).collect::<Vec<String>>()
+    };
+    let mut file = File::create(mount.at("model.keras")).unwrap();
+    file.write_all(&pattern(20_000)).unwrap();
+    assert!(Command::new("true").status().unwrap().success());
+    assert_eq!(versions(), Vec::<String>::new(), "it knows nothing of the file");
+    file.write_all(&pattern(10_000)).unwrap();
+    assert!(Command::new("true").status().unwrap().success());
+    drop(file);
+    assert_eq!(versions(), ["30000"]);
+
+    // Who has written closes too: a child that was given the descriptor, and its parent afterwards.
+    let mut file = OpenOptions::new().append(true).open(mount.at("model.keras")).unwrap();
+    let child = Command::new("echo").arg("from a child").stdout(file.try_clone().unwrap()).status().unwrap();
+    assert!(child.success());
+    assert_eq!(versions(), ["30000", "30013"]);
+    file.write_all(b"from its parent").unwrap();
+    drop(file);
+    assert_eq!(versions(), ["30000", "30013", "30028"]);
+}
+
 /// With O_TRUNC in the kernel's OPEN it is the daemon that truncates, before the kernel has looked whether the file is a program
 /// that runs, if it is opened for reading only. The program then ended with SIGBUS.
 #[test]

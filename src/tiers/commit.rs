@@ -32,9 +32,11 @@ pub(crate) struct Frozen {
 }
 
 impl Tiers {
-    /// One `close()` of one descriptor: what was written through it gets its place in the order.
+    /// One `close()` of one descriptor: what was written through it gets its place in the order. A process that is started
+    /// while another writes closes its copies of all descriptors, and knows nothing of what is complete; if it is the last to
+    /// close, [`Tiers::release`] follows.
     pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
-        if !file.mode.write {
+        if !file.mode.write || file.state.is_written_by_another(cx.table) {
             return Ok(());
         }
         self.commit(cx, &file.state).map(|_| ())
@@ -276,6 +278,7 @@ impl Tiers {
         }
         let lsn = self.log_event_anyway(cx, st, record, change, |_, _| ())?;
         state.owe(io, content);
+        state.forget_author();
         io.dirty = false;
         io.interrupted = false;
         st.committed(ino);

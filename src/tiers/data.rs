@@ -84,6 +84,7 @@ impl Tiers {
         }
         let io = state.io.read();
         if io.object().is_some() {
+            state.writes(None);
             self.breach(state, &io, 0)?;
         } else {
             self.state.lock().written_in_place(state.ino);
@@ -343,6 +344,7 @@ impl Tiers {
                         cx.slow()?;
                     }
                     self.breach(state, &io, from)?; // 3
+                    state.writes(cx.table);
                     let done = act(&**fd);
                     drop(io);
                     match done {

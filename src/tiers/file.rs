@@ -28,11 +28,17 @@ pub(crate) struct FileState {
     pub(crate) changes_opened: AtomicU64,
     /// Whoever has been told where the bytes are and goes there without asking: while there is one, they stay there.
     pins: AtomicU32,
+    /// Who has written since the bytes last became an event.
+    author: AtomicU64,
     /// A copy to the slow tier is under way.
     pub(crate) draining: AtomicBool,
     /// Its last fsync failed: what was written before it may be gone.
     pub(crate) failed: AtomicBool,
 }
+
+/// What [`FileState::author`] is, if it is no table of descriptors.
+const NOBODY: u64 = 0;
+const UNKNOWN: u64 = u64::MAX;
 
 /// Where a file's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +180,7 @@ impl FileState {
             changes: AtomicU64::new(0),
             changes_opened: AtomicU64::new(0),
             pins: AtomicU32::new(0),
+            author: AtomicU64::new(NOBODY),
             draining: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -199,6 +206,30 @@ impl FileState {
         resting.then(|| *self.changes_opened.get_mut() == *self.changes.get_mut() + 1)
     }
 
+    /// Somebody is about to write, by a descriptor of this table if that is known. The caller holds `io`.
+    pub(crate) fn writes(&self, table: Option<u64>) {
+        let table = table.unwrap_or(UNKNOWN);
+        let author = self.author.load(Ordering::Relaxed);
+        if author != table && author != UNKNOWN {
+            let first = self.author.compare_exchange(NOBODY, table, Ordering::Relaxed, Ordering::Relaxed);
+            if first.is_err_and(|author| author != table) {
+                self.author.store(UNKNOWN, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether all that was written since the last event came by descriptors of another table than this: its close says nothing
+    /// of whether that is complete.
+    pub(crate) fn is_written_by_another(&self, table: Option<u64>) -> bool {
+        let author = self.author.load(Ordering::Relaxed);
+        author != NOBODY && author != UNKNOWN && table.is_some_and(|table| author != table)
+    }
+
+    /// All that was written has become an event, or is gone. The caller holds `io` exclusively.
+    pub(crate) fn forget_author(&self) {
+        self.author.store(NOBODY, Ordering::Relaxed);
+    }
+
     /// Whether an object holds the bytes (or did a moment ago).
     pub(crate) fn holds_bytes(&self) -> bool {
         self.holds.load(Ordering::Acquire)
@@ -217,6 +248,7 @@ impl FileState {
 
     /// Moves the bytes. The caller holds `io` exclusively and passes it in.
     pub(crate) fn place(&self, io: &mut Io, place: Bytes, fd: Option<Arc<dyn File>>) {
+        self.forget_author();
         io.place = place;
         io.fd = fd;
         io.clean = None;
