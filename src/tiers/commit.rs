@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::copy_bytes;
 use crate::tiers::disk::{Access, File};
-use crate::tiers::file::{Bytes, Content, FileState, Io};
+use crate::tiers::file::{Author, Bytes, Content, FileState, Io};
 use crate::tiers::pool::{Named, PRIVATE, Pool};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::split::Split;
@@ -32,14 +32,28 @@ pub(crate) struct Frozen {
 }
 
 impl Tiers {
-    /// One `close()` of one descriptor: what was written through it gets its place in the order. A process that is started
-    /// while another writes closes its copies of all descriptors, and knows nothing of what is complete; if it is the last to
-    /// close, [`Tiers::release`] follows.
+    /// One `close()` of one descriptor: what was written through it gets its place in the order, unless the close says nothing
+    /// of whether that is complete. If it was the last one, [`Tiers::release`] follows.
     pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
-        if !file.mode.write || file.state.is_written_by_another(cx.table) {
+        if !file.mode.write || self.says_nothing(cx, &file.state) {
             return Ok(());
         }
         self.commit(cx, &file.state).map(|_| ())
+    }
+
+    /// Of a close: a process that is started while another writes closes its copies of all descriptors; and a shell that has
+    /// opened a file for a command, and truncated it, closes the one it opened it by.
+    fn says_nothing(&self, cx: &Cx, state: &FileState) -> bool {
+        let only_truncated = || {
+            let io = state.io.read();
+            io.uncommitted()
+                && (io.ordered || self.state.lock().view.get(state.ino).is_some_and(|node| node.slow_id().is_some()))
+        };
+        match state.author() {
+            Author::Table(author) => cx.table.is_some_and(|table| table != author),
+            Author::Nobody => cx.table.is_some() && only_truncated(),
+            Author::Unknown => false,
+        }
     }
 
     /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too; but not

@@ -28,7 +28,7 @@ pub(crate) struct FileState {
     pub(crate) changes_opened: AtomicU64,
     /// Whoever has been told where the bytes are and goes there without asking: while there is one, they stay there.
     pins: AtomicU32,
-    /// Who has written since the bytes last became an event.
+    /// See [`Author`].
     author: AtomicU64,
     /// A copy to the slow tier is under way.
     pub(crate) draining: AtomicBool,
@@ -36,7 +36,17 @@ pub(crate) struct FileState {
     pub(crate) failed: AtomicBool,
 }
 
-/// What [`FileState::author`] is, if it is no table of descriptors.
+/// Who has written since the bytes last became an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    Nobody,
+    /// By descriptors of this table only.
+    Table(u64),
+    /// Several, or somebody of whom the kernel did not say it.
+    Unknown,
+}
+
+/// As [`FileState::author`] keeps them.
 const NOBODY: u64 = 0;
 const UNKNOWN: u64 = u64::MAX;
 
@@ -218,11 +228,12 @@ impl FileState {
         }
     }
 
-    /// Whether all that was written since the last event came by descriptors of another table than this: its close says nothing
-    /// of whether that is complete.
-    pub(crate) fn is_written_by_another(&self, table: Option<u64>) -> bool {
-        let author = self.author.load(Ordering::Relaxed);
-        author != NOBODY && author != UNKNOWN && table.is_some_and(|table| author != table)
+    pub(crate) fn author(&self) -> Author {
+        match self.author.load(Ordering::Relaxed) {
+            NOBODY => Author::Nobody,
+            UNKNOWN => Author::Unknown,
+            table => Author::Table(table),
+        }
     }
 
     /// All that was written has become an event, or is gone. The caller holds `io` exclusively.
