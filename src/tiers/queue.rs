@@ -111,8 +111,9 @@ impl Tiers {
     /// What is pending, the first `limit` events of it.
     pub fn queue(&self, limit: usize) -> Queue {
         let status = self.status();
+        let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
         let st = self.state.lock();
-        let mut look = Look::new(self, &st, status.drain_bytes_per_s);
+        let mut look = Look::new(self, &st, status.drain_bytes_per_s, held);
         let mut queue = Queue {
             events: st.events.len() as u64,
             held: status.held,
@@ -168,9 +169,10 @@ struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    fn new(tiers: &'a Tiers, st: &'a State, rate: u64) -> Self {
+    /// `held`: nothing is published at all.
+    fn new(tiers: &'a Tiers, st: &'a State, rate: u64, held: bool) -> Self {
         let settle = tiers.options().settle;
-        Look { tiers, st, now: tiers.uptime(), settle, rate, held: tiers.damaged.is_some() }
+        Look { tiers, st, now: tiers.uptime(), settle, rate, held }
     }
 
     /// Bytes that are still to be copied for an event.
@@ -190,7 +192,6 @@ impl<'a> Look<'a> {
         };
         let state = match &failed {
             Some(_) => Stage::Held,
-            // Nothing is published while the log is damaged.
             None if at == 0 && self.held => Stage::Held,
             None => self.stage(event, settles_in),
         };

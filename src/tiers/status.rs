@@ -193,7 +193,7 @@ impl Tiers {
     }
 
     /// Everything waits for a version that no longer exists, because whoever wrote over it was cut off by a crash.
-    fn held_by_cut_off(&self) -> Option<String> {
+    pub(crate) fn held_by_cut_off(&self) -> Option<String> {
         let st = self.state.lock();
         let (ino, _) = plan::blocker(&st)?;
         let cut_off = st.view.get(ino)?.file.as_ref()?.io.try_read()?.interrupted;

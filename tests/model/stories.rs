@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dlio_fs::error::Errno;
 use dlio_fs::path::Name;
+use dlio_fs::stats::queue::State;
 use dlio_fs::tiers::disk::{Access, MetadataOrder, RenameMode};
 use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, Tiers};
 use rand::SeedableRng;
@@ -239,6 +240,8 @@ fn what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published() {
         status.held.as_ref().is_some_and(|why| why.contains("model") && why.contains("dlio-fs sync")),
         "{status:?}"
     );
+    let queue = engine.queue(10).pending;
+    assert!(queue[0].state == State::Held && queue.iter().all(|event| event.eta.is_none()), "{queue:?}");
     let mixed = [[2; 5_000].as_slice(), &[1; 4_000]].concat();
     assert_eq!(read(&engine, "model"), mixed, "acknowledged, so it is shown");
 
