@@ -384,3 +384,22 @@ fn a_second_name_of_a_file_that_a_power_cut_struck_outlives_a_kill() {
     let engine = machine.open("after");
     assert_eq!(engine.lookup(&cx, ROOT, &name("newest")).unwrap().nlink, 2);
 }
+
+/// The link that a replaced name leaves in `tmp` goes at last, which gives the file's other names another ctime: its fast copy was
+/// taken for changed by somebody else, and dropped.
+#[test]
+fn a_clean_file_that_is_replaced_under_one_of_two_names_stays_clean() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let (old, file) = create(&engine, ROOT, "kept", &[1; 5000]);
+    engine.release(&cx, file);
+    engine.link(&cx, old, ROOT, &name("newest")).unwrap();
+    drain(&engine);
+    engine.release(&cx, create(&engine, ROOT, "tmp", &[2; 5000]).1);
+    engine.rename(&cx, ROOT, &name("tmp"), ROOT, &name("newest"), RenameMode::Replace).unwrap();
+    drain(&engine);
+    // Long enough that an open compares it with the slow tier.
+    machine.clock.advance(Duration::from_secs(100));
+    assert_eq!(read(&engine, "kept"), [1; 5000]);
+    assert_eq!(engine.get_xattr(&cx, old, b"user.dlio.state").unwrap().as_deref(), Some(&b"clean"[..]));
+}
