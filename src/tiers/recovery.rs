@@ -501,8 +501,12 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since.
+    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a power cut
+    /// the object may lack attributes that the slow tier has by now: it goes.
     fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<()> {
+        if self.rebooted {
+            return Ok(());
+        }
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
             let changed = self.changed_since(*object) || binds.iter().any(|bound| bound.object.uses(*object));
