@@ -27,6 +27,8 @@ mod ops;
 mod order;
 #[path = "model/reference.rs"]
 mod reference;
+#[path = "model/steps.rs"]
+mod steps;
 #[path = "model/stories.rs"]
 mod stories;
 #[path = "model/walk.rs"]

@@ -15,39 +15,44 @@ use rand::rngs::Xoshiro256PlusPlus;
 use crate::case::Case;
 use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 
-const WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false, append: false };
+pub const WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false, append: false };
 
 /// Two disks, and what an engine on them is opened with.
-struct Machine {
-    fast: SimDisk,
-    slow: SimDisk,
-    clock: Arc<SimClock>,
-    options: Options,
-    rng: Xoshiro256PlusPlus,
+pub struct Machine {
+    pub fast: SimDisk,
+    pub slow: SimDisk,
+    pub power: Arc<SimPower>,
+    pub clock: Arc<SimClock>,
+    pub options: Options,
+    pub rng: Xoshiro256PlusPlus,
 }
 
 impl Machine {
-    fn new() -> Machine {
+    pub fn new() -> Machine {
+        Machine::with(MetadataOrder::Journaled)
+    }
+
+    pub fn with(order: MetadataOrder) -> Machine {
         let (power, clock) = (SimPower::new(), SimClock::new());
-        let disk = |name| SimDisk::new(name, MetadataOrder::Journaled, 1 << 30, &power, &clock);
+        let disk = |name| SimDisk::new(name, order, 1 << 30, &power, &clock);
         let (fast, slow) = (disk("fast"), disk("slow"));
         slow.settle();
         let options = Options { settle: Duration::ZERO, ..Case::new(0).options };
-        Machine { fast, slow, clock, options, rng: Xoshiro256PlusPlus::seed_from_u64(0) }
+        Machine { fast, slow, power, clock, options, rng: Xoshiro256PlusPlus::seed_from_u64(0) }
     }
 
-    fn open(&self, boot: &str) -> Tiers {
+    pub fn open(&self, boot: &str) -> Tiers {
         tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), boot).unwrap()
     }
 
-    fn crash(&mut self, engine: Tiers, lose: Lose) {
+    pub fn crash(&mut self, engine: Tiers, lose: Lose) {
         drop(engine);
         self.fast = self.fast.crash(lose, &mut self.rng);
         self.slow = self.slow.crash(lose, &mut self.rng);
     }
 
     /// The bytes of a file at the slow tier's root.
-    fn on_slow(&self, name: &str) -> Option<Vec<u8>> {
+    pub fn on_slow(&self, name: &str) -> Option<Vec<u8>> {
         let file = self.slow.root().open(name.as_bytes(), Access::Read).ok()?;
         let mut bytes = vec![0; 30_000];
         let size = file.read_at(&mut bytes, 0).unwrap();
@@ -56,11 +61,11 @@ impl Machine {
     }
 }
 
-fn name(name: &str) -> Name {
+pub fn name(name: &str) -> Name {
     Name::new(name.as_bytes()).unwrap()
 }
 
-fn create(engine: &Tiers, dir: Ino, file: &str, bytes: &[u8]) -> (Ino, OpenFile) {
+pub fn create(engine: &Tiers, dir: Ino, file: &str, bytes: &[u8]) -> (Ino, OpenFile) {
     let cx = Cx::internal();
     let (attr, file) = engine.create(&cx, dir, &name(file), 0o644, 0, WRITE).unwrap();
     engine.write(&cx, &file, bytes, 0, false).unwrap();
@@ -68,7 +73,7 @@ fn create(engine: &Tiers, dir: Ino, file: &str, bytes: &[u8]) -> (Ino, OpenFile)
     (attr.ino, file)
 }
 
-fn read(engine: &Tiers, file: &str) -> Vec<u8> {
+pub fn read(engine: &Tiers, file: &str) -> Vec<u8> {
     let cx = Cx::internal();
     let ino = engine.lookup(&cx, ROOT, &name(file)).unwrap().ino;
     let file = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
@@ -80,7 +85,7 @@ fn read(engine: &Tiers, file: &str) -> Vec<u8> {
 }
 
 /// All that the background does by itself, for long enough that nothing is too young for it.
-fn background(engine: &Tiers, clock: &SimClock) {
+pub fn background(engine: &Tiers, clock: &SimClock) {
     for _ in 0..50 {
         engine.seal_step().unwrap();
         engine.drain_step().unwrap();
@@ -90,7 +95,7 @@ fn background(engine: &Tiers, clock: &SimClock) {
     }
 }
 
-fn drain(engine: &Tiers) {
+pub fn drain(engine: &Tiers) {
     engine.sync_fast().unwrap();
     while engine.status().unsafe_files > 0 {
         engine.drain_step().unwrap();
@@ -222,7 +227,7 @@ fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
 /// A version was closed and not copied yet, and a kill cut off who wrote over it: neither is whole. It was published as it was
 /// at the kill. Now it waits, and what is behind it, and the statistics say so.
 #[test]
-fn what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published() {
+pub fn what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published() {
     let mut machine = Machine::new();
     let engine = machine.open("boot");
     let (_, file) = create(&engine, ROOT, "model", &[1; 9_000]);
@@ -274,7 +279,7 @@ fn a_version_that_was_only_added_to_before_a_kill_is_published() {
 /// A synced version was written over and not synced again. After a power cut nobody could tell, and what the disk had of both was
 /// published as the first one. Once in some 70,000 cases.
 #[test]
-fn a_synced_version_that_a_power_cut_mixed_is_not_published() {
+pub fn a_synced_version_that_a_power_cut_mixed_is_not_published() {
     for seed in 0..40 {
         let mut machine = Machine::new();
         machine.rng = Xoshiro256PlusPlus::seed_from_u64(seed);
