@@ -16,6 +16,20 @@
 //! 2. `state::State`, one for the engine - held for memory and for the append to the log, never across the slow tier;
 //! 3. the log's own.
 
+/// Whether a test leaves this step of the engine's order out: `faults::Lapse`. Without the feature nothing is left of the question.
+#[cfg(feature = "faults")]
+macro_rules! left_out {
+    ($lapse:ident) => {
+        $crate::tiers::faults::is_left_out($crate::tiers::faults::Lapse::$lapse)
+    };
+}
+#[cfg(not(feature = "faults"))]
+macro_rules! left_out {
+    ($lapse:ident) => {
+        false
+    };
+}
+
 mod acl;
 mod attrs;
 mod commit;

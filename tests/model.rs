@@ -19,6 +19,9 @@ mod sim;
 
 #[path = "model/case.rs"]
 mod case;
+#[cfg(feature = "faults")]
+#[path = "model/lapses.rs"]
+mod lapses;
 #[path = "model/model.rs"]
 mod model;
 #[path = "model/ops.rs"]

@@ -378,10 +378,10 @@ impl Tiers {
     fn breach(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
         let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
         let broken = || io.owed.iter().filter(|content| content.is_alive() && from < content.size);
-        if broken().next().is_some() {
+        if broken().next().is_some() && !left_out!(Breach) {
             let lsn = self.log.append(&[Record::Breach { ino: state.ino, object, from }])?;
             // Looked at behind the append: a seal that is logged later is not durable without the breach.
-            if broken().any(|content| content.sealing.load(Ordering::SeqCst)) {
+            if broken().any(|content| content.sealing.load(Ordering::SeqCst)) && !left_out!(BreachDurable) {
                 self.log.sync(lsn)?;
             }
         }
@@ -454,7 +454,9 @@ impl Tiers {
         }
         let mut st = self.state.lock();
         st.unset_clean(state.ino);
-        self.log_bind(&mut st, state.ino, object)?; // 2
+        if !left_out!(Bind) {
+            self.log_bind(&mut st, state.ino, object)?; // 2
+        }
         io.dirty = true;
         io.stamped = false;
         Ok(())

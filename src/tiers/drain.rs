@@ -86,7 +86,7 @@ impl Tiers {
         // 6: exclusive, so that no write that came before is still on its way.
         let intact = {
             let _io = state.io.write();
-            let intact = content.is_intact();
+            let intact = content.is_intact() || left_out!(WrittenOver);
             if intact {
                 *content.copy.lock() =
                     Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum.of_size(content.size)) });

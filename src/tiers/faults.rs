@@ -15,11 +15,15 @@
 //! Calls have the names of the seam's methods (`disk`), but that a directory's `sync` is `sync_dir`. Owner, mode and times,
 //! which the seam sets with one call, are three here as they are for the kernel, so that a stop may fall between them.
 //! A stop happens with the count locked: no further changing call begins on any thread.
+//!
+//! The seam does not know in which order the engine means to make its calls. That order is switched off one step at a time by
+//! [`Lapse`], on one thread: `left_out!` asks for it where the step is.
 
 #[cfg(not(debug_assertions))]
 compile_error!("the feature `faults` is for tests: a release build must not have it");
 
 use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
@@ -29,6 +33,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::Lsn;
 use super::disk::{Access, Allocate, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat};
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
@@ -185,6 +190,91 @@ fn errno_named(name: &str) -> Option<Errno> {
     [Errno::EIO, Errno::ENOSPC, Errno::EDQUOT, Errno::EACCES, Errno::EROFS]
         .into_iter()
         .find(|errno| format!("{errno:?}") == name)
+}
+
+/// A step of the engine's own order that is left out, or done at the wrong time, to see whether a test notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// A record is written with the next one, after the answer.
+    Append,
+    /// The view changes before the record is appended.
+    LogFirst,
+    /// A write after a commit logs no `bind`.
+    Bind,
+    /// No `breach` is logged.
+    Breach,
+    /// The `breach` of a sealed version is logged and not synced.
+    BreachDurable,
+    /// A seal is durable before the object is.
+    SealLast,
+    /// A start after a power cut takes every version for a sealed one.
+    Strike,
+    /// A copy counts although the version was written over meanwhile.
+    WrittenOver,
+    /// The steps of a group are done in reverse.
+    Turn,
+    /// Removals are the first steps of a batch.
+    RemoveLast,
+    /// No intents are logged.
+    Intents,
+    /// Intents are logged and not synced before the first step.
+    IntentsDurable,
+    /// Where the slow tier does not order its names, they are synced at the end of the group only.
+    EachStepDurable,
+    /// Steps are synced after `applied` is durable.
+    StepsDurable,
+    /// Files are proven clean before the view has followed.
+    FollowFirst,
+    /// `applied` passes the `bind` records of files that are ahead of it.
+    Rebind,
+    /// A start goes on with a group of which it has not all the intents.
+    AllIntents,
+    /// A placed copy is placed again, whatever has its name in `tmp` by now.
+    PlaceOnce,
+    /// Whatever has the old name is moved.
+    MoveOnce,
+    /// Whatever has the name is removed.
+    RemoveOnce,
+    /// Segments of the log go before the `applied` that makes them superfluous is durable.
+    AppliedDurable,
+    /// An object is deleted before the log is durable up to what made it superfluous.
+    DoomDurable,
+    /// Eviction does not look at the slow file.
+    CompareProof,
+}
+
+thread_local! {
+    static LEFT_OUT: Cell<Option<Lapse>> = const { Cell::new(None) };
+    /// For [`Lapse::Append`]: what is to be written with the next record, and the number which that one has if no start came
+    /// between.
+    static HELD_BACK: RefCell<Option<(Lsn, String)>> = const { RefCell::new(None) };
+}
+
+/// Does something with this step left out wherever the engine comes to it on this thread.
+pub fn leaving_out<T>(lapse: Lapse, act: impl FnOnce() -> T) -> T {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            LEFT_OUT.set(None);
+            HELD_BACK.take();
+        }
+    }
+    LEFT_OUT.set(Some(lapse));
+    let _reset = Reset;
+    act()
+}
+
+pub(crate) fn is_left_out(lapse: Lapse) -> bool {
+    LEFT_OUT.get() == Some(lapse)
+}
+
+/// What is written instead of these records: them, or with [`Lapse::Append`] those before them.
+pub(crate) fn held_back(text: String, first: Lsn, records: usize) -> String {
+    if !is_left_out(Lapse::Append) {
+        return text;
+    }
+    let before = HELD_BACK.replace(Some((first + records as u64, text)));
+    before.filter(|(next, _)| *next == first).map_or_else(String::new, |(_, text)| text)
 }
 
 /// How often each call was made on each tier.

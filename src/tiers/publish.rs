@@ -137,18 +137,26 @@ impl Tiers {
         let made = self.make_in_tmp(&batches)?; // 1
         self.link_moved(&batches)?; // 1
         let planned = plan::steps(&self.state.lock(), &batches, &made);
-        let (planned, stepped) =
+        let (mut planned, stepped) =
             planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
+        if left_out!(Turn) {
+            planned.reverse();
+        }
+        if left_out!(RemoveLast) && batches.len() == 1 {
+            planned.sort_by_key(|planned| !matches!(planned.step, Step::Remove { .. }));
+        }
         self.link_in_tmp(&planned)?;
         self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
         let count = planned.len() as u64;
         let intent =
             |(index, planned): (u64, &Planned)| Record::Intent { upto, index, count, step: planned.step.clone() };
         let intents: Vec<_> = (0..).zip(&planned).map(intent).collect();
-        if !intents.is_empty() {
+        if !intents.is_empty() && !left_out!(Intents) {
             self.log.append(&intents)?;
         }
-        self.log.sync(self.log.last())?; // 3
+        if !left_out!(IntentsDurable) {
+            self.log.sync(self.log.last())?; // 3
+        }
         let group = unfinished.insert(Unfinished { batches, upto, planned, stepped, met: Vec::new(), followed: false });
         self.apply_group(group)?;
         self.finish_group(unfinished)
@@ -164,10 +172,7 @@ impl Tiers {
         }
         self.slow.set_moving(self.moves(&group.planned));
         self.begin(&group.planned);
-        let mut touched = Touched::default();
-        for planned in &group.planned[..group.met.len()] {
-            touched.add(&planned.step);
-        }
+        let mut touched = Touched::of(&group.planned[..group.met.len()]);
         if self.slow.root.order() == MetadataOrder::Unknown {
             // The error came from this sync, perhaps: the next step must not be durable before the last one.
             touched.sync(self)?; // 5
@@ -175,11 +180,11 @@ impl Tiers {
         for planned in &group.planned[group.met.len()..] {
             group.met.push(self.apply(planned)?); // 4
             touched.add(&planned.step);
-            if self.slow.root.order() == MetadataOrder::Unknown {
+            if self.slow.root.order() == MetadataOrder::Unknown && !left_out!(EachStepDurable) {
                 touched.sync(self)?; // 5
             }
         }
-        touched.sync(self) // 5
+        if left_out!(StepsDurable) { Ok(()) } else { touched.sync(self) } // 5
     }
 
     /// The steps after which something is not where the view has it, until the group is finished, in their order.
@@ -221,6 +226,9 @@ impl Tiers {
     fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
         let Some(group) = unfinished.as_mut() else { return Ok(()) };
         let placed = self.placed_stats(group)?;
+        if left_out!(FollowFirst) {
+            self.finish_contents(&group.batches, &placed)?;
+        }
         if !group.followed {
             self.follow_group(group, &placed);
             group.followed = true;
@@ -343,15 +351,7 @@ impl Tiers {
     /// Steps 6 and 7. Returns the copies that a newer version of the same batch made superfluous.
     fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<Vec<Vec<u8>>> {
         let Unfinished { batches, upto, planned, stepped, met, .. } = group;
-        for batch in batches {
-            for (ino, (lsn, content)) in &batch.contents {
-                self.prove(*ino, content, placed.get(ino))?; // 6
-                if *lsn > batch.upto {
-                    content.early.store(true, std::sync::atomic::Ordering::Release);
-                    *content.copy.lock() = None;
-                }
-            }
-        }
+        self.finish_contents(batches, placed)?; // 6
         for (ino, content) in group.on_slow() {
             self.adopt_placed(ino, content, placed.get(&ino)); // 6
         }
@@ -375,6 +375,19 @@ impl Tiers {
         self.counters.notes.applied(*upto);
         self.counters.published(events, *stepped);
         Ok(superseded)
+    }
+
+    fn finish_contents(&self, batches: &[Batch], placed: &HashMap<Ino, Stat>) -> Result<()> {
+        for batch in batches {
+            for (ino, (lsn, content)) in &batch.contents {
+                self.prove(*ino, content, placed.get(ino))?;
+                if *lsn > batch.upto {
+                    content.early.store(true, std::sync::atomic::Ordering::Release);
+                    *content.copy.lock() = None;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so.
@@ -573,7 +586,7 @@ impl Tiers {
 
     /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
     fn rebind(&self, st: &State, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
-        let passed = st.bound.range(..=upto).map(|(_, bound)| *bound);
+        let passed = st.bound.range(..=upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
         let files = passed.filter_map(|(ino, object)| {
             let path = st.view.path(ino)?;
             Some((ino, object, Record::Bind { path, ino, object }))
@@ -583,7 +596,12 @@ impl Tiers {
 
     /// Step 8. Leftovers are swept at the next start.
     fn clean_up(&self, planned: &[Planned], superseded: &[Vec<u8>]) -> Result<()> {
-        self.log.sync(self.log.last())?;
+        if !left_out!(AppliedDurable) {
+            self.log.sync(self.log.last())?;
+        }
+        if left_out!(StepsDurable) {
+            Touched::of(planned).sync(self)?;
+        }
         let replaced = planned.iter().filter_map(|planned| match &planned.step {
             Step::Place { tmp, .. } => Some(tmp),
             _ => None,
@@ -661,6 +679,12 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
+    fn of(planned: &[Planned]) -> Self {
+        let mut touched = Touched::default();
+        planned.iter().for_each(|planned| touched.add(&planned.step));
+        touched
+    }
+
     pub(crate) fn add(&mut self, step: &Step) {
         let mut add = |path: &[u8]| {
             self.dirs.insert(split(path).0.to_vec());
@@ -747,7 +771,7 @@ impl crate::tiers::slow::SlowTier {
         over: Option<u64>,
         twin: Option<Proof>,
     ) -> std::io::Result<Met> {
-        let waiting = absent_is_none(self.tmp.stat(tmp))?.is_some_and(|stat| stat.ino == ino);
+        let waiting = absent_is_none(self.tmp.stat(tmp))?.is_some_and(|stat| stat.ino == ino || left_out!(PlaceOnce));
         if !waiting {
             return Ok(Met::Expected);
         }
@@ -808,7 +832,7 @@ impl crate::tiers::slow::SlowTier {
 
     fn apply_move(&self, path: &[u8], ino: u64, to: &[u8], over: Option<u64>) -> std::io::Result<Met> {
         match self.stat(path)? {
-            Some(stat) if stat.ino == ino => {}
+            Some(stat) if stat.ino == ino || left_out!(MoveOnce) => {}
             _ => {
                 let arrived = self.stat(to)?.is_some_and(|stat| stat.ino == ino);
                 return Ok(if arrived { Met::Expected } else { Met::Gone });
@@ -839,7 +863,7 @@ impl crate::tiers::slow::SlowTier {
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Expected) };
         match absent_is_none(dir.stat(name))? {
             None => Ok(Met::Expected),
-            Some(stat) if stat.ino != ino => Ok(Met::Gone),
+            Some(stat) if stat.ino != ino && !left_out!(RemoveOnce) => Ok(Met::Gone),
             Some(_) if is_dir => match dir.rmdir(name) {
                 // Somebody else put something into it: it stays, with that.
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),

@@ -1,5 +1,5 @@
 //! What single steps of the engine's order are there for: what is lost without them, told on simulated disks. The dice come to these
-//! moments too seldom, or need somebody else on the slow tier.
+//! moments too seldom, or need somebody else on the slow tier. `lapses` leaves the steps out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -56,25 +56,20 @@ pub(crate) fn kill(cx: &Context) -> Result<Tally> {
     counted(cargo(cx).args(["test", "--quiet", "--test", "kill", "--", "--ignored", "--nocapture", "--test-threads=1"]))
 }
 
-/// A build of its own, with calls that fail on demand. With `--all` it stops at every call of the daemon's life, nearly a thousand
-/// times, and each call fails, too.
+/// A build of its own, with calls that fail on demand and an engine that leaves out steps of its order. With `--all` it stops at every
+/// call of the daemon's life, nearly a thousand times, and each call fails, too.
 pub(crate) fn points(cx: &Context) -> Result<Tally> {
-    let mut command = cargo(cx);
-    command.args([
-        "test",
-        "--quiet",
-        "--features",
-        "faults",
-        "--test",
-        "faults",
-        "--",
-        "--nocapture",
-        "--test-threads=1",
-    ]);
-    if cx.all {
-        command.env("DLIO_FAULTS_ALL", "1");
+    let mut tally = Tally::default();
+    for which in [&["faults", "--"][..], &["model", "lapses", "--"]] {
+        let mut command = cargo(cx);
+        command.args(["test", "--quiet", "--features", "faults", "--test"]).args(which);
+        command.args(["--nocapture", "--test-threads=1"]);
+        if cx.all {
+            command.env("DLIO_FAULTS_ALL", "1");
+        }
+        tally.add(counted(&mut command)?);
     }
-    counted(&mut command)
+    Ok(tally)
 }
 
 /// Without `--all` so many states of the disks that it takes about a minute.

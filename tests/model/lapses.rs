@@ -1,0 +1,79 @@
+//! Do the tests notice? Steps of the engine's own order are left out or done at the wrong time, one at a time ([`Lapse`]), and the dice
+//! or a story must fail. What is left out at the seam below the engine is tried by `tests/faults/lies.rs`.
+//!
+//! `cargo test --features faults --test model lapses`
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use dlio_fs::tiers::faults::{Lapse, leaving_out};
+
+use crate::{run, steps, stories};
+
+/// Who is to notice.
+enum By {
+    /// The model test, within this many cases: several times as many as it takes.
+    Dice(u64),
+    Story(fn()),
+    /// Something else keeps what this step is there for.
+    Nobody,
+}
+
+use By::{Dice, Nobody, Story};
+
+const LAPSES: &[(Lapse, By)] = &[
+    (Lapse::Append, Dice(500)),
+    (Lapse::LogFirst, Story(steps::what_could_not_be_logged_is_not_shown)),
+    (Lapse::Bind, Dice(500)),
+    (Lapse::Rebind, Story(steps::a_file_that_is_written_while_others_are_published_outlives_a_kill)),
+    (Lapse::Breach, Story(stories::what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published)),
+    (Lapse::BreachDurable, Story(stories::a_synced_version_that_a_power_cut_mixed_is_not_published)),
+    (Lapse::SealLast, Story(steps::a_power_cut_while_a_version_is_sealed_leaves_one_of_two)),
+    (Lapse::Strike, Dice(1000)),
+    (Lapse::WrittenOver, Story(steps::a_version_that_is_written_over_while_it_is_copied_is_not_published)),
+    (Lapse::Turn, Dice(500)),
+    (Lapse::RemoveLast, Story(steps::a_file_that_a_batch_moves_is_there_all_the_while)),
+    (Lapse::Intents, Story(steps::a_kill_while_a_group_is_published_is_gone_on_from)),
+    (Lapse::IntentsDurable, Story(steps::a_power_cut_while_a_group_is_published_takes_nothing_and_changes_no_order)),
+    (Lapse::AllIntents, Story(steps::a_group_whose_intents_are_not_all_there_has_not_begun)),
+    (Lapse::EachStepDurable, Story(steps::a_power_cut_while_a_group_is_published_takes_nothing_and_changes_no_order)),
+    (Lapse::StepsDurable, Story(steps::a_power_cut_while_a_group_is_published_takes_nothing_and_changes_no_order)),
+    (Lapse::FollowFirst, Story(steps::a_file_is_not_clean_before_the_view_knows_where_it_is)),
+    (Lapse::PlaceOnce, Story(steps::a_kill_while_a_group_is_published_is_gone_on_from)),
+    (Lapse::MoveOnce, Story(steps::a_step_is_not_done_again_to_what_somebody_else_has_made)),
+    (Lapse::RemoveOnce, Story(steps::a_step_is_not_done_again_to_what_somebody_else_has_made)),
+    (Lapse::AppliedDurable, Story(steps::a_segment_does_not_go_before_the_log_says_that_it_is_done_with)),
+    (Lapse::DoomDurable, Nobody),
+    (Lapse::CompareProof, Story(steps::a_file_that_somebody_else_has_changed_is_not_evicted)),
+];
+
+/// How it was noticed.
+fn noticed(lapse: Lapse, by: &By) -> Option<String> {
+    let dice = |cases| {
+        let failed = |seed| leaving_out(lapse, || run(seed, false)).err().map(|why| (seed, why));
+        let (seed, why) = (0..cases).find_map(failed)?;
+        let why = why.rsplit_once(&format!("\ncase {seed}: ")).map_or("", |(_, why)| why).to_owned();
+        Some(format!("case {seed}: {why}"))
+    };
+    match by {
+        Dice(cases) => dice(*cases),
+        // Each is a test of its own, which passes without the lapse.
+        Story(story) => leaving_out(lapse, || catch_unwind(AssertUnwindSafe(story))).err().map(|_| "see above".into()),
+        Nobody => dice(500),
+    }
+}
+
+#[test]
+fn a_step_of_the_order_that_is_left_out_is_noticed() {
+    let mut wrong = Vec::new();
+    for (lapse, by) in LAPSES {
+        let began = Instant::now();
+        let how = noticed(*lapse, by);
+        let took = began.elapsed().as_millis();
+        println!("{lapse:?}: {took} ms: {:.200}", how.as_deref().unwrap_or("nobody noticed"));
+        if how.is_some() == matches!(by, Nobody) {
+            wrong.push(format!("{lapse:?}: {}", how.unwrap_or_default()));
+        }
+    }
+    assert!(wrong.is_empty(), "not noticed, or noticed where nobody was to:\n{}", wrong.join("\n"));
+}
