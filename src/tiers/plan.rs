@@ -625,9 +625,17 @@ impl Planner<'_> {
                 on_slow(self.st, ino) || final_places(ino).iter().any(|place| slow_at(self.st, place).is_some());
             new.push((replaces, event.lsn, ino));
         }
+        let moved = moved(self.st, batch, &last);
+        for (ino, places) in &moved {
+            let replaces = places.iter().any(|place| slow_at(self.st, place).is_some());
+            let lsn = places.iter().filter_map(|place| last.get(place)).map(|(_, lsn)| *lsn).max();
+            new.push((replaces, lsn?, *ino));
+        }
         new.sort_unstable();
         for (_, lsn, ino) in new {
-            if let Some((_, content)) = batch.contents.get(&ino) {
+            if let Some(places) = moved.get(&ino) {
+                self.moved_of_batch(batch, ino, places)?;
+            } else if let Some((_, content)) = batch.contents.get(&ino) {
                 self.contents_of_batch(ino, content.clone(), &final_places(ino), &last)?;
             } else if let Some(at) = final_places(ino).first() {
                 let copied = self.made.get(&lsn)?.clone();
@@ -635,7 +643,6 @@ impl Planner<'_> {
                 self.links_of_batch(ino, &final_places(ino)[1..], at)?;
             }
         }
-        self.moved_of_batch(batch, &last)?;
         let placed: HashMap<Ino, (Path, u64)> = self
             .out
             .iter()
@@ -696,14 +703,12 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// New names of nodes that the slow tier had before and whose bytes do not change. Each comes from a link in `tmp`, so
-    /// names may be swapped and chained: nothing is overwritten before it is safe.
-    fn moved_of_batch(&mut self, batch: &Batch, last: &Last) -> Option<()> {
-        for (ino, places) in moved(self.st, batch, last) {
-            let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id()?, sum: None };
-            for (i, at) in places.iter().enumerate() {
-                self.place(ino, &copied, i, at, None)?;
-            }
+    /// New names of a node that the slow tier had before and whose bytes do not change. They come from a link in `tmp`, so names may
+    /// be swapped and chained: nothing is overwritten before it is safe.
+    fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[Place]) -> Option<()> {
+        let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id()?, sum: None };
+        for (i, at) in places.iter().enumerate() {
+            self.place(ino, &copied, i, at, None)?;
         }
         Some(())
     }
