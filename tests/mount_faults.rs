@@ -18,59 +18,12 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64};
 
 use common::rig::program;
+use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, state, the_application_goes_on, tree};
 use common::{Elsewhere, Mount, Volume, errno, names, pattern, succeeded, until};
 
-/// Keeps what is written on the fast tier until somebody waits for it, however full the machine's disk is.
-const NEVER_SETTLES: [&str; 3] = ["settle=30min", "live_after=1h", "high=98%"];
-/// The same, and the kernel asks for everything anew.
+/// As [`NEVER_SETTLES`], and the kernel asks for everything anew.
 const NOTHING_CACHED: [&str; 5] =
     ["settle=30min", "live_after=1h", "high=98%", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
-
-/// Bytes that differ from place to place and from file to file.
-fn content(file: usize, len: usize) -> Vec<u8> {
-    pattern(file + len).split_off(file)
-}
-
-/// Every file below a directory, with what it holds, and every directory; without our own and what the volume has.
-fn tree(root: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    let mut dirs = vec![root.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir).unwrap().map(Result::unwrap) {
-            let path = entry.path();
-            if [".dlio-fs", "lost+found"].iter().any(|ours| entry.file_name() == *ours) {
-                continue;
-            }
-            let is_dir = entry.file_type().unwrap().is_dir();
-            let bytes = (!is_dir).then(|| fs::read(&path).unwrap());
-            found.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
-            if is_dir {
-                dirs.push(path);
-            }
-        }
-    }
-    found
-}
-
-/// Both trees have the same names with the same bytes; says which do not, not what is in them.
-#[track_caller]
-fn assert_same(one: &Path, other: &Path) {
-    let (one, other) = (tree(one), tree(other));
-    let differ: Vec<_> = one.keys().chain(other.keys()).filter(|path| one.get(*path) != other.get(*path)).collect();
-    assert!(differ.is_empty(), "these differ: {differ:?}");
-}
-
-/// Everything there is in a tier, ours included: path, kind, length, inode and change time. Of the lock only the text: whoever
-/// is refused holds it meanwhile.
-fn fingerprint(tier: &Path) -> String {
-    let script = "find . ! -name lock -printf '%p %y %s %i %C@\\n' | sort; cat .dlio-fs/lock 2> /dev/null || :";
-    let output = std::process::Command::new("sh").args(["-ec", script]).current_dir(tier).output().unwrap();
-    succeeded(output)
-}
-
-fn state(path: &Path) -> Vec<u8> {
-    xattr::get(path, "user.dlio.state").unwrap().unwrap()
-}
 
 fn spilled(mount: &Mount) -> u64 {
     mount.stats_json()["exceptions"]["spilled"].as_u64().unwrap()
@@ -506,20 +459,6 @@ fn a_fast_tier_without_inodes_is_no_error() {
 }
 
 // P9: a slow tier that refuses
-
-/// Writes, reads, renames and removes while nothing reaches the slow tier; what is expected there in the end.
-fn the_application_goes_on(mount: &Mount) {
-    let held = mount.verdict();
-    fs::create_dir(mount.at("run/held")).unwrap();
-    for i in 0..20 {
-        let path = mount.put(&format!("run/held/{i}"), content(i, 10_000));
-        assert!(fs::read(&path).unwrap() == content(i, 10_000), "{held}");
-    }
-    fs::rename(mount.at("run/held/0"), mount.at("run/held/renamed")).unwrap();
-    fs::remove_file(mount.at("run/held/1")).unwrap();
-    File::open(mount.at("run/held/2")).unwrap().sync_all().unwrap();
-    assert!(!mount.slow().join("run/held").exists(), "the order is kept: what came before is not there yet");
-}
 
 #[test]
 fn a_full_slow_tier_holds_publishing_until_there_is_room() {

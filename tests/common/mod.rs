@@ -5,13 +5,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, dead_code, unreachable_pub)]
 
 pub mod rig;
+pub mod trees;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,7 @@ pub struct Mount {
     pub elsewhere: Elsewhere,
     options: Vec<String>,
     arguments: Vec<String>,
+    launcher: Vec<String>,
     daemon: Option<Child>,
 }
 
@@ -86,7 +88,7 @@ impl Mount {
         }
         // Whatever else fills the disk beneath must not make the engine hurry.
         let options = ["high=98%", "low=97%"].iter().chain(options).map(|&o| o.to_owned()).collect();
-        Mount { dir, elsewhere, options, arguments: Vec::new(), daemon: None }
+        Mount { dir, elsewhere, options, arguments: Vec::new(), launcher: Vec::new(), daemon: None }
     }
 
     pub fn fast(&self) -> PathBuf {
@@ -119,6 +121,11 @@ impl Mount {
         self.arguments = arguments.iter().map(|&a| a.to_owned()).collect();
     }
 
+    /// A command that becomes the daemon (`prlimit --nofile=64`, ...), from the next [`Mount::start`] on.
+    pub fn through(&mut self, launcher: &[&str]) {
+        self.launcher = launcher.iter().map(|&word| word.to_owned()).collect();
+    }
+
     /// A further `-o` option, from the next [`Mount::start`] on.
     pub fn option(&mut self, option: &str) {
         self.options.push(option.to_owned());
@@ -144,8 +151,10 @@ impl Mount {
     }
 
     fn mount_command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
-        command.arg("mount").arg(self.root()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
+        let program = env!("CARGO_BIN_EXE_dlio-fs");
+        let mut words = self.launcher.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().unwrap_or(program));
+        command.args(words).arg("mount").arg(self.root()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
         for option in &self.options {
             command.arg("-o").arg(option);
         }
@@ -169,7 +178,8 @@ impl Mount {
             if let Some(status) = daemon.try_wait().unwrap() {
                 panic!("dlio-fs mount ended with {status}:\n{}", self.log());
             }
-            self.mounted()
+            // Of a dead mount the kernel may still know the attributes of the root.
+            self.mounted() && statvfs(&self.root()) != Err(Errno::ENOTCONN)
         });
         self.daemon = Some(daemon);
     }
@@ -180,6 +190,17 @@ impl Mount {
         kill(Pid::from_raw(daemon.id() as i32), Signal::SIGTERM).unwrap();
         until("the daemon ends", || daemon.try_wait().unwrap().is_some());
         assert!(!self.mounted(), "a daemon that ended on SIGTERM has unmounted");
+    }
+
+    pub fn runs(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(|daemon| daemon.try_wait().unwrap().is_none())
+    }
+
+    /// Waits until the daemon ends by itself. What it leaves stays where it is.
+    pub fn ended(&mut self) -> ExitStatus {
+        let mut daemon = self.daemon.take().expect("a mount that runs");
+        until("the daemon ends", || daemon.try_wait().unwrap().is_some());
+        daemon.wait().unwrap()
     }
 
     /// SIGKILL, and what it leaves taken away.
@@ -289,14 +310,25 @@ pub struct Volume {
 impl Volume {
     /// An ext4 of this many MiB in a loop device, with room for this many files.
     pub fn new(mib: u64, inodes: u32) -> Self {
+        // Nothing kept back for root: full is full.
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-b", "4096", "-m", "0", "-J", "size=4", "-N", &inodes.to_string()]);
+        Volume::made_by(mkfs, mib)
+    }
+
+    /// An xfs, which is never smaller; what is not written takes no room.
+    pub fn xfs() -> Self {
+        let mut mkfs = Command::new("mkfs.xfs");
+        mkfs.arg("-q");
+        Volume::made_by(mkfs, 320)
+    }
+
+    fn made_by(mut mkfs: Command, mib: u64) -> Self {
         let dir = tempfile::Builder::new().prefix("dlio-fs-volume-").tempdir().unwrap();
         let volume = Volume { dir };
         fs::create_dir(volume.root()).unwrap();
         File::create(volume.image()).unwrap().set_len(mib << 20).unwrap();
-        // Nothing kept back for root: full is full.
-        let mut mkfs = Command::new("mkfs.ext4");
-        mkfs.args(["-q", "-b", "4096", "-m", "0", "-J", "size=4", "-N", &inodes.to_string()]).arg(volume.image());
-        succeeded(mkfs.output().unwrap());
+        succeeded(mkfs.arg(volume.image()).output().unwrap());
         volume.attach();
         fs::create_dir(volume.tier()).unwrap();
         volume
@@ -317,12 +349,31 @@ impl Volume {
     }
 
     pub fn attach(&self) {
-        succeeded(Command::new("mount").args(["-o", "loop"]).arg(self.image()).arg(self.root()).output().unwrap());
+        self.attach_at(&self.root());
+    }
+
+    /// At another one's place.
+    pub fn attach_at(&self, place: &Path) {
+        succeeded(Command::new("mount").args(["-o", "loop"]).arg(self.image()).arg(place).output().unwrap());
     }
 
     /// What remains at the tier's place is a directory that is empty.
     pub fn detach(&self) {
         umount2(&self.root(), MntFlags::empty()).unwrap();
+    }
+
+    /// The same while somebody uses it, who goes on with it.
+    pub fn detach_lazily(&self) {
+        umount2(&self.root(), MntFlags::MNT_DETACH).unwrap();
+    }
+
+    /// The kernel gives the file system up, as after an error of its device: every call into it fails from now on, and what was
+    /// not durable is lost.
+    pub fn shut_down(&self) {
+        // EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, without a flush of the journal.
+        let script = "import fcntl, os, struct, sys\n\
+            fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+        succeeded(Command::new("python3").args(["-c", script]).arg(self.root()).output().unwrap());
     }
 
     /// With `ro` once nobody has a file in it open for writing.

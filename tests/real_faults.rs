@@ -1,0 +1,321 @@
+//! What happens to a mount when the machine around it fails for real: the kernel gives up the file system of a tier, somebody
+//! unmounts or swaps it, a disk is slow, the connection to the kernel is cut, descriptors or memory run out. Each test is named
+//! as what it shows. Needs root, /dev/fuse, loop devices, and control groups for two of them.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod common;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::stat::{major, minor};
+use nix::sys::statvfs::statvfs;
+
+use common::rig::program;
+use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint};
+use common::{Elsewhere, Mount, Volume, errno, names, succeeded, until};
+
+/// What the daemon has logged of trouble, without the times.
+fn troubles(mount: &Mount) -> Vec<String> {
+    let log = mount.log();
+    let lines = log.lines().filter_map(|line| line.split_once("Z "));
+    lines.map(|(_, line)| line.trim().to_owned()).filter(|line| !line.starts_with("INFO")).collect()
+}
+
+/// One line for each work of the background that failed, and, however many calls did, one per interval for those.
+#[track_caller]
+fn assert_told_once(mount: &Mount, calls: usize) {
+    let troubles = troubles(mount);
+    for work in ["drain", "publish", "evict", "seal", "tick"] {
+        let of_it = troubles.iter().filter(|line| line.contains(&format!("work=\"{work}\""))).count();
+        assert!(of_it <= 1, "{work}: {troubles:#?}");
+    }
+    let of_objects = troubles.iter().filter(|line| line.contains("could not be deleted")).count();
+    assert!(of_objects <= 1, "{troubles:#?}");
+    let of_calls = troubles.iter().filter(|line| line.contains("operation failed")).count();
+    assert!(of_calls > 0 && of_calls * 5 < calls, "{calls} calls failed: {troubles:#?}");
+    assert!(!mount.log().contains("panic"), "{troubles:#?}");
+}
+
+// A slow tier that is taken away or exchanged
+
+#[test]
+fn a_slow_tier_that_is_unmounted_beneath_the_daemon_gets_all_and_the_bare_directory_nothing() {
+    let volume = Volume::new(32, 256);
+    let bare = || fs::read_dir(volume.root()).unwrap().count() == 0;
+    let mut mount = Mount::over(volume.root(), &NEVER_SETTLES);
+    mount.put("before", "before");
+    mount.sync();
+    volume.detach_lazily();
+    assert!(bare());
+    // It goes on with the disk, which it has open.
+    fs::create_dir(mount.at("run")).unwrap();
+    (0..20).for_each(|i| drop(mount.put(&format!("run/{i}"), content(i, 10_000))));
+    fs::rename(mount.at("before"), mount.at("run/renamed")).unwrap();
+    mount.sync();
+    assert_eq!((mount.verdict().as_str(), mount.status()), ("SAFE: everything is on the slow tier", Some(0)));
+    assert!(bare());
+    volume.attach();
+    assert_same(&mount.root(), &volume.root());
+    volume.detach_lazily();
+    mount.put("pending", "only on fast");
+    mount.stop();
+
+    let before = fingerprint(&mount.fast());
+    let (code, said) = mount.refused();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is the slow tier not mounted?") && said.lines().count() == 1, "{said}");
+    assert_eq!(fingerprint(&mount.fast()), before);
+    assert!(bare());
+    volume.attach();
+    mount.start();
+    mount.sync();
+    assert_eq!(names(&volume.root().join("run")).len(), 20 + 1);
+    assert_eq!(fs::read_to_string(volume.root().join("pending")).unwrap(), "only on fast");
+    assert_same(&mount.root(), &volume.root());
+}
+
+#[test]
+fn another_file_system_in_the_slow_tier_s_place_is_refused_and_not_touched() {
+    let (ours, other) = (Volume::new(32, 256), Volume::new(32, 256));
+    let mut mount = Mount::over(ours.root(), &NEVER_SETTLES);
+    mount.put("known", "on both");
+    mount.sync();
+    mount.put("pending", "only on fast");
+    mount.stop();
+    let refused = |why: &str| {
+        let tiers = || (fingerprint(&mount.fast()), fingerprint(&ours.root()));
+        other.attach_at(&ours.root());
+        let before = tiers();
+        let (code, said) = mount.refused();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+        assert_eq!(tiers(), before, "nothing is created or changed");
+        ours.detach();
+    };
+    ours.detach();
+    fs::write(other.root().join("known"), "somebody else's").unwrap();
+    other.detach();
+    refused("is the slow tier not mounted?");
+    // And one that is a slow tier, but of another mount.
+    other.attach();
+    let mut theirs = Mount::over(other.root(), &[]);
+    theirs.put("theirs", "theirs");
+    theirs.sync();
+    theirs.stop();
+    other.detach();
+    refused("its own slow tier");
+
+    ours.attach();
+    mount.start();
+    mount.sync();
+    assert_eq!(fs::read(ours.root().join("known")).unwrap(), b"on both");
+    assert_eq!(fs::read(ours.root().join("pending")).unwrap(), b"only on fast");
+}
+
+// Limits
+
+/// A control group of its own for a daemon; removed when dropped, once nobody is in it.
+struct Group {
+    dir: PathBuf,
+    limit: &'static str,
+}
+
+impl Group {
+    /// The first of these that there is: a hierarchy, and the file of the limit. Without one the test is skipped, and says so.
+    fn new(places: [(&str, &'static str); 2]) -> Option<Self> {
+        for (hierarchy, limit) in places {
+            let dir = tempfile::Builder::new()
+                .prefix("dlio-fs-test-")
+                .tempdir_in(Path::new("/sys/fs/cgroup").join(hierarchy));
+            let Ok(dir) = dir else { continue };
+            // What is in it cannot be removed, only it.
+            let group = Group { dir: dir.keep(), limit };
+            if group.dir.join(limit).exists() {
+                return Some(group);
+            }
+        }
+        eprintln!("skipped: there is none of {places:?} in /sys/fs/cgroup");
+        None
+    }
+
+    /// What starts a daemon in it.
+    fn launcher(&self) -> [String; 4] {
+        let script = format!("echo $$ > '{}/cgroup.procs' && exec \"$@\"", self.dir.display());
+        ["sh".into(), "-c".into(), script, "sh".into()]
+    }
+
+    fn limit(&self, value: &str) -> io::Result<()> {
+        fs::write(self.dir.join(self.limit), value)
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.dir.join(file)).unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that has just ended may be in it for a moment.
+        until("the group is empty", || fs::remove_dir(&self.dir).is_ok() || !self.dir.exists());
+    }
+}
+
+fn start_in(mount: &mut Mount, group: &Group) {
+    mount.through(&group.launcher().each_ref().map(String::as_str));
+    mount.start();
+}
+
+/// Shown by what comes before what: all is written while most is still to be copied.
+#[test]
+fn over_a_slow_tier_of_a_megabyte_a_second_writing_goes_on_and_nothing_is_lost() {
+    const FILES: usize = 24;
+    let volume = Volume::new(64, 256);
+    let places = [("blkio", "blkio.throttle.write_bps_device"), ("", "io.max")];
+    let Some(group) = Group::new(places) else { return };
+    let device = fs::metadata(volume.root()).unwrap().dev();
+    let limit = |bytes: &str| {
+        let key = if group.limit == "io.max" { "wbps=" } else { "" };
+        group.limit(&format!("{}:{} {key}{bytes}", major(device), minor(device))).unwrap();
+    };
+    limit("1048576");
+    let mut mount = Mount::idle(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &["settle=0s"]);
+    start_in(&mut mount, &group);
+    fs::create_dir(mount.at("run")).unwrap();
+    let expected: Vec<OsString> = (0..FILES).map(|i| format!("{i:02}").into()).collect();
+    for (i, name) in expected.iter().enumerate() {
+        let path = mount.put(&format!("run/{i:02}"), content(i, 1 << 20));
+        assert!(fs::read(path).unwrap() == content(i, 1 << 20), "{name:?}");
+    }
+    let safety = &mount.stats_json()["safety"];
+    assert!(safety["bytes"].as_u64().unwrap() > 0, "all is written before all is copied: {safety}");
+    let verdict = mount.verdict();
+    assert!(verdict.starts_with("NOT SAFE: ") && !verdict.contains("DOWN"), "slow is not silent: {verdict}");
+    assert_eq!(mount.status(), Some(3));
+    until("some have arrived", || volume.tier().join("run/01").exists());
+    let arrived = names(&volume.tier().join("run"));
+    assert!(arrived.len() < FILES, "and not yet all");
+    assert_eq!(arrived[..], expected[..arrived.len()], "in the order of writing");
+    limit(if group.limit == "io.max" { "max" } else { "0" });
+    until("all is there", || mount.verdict().starts_with("SAFE"));
+    assert_same(&mount.root(), &volume.tier());
+    assert_eq!(troubles(&mount), [""; 0]);
+    mount.stop();
+}
+
+#[test]
+fn with_1024_descriptors_more_files_are_written_read_listed_and_drained() {
+    const DIRS: usize = 20;
+    const FILES: usize = 60;
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
+    mount.through(&["prlimit", "--nofile=1024:1024"]);
+    mount.start();
+    let name = |dir: usize, file: usize| format!("{dir:02}/{file:03}");
+    for dir in 0..DIRS {
+        fs::create_dir(mount.at(format!("{dir:02}"))).unwrap();
+        (0..FILES).for_each(|file| drop(mount.put(&name(dir, file), name(dir, file))));
+    }
+    let judge = |root: &Path| {
+        for dir in 0..DIRS {
+            assert_eq!(names(&root.join(format!("{dir:02}"))).len(), FILES);
+            (0..FILES).for_each(|file| {
+                assert_eq!(fs::read_to_string(root.join(name(dir, file))).unwrap(), name(dir, file));
+            });
+        }
+    };
+    judge(&mount.root());
+    mount.sync();
+    succeeded(program().arg("evict").arg("--all").arg(mount.root()).output().unwrap());
+    judge(&mount.root());
+    judge(&mount.slow());
+    assert_eq!(troubles(&mount), [""; 0]);
+
+    // Each file that is open costs one: then they do run out, and that is no harm.
+    let path = |i: usize| mount.at(format!("open-{i:04}"));
+    let mut open = Vec::new();
+    let refused = (0..1024).find_map(|i| match File::create(path(i)) {
+        Ok(file) => {
+            file.write_all_at(path(i).as_os_str().as_encoded_bytes(), 0).unwrap();
+            open.push(file);
+            None
+        }
+        Err(e) => Some(e.raw_os_error()),
+    });
+    let held = open.len();
+    assert_eq!(refused, Some(Some(Errno::EMFILE as i32)), "after {held}");
+    assert!(held > 500, "{held}");
+    assert!((held..held + 50).all(|i| errno(File::create(path(i))) == Errno::EMFILE));
+    assert!(mount.verdict().starts_with("NOT SAFE: "), "statistics need none");
+    drop(open);
+    mount.sync();
+    assert_told_once(&mount, 50);
+    assert_eq!(names(&mount.slow()).len(), 1 + DIRS + held, "what was refused has left nothing");
+    for i in 0..held {
+        let slow = mount.slow().join(path(i).file_name().unwrap());
+        assert_eq!(fs::read(slow).unwrap(), path(i).as_os_str().as_encoded_bytes());
+    }
+    assert_same(&mount.root(), &mount.slow());
+}
+
+const MEMORY: [(&str, &str); 2] = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
+
+#[test]
+fn in_little_memory_more_than_that_is_written_and_drained() {
+    let Some(group) = Group::new(MEMORY) else { return };
+    group.limit("48M").unwrap();
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
+    start_in(&mut mount, &group);
+    fs::create_dir(mount.at("run")).unwrap();
+    (0..500).for_each(|i| drop(mount.put(&format!("run/{i}"), content(i, 20_000))));
+    (0..3).for_each(|i| drop(mount.put(&format!("run/large-{i}"), content(i, 32 << 20))));
+    mount.sync();
+    assert!(mount.runs(), "it was not killed for it");
+    for i in 0..500 {
+        assert!(fs::read(mount.slow().join(format!("run/{i}"))).unwrap() == content(i, 20_000), "{i}");
+    }
+    for i in 0..3 {
+        assert!(fs::read(mount.slow().join(format!("run/large-{i}"))).unwrap() == content(i, 32 << 20), "{i}");
+    }
+    assert_eq!(troubles(&mount), [""; 0]);
+    mount.stop();
+}
+
+#[test]
+fn a_daemon_that_is_killed_for_its_memory_has_lost_nothing_that_was_acknowledged() {
+    let Some(group) = Group::new(MEMORY) else { return };
+    let mut mount = Mount::idle(Elsewhere::default(), &NEVER_SETTLES);
+    start_in(&mut mount, &group);
+    mount.put("before", "before");
+    // What it has now, all that can be given back aside, and next to nothing more.
+    let stat = group.read("memory.stat");
+    let of = |key: &str| stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+    let anonymous = of("total_rss ").or_else(|| of("anon ")).unwrap();
+    until("it has little left", || (0..64).any(|i| group.limit(&(anonymous + (i << 16)).to_string()).is_ok()));
+    let gone = [Errno::ENOTCONN, Errno::ECONNABORTED].map(|errno| Some(errno as i32));
+    let mut written = Vec::new();
+    let dead = (0..20_000).any(|i| match fs::write(mount.at(format!("{i:05}")), content(i, 3000)) {
+        Ok(()) => {
+            written.push(i);
+            false
+        }
+        // Some calls may be refused before.
+        Err(e) => gone.contains(&e.raw_os_error()),
+    });
+    assert!(dead, "a daemon that needs no memory for {} files", written.len());
+    assert!(!mount.ended().success());
+    assert_eq!(statvfs(&mount.root()), Err(Errno::ENOTCONN), "no bare directory that swallows writes");
+    mount.through(&[]);
+    mount.start();
+    assert_eq!(fs::read_to_string(mount.at("before")).unwrap(), "before");
+    for i in &written {
+        assert!(fs::read(mount.at(format!("{i:05}"))).unwrap() == content(*i, 3000), "{i} of {}", written.len());
+    }
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+    assert!(names(&mount.slow()).len() > written.len());
+}
