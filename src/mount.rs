@@ -139,9 +139,10 @@ pub fn serve(request: Request) -> Result<Left> {
     utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();
+    let entry = table_entry(mountpoint);
     info!(mountpoint = %mountpoint.display(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
     request.places.notes.iter().for_each(|note| warn!("{note}"));
-    wait_for_the_end(&end, &tiers, &request)?; // 10
+    wait_for_the_end(&end, &tiers, &request, entry.as_ref())?; // 10
     utab::forget(tree.path(), mountpoint);
     leave(runtime, &tiers, lock) // 11
 }
@@ -298,10 +299,24 @@ fn reload_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>
     Ok(())
 }
 
-fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request) -> Result<()> {
+/// What the kernel's list of mounts has at a place. It is read without asking the mount.
+fn table_entry(mountpoint: &Path) -> Option<MountEntry> {
+    mounted_at(&mounts().ok()?, mountpoint).filter(|mount| mount.is_ours()).cloned()
+}
+
+/// `entry` is the mount's in the kernel's list.
+fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry: Option<&MountEntry>) -> Result<()> {
     let mountpoint = request.places.mountpoint.as_path();
     let name = match end.recv() {
         Ok(End::Signal(name)) => name,
+        // Somebody has aborted the connection: the kernel ends it in the same way, but the mount stays, and is dead.
+        Ok(End::Session(Ok(()))) if entry.is_some() && table_entry(mountpoint).as_ref() == entry => {
+            warn!(
+                mountpoint = %mountpoint.display(),
+                "the connection was cut off; the mount is still there and answers ENOTCONN until it is mounted again"
+            );
+            return Ok(());
+        }
         Ok(End::Session(Ok(()))) => {
             info!("unmounted");
             return Ok(());

@@ -13,11 +13,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{major, minor};
 use nix::sys::statvfs::statvfs;
 
 use common::rig::program;
-use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint};
+use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, tree};
 use common::{Elsewhere, Mount, Volume, errno, names, succeeded, until};
 
 /// What the daemon has logged of trouble, without the times.
@@ -318,4 +319,65 @@ fn a_daemon_that_is_killed_for_its_memory_has_lost_nothing_that_was_acknowledged
     mount.sync();
     assert_same(&mount.root(), &mount.slow());
     assert!(names(&mount.slow()).len() > written.len());
+}
+
+// The connection
+
+/// Where the kernel tells of its FUSE connections; on a machine that shows it nowhere, too.
+struct Connections(tempfile::TempDir);
+
+impl Connections {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = std::process::Command::new("mount");
+        succeeded(command.args(["-t", "fusectl", "none"]).arg(dir.path()).output().unwrap());
+        Connections(dir)
+    }
+
+    fn abort(&self, mount: &Mount) {
+        let device = fs::metadata(mount.root()).unwrap().dev();
+        fs::write(self.0.path().join(format!("{}/abort", minor(device))), "1").unwrap();
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        umount2(self.0.path(), MntFlags::MNT_DETACH).ok();
+    }
+}
+
+#[test]
+fn an_aborted_connection_ends_the_daemon_and_the_next_mount_has_all() {
+    let connections = Connections::new();
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    (0..20).for_each(|i| drop(mount.put(&format!("run/{i}"), content(i, 10_000))));
+    fs::rename(mount.at("run/0"), mount.at("run/renamed")).unwrap();
+    let open = File::create(mount.at("open")).unwrap();
+    open.write_all_at(b"acknowledged", 0).unwrap();
+    connections.abort(&mount);
+
+    let gone = [Errno::ENOTCONN, Errno::ECONNABORTED];
+    assert!(gone.contains(&errno(open.write_all_at(b"more", 12))));
+    assert!(gone.contains(&errno(open.sync_all())));
+    assert!(gone.contains(&errno(fs::write(mount.at("new"), "new"))));
+    assert!(gone.contains(&errno(fs::read_dir(mount.root()))));
+    drop(open);
+    assert_eq!(mount.ended().code(), Some(3), "it ends by itself, and something is only on fast");
+    assert_eq!(statvfs(&mount.root()), Err(Errno::ENOTCONN), "no bare directory that swallows writes");
+    let log = mount.log();
+    assert!(!log.contains(" unmounted"), "it is still mounted: {log}");
+    assert_eq!(log.matches("WARN").count(), 2, "what happened, and what is left: {log}");
+    assert!(log.contains("the connection was cut off"), "{log}");
+
+    mount.start();
+    for i in 1..20 {
+        assert!(fs::read(mount.at(format!("run/{i}"))).unwrap() == content(i, 10_000), "{i}");
+    }
+    assert!(fs::read(mount.at("run/renamed")).unwrap() == content(0, 10_000));
+    assert_eq!(fs::read_to_string(mount.at("open")).unwrap(), "acknowledged");
+    assert!(!mount.at("new").exists());
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+    assert_eq!(tree(&mount.slow()).len(), 1 + 20 + 1);
 }
