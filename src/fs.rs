@@ -213,6 +213,7 @@ fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, re
     match result {
         Ok(value) => reply.answer(value),
         Err(error) => {
+            core.tiers.suspect(&error);
             failures.log(seen.op, seen.on.ino(), &error, |ino| core.path_of(ino));
             reply.refuse(error.errno());
         }

@@ -7,7 +7,7 @@
 mod common;
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,91 @@ fn assert_told_once(mount: &Mount, calls: usize) {
     let of_calls = troubles.iter().filter(|line| line.contains("operation failed")).count();
     assert!(of_calls > 0 && of_calls * 5 < calls, "{calls} calls failed: {troubles:#?}");
     assert!(!mount.log().contains("panic"), "{troubles:#?}");
+}
+
+// A tier whose file system the kernel has given up
+
+fn keeps_what_was_synced_on_its_fast_tier(volume: &Volume) {
+    const FILES: usize = 20;
+    let mut mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &NEVER_SETTLES);
+    fs::write(mount.slow().join("cold"), "only on slow").unwrap();
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/rewritten", content(100, 50_000));
+    mount.sync();
+    for i in 0..FILES {
+        File::open(mount.put(&format!("run/{i:02}"), content(i, 50_000))).unwrap().sync_all().unwrap();
+    }
+    fs::rename(mount.at("run/00"), mount.at("run/renamed")).unwrap();
+    // Not synced, but what comes behind it is, and with it the record of this.
+    mount.put("run/rewritten", content(101, 60_000));
+    fs::remove_file(mount.at("run/01")).unwrap();
+    File::open(mount.put("run/last", "synced")).unwrap().sync_all().unwrap();
+    let open = OpenOptions::new().write(true).open(mount.at("run/02")).unwrap();
+    volume.shut_down();
+
+    let calls: [(&str, &dyn Fn() -> io::Result<()>); 7] = [
+        ("read", &|| fs::read(mount.at("run/03")).map(drop)),
+        ("write", &|| open.write_all_at(b"more", 50_000)),
+        ("create", &|| fs::write(mount.at("run/new"), "new")),
+        ("mkdir", &|| fs::create_dir(mount.at("run/dir"))),
+        ("rename", &|| fs::rename(mount.at("run/04"), mount.at("run/elsewhere"))),
+        ("unlink", &|| fs::remove_file(mount.at("run/05"))),
+        ("symlink", &|| std::os::unix::fs::symlink("run/06", mount.at("link"))),
+    ];
+    // None of these is a change of names, which alone need the log.
+    for (call, act) in &calls[..3] {
+        assert_eq!(errno(act()), Errno::EIO, "{call}");
+    }
+    until("the statistics say so first", || mount.verdict().contains("HELD: "));
+    for _ in 0..20 {
+        for (call, act) in calls {
+            assert_eq!(errno(act()), Errno::EIO, "{call}");
+        }
+    }
+    // An xfs that is shut down does not even tell what there is to be hurried.
+    mount.control("front /run/03");
+    let verdict = mount.verdict();
+    assert!(verdict.starts_with("NOT SAFE: ") && verdict.contains("fast tier"), "{verdict}");
+    assert!(!verdict.contains("SLOW TIER DOWN"), "it is not the slow one's: {verdict}");
+    assert_eq!(mount.status(), Some(4));
+    assert_eq!(fs::read_to_string(mount.at("cold")).unwrap(), "only on slow", "what needs no fast tier is served");
+    assert!(mount.runs(), "the daemon goes on");
+    assert_told_once(&mount, 143);
+    assert_eq!(names(&mount.slow().join("run")), ["rewritten"], "nothing is published that the log does not hold");
+    drop(open);
+    mount.stop();
+
+    volume.detach();
+    volume.attach();
+    mount.start();
+    let expected: Vec<OsString> = (2..FILES).map(|i| format!("{i:02}").into()).collect();
+    let judge = |root: &Path| {
+        let found = names(&root.join("run"));
+        assert_eq!(found[..FILES - 2], expected[..]);
+        assert_eq!(found[FILES - 2..], ["last", "renamed", "rewritten"]);
+        for i in 2..FILES {
+            assert!(fs::read(root.join(format!("run/{i:02}"))).unwrap() == content(i, 50_000), "{i}");
+        }
+        assert!(fs::read(root.join("run/renamed")).unwrap() == content(0, 50_000));
+        assert_eq!(fs::read_to_string(root.join("run/last")).unwrap(), "synced");
+        let rewritten = fs::read(root.join("run/rewritten")).unwrap();
+        let is_whole = rewritten == content(100, 50_000) || rewritten == content(101, 60_000);
+        assert!(is_whole, "{} bytes of neither version", rewritten.len());
+    };
+    judge(&mount.root());
+    mount.sync();
+    judge(&mount.slow());
+    assert_same(&mount.root(), &mount.slow());
+}
+
+#[test]
+fn an_ext4_that_is_shut_down_as_the_fast_tier_keeps_what_was_synced() {
+    keeps_what_was_synced_on_its_fast_tier(&Volume::new(64, 256));
+}
+
+#[test]
+fn an_xfs_that_is_shut_down_as_the_fast_tier_keeps_what_was_synced() {
+    keeps_what_was_synced_on_its_fast_tier(&Volume::xfs());
 }
 
 // A slow tier that is taken away or exchanged

@@ -502,7 +502,7 @@ impl Tiers {
         if file.is_pinned() {
             return Ok(());
         }
-        let shown = self.pool.stat(object.number).at("stat", "object")?;
+        let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
         let mut st = self.state.lock();
         self.remember_attrs(&mut st, file.ino, &shown, proof);
         self.drop_clean(&mut st, file, &mut io);

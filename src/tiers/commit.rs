@@ -440,6 +440,9 @@ impl Tiers {
         drop(st);
         self.age_names(now, ages);
         self.log.restore_ballast_if_room();
+        if let Err(error) = self.log.check() {
+            tracing::error!(%error, "the fast tier fails; changes are refused until it is repaired and mounted again");
+        }
         Ok(Progress::Idle)
     }
 
@@ -489,10 +492,11 @@ impl Tiers {
             Home::Fast => self.pool.remove(object.number),
             Home::Slow | Home::Split { .. } => self.slow.tmp.unlink(&tmp_name(object)),
         };
-        if let Err(e) = removed
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(object = %label(object), error = %e, "an object that is not needed could not be deleted");
+        let failed = removed.err().filter(|e| e.kind() != std::io::ErrorKind::NotFound);
+        // Where it is the tier that fails, so does the next.
+        let told = self.counters.undeleted.swap(failed.is_some(), Ordering::Relaxed);
+        if let Some(error) = failed.filter(|_| !told) {
+            tracing::warn!(object = %label(object), %error, "an object that is not needed could not be deleted");
         }
     }
 

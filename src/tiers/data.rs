@@ -220,7 +220,7 @@ impl Tiers {
         }
         let mut io = state.io.write();
         let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
-        let shown = self.pool.stat(object.number).at("stat", label(object))?;
+        let shown = self.pool.stat(object.number).at_fast("stat", label(object))?;
         let mut st = self.state.lock();
         if shared(&st) && !state.is_pinned() {
             self.remember_attrs(&mut st, state.ino, &shown, proof);
@@ -432,7 +432,7 @@ impl Tiers {
         if io.clean.is_some()
             && let Some(fd) = &io.fd
         {
-            Pool::disprove(&**fd).at("take back the proof of", label(object))?; // 1
+            Pool::disprove(&**fd).at_fast("take back the proof of", label(object))?; // 1
             io.clean = None;
         }
         if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
@@ -606,7 +606,7 @@ impl Tiers {
                 Err(e) if is_full(&e) => self.remove_object(id),
                 Err(e) => {
                     self.remove_object(id);
-                    return Err(Error::io("create", label(id), e));
+                    return Err(Error::io_on_fast("create", label(id), e));
                 }
             }
         }

@@ -20,7 +20,7 @@ use crate::error::{Context, Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::{Access, Allocate, Dir, File};
 use crate::tiers::record::{Record, counter};
-use crate::tiers::sync::atomic::{AtomicU64, Ordering};
+use crate::tiers::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tiers::sync::{Mutex, Rank};
 
 /// A segment is closed once it is this long, in bytes.
@@ -38,6 +38,8 @@ pub(crate) struct Log {
     syncing: Mutex<()>,
     durable: AtomicU64,
     ballast: u64,
+    /// Something has failed since [`Log::check`] looked.
+    suspect: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -80,6 +82,7 @@ impl Log {
             syncing: Mutex::new(Rank::Syncing, ()),
             durable: AtomicU64::new(next - 1),
             ballast,
+            suspect: AtomicBool::new(false),
         };
         log.restore_ballast();
         Ok(Opened { log, records: found.records, torn: found.torn, damage: found.damage })
@@ -174,13 +177,44 @@ impl Log {
             }
             (tail.segment.clone(), tail.next - 1)
         };
-        if let Err(e) = segment.sync() {
-            // The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
-            self.tail.lock().broken = true;
-            return Err(Error::io_on_fast("fsync", "log", e));
-        }
+        self.sync_segment(&*segment)?;
         self.durable.store(last, Ordering::Release);
         Ok(())
+    }
+
+    fn sync_segment(&self, segment: &dyn File) -> Result<()> {
+        segment.sync().map_err(|e| {
+            // The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
+            self.tail.lock().broken = true;
+            Error::io_on_fast("fsync", "log", e)
+        })
+    }
+
+    /// Some call has failed, perhaps because the fast tier does.
+    pub(crate) fn suspect(&self) {
+        self.suspect.store(true, Ordering::Relaxed);
+    }
+
+    /// Looks whether the log can still be written if something has failed since the last time: where the fast tier is gone as a
+    /// whole, objects fail first, and nobody would be told before the next record. An error is returned once.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.suspect.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let _syncing = self.syncing.lock();
+        let segment = {
+            let tail = self.tail.lock();
+            if tail.broken {
+                return Ok(());
+            }
+            tail.segment.clone()
+        };
+        // An fsync with nothing to write succeeds on an xfs that was shut down.
+        if let Err(e) = segment.stat() {
+            self.tail.lock().broken = true;
+            return Err(Error::io_on_fast("stat", "log", e));
+        }
+        self.sync_segment(&*segment)
     }
 
     /// Deletes the segments that hold only records up to `upto`. The caller has made sure that nothing in them is needed.

@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) damaged: AtomicU64,
     pub(crate) quarantined: AtomicU64,
     pub(crate) evicting: AtomicBool,
+    /// The last object that was not needed could not be deleted.
+    pub(crate) undeleted: AtomicBool,
     pub(crate) notes: Notes,
     drained_bytes: AtomicU64,
     drained_files: AtomicU64,
@@ -131,6 +133,14 @@ impl Tiers {
         self.slow.set_down(true);
     }
 
+    /// Who answers the kernel reports what failed: if that was a disk, a look at the fast tier is due.
+    pub fn suspect(&self, error: &Error) {
+        use Errno::{EIO, ENODEV, ENXIO, EROFS, EUCLEAN};
+        if matches!(error, Error::Io { .. }) && [EIO, ENODEV, ENXIO, EROFS, EUCLEAN].contains(&error.errno()) {
+            self.log.suspect();
+        }
+    }
+
     /// Rises while bytes arrive on the slow tier.
     pub fn copied_bytes(&self) -> u64 {
         self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.arrived()
@@ -144,7 +154,9 @@ impl Tiers {
         let c = &self.counters;
         let fast = self.fast.space().unwrap_or_default();
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
-        let held = self.damaged.clone().or_else(refusal).or_else(|| self.held_by_cut_off());
+        // Behind the reason of a refusal, which is what closed it.
+        let closed = || self.log.usable().err().map(|error| with_remedy(&error));
+        let held = self.damaged.clone().or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
         let (objects, known_inodes, open_files, interrupted, events, applied, refusing) = {
             let st = self.state.lock();
             let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
