@@ -18,7 +18,7 @@ use nix::sys::stat::{major, minor};
 use nix::sys::statvfs::statvfs;
 
 use common::rig::program;
-use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, tree};
+use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, the_application_goes_on, tree};
 use common::{Elsewhere, Mount, Volume, errno, names, succeeded, until};
 
 /// What the daemon has logged of trouble, without the times.
@@ -44,6 +44,59 @@ fn assert_told_once(mount: &Mount, calls: usize) {
 }
 
 // A tier whose file system the kernel has given up
+
+/// What comes back is the disk, not the file system that was given up: the daemon has to let go of that one first.
+fn goes_on_without_its_slow_tier(volume: &Volume) {
+    const FILES: usize = 30;
+    fs::write(volume.tier().join("cold"), "only on slow").unwrap();
+    let mut mount = Mount::over(volume.tier(), &["settle=0s"]);
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/before", "on both");
+    mount.sync();
+    // In the middle of it: some are copied, some are published.
+    (0..FILES).for_each(|i| drop(mount.put(&format!("run/{i:02}"), content(i, 200_000))));
+    until("one has arrived", || volume.tier().join("run/00").exists());
+    volume.shut_down();
+    mount.put("run/after", "while it is down");
+    until("the statistics say so first", || mount.verdict().contains("SLOW TIER DOWN"));
+    let verdict = mount.verdict();
+    assert!(verdict.starts_with("NOT SAFE: ") && verdict.ends_with("ETA unknown"), "{verdict}");
+    assert_eq!(mount.status(), Some(4));
+    the_application_goes_on(&mount);
+    for _ in 0..100 {
+        assert_eq!(errno(fs::read(mount.at("cold"))), Errno::EIO);
+    }
+    assert_told_once(&mount, 100);
+    assert_eq!(umount2(&volume.root(), MntFlags::empty()), Err(Errno::EBUSY), "the daemon holds what was given up");
+
+    mount.stop();
+    let (code, said) = mount.refused();
+    // Of an xfs not even the directory can be looked at, and that is found among the arguments.
+    assert!(matches!(code, Some(1 | 2)), "{said}");
+    assert!(said.contains("slow") && said.contains("see the kernel log for its device"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    volume.detach();
+    volume.attach();
+    mount.start();
+    mount.sync();
+    assert_eq!(mount.status(), Some(0));
+    assert_same(&mount.root(), &volume.tier());
+    // cold, run, before, after, and what the application did meanwhile.
+    assert_eq!(tree(&volume.tier()).len(), FILES + 4 + 1 + 19);
+    for i in 0..FILES {
+        assert!(fs::read(volume.tier().join(format!("run/{i:02}"))).unwrap() == content(i, 200_000), "{i}");
+    }
+}
+
+#[test]
+fn an_ext4_that_is_shut_down_as_the_slow_tier_gets_all_once_it_is_mounted_again() {
+    goes_on_without_its_slow_tier(&Volume::new(64, 512));
+}
+
+#[test]
+fn an_xfs_that_is_shut_down_as_the_slow_tier_gets_all_once_it_is_mounted_again() {
+    goes_on_without_its_slow_tier(&Volume::xfs());
+}
 
 fn keeps_what_was_synced_on_its_fast_tier(volume: &Volume) {
     const FILES: usize = 20;

@@ -270,8 +270,17 @@ fn write_whole_super(ours: &dyn Dir, identity: &Super) -> Result<()> {
 }
 
 pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
-    let Some(ours) = absent_is_none(slow.dir(OURS)).at("open", ".dlio-fs on the slow tier")? else { return Ok(None) };
-    Ok(read_text(&*ours, b"id")?.map(|text| text.trim().to_string()))
+    // The first that is wanted of a slow tier, so this is where a broken one shows.
+    let unusable = |error: Error| match error.errno() {
+        Errno::EIO => Error::refused(
+            format!(".dlio-fs/id on the slow tier cannot be read: {error}"),
+            "see the kernel log for its device; unmount its file system and mount it again",
+        ),
+        _ => error,
+    };
+    let ours = absent_is_none(slow.dir(OURS)).at("open", ".dlio-fs on the slow tier").map_err(unusable)?;
+    let text = ours.map_or(Ok(None), |ours| read_text(&*ours, b"id").map_err(unusable))?;
+    Ok(text.map(|text| text.trim().to_string()))
 }
 
 fn write_slow_id(slow: &dyn Dir) -> Result<String> {

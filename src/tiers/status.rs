@@ -363,6 +363,10 @@ pub(crate) fn with_remedy(error: &Error) -> String {
             "let dlio-fs write to the slow tier: mode and owner of the directory, chattr -i, no_root_squash"
         }
         (_, Errno::EROFS) => "let dlio-fs write to the slow tier: remount its file system for writing",
+        (_, Errno::EIO) => {
+            "it is tried again; if the slow tier's file system was shut down (see dmesg), leave with dlio-fs umount --now, \
+             unmount and mount that, and mount again"
+        }
         (_, Errno::ENAMETOOLONG) => "the slow tier does not take this name: rename the file in the mount",
         _ => again,
     };
