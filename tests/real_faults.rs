@@ -318,10 +318,12 @@ fn over_a_slow_tier_of_a_megabyte_a_second_writing_goes_on_and_nothing_is_lost()
     let places = [("blkio", "blkio.throttle.write_bps_device"), ("", "io.max")];
     let Some(group) = Group::new(places) else { return };
     let device = fs::metadata(volume.root()).unwrap().dev();
-    let limit = |bytes: &str| {
-        let key = if group.limit == "io.max" { "wbps=" } else { "" };
-        group.limit(&format!("{}:{} {key}{bytes}", major(device), minor(device))).unwrap();
+    let device = format!("{}:{}", major(device), minor(device));
+    let (key, served) = match group.limit {
+        "io.max" => ("wbps=", "io.stat"),
+        _ => ("", "blkio.throttle.io_service_bytes"),
     };
+    let limit = |bytes: &str| group.limit(&format!("{device} {key}{bytes}")).unwrap();
     limit("1048576");
     let mut mount = Mount::idle(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &["settle=0s"]);
     start_in(&mut mount, &group);
@@ -339,6 +341,7 @@ fn over_a_slow_tier_of_a_megabyte_a_second_writing_goes_on_and_nothing_is_lost()
     until("some have arrived", || volume.tier().join("run/01").exists());
     let arrived = names(&volume.tier().join("run"));
     assert!(arrived.len() < FILES, "and not yet all");
+    assert!(group.read(served).contains(&device), "through the limit: {}", group.read(served));
     assert_eq!(arrived[..], expected[..arrived.len()], "in the order of writing");
     limit(if group.limit == "io.max" { "max" } else { "0" });
     until("all is there", || mount.verdict().starts_with("SAFE"));
@@ -429,7 +432,7 @@ fn a_daemon_that_is_killed_for_its_memory_has_lost_nothing_that_was_acknowledged
     let Some(group) = Group::new(MEMORY) else { return };
     let mut mount = Mount::idle(Elsewhere::default(), &NEVER_SETTLES);
     start_in(&mut mount, &group);
-    mount.put("before", "before");
+    (0..200).for_each(|i| drop(mount.put(&format!("before-{i}"), content(i, 3000))));
     // What it has now, all that can be given back aside, and next to nothing more.
     let stat = group.read("memory.stat");
     let of = |key: &str| stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
@@ -450,13 +453,15 @@ fn a_daemon_that_is_killed_for_its_memory_has_lost_nothing_that_was_acknowledged
     assert_eq!(statvfs(&mount.root()), Err(Errno::ENOTCONN), "no bare directory that swallows writes");
     mount.through(&[]);
     mount.start();
-    assert_eq!(fs::read_to_string(mount.at("before")).unwrap(), "before");
+    for i in 0..200 {
+        assert!(fs::read(mount.at(format!("before-{i}"))).unwrap() == content(i, 3000), "{i}");
+    }
     for i in &written {
         assert!(fs::read(mount.at(format!("{i:05}"))).unwrap() == content(*i, 3000), "{i} of {}", written.len());
     }
     mount.sync();
     assert_same(&mount.root(), &mount.slow());
-    assert!(names(&mount.slow()).len() > written.len());
+    assert!(names(&mount.slow()).len() > 200 + written.len());
 }
 
 // The connection
