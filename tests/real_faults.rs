@@ -181,6 +181,29 @@ fn an_xfs_that_is_shut_down_as_the_fast_tier_keeps_what_was_synced() {
     keeps_what_was_synced_on_its_fast_tier(&Volume::xfs());
 }
 
+/// The second try to seal a file was told as the slow tier's failure: SLOW TIER DOWN.
+#[test]
+fn a_fast_tier_that_is_shut_down_while_it_seals_is_not_told_as_the_slow_one_s() {
+    let volume = Volume::new(64, 512);
+    let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &NEVER_SETTLES);
+    // In one breath, so that the seals have not caught up.
+    let script = format!(
+        "for i in range(200): open(str(i), 'w').write('x' * 20000)\n{}",
+        Volume::SHUT_DOWN.replace("sys.argv[1]", &format!("{:?}", volume.root()))
+    );
+    mount.python(&script);
+    // If they have, this is noticed.
+    assert_eq!(errno(fs::read(mount.at("0"))), Errno::EIO);
+    until("the statistics say so first", || mount.verdict().contains("HELD: "));
+    let mounted_for = || mount.stats_json()["mounted_for"].as_f64().unwrap();
+    let since = mounted_for();
+    until("it was tried again", || {
+        let verdict = mount.verdict();
+        assert!(verdict.contains("fast tier") && !verdict.contains("SLOW TIER DOWN"), "{verdict}");
+        mounted_for() > since + 2.5
+    });
+}
+
 // A slow tier that is taken away or exchanged
 
 #[test]

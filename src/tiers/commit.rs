@@ -380,9 +380,13 @@ impl Tiers {
         if object.needs_slow() {
             cx.slow()?;
         }
+        let failed = |e| match object.home {
+            Home::Fast => Error::io_on_fast("fsync", self.label(ino), e),
+            Home::Slow | Home::Split { .. } => Error::io("fsync", self.label(ino), e),
+        };
         if state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire)) {
             // Its last fsync failed: another one would succeed and prove nothing.
-            return Err(Error::io("fsync", self.label(ino), std::io::Error::from_raw_os_error(Errno::EIO as i32)));
+            return Err(failed(Errno::EIO.into()));
         }
         let open = state.as_ref().and_then(|state| {
             let io = state.io.read();
@@ -406,10 +410,7 @@ impl Tiers {
             if let Some(state) = state {
                 state.failed.store(true, Ordering::Release);
             }
-            return Err(match object.home {
-                Home::Fast => Error::io_on_fast("fsync", self.label(ino), e),
-                Home::Slow | Home::Split { .. } => Error::io("fsync", self.label(ino), e),
-            });
+            return Err(failed(e));
         }
         Ok(())
     }

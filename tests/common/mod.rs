@@ -308,6 +308,10 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN of the argument, without a flush of the journal.
+    pub const SHUT_DOWN: &str = "import fcntl, os, struct, sys\n\
+        fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+
     /// An ext4 of this many MiB in a loop device, with room for this many files.
     pub fn new(mib: u64, inodes: u32) -> Self {
         // Nothing kept back for root: full is full.
@@ -370,10 +374,7 @@ impl Volume {
     /// The kernel gives the file system up, as after an error of its device: every call into it fails from now on, and what was
     /// not durable is lost.
     pub fn shut_down(&self) {
-        // EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, without a flush of the journal.
-        let script = "import fcntl, os, struct, sys\n\
-            fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
-        succeeded(Command::new("python3").args(["-c", script]).arg(self.root()).output().unwrap());
+        succeeded(Command::new("python3").args(["-c", Self::SHUT_DOWN]).arg(self.root()).output().unwrap());
     }
 
     /// With `ro` once nobody has a file in it open for writing.
