@@ -92,7 +92,7 @@ const STAGES: &[Stage] = &[
         name: "unit",
         about: "unit, model, architecture and integration tests",
         when: When::Check,
-        needs: &[Need::Mount],
+        needs: &[Need::Mount, Need::Xfs],
         minutes: 20,
         run: cargo::test,
     },
