@@ -87,7 +87,7 @@ impl Tiers {
             state.writes(None);
             self.breach(state, &io, 0)?;
         } else {
-            self.state.lock().written_in_place(state.ino);
+            self.state.lock().written_in_place(state.ino, self.uptime());
         }
         Ok(())
     }
@@ -359,10 +359,8 @@ impl Tiers {
                     cx.slow()?;
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
                     let done = act(&*fd).and_then(|()| fd.stat());
-                    if done.is_err() {
-                        // Some of it may be there all the same, and must be durable before anybody is told that all is.
-                        self.state.lock().written_in_place(state.ino);
-                    }
+                    // Also if it failed: some of it may be there, and must be durable before anybody is told that all is.
+                    self.state.lock().written_in_place(state.ino, self.uptime());
                     let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
                     return done.and_then(|stat| self.changed_in_place(cx, state.ino, &stat));
                 }
@@ -394,11 +392,9 @@ impl Tiers {
         let overtaken = {
             let mut st = self.state.lock();
             if let Some(node) = st.view.get_mut(ino) {
-                node.set_twin(None);
                 let Stat { size, blocks, mtime, ctime, .. } = *stat;
                 node.change_meta(|meta| *meta = Meta { size, blocks, mtime, ctime, ..*meta });
             }
-            st.written_in_place(ino);
             st.events.iter().any(|event| {
                 matches!(event.change, Change::SetAttr { ino: other, new } if other == ino && new.mtime.is_some())
             })

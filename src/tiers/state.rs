@@ -225,7 +225,12 @@ impl State {
     }
 
     /// The slow file has bytes that are not synced; it stays known until they are.
-    pub(crate) fn written_in_place(&mut self, ino: Ino) {
+    /// What the slow tier was asked about the file before does not count.
+    pub(crate) fn written_in_place(&mut self, ino: Ino, now: Duration) {
+        self.view.publish([ino], now);
+        if let Some(node) = self.view.get_mut(ino) {
+            node.set_twin(None);
+        }
         if self.in_place.insert(ino)
             && let Some(node) = self.view.get_mut(ino)
         {

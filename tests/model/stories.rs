@@ -224,6 +224,37 @@ fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
     assert!(looks.load(Ordering::Relaxed) > 5);
 }
 
+/// Somebody looked at a file on the slow tier, the file was written in place, and then what had been seen was taken in: the size
+/// was the old one, and the next version was kept beside the file as if somebody else had changed it.
+#[test]
+fn what_was_seen_before_a_write_in_place_does_not_count() {
+    let machine = Machine { options: Options { copy_up_max: 1000, ..Machine::new().options }, ..Machine::new() };
+    let cx = Cx::internal();
+    let theirs = machine.slow.root().create(b"data", 0o644).unwrap();
+    theirs.write_at(&[1; 5000], 0).unwrap();
+    let engine = Arc::new(machine.open("boot"));
+    let ino = engine.lookup(&cx, ROOT, &name("data")).unwrap().ino;
+    let file = Arc::new(engine.open(&cx, ino, WRITE).unwrap());
+    machine.clock.advance(Duration::from_secs(100));
+    machine.slow.after_looks({
+        let (writing, file, written) = (Arc::downgrade(&engine), file.clone(), AtomicBool::new(false));
+        move || {
+            let Some(engine) = writing.upgrade().filter(|_| !written.swap(true, Ordering::Relaxed)) else { return };
+            engine.write(&Cx::internal(), &file, &[2; 3000], 4000, false).unwrap();
+        }
+    });
+    engine.lookup(&cx, ROOT, &name("data")).unwrap();
+    machine.slow.after_looks(|| ());
+    engine.release(&cx, Arc::into_inner(file).unwrap());
+    assert_eq!((engine.status().in_place_writes, engine.getattr(&cx, ino).unwrap().size), (1, 7000));
+
+    let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+    engine.write(&cx, &file, &[3; 100], 0, false).unwrap();
+    engine.release(&cx, file);
+    drain(&engine);
+    assert_eq!((engine.status().conflicts, machine.on_slow("data")), (0, Some(vec![3; 100])));
+}
+
 /// A version was closed and not copied yet, and a kill cut off who wrote over it: neither is whole. It was published as it was
 /// at the kill. Now it waits, and what is behind it, and the statistics say so.
 #[test]

@@ -44,7 +44,13 @@ impl Handle {
         if state.dead || self.disk.power.is_gone() {
             return Err(Errno::EIO.into());
         }
-        call(&state)
+        let found = call(&state);
+        drop(state);
+        let after = self.disk.after.lock().clone();
+        if let Some(after) = after {
+            after();
+        }
+        found
     }
 
     /// A call that changes something: counted, failed on demand, and possibly the machine's last.

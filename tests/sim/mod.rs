@@ -199,6 +199,7 @@ struct Shared {
     state: Mutex<State>,
     inject: Mutex<Option<Inject>>,
     before: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    after: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
 impl fmt::Debug for Shared {
@@ -242,6 +243,7 @@ impl SimDisk {
             state: Mutex::new(state),
             inject: Mutex::new(None),
             before: Mutex::new(None),
+            after: Mutex::new(None),
         }))
     }
 
@@ -266,6 +268,11 @@ impl SimDisk {
     /// goes on doing so.
     pub fn before_calls(&self, before: impl Fn() + Send + Sync + 'static) {
         *self.0.before.lock() = Some(Arc::new(before));
+    }
+
+    /// Calls `after` after every call that changes nothing, before its caller has the answer.
+    pub fn after_looks(&self, after: impl Fn() + Send + Sync + 'static) {
+        *self.0.after.lock() = Some(Arc::new(after));
     }
 
     /// The tree outside of the private directory.
