@@ -3,7 +3,9 @@
 //!
 //! `cargo test --features faults --test model lapses`
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::thread;
 use std::time::Instant;
 
 use dlio_fs::tiers::faults::{Lapse, leaving_out};
@@ -58,19 +60,48 @@ fn noticed(lapse: Lapse, by: &By) -> Option<String> {
     match by {
         Dice(cases) => dice(*cases),
         // Each is a test of its own, which passes without the lapse.
-        Story(story) => leaving_out(lapse, || catch_unwind(AssertUnwindSafe(story))).err().map(|_| "see above".into()),
+        Story(story) => leaving_out(lapse, || failure(*story)),
         Nobody => dice(500),
     }
 }
 
+thread_local! {
+    /// What the panic of a story said that is expected to fail on this thread.
+    static EXPECTED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// What the story fails with. It is not printed: whoever looks for a failure in a long output would find these.
+fn failure(story: fn()) -> Option<String> {
+    EXPECTED.set(Some(String::new()));
+    let failed = catch_unwind(AssertUnwindSafe(story)).is_err();
+    EXPECTED.take().filter(|_| failed)
+}
+
+/// Panics are printed but for the expected ones, and those of threads that a story starts: they have no name.
+fn keep_expected_panics() {
+    let print = take_hook();
+    set_hook(Box::new(move |info| {
+        if EXPECTED.with_borrow(Option::is_none) {
+            if thread::current().name().is_some() {
+                print(info);
+            }
+            return;
+        }
+        let (at, what) = (info.location().map(ToString::to_string), info.payload_as_str());
+        EXPECTED.set(Some(format!("{}: {}", at.unwrap_or_default(), what.unwrap_or_default())));
+    }));
+}
+
 #[test]
 fn a_step_of_the_order_that_is_left_out_is_noticed() {
+    keep_expected_panics();
     let mut wrong = Vec::new();
     for (lapse, by) in LAPSES {
         let began = Instant::now();
         let how = noticed(*lapse, by);
         let took = began.elapsed().as_millis();
-        println!("{lapse:?}: {took} ms: {:.200}", how.as_deref().unwrap_or("nobody noticed"));
+        let line = how.as_deref().unwrap_or("nobody noticed").replace('\n', " ");
+        println!("{lapse:?}: {took} ms: {line:.200}");
         if how.is_some() == matches!(by, Nobody) {
             wrong.push(format!("{lapse:?}: {}", how.unwrap_or_default()));
         }

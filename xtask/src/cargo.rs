@@ -157,7 +157,21 @@ fn add_up(text: &str) -> Tally {
         tally.passed += count_before(line, " passed").unwrap_or(0);
         tally.failed += count_before(line, " failed").unwrap_or(0);
     }
+    tally.failures = failures(text);
     tally
+}
+
+/// The names below the lines `failures:`. Where they are outputs, an empty line comes first.
+fn failures(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut listed = false;
+    for line in text.lines() {
+        match line.strip_prefix("    ") {
+            Some(name) if listed => names.push(name.to_owned()),
+            _ => listed = line == "failures:",
+        }
+    }
+    names
 }
 
 /// The number in front of `word`.
@@ -173,8 +187,10 @@ mod tests {
     #[test]
     fn results_of_all_test_programs_are_added_up() {
         let text = "running 3 tests\n...\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
+                    failures:\n\n---- a::b stdout ----\n    left: 1\n\nfailures:\n    a::b\n    c\n\n\
                     test result: FAILED. 12 passed; 2 failed; 0 ignored\n";
-        assert_eq!(add_up(text), Tally { passed: 15, failed: 2, note: String::new() });
+        let failures = vec!["a::b".to_owned(), "c".to_owned()];
+        assert_eq!(add_up(text), Tally { passed: 15, failed: 2, failures, note: String::new() });
         assert_eq!(add_up("error: could not compile"), Tally::default());
     }
 

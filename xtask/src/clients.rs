@@ -134,7 +134,8 @@ impl<'a> Script<'a> {
 /// Counts the lines `ok NAME` and `FAILED NAME: why`.
 fn count_checks(text: &str) -> Tally {
     let lines = |prefix: &str| text.lines().filter(|line| line.starts_with(prefix)).count() as u64;
-    Tally { passed: lines("ok "), failed: lines("FAILED "), note: String::new() }
+    let failures: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("FAILED ")).map(str::to_owned).collect();
+    Tally { passed: lines("ok "), failed: failures.len() as u64, failures, ..Tally::default() }
 }
 
 #[cfg(test)]
@@ -144,6 +145,7 @@ mod tests {
     #[test]
     fn checks_are_counted_by_their_first_word() {
         let text = "ok weights\nFAILED optimizer: differs\nokay then\nok names\n";
-        assert_eq!(count_checks(text), Tally { passed: 2, failed: 1, note: String::new() });
+        let failures = vec!["optimizer: differs".to_owned()];
+        assert_eq!(count_checks(text), Tally { passed: 2, failed: 1, failures, ..Tally::default() });
     }
 }

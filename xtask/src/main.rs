@@ -50,6 +50,8 @@ struct Context {
 struct Tally {
     passed: u64,
     failed: u64,
+    /// What failed, if it has a name.
+    failures: Vec<String>,
     /// What else the summary should say.
     note: String,
 }
@@ -62,6 +64,7 @@ impl Tally {
     fn add(&mut self, more: Tally) {
         self.passed += more.passed;
         self.failed += more.failed;
+        self.failures.extend(more.failures);
     }
 }
 
@@ -365,7 +368,7 @@ fn set_up(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
     Ok(true)
 }
 
-/// Runs the stages in order, whatever fails, and ends with the summary, whose last line is the count.
+/// Runs the stages in order, whatever fails, and ends with the summary: a line per stage, the count, and what failed.
 fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
     scratch::sweep()?;
     scratch::ensure_room(&cx.target)?;
@@ -379,21 +382,27 @@ fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
         let began = Instant::now();
         let ready = stage.needs.iter().try_for_each(|need| setup.wait(*need));
         let tally = ready.and_then(|()| run_stage(cx, stage)).unwrap_or_else(|error| {
-            eprintln!("error: {error:#}");
+            let error = format!("{error:#}");
+            eprintln!("error: {error}");
             run::print_tail(&log);
-            Tally { failed: 1, note: "stopped".to_owned(), ..Tally::default() }
+            Tally { failed: 1, failures: vec![error], note: "stopped".to_owned(), ..Tally::default() }
         });
         let row = row(stage.name, &tally, began.elapsed());
         println!("---- {row}");
-        summary.push((row, tally));
+        summary.push((stage.name, row, tally));
     }
     println!("\n==== summary");
-    for (row, _) in &summary {
+    for (_, row, _) in &summary {
         println!("{row}");
     }
-    let passed: u64 = summary.iter().map(|(_, tally)| tally.passed).sum();
-    let failed: u64 = summary.iter().map(|(_, tally)| tally.failed).sum();
+    let passed: u64 = summary.iter().map(|(.., tally)| tally.passed).sum();
+    let failed: u64 = summary.iter().map(|(.., tally)| tally.failed).sum();
     println!("{passed} passed, {failed} failed");
+    for (stage, _, tally) in &summary {
+        for failure in &tally.failures {
+            println!("{stage} FAILED: {failure}");
+        }
+    }
     Ok(failed == 0)
 }
 

@@ -97,7 +97,8 @@ fn run_suites(cx: &Context, names: &[&str]) -> Result<Tally> {
             tally.add(suite.run(cx, io).unwrap_or_else(|error| {
                 println!("FAILED {} -o {io}: {error:#}", suite.name);
                 print_tail(&log_path(cx, &suite.log()));
-                Tally { failed: 1, ..Tally::default() }
+                let failures = vec![format!("{} -o {io}: {error:#}", suite.name)];
+                Tally { failed: 1, failures, ..Tally::default() }
             }));
         }
     }
