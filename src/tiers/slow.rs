@@ -223,33 +223,39 @@ impl SlowTier {
 impl Tiers {
     /// Does something to what inode `ino` is on the slow tier, by its path there. While a step that touches its names, or those of a
     /// directory above it, is published, it is to be found where the view has it or where publishing takes it, and the
-    /// view may have followed since its path was taken from it.
+    /// view may have followed since its path was taken from it: then the answer may be about something else.
     pub(crate) fn at_slow<T>(&self, ino: Ino, act: impl Fn(&[u8], SlowId) -> io::Result<T>) -> io::Result<T> {
-        let mut tried = Vec::new();
+        let known = || {
+            let st = self.state.lock();
+            (st.view.slow_paths(ino), st.view.get(ino).and_then(|node| node.slow_id()))
+        };
+        let mut tried = None;
         loop {
-            let (paths, id) = {
-                let st = self.state.lock();
-                (st.view.slow_paths(ino), st.view.get(ino).and_then(|node| node.slow_id()))
-            };
-            let mut failed = io::Error::from_raw_os_error(Errno::ESTALE as i32);
-            let Some(id) = id else { return Err(failed) };
-            for path in &paths {
-                match act(path, id) {
-                    Err(e) if is_elsewhere(&e) => failed = e,
-                    other => return other,
-                }
-                for path in self.slow.moved_to(path) {
-                    match act(&path, id) {
-                        Err(e) if is_elsewhere(&e) => {}
-                        other => return other,
-                    }
-                }
+            let before = known();
+            let (paths, Some(id)) = &before else { return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32)) };
+            let found = self.at_any(paths, |path| act(path, *id));
+            let is_elsewhere = found.as_ref().is_err_and(is_elsewhere);
+            if if is_elsewhere { tried.as_ref() == Some(&before) } else { known() == before } {
+                return found;
             }
-            if paths == tried {
-                return Err(failed);
-            }
-            tried = paths;
+            tried = Some(before);
         }
+    }
+
+    /// The first answer that is not that it is elsewhere; else that of the last path that the view has.
+    fn at_any<T>(&self, paths: &[Path], act: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
+        let mut found = Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
+        for path in paths {
+            found = act(path);
+            if !found.as_ref().is_err_and(is_elsewhere) {
+                break;
+            }
+            let moved = self.slow.moved_to(path).into_iter().map(|path| act(&path));
+            if let Some(there) = moved.into_iter().find(|found| !found.as_ref().is_err_and(is_elsewhere)) {
+                return there;
+            }
+        }
+        found
     }
 }
 

@@ -255,6 +255,36 @@ fn what_was_seen_before_a_write_in_place_does_not_count() {
     assert_eq!((engine.status().conflicts, machine.on_slow("data")), (0, Some(vec![3; 100])));
 }
 
+/// A file on the slow tier was opened while its name went to a directory. What was found there was a directory, and by then the view
+/// had followed, and nothing was under way any more: EINVAL.
+#[test]
+fn a_file_on_slow_is_found_wherever_publishing_takes_it_meanwhile() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = Arc::new(machine.open("boot"));
+    // All is published before the first call that opening takes, and before the second one.
+    for at in 0..2 {
+        let names = [name(&format!("old{at}")), name(&format!("new{at}"))];
+        let (ino, file) = create(&engine, ROOT, &format!("old{at}"), &[1; 300]);
+        engine.release(&cx, file);
+        drain(&engine);
+        engine.evict_now(&cx, ino).unwrap();
+        engine.rename(&cx, ROOT, &names[0], ROOT, &names[1], RenameMode::Replace).unwrap();
+        engine.mkdir(&cx, ROOT, &names[0], 0o755, 0).unwrap();
+        engine.sync_fast().unwrap();
+
+        let (publishing, calls) = (Arc::downgrade(&engine), AtomicU64::new(0));
+        machine.slow.before_calls(move || {
+            let engine = publishing.upgrade().filter(|_| calls.fetch_add(1, Ordering::Relaxed) == at);
+            let Some(engine) = engine else { return };
+            while matches!(engine.publish_step(), Ok(Progress::Did)) {}
+        });
+        let opened = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() });
+        machine.slow.before_calls(|| ());
+        engine.release(&cx, opened.unwrap_or_else(|e| panic!("published before call {at}: {e}")));
+        assert_eq!(engine.status().pending_events, 0);
+    }
+}
+
 /// A version was closed and not copied yet, and a kill cut off who wrote over it: neither is whole. It was published as it was
 /// at the kill. Now it waits, and what is behind it, and the statistics say so.
 #[test]
