@@ -482,7 +482,7 @@ impl Tiers {
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(st)?;
         let bind = Record::Bind { path, ino, object };
-        let records: Vec<Record> = st.names_record(ino).into_iter().chain([bind]).collect();
+        let records: Vec<Record> = st.before_bind(ino).chain([bind]).collect();
         let lsn = self.log.append(&records)?;
         let now = self.uptime();
         st.bind(ino, lsn, object, now);

@@ -241,6 +241,8 @@ pub enum Lapse {
     DoomDurable,
     /// Eviction does not look at the slow file.
     CompareProof,
+    /// The log does not say what the slow tier had under a name.
+    Expect,
 }
 
 thread_local! {

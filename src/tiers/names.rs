@@ -320,7 +320,9 @@ impl Tiers {
             self.room_for_event(&st)?;
             cx.proceed()?;
             let ino = st.view.new_ino();
-            let lsn = self.log.append(&[Record::Bind { path, ino, object }])?;
+            let expected = st.expect_record(&(parent, name.clone()));
+            let records: Vec<Record> = expected.into_iter().chain([Record::Bind { path, ino, object }]).collect();
+            let lsn = self.log.append(&records)?;
             let meta = Meta {
                 perm: birth.perm,
                 uid: birth.uid,
@@ -613,9 +615,10 @@ impl Tiers {
         apply: impl FnOnce(&mut State, Lsn),
     ) -> Result<Lsn> {
         cx.proceed()?;
-        let records = [record];
+        let expected = change.overwrites().and_then(|at| st.expect_record(at));
+        let records: Vec<Record> = expected.into_iter().chain([record]).collect();
         let append = || self.log.append(&records);
-        let lsn = if left_out!(LogFirst) { self.log.last() + 1 } else { append()? };
+        let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
         apply(st, lsn);
         st.push(lsn, self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }

@@ -39,6 +39,11 @@ impl Proof {
         Proof { ino: stat.ino, size: stat.size, mtime: stat.mtime, ctime: stat.ctime }
     }
 
+    /// Whether this is the file as it was, but for what changes no byte of it: its names, owner and mode.
+    pub(crate) fn is_same_version(&self, stat: &Stat) -> bool {
+        (self.size, self.mtime) == (stat.size, stat.mtime)
+    }
+
     fn encode(&self) -> String {
         let Proof { ino, size, mtime, ctime } = self;
         format!("{ino} {size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)

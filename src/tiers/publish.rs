@@ -360,7 +360,7 @@ impl Tiers {
         self.forget_applied_attrs(&mut st, *upto);
         st.early.extend(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
         let rebound = self.rebind(&st, *upto);
-        let mut records: Vec<Record> = rebound.iter().filter_map(|(ino, ..)| st.names_record(*ino)).collect();
+        let mut records: Vec<Record> = rebound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)).collect();
         let names = records.len() as u64;
         records.extend(rebound.iter().map(|(_, _, record)| record.clone()));
         records.push(Record::Applied { upto: *upto });
@@ -777,7 +777,7 @@ impl crate::tiers::slow::SlowTier {
             Err(e) => return Err(e),
         }
         let out = self.tmp.stat(tmp)?;
-        let changed = twin.is_some_and(|twin| (twin.size, twin.mtime) != (out.size, out.mtime));
+        let changed = twin.is_some_and(|twin| !twin.is_same_version(&out));
         if out.ino == over && !changed {
             return Ok(Met::Expected);
         }

@@ -12,7 +12,7 @@
 use crate::path::{Name, escape, unescape};
 use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::names::OURS;
-use crate::tiers::pool::PRIVATE;
+use crate::tiers::pool::{PRIVATE, Proof};
 use crate::tiers::{Ino, Lsn};
 
 /// A path from the mount root: names joined by `/`, no leading slash.
@@ -204,6 +204,12 @@ pub(crate) enum Record {
         key: Vec<u8>,
         value: Option<Vec<u8>>,
     },
+    /// In front of the first event on a name, and of a `bind` of what is there: what the slow tier was known to have under it,
+    /// `None` for nothing. A start tells by it whether somebody else has changed that since.
+    Expect {
+        path: Path,
+        slow: Option<Proof>,
+    },
     /// The file was struck by a power cut and has no older version: the records about it mean nothing. For a recovery that
     /// no longer reads the record which shows that.
     Struck {
@@ -250,7 +256,11 @@ impl Record {
             | Record::Remove { ino, .. }
             | Record::SetAttr { ino, .. }
             | Record::SetXattr { ino, .. } => Some(*ino),
-            Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => None,
+            Record::Start { .. }
+            | Record::Expect { .. }
+            | Record::Seal { .. }
+            | Record::Intent { .. }
+            | Record::Applied { .. } => None,
         }
     }
 
@@ -307,6 +317,12 @@ impl Record {
             }
             Record::SetXattr { path, ino, key, value } => {
                 line.word("setxattr").bytes("path", path).number("ino", *ino).xattr(key, value.as_deref());
+            }
+            Record::Expect { path, slow } => {
+                line.word("expect").bytes("path", path).optional("slow", slow.map(|slow| slow.ino));
+                if let Some(Proof { size, mtime, ctime, .. }) = slow {
+                    line.number("size", *size).time("mtime", *mtime).time("ctime", *ctime);
+                }
             }
             Record::Struck { ino } => {
                 line.word("struck").number("ino", *ino);
@@ -631,6 +647,19 @@ impl<'a> Words<'a> {
                 let (key, value) = self.xattr()?;
                 Record::SetXattr { path, ino, key, value }
             }
+            "expect" => {
+                let (path, ino) = (self.path("path")?, self.optional("slow")?);
+                let slow = match ino {
+                    None => None,
+                    Some(ino) => Some(Proof {
+                        ino,
+                        size: self.size("size")?,
+                        mtime: Self::time_of(self.value("mtime")?)?,
+                        ctime: Self::time_of(self.value("ctime")?)?,
+                    }),
+                };
+                Record::Expect { path, slow }
+            }
             "struck" => Record::Struck { ino: self.ino()? },
             "seal" => Record::Seal { of: self.counter("of")?, size: self.size("size")? },
             "intent" => {
@@ -732,9 +761,11 @@ mod tests {
             Record::Rename { path: path.clone(), to: b"t".to_vec(), ino: 5, exchange: true },
             Record::Remove { path: path.clone(), ino: 5, dir: false },
             Record::SetAttr { path: Vec::new(), ino: 1, new },
-            Record::SetXattr { path, ino: 5, key: b"user.k".to_vec(), value: Some(Vec::new()) },
+            Record::SetXattr { path: path.clone(), ino: 5, key: b"user.k".to_vec(), value: Some(Vec::new()) },
             Record::Struck { ino: 5 },
             Record::Breach { ino: 5, object: id, from: 9 },
+            Record::Expect { path: path.clone(), slow: None },
+            Record::Expect { path, slow: Some(Proof { ino: 3, size: 5, mtime: time, ctime: time }) },
             Record::Seal { of: 3, size: 77 },
             Record::Applied { upto: 4 },
         ];

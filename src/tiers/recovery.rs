@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::path::Name;
+use crate::path::{Name, escape};
 use crate::tiers::commit::{own_xattrs, tmp_name};
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Clock, Dir, Kind, NewAttr, RenameMode};
@@ -330,6 +330,8 @@ struct Recovery<'a> {
     /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
     /// back the attributes it was sealed with. Always: the committed objects on the slow tier.
     sealed_as: HashMap<ObjectId, (u64, Attrs)>,
+    /// What we have placed on the slow tier, by its number there, and the intent that says so.
+    placed: HashMap<u64, Lsn>,
     /// The inode each number of the log is now, as far as it has been met.
     met: HashMap<Ino, Ino>,
     /// The inodes met.
@@ -353,12 +355,17 @@ impl<'a> Recovery<'a> {
     fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
         let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
         let never = records.iter().filter_map(|(_, r)| if let Record::Struck { ino } = r { Some(*ino) } else { None });
+        let placed = records.iter().filter_map(|(lsn, r)| match r {
+            Record::Intent { step: Step::Place { ino, .. }, .. } => Some((*ino, *lsn)),
+            _ => None,
+        });
         let explained = records.iter().filter_map(|(_, r)| object_of(r));
         let last =
             records.iter().rev().find_map(|(_, r)| if let Record::Start { boot } = r { Some(boot) } else { None });
         Recovery {
             rebooted: last.is_some_and(|last| last != boot),
             sealed: sealed.collect(),
+            placed: placed.collect(),
             explained: explained.collect(),
             tiers,
             boot,
@@ -623,6 +630,7 @@ impl<'a> Recovery<'a> {
             }
             Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
             Record::Names { paths, .. } => self.learn_names(paths),
+            Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref()),
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
             Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
@@ -764,7 +772,7 @@ impl<'a> Recovery<'a> {
                 }
                 format!("its object has only {has} of {size} bytes")
             };
-            let path = crate::path::escape(path);
+            let path = escape(path);
             tracing::error!(path, object = object.number, "a pending version is damaged and not shown: {what}");
             lost.insert(object, format!("damaged: {what}; it was {path}"));
         }
@@ -795,6 +803,35 @@ impl<'a> Recovery<'a> {
         io.clean = None;
         let now = self.tiers.uptime();
         self.tiers.state.lock().bind(file.ino, lsn, object, now);
+    }
+
+    /// Somebody else has changed what was under the name while no daemon ran: the view goes on from what was there, and publishing,
+    /// which finds something else, keeps both (P11). What they removed is not missed.
+    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Proof>) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        let Some(found) = self.find(&place, None)? else { return Ok(()) };
+        let mut st = self.tiers.state.lock();
+        let slot = st.view.get(place.0).and_then(|dir| dir.dir.as_ref()?.slots.get(&place.1));
+        let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.twin()?)));
+        let (Some(slot), Some(((dev, ino), twin))) = (slot, twin) else { return Ok(()) };
+        let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
+        let same = |slow: &Proof| (slow.ino, slow.size, slow.mtime) == (twin.ino, twin.size, twin.mtime);
+        if slot.pending() || ours || slow.is_some_and(same) {
+            return Ok(());
+        }
+        tracing::warn!(path = %escape(path), "changed on the slow tier by somebody else while no daemon ran");
+        match slow {
+            None => st.view.disown(&place, self.tiers.uptime()),
+            Some(slow) => {
+                // No file has the number 0: theirs may have a new one, and another file theirs.
+                let known = if slow.ino == ino { ino } else { 0 };
+                st.view.set_slow_id(found, Some((dev, known)));
+                if let Some(node) = st.view.get_mut(found) {
+                    node.set_twin(Some(*slow));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
@@ -1170,7 +1207,7 @@ impl<'a> Recovery<'a> {
             st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
         let mut records = vec![Record::Start { boot: self.boot.to_string() }];
         records.extend(self.struck_for_good().map(|ino| Record::Struck { ino }));
-        records.extend(bound.iter().filter_map(|(ino, ..)| st.names_record(*ino)));
+        records.extend(bound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)));
         let before = records.len() as u64;
         records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {
             path: path.clone(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::tiers::disk::NewAttr;
+use crate::tiers::disk::{Kind, NewAttr};
 use crate::tiers::file::Content;
 use crate::tiers::record::{ObjectId, Record, Spec};
 use crate::tiers::sync::atomic::Ordering;
@@ -44,6 +44,15 @@ impl Change {
             Change::Rename { from, to, .. } => vec![from, to],
             Change::Exchange { a_at, b_at, .. } => vec![a_at, b_at],
             Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
+        }
+    }
+
+    /// The name that leads to something else from then on, where it is one.
+    pub(crate) fn overwrites(&self) -> Option<&Place> {
+        match self {
+            Change::Make { at, .. } | Change::Link { at, .. } | Change::Remove { at, .. } => Some(at),
+            Change::Rename { to, .. } => Some(to),
+            Change::Content { .. } | Change::Exchange { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => None,
         }
     }
 
@@ -222,6 +231,32 @@ impl State {
         let links = &self.view.get(ino)?.links;
         let paths = || links.iter().filter_map(|place| self.view.path_at(place)).collect();
         (links.len() > 1).then(|| Record::Names { ino, paths: paths() })
+    }
+
+    /// What goes into the log in front of the first event on a name, and of a `bind` of what is there. Nothing if changes of
+    /// ours are on their way to it, or the slow tier was not asked.
+    pub(crate) fn expect_record(&self, at: &Place) -> Option<Record> {
+        let dir = self.view.get(at.0)?;
+        let slots = dir.dir.as_ref().filter(|_| dir.slow_id().is_some() && !left_out!(Expect))?;
+        let slow = match slots.slots.get(&at.1) {
+            None => slots.known.then_some(None)?,
+            Some(slot) if slot.pins > 0 => return None,
+            Some(slot) => match slot.slow() {
+                None => None,
+                Some(ino) if self.contents.contains_key(&ino) => return None,
+                Some(ino) => {
+                    let node = self.view.get(ino).filter(|node| node.kind == Kind::File)?;
+                    Some(node.twin().filter(|_| node.meta_lsn() <= self.applied)?)
+                }
+            },
+        };
+        Some(Record::Expect { path: self.view.path_at(at)?, slow })
+    }
+
+    /// What goes into the log in front of a `bind` record of the file.
+    pub(crate) fn before_bind(&self, ino: Ino) -> impl Iterator<Item = Record> + use<> {
+        let named = self.view.get(ino).and_then(|node| node.links.first());
+        [named.and_then(|at| self.expect_record(at)), self.names_record(ino)].into_iter().flatten()
     }
 
     /// The slow file has bytes that are not synced; it stays known until they are.

@@ -686,6 +686,11 @@ impl View {
         if twin.is_some() && !unchanged {
             node.changed_behind();
         }
+        let holds_bytes = node.file.as_ref().is_some_and(|file| file.holds_bytes());
+        if holds_bytes && twin.is_some_and(|twin| !twin.is_same_version(stat)) {
+            // Somebody else's. What we hold goes back to what we knew, and whoever publishes it must find out.
+            return;
+        }
         if node.meta_lsn() > applied {
             return;
         }
@@ -745,6 +750,16 @@ impl View {
     /// Moves the view's side of a name, and the names of whoever came and went.
     pub(crate) fn set_view(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
         self.set_sides(dir, name, to, true, false);
+    }
+
+    /// What is under a name on the slow tier is somebody else's, and the view has nothing there.
+    pub(crate) fn disown(&mut self, (dir, name): &Place, now: Duration) {
+        let theirs = self.slot_mut(*dir, name).slow();
+        self.set_both(*dir, name, None);
+        self.slot_mut(*dir, name).seen = Seen::at(now);
+        if let Some(theirs) = theirs {
+            self.collect(theirs);
+        }
     }
 
     /// Moves the slow tier's side of a name.

@@ -47,6 +47,7 @@ const LAPSES: &[(Lapse, By)] = &[
     (Lapse::AppliedDurable, Story(steps::a_segment_does_not_go_before_the_log_says_that_it_is_done_with)),
     (Lapse::DoomDurable, Nobody),
     (Lapse::CompareProof, Story(steps::a_file_that_somebody_else_has_changed_is_not_evicted)),
+    (Lapse::Expect, Story(steps::what_somebody_else_changed_while_no_daemon_ran_is_kept)),
 ];
 
 /// How it was noticed.

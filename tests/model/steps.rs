@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::{Access, MetadataOrder, RenameMode};
+use dlio_fs::tiers::disk::{Access, Dir, MetadataOrder, RenameMode};
 use dlio_fs::tiers::sync::{Rank, held};
 use dlio_fs::tiers::{Cx, Evicted, OpenMode, Options, Progress, ROOT, Tiers};
 use rand::SeedableRng;
@@ -300,6 +301,71 @@ pub fn a_file_that_somebody_else_has_changed_is_not_evicted() {
     let ino = engine.lookup(&cx, ROOT, &name("data")).unwrap().ino;
     assert_eq!(engine.evict_now(&cx, ino).unwrap(), Evicted::Changed);
     assert_eq!(engine.status().objects, 1);
+}
+
+/// P11, where somebody else changes what pending events are to replace while no daemon runs: both are kept, and theirs has the name.
+#[test]
+pub fn what_somebody_else_changed_while_no_daemon_ran_is_kept() {
+    let add = |slow: &dyn Dir| slow.open(b"model", Access::ReadWrite).unwrap().write_at(&[9; 10], 5000).unwrap();
+    let put_theirs = |slow: &dyn Dir, name: &[u8]| {
+        slow.create(b"theirs", 0o644).unwrap().write_at(&[9; 400], 0).unwrap();
+        slow.rename(b"theirs", slow, name, RenameMode::Replace).unwrap();
+    };
+    let overwritten: fn(&Tiers) = |engine| overwrite(engine, "model", &[2; 300]);
+    let renamed_over: fn(&Tiers) = |engine| {
+        put(engine, "part", &[2; 300]);
+        engine.rename(&Cx::internal(), ROOT, &name("part"), ROOT, &name("model"), RenameMode::Replace).unwrap();
+    };
+    for ours in [overwritten, renamed_over] {
+        changed_while_no_daemon_ran("model", ours, add, 1);
+        changed_while_no_daemon_ran("model", ours, |slow| put_theirs(slow, b"model"), 1);
+    }
+    changed_while_no_daemon_ran("new", |engine| put(engine, "new", &[2; 300]), |slow| put_theirs(slow, b"new"), 1);
+    let made = |engine: &Tiers| assert!(engine.symlink(&Cx::internal(), ROOT, &name("new"), b"model").is_ok());
+    changed_while_no_daemon_ran("new", made, |slow| put_theirs(slow, b"new"), 1);
+    let removed = |engine: &Tiers| engine.unlink(&Cx::internal(), ROOT, &name("model")).unwrap();
+    changed_while_no_daemon_ran("model", removed, |slow| put_theirs(slow, b"model"), 0);
+}
+
+/// `kept`: versions of ours beside theirs in the end.
+fn changed_while_no_daemon_ran(file: &str, ours: impl Fn(&Tiers), theirs: impl Fn(&dyn Dir), kept: usize) {
+    let mut machine = Machine::new();
+    let engine = machine.open("boot");
+    put(&engine, "model", &[1; 5000]);
+    all_down(&engine);
+    ours(&engine);
+    engine.sync_fast().unwrap();
+    let shown = walk::view(&engine, &mut Vec::new()).unwrap();
+    machine.crash(engine, Lose::Nothing);
+
+    theirs(&*machine.slow.root());
+    let expected = machine.on_slow(file);
+    let engine = machine.open("boot");
+    assert_eq!(walk::view(&engine, &mut Vec::new()).unwrap(), shown);
+    all_down(&engine);
+    assert_eq!(machine.on_slow(file), expected, "theirs has the name");
+    let beside = |path: &&Vec<u8>| path.windows(8).any(|part| part == b"conflict");
+    assert_eq!((machine.slow.image().paths().filter(beside).count(), engine.status().conflicts), (kept, 1));
+}
+
+/// The same while a program writes the file, and somebody looks at it meanwhile.
+#[test]
+fn what_somebody_else_changed_behind_a_writer_is_kept() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    put(&engine, "model", &[1; 5000]);
+    all_down(&engine);
+    let ino = engine.lookup(&cx, ROOT, &name("model")).unwrap().ino;
+    let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+    engine.write(&cx, &file, &[2; 300], 0, false).unwrap();
+
+    machine.slow.root().open(b"model", Access::ReadWrite).unwrap().write_at(&[9; 10], 5000).unwrap();
+    machine.clock.advance(Duration::from_secs(100));
+    assert_eq!(engine.lookup(&cx, ROOT, &name("model")).unwrap().size, 300);
+    let theirs = machine.on_slow("model");
+    engine.release(&cx, file);
+    all_down(&engine);
+    assert_eq!((machine.on_slow("model"), engine.status().conflicts), (theirs, 1));
 }
 
 /// A batch of several events shows what is no state of the view; but what has a name before it and behind it has one all the while.
