@@ -187,7 +187,8 @@ impl Tiers {
         }
         let mut st = self.state.lock();
         // An event of ours under way changes the twin too; publishing renews the proof when it is done.
-        if st.view.get(state.ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire)) {
+        let under_way = |ino| st.view.get(ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire));
+        if under_way(state.ino) || st.view.in_tmp.contains(&state.ino) {
             return Ok(());
         }
         tracing::info!(path = %self.label_in(&st, state.ino), "changed on the slow tier by somebody else; the fast copy is dropped");

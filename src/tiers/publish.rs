@@ -473,24 +473,30 @@ impl Tiers {
                 }));
             }
         }
-        for ino in touched {
-            let (file, path, id) = {
-                let st = self.state.lock();
-                let Some(node) = st.view.get(ino) else { continue };
-                (node.file.clone(), st.view.slow_path(ino), node.slow_id())
-            };
-            let (Some(file), Some(path), Some(id)) = (file, path, id) else { continue };
-            if file.io.read().clean.is_none() {
-                continue;
-            }
-            let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
-            let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
-            let mut io = file.io.write();
-            let (Some(object), Some(stat), Some(_)) = (io.object(), stat, io.clean) else { continue };
-            let fd = self.open_object(&Cx::internal(), object)?;
-            self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat))?;
+        touched.into_iter().try_for_each(|ino| self.renew_proof(ino, |_, _| true))
+    }
+
+    /// Proves a clean file anew if the slow tier still has it and `ours` says, of the proof and of what it has, that the
+    /// difference is ours.
+    fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Proof, &Proof) -> bool) -> Result<()> {
+        let (file, path, id) = {
+            let st = self.state.lock();
+            let Some(node) = st.view.get(ino) else { return Ok(()) };
+            (node.file.clone(), st.view.slow_path(ino), node.slow_id())
+        };
+        let (Some(file), Some(path), Some(id)) = (file, path, id) else { return Ok(()) };
+        if file.io.read().clean.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+        let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
+        let mut io = file.io.write();
+        let (Some(object), Some(stat), Some(proof)) = (io.object(), stat, io.clean) else { return Ok(()) };
+        if !ours(&proof, &Proof::of(&stat)) {
+            return Ok(());
+        }
+        let fd = self.open_object(&Cx::internal(), object)?;
+        self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat)).map(|_| ())
     }
 
     /// Moves the slow side of what a step changed.
@@ -605,11 +611,14 @@ impl Tiers {
                 tracing::debug!(error = %e, "a replaced version stays in tmp until the next start");
             }
         }
+        // Who had a link there and has another name has another ctime now, and nothing else.
+        let in_tmp: Vec<Ino> = self.state.lock().view.in_tmp.iter().copied().collect();
+        let only_ctime = |old: &Proof, new: &Proof| Proof { ctime: new.ctime, ..*old } == *new;
+        in_tmp.into_iter().try_for_each(|ino| self.renew_proof(ino, only_ctime))?;
         self.delete_doomed(&Cx::internal())?;
         let applied = {
             let mut st = self.state.lock();
-            let in_tmp = std::mem::take(&mut st.view.in_tmp);
-            st.view.publish(in_tmp, self.uptime());
+            st.view.leave_tmp(self.uptime());
             st.applied
         };
         self.log.drop_upto(applied)

@@ -792,9 +792,8 @@ impl View {
         if slow
             && on_slow != to
             && let Some(gone) = on_slow
-            && self.nodes.get(&gone).is_some_and(|node| node.slow().is_empty() && !node.has_unknown_names())
         {
-            self.set_slow_id(gone, None);
+            self.leave_slow(gone);
         }
         if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
             node.change_names(view, slow, |names| names.add(place.clone()));
@@ -805,6 +804,25 @@ impl View {
         // Also if the slow tier's side has come to the view's: a listing may have been read there before.
         if let Some(slot) = dir.slots.get_mut(name) {
             slot.changed = generation;
+        }
+    }
+
+    /// A node that has lost the names it was known by on slow is no longer known there, unless something else keeps its number
+    /// from being given to another: under a name that nobody has looked up it is still the same.
+    fn leave_slow(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get(&ino) else { return };
+        if ino != ROOT && node.slow().is_empty() && !node.has_unknown_names() && !self.in_tmp.contains(&ino) {
+            self.set_slow_id(ino, None);
+        }
+    }
+
+    /// `tmp` on slow has no links of replaced files any more.
+    pub(crate) fn leave_tmp(&mut self, now: Duration) {
+        let left = std::mem::take(&mut self.in_tmp);
+        self.publish(left.iter().copied(), now);
+        for ino in left {
+            self.leave_slow(ino);
+            self.collect(ino);
         }
     }
 
@@ -827,13 +845,11 @@ impl View {
         }
     }
 
-    /// A handle of `ino` is closed. One that has lost the names it was known by is no longer held on slow.
+    /// A handle of `ino` is closed.
     pub(crate) fn let_go(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.pins -= 1;
-        if node.slow().is_empty() && ino != ROOT && !node.has_unknown_names() {
-            self.set_slow_id(ino, None);
-        }
+        self.leave_slow(ino);
     }
 
     /// A node that only the view has so far.

@@ -385,6 +385,46 @@ fn a_version_on_slow_of_a_removed_file_that_is_still_written_is_published() {
     assert_eq!(engine.status().pending_events, 0, "{:?}", engine.queue(10));
 }
 
+/// While a file with two names on the slow tier was replaced under one of them, the link of it that waits in `tmp` was counted: who looked
+/// up the other name for the first time then found two links, and another inode. The first one stayed in memory for good.
+#[test]
+fn the_other_name_of_a_file_that_is_replaced_has_one_link_while_that_is_published() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let root = machine.slow.root();
+    root.create(b"newest", 0o644).unwrap();
+    root.link(b"newest", &*root, b"kept").unwrap();
+    let engine = Arc::new(machine.open("boot"));
+    let known = engine.status().known_inodes;
+    let before = engine.lookup(&cx, ROOT, &name("newest")).unwrap().ino;
+    engine.forget(before, 1);
+    let (new, file) = create(&engine, ROOT, "tmp", &[1; 5000]);
+    engine.release(&cx, file);
+    engine.rename(&cx, ROOT, &name("tmp"), ROOT, &name("newest"), RenameMode::Replace).unwrap();
+
+    let (looking, looks) = (Arc::downgrade(&engine), Arc::new(AtomicU64::new(0)));
+    machine.slow.before_calls({
+        let (looks, busy) = (looks.clone(), AtomicBool::new(false));
+        move || {
+            let Some(engine) = looking.upgrade().filter(|_| !busy.swap(true, Ordering::Relaxed)) else { return };
+            // The view has followed, and the link is still there.
+            if engine.status().pending_events == 0 {
+                let found = engine.lookup(&Cx::internal(), ROOT, &name("kept")).unwrap();
+                assert_eq!((found.ino, found.nlink), (before, 1));
+                engine.forget(found.ino, 1);
+                looks.fetch_add(1, Ordering::Relaxed);
+            }
+            busy.store(false, Ordering::Relaxed);
+        }
+    });
+    drain(&engine);
+    assert!(looks.load(Ordering::Relaxed) > 0);
+    machine.slow.before_calls(|| ());
+    engine.forget(new, 1);
+    machine.clock.advance(Duration::from_secs(1000));
+    engine.tick().unwrap();
+    assert_eq!(engine.status().known_inodes, known + 1, "the new file has an object");
+}
+
 /// A version of a file is struck by a power cut, and the file known anew by the slow tier's number, which is what the log says of its second
 /// name. The next start took the two numbers for two files, and the name, acknowledged and synced, was gone. One case in 400,000.
 #[test]
@@ -409,4 +449,23 @@ fn a_second_name_of_a_file_that_a_power_cut_struck_outlives_a_kill() {
 
     let engine = machine.open("after");
     assert_eq!(engine.lookup(&cx, ROOT, &name("newest")).unwrap().nlink, 2);
+}
+
+/// The link that a replaced name leaves in `tmp` goes at last, which gives the file's other names another ctime: its fast copy was
+/// taken for changed by somebody else, and dropped.
+#[test]
+fn a_clean_file_that_is_replaced_under_one_of_two_names_stays_clean() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let (old, file) = create(&engine, ROOT, "kept", &[1; 5000]);
+    engine.release(&cx, file);
+    engine.link(&cx, old, ROOT, &name("newest")).unwrap();
+    drain(&engine);
+    engine.release(&cx, create(&engine, ROOT, "tmp", &[2; 5000]).1);
+    engine.rename(&cx, ROOT, &name("tmp"), ROOT, &name("newest"), RenameMode::Replace).unwrap();
+    drain(&engine);
+    // Long enough that an open compares it with the slow tier.
+    machine.clock.advance(Duration::from_secs(100));
+    assert_eq!(read(&engine, "kept"), [1; 5000]);
+    assert_eq!(engine.get_xattr(&cx, old, b"user.dlio.state").unwrap().as_deref(), Some(&b"clean"[..]));
 }
