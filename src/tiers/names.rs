@@ -615,7 +615,7 @@ impl Tiers {
         apply: impl FnOnce(&mut State, Lsn),
     ) -> Result<Lsn> {
         cx.proceed()?;
-        let expected = change.overwrites().and_then(|at| st.expect_record(at));
+        let expected = st.expect_before(&change);
         let records: Vec<Record> = expected.into_iter().chain([record]).collect();
         let append = || self.log.append(&records);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };

@@ -8,7 +8,7 @@ use crate::tiers::disk::{Kind, NewAttr};
 use crate::tiers::file::Content;
 use crate::tiers::record::{ObjectId, Record, Spec};
 use crate::tiers::sync::atomic::Ordering;
-use crate::tiers::view::{Place, View};
+use crate::tiers::view::{Node, Place, View};
 use crate::tiers::{Ino, Lsn};
 
 /// One ordered change of the view that the slow tier does not have yet.
@@ -233,8 +233,19 @@ impl State {
         (links.len() > 1).then(|| Record::Names { ino, paths: paths() })
     }
 
-    /// What goes into the log in front of the first event on a name, and of a `bind` of what is there. Nothing if changes of
-    /// ours are on their way to it, or the slow tier was not asked.
+    /// What goes into the log in front of the first event on a name. Nothing if changes of ours are on their way to what is there,
+    /// or may still come, or if the slow tier was not asked.
+    pub(crate) fn expect_before(&self, change: &Change) -> Option<Record> {
+        let at = change.overwrites()?;
+        let there = self.view.get(at.0)?.dir.as_ref()?.slots.get(&at.1).and_then(|slot| self.view.get(slot.slow()?));
+        // Whoever has it open, or finds it under another name, may write to it in place when it has lost this one.
+        let may_change = |node: &Node| {
+            node.meta().nlink > 1 || node.file.as_ref().is_some_and(|file| file.writers.load(Ordering::Acquire) > 0)
+        };
+        if there.is_some_and(may_change) { None } else { self.expect_record(at) }
+    }
+
+    /// The same of a file whose next bytes get an object.
     pub(crate) fn expect_record(&self, at: &Place) -> Option<Record> {
         let dir = self.view.get(at.0)?;
         let slots = dir.dir.as_ref().filter(|_| dir.slow_id().is_some() && !left_out!(Expect))?;

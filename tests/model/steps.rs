@@ -348,7 +348,30 @@ fn changed_while_no_daemon_ran(file: &str, ours: impl Fn(&Tiers), theirs: impl F
     assert_eq!((machine.slow.image().paths().filter(beside).count(), engine.status().conflicts), (kept, 1));
 }
 
-/// The same while a program writes the file, and somebody looks at it meanwhile.
+/// What a program still writes in place to a file that has lost its name is nobody else's change.
+#[test]
+fn what_is_written_to_a_replaced_file_in_place_is_no_foreign_change() {
+    let mut machine = Machine { options: Options { copy_up_max: 1000, ..Machine::new().options }, ..Machine::new() };
+    let engine = machine.open("boot");
+    put(&engine, "data", &[1; 5000]);
+    all_down(&engine);
+    let ino = engine.lookup(&Cx::internal(), ROOT, &name("data")).unwrap().ino;
+    engine.evict_now(&Cx::internal(), ino).unwrap();
+    let file = engine.open(&Cx::internal(), ino, WRITE).unwrap();
+    put(&engine, "part", &[2; 300]);
+    engine.rename(&Cx::internal(), ROOT, &name("part"), ROOT, &name("data"), RenameMode::Replace).unwrap();
+    engine.write(&Cx::internal(), &file, &[3; 100], 5000, false).unwrap();
+    assert_eq!(engine.status().in_place_writes, 1);
+    engine.sync_fast().unwrap();
+    drop(file);
+    machine.crash(engine, Lose::Nothing);
+
+    let engine = machine.open("boot");
+    all_down(&engine);
+    assert_eq!((machine.on_slow("data"), engine.status().conflicts), (Some(vec![2; 300]), 0));
+}
+
+/// P11, where somebody else changes a file while a program writes it, and somebody looks at it meanwhile.
 #[test]
 fn what_somebody_else_changed_behind_a_writer_is_kept() {
     let (machine, cx) = (Machine::new(), Cx::internal());
