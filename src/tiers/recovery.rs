@@ -630,7 +630,7 @@ impl<'a> Recovery<'a> {
             }
             Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
             Record::Names { paths, .. } => self.learn_names(paths),
-            Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref()),
+            Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref(), this_boot),
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
             Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
@@ -806,8 +806,9 @@ impl<'a> Recovery<'a> {
     }
 
     /// Somebody else has changed what was under the name while no daemon ran: the view goes on from what was there, and publishing,
-    /// which finds something else, keeps both (P11). What they removed is not missed.
-    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Proof>) -> Result<()> {
+    /// which finds something else, keeps both (P11). What they removed is not missed. A power cut may have taken what we had written
+    /// in place: that makes no file newer.
+    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Proof>, this_boot: bool) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
         let Some(found) = self.find(&place, None)? else { return Ok(()) };
         let mut st = self.tiers.state.lock();
@@ -815,7 +816,9 @@ impl<'a> Recovery<'a> {
         let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.twin()?)));
         let (Some(slot), Some(((dev, ino), twin))) = (slot, twin) else { return Ok(()) };
         let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
-        let same = |slow: &Proof| (slow.ino, slow.size, slow.mtime) == (twin.ino, twin.size, twin.mtime);
+        let older = |slow: &Proof| !this_boot && twin.mtime <= slow.mtime;
+        let same =
+            |slow: &Proof| slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow));
         if slot.pending() || ours || slow.is_some_and(same) {
             return Ok(());
         }
