@@ -254,7 +254,7 @@ impl Pool {
     }
 
     pub(crate) fn why_quarantined(&self, number: u64) -> String {
-        let why = crate::tiers::recovery::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
+        let why = crate::tiers::identity::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
         let why = why.ok().flatten().unwrap_or_default();
         // Whoever wrote it: one printable line.
         let line: String = why.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();

@@ -1,0 +1,565 @@
+//! Step 5 of a start: the records behind `applied`, one by one, into the view. What a power cut has struck is left out, and what is said
+//! about it: a number of the log may be another inode by now, and a path may lead elsewhere. What comes before and behind is
+//! `recovery.rs`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::{Name, escape};
+use crate::tiers::commit::tmp_name;
+use crate::tiers::disk::Kind;
+use crate::tiers::file::{Bytes, Content, FileState, Io};
+use crate::tiers::names::{add_made, add_subdir, apply_rename};
+use crate::tiers::pool::{Pool, Proof};
+use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
+use crate::tiers::slow::{absent_is_none, split};
+use crate::tiers::state::{Change, State};
+use crate::tiers::view::{FIRST_OWN, Meta, Place};
+use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers, attrs};
+
+/// What a start knows of the records that it has read, and of what they speak of.
+pub(crate) struct Recovery<'a> {
+    pub(crate) tiers: &'a Tiers,
+    pub(crate) records: Vec<(Lsn, Record)>,
+    pub(crate) boot: &'a str,
+    /// The last daemon ran in another boot: what it did not sync may be gone.
+    pub(crate) rebooted: bool,
+    pub(crate) cx: Cx,
+    /// Up to where everything is on the slow tier, once the intents are finished.
+    pub(crate) applied: Lsn,
+    pub(crate) sealed: HashSet<Lsn>,
+    /// Objects the log speaks of: what becomes of them is known.
+    pub(crate) explained: HashSet<ObjectId>,
+    pub(crate) struck: HashSet<ObjectId>,
+    /// Of those, the ones of which something was lost, and what.
+    pub(crate) lost: HashMap<ObjectId, String>,
+    /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
+    /// back the attributes it was sealed with. Always: the committed objects on the slow tier.
+    pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
+    /// What we have placed on the slow tier, by its number there, and the intent that says so.
+    pub(crate) placed: HashMap<u64, Lsn>,
+    /// The inode each number of the log is now, as far as it has been met.
+    pub(crate) met: HashMap<Ino, Ino>,
+    /// The inodes met.
+    pub(crate) taken: HashSet<Ino>,
+    /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
+    pub(crate) never: HashSet<Ino>,
+    /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
+    /// object perhaps not.
+    pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
+}
+
+impl<'a> Recovery<'a> {
+    pub(crate) fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
+        let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
+        let never = records.iter().filter_map(|(_, r)| if let Record::Struck { ino } = r { Some(*ino) } else { None });
+        let placed = records.iter().filter_map(|(lsn, r)| match r {
+            Record::Intent { step: Step::Place { ino, .. }, .. } => Some((*ino, *lsn)),
+            _ => None,
+        });
+        let explained = records.iter().filter_map(|(_, r)| object_of(r));
+        let last =
+            records.iter().rev().find_map(|(_, r)| if let Record::Start { boot } = r { Some(boot) } else { None });
+        Recovery {
+            rebooted: last.is_some_and(|last| last != boot),
+            sealed: sealed.collect(),
+            placed: placed.collect(),
+            explained: explained.collect(),
+            tiers,
+            boot,
+            cx: Cx::internal(),
+            applied: 0,
+            struck: HashSet::new(),
+            lost: HashMap::new(),
+            met: HashMap::new(),
+            taken: HashSet::new(),
+            never: never.collect(),
+            sealed_as: HashMap::new(),
+            later_attrs: BTreeMap::new(),
+            records,
+        }
+    }
+
+    /// Step 5.
+    pub(crate) fn replay(&mut self) -> Result<()> {
+        let records = std::mem::take(&mut self.records);
+        let mut boot = String::new();
+        for (lsn, record) in &records {
+            if let Record::Start { boot: started } = record {
+                boot.clone_from(started);
+            }
+            if *lsn <= self.applied {
+                continue;
+            }
+            self.replay_one(*lsn, record, boot == self.boot)?;
+        }
+        self.records = records;
+        Ok(())
+    }
+
+    fn replay_one(&mut self, lsn: Lsn, record: &Record, this_boot: bool) -> Result<()> {
+        match record {
+            Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. }
+                if self.lost.contains_key(object) =>
+            {
+                self.strike(path, *ino, *object)
+            }
+            Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
+            Record::Bind { path, ino, object } => self.strike(path, *ino, *object),
+            Record::Content { path, ino, object, size, attrs } => {
+                if this_boot || self.sealed.contains(&lsn) || left_out!(Strike) {
+                    self.struck.remove(object);
+                    self.never.remove(ino);
+                    self.replay_content(lsn, path, *ino, *object, *size, attrs)
+                } else {
+                    self.strike(path, *ino, *object)
+                }
+            }
+            Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
+            Record::Names { paths, .. } => self.learn_names(paths),
+            Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref(), this_boot),
+            Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
+            Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
+            Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
+            Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
+            Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
+            Record::Start { .. }
+            | Record::Struck { .. }
+            | Record::Seal { .. }
+            | Record::Intent { .. }
+            | Record::Applied { .. } => Ok(()),
+        }
+    }
+
+    /// Looks up all the names of a file, so that its next version goes to each of them.
+    pub(crate) fn learn_names(&self, paths: &[Vec<u8>]) -> Result<()> {
+        for path in paths {
+            if let Some(place) = self.place(path)? {
+                self.find(&place, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory and last name of a path of the view, if all the directories are there.
+    fn place(&self, path: &[u8]) -> Result<Option<Place>> {
+        let (dirs, name) = split(path);
+        let mut dir = ROOT;
+        for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            match self.find(&(dir, name_of(part)?), None)? {
+                Some(ino) => dir = ino,
+                None => return Ok(None),
+            }
+        }
+        let is_dir = self.tiers.state.lock().view.live_dir(dir).is_some();
+        Ok(if is_dir { Some((dir, name_of(name)?)) } else { None })
+    }
+
+    fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
+        self.tiers.state.lock().view.expected = expected;
+        let found = self.tiers.resolve(&self.cx, *dir, name);
+        self.tiers.state.lock().view.expected = None;
+        match found {
+            Err(Error::Posix(Errno::ENOTDIR)) => Ok(None),
+            other => other,
+        }
+    }
+
+    /// A version that was not sealed before the power went: the one before it is shown, if there is one.
+    fn strike(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
+        self.struck.insert(object);
+        if self.at(path, ino)?.is_none() && !self.met.contains_key(&ino) {
+            self.never.insert(ino);
+        }
+        Ok(())
+    }
+
+    /// The node a record speaks of, at the path it says; numbered as the record says if it is met for the first time.
+    /// `None` if another one is there: the one that was meant has been struck.
+    fn at(&mut self, path: &[u8], ino: Ino) -> Result<Option<(Place, Ino)>> {
+        let Some(place) = self.place(path)? else { return Ok(None) };
+        if self.never.contains(&ino) {
+            return Ok(None);
+        }
+        let found = self.find(&place, Some(ino))?;
+        // While nothing was struck, every path leads where it led. One node goes by two numbers where a start came between two
+        // of its records: the one it was made with, and then the slow tier's.
+        let certain = self.struck.is_empty() && self.never.is_empty();
+        let twin = if ino < FIRST_OWN { self.tiers.state.lock().view.with_slow_ino(ino) } else { None };
+        let unmet = |found: &Ino| *found == ino || twin == Some(*found) || !self.taken.contains(found);
+        let same = |found: &Ino| certain || self.met.get(&ino).map_or_else(|| unmet(found), |met| met == found);
+        let Some(found) = found.filter(same) else { return Ok(None) };
+        self.meet(ino, found);
+        Ok(Some((place, found)))
+    }
+
+    fn meet(&mut self, logged: Ino, found: Ino) {
+        self.met.insert(logged, found);
+        self.taken.insert(found);
+    }
+
+    /// The file at `place`, made if there is none.
+    fn file_at(&mut self, place: &Place, ino: Ino) -> Result<Option<Arc<FileState>>> {
+        let found = self.find(place, Some(ino))?;
+        let now = self.tiers.now();
+        let mut st = self.tiers.state.lock();
+        if let Some(found) = found {
+            self.meet(ino, found);
+            return Ok(st.view.file(found));
+        }
+        let logged = ino;
+        let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
+        let meta = Meta { nlink: 1, mtime: now, ctime: now, atime: now, ..Meta::default() };
+        let file = st.view.add(ino, Kind::File, meta).file.clone();
+        st.view.set_view(place.0, &place.1, Some(ino));
+        self.meet(logged, ino);
+        Ok(file)
+    }
+
+    pub(crate) fn has_object(&self, object: ObjectId) -> Result<bool> {
+        let found = match object.home {
+            Home::Fast => self.tiers.pool.stat(object.number),
+            Home::Slow | Home::Split { .. } => self.tiers.slow.tmp.stat(&tmp_name(object)),
+        };
+        if let Some(head) = object.head()
+            && !self.has_object(head)?
+        {
+            return Ok(false);
+        }
+        let found = absent_is_none(found).at("stat", crate::tiers::commit::label(object))?;
+        Ok(found.is_some_and(|stat| stat.kind == Kind::File && (object.needs_slow() || stat.nlink == 1)))
+    }
+
+    pub(crate) fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        if !self.has_object(object)? {
+            return Ok(());
+        }
+        let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
+        let mut io = file.io.write();
+        if io.object() != Some(object) {
+            self.give_object(&file, &mut io, object)?;
+        }
+        self.sealed_as.remove(&object);
+        self.goes_ahead(&file, &mut io, object, lsn);
+        Ok(())
+    }
+
+    /// The file's bytes are ahead of its events.
+    fn goes_ahead(&self, file: &FileState, io: &mut Io, object: ObjectId, lsn: Lsn) {
+        io.attrs_in_view = false;
+        io.dirty = true;
+        io.clean = None;
+        let now = self.tiers.uptime();
+        self.tiers.state.lock().bind(file.ino, lsn, object, now);
+    }
+
+    /// Somebody else has changed what was under the name while no daemon ran: the view goes on from what was there, and publishing,
+    /// which finds something else, keeps both (P11). What they removed is not missed. A power cut may have taken what we had written
+    /// in place: that makes no file newer.
+    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Proof>, this_boot: bool) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        let Some(found) = self.find(&place, None)? else { return Ok(()) };
+        let mut st = self.tiers.state.lock();
+        let slot = st.view.get(place.0).and_then(|dir| dir.dir.as_ref()?.slots.get(&place.1));
+        let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.twin()?)));
+        let (Some(slot), Some(((dev, ino), twin))) = (slot, twin) else { return Ok(()) };
+        let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
+        let older = |slow: &Proof| !this_boot && twin.mtime <= slow.mtime;
+        let same =
+            |slow: &Proof| slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow));
+        if slot.pending() || ours || slow.is_some_and(same) {
+            return Ok(());
+        }
+        tracing::warn!(path = %escape(path), "changed on the slow tier by somebody else while no daemon ran");
+        match slow {
+            None => st.view.disown(&place, self.tiers.uptime()),
+            Some(slow) => {
+                // No file has the number 0: theirs may have a new one, and another file theirs.
+                let known = if slow.ino == ino { ino } else { 0 };
+                st.view.set_slow_id(found, Some((dev, known)));
+                if let Some(node) = st.view.get_mut(found) {
+                    node.set_twin(Some(*slow));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
+    /// else, and waits for somebody who accepts it.
+    fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
+        let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().view.file(*ino)) else {
+            return Ok(());
+        };
+        let mut io = file.io.write();
+        let broken = |content: &Content| object.shares(content.object) && from < content.size;
+        let mut any = false;
+        if let Some(versions) = self.tiers.state.lock().contents.get(&file.ino) {
+            for (_, content) in versions.iter().filter(|(_, content)| broken(content)) {
+                content.intact.store(false, Ordering::Release);
+                any = true;
+            }
+        }
+        if let Some(known) = io.object().filter(|known| any && object.shares(*known)) {
+            self.goes_ahead(&file, &mut io, known, lsn);
+        }
+        Ok(())
+    }
+
+    /// Attaches an object that a record names. It is not clean, whatever it says itself.
+    fn give_object(&self, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
+        if let Some(split) = self.tiers.open_split(&self.cx, object)?
+            && !self.rebooted
+        {
+            split.finish_truncation().at("truncate", "object")?;
+        }
+        for object in [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow()) {
+            let fd = self.tiers.open_object(&self.cx, object)?;
+            if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
+                let waiting = &mut self.tiers.state.lock().view.waiting;
+                if waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
+                    waiting.remove(&proof.ino);
+                }
+                Pool::disprove(&*fd).at("take back the proof of", "object")?;
+            }
+        }
+        let mut st = self.tiers.state.lock();
+        if let Some(old) = io.object() {
+            st.unset_clean(file.ino);
+            st.unrefer(old, self.tiers.log.last());
+        }
+        st.refer(object);
+        file.place(io, Bytes::Object(object), None);
+        for (_, content) in st.contents.get(&file.ino).into_iter().flatten() {
+            if object.shares(content.object) && content.is_alive() {
+                file.owe(io, content.clone());
+            }
+        }
+        if let Some(node) = st.view.get_mut(file.ino) {
+            node.ours = true;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn replay_content(
+        &mut self,
+        lsn: Lsn,
+        path: &[u8],
+        ino: Ino,
+        object: ObjectId,
+        size: u64,
+        attrs: &Attrs,
+    ) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
+        self.later_attrs.remove(&file.ino);
+        if let Some(head) = object.head() {
+            self.sealed_as.remove(&head);
+        }
+        // An object on slow is published as it is: the drain may have been in the middle of adding to it, and a write of giving
+        // it newer attributes.
+        if self.rebooted || object.needs_slow() {
+            self.sealed_as.insert(object, (size, attrs.clone()));
+        }
+        let mut io = file.io.write();
+        if io.object() != Some(object) {
+            self.give_object(&file, &mut io, object)?;
+        }
+        let mut st = self.tiers.state.lock();
+        io.dirty = false;
+        io.attrs_in_view = false;
+        if let Some(node) = st.view.get_mut(file.ino).filter(|_| object.needs_slow()) {
+            // What a change of its attributes starts from.
+            let Attrs { perm, uid, gid, mtime, .. } = *attrs;
+            let blocks = size.div_ceil(512);
+            node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, mtime, ..*meta });
+        }
+        let content = Arc::new(Content::new(object, size, attrs.clone()));
+        let sealed = self.sealed.contains(&lsn);
+        content.sealing.store(sealed, Ordering::SeqCst);
+        content.sealed.store(sealed, Ordering::Release);
+        file.owe(&mut io, content.clone());
+        st.committed(file.ino);
+        let now = self.tiers.uptime();
+        st.push(lsn, now, Change::Content { ino: file.ino, at: place, content });
+        Ok(())
+    }
+
+    fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        if self.find(&place, None)?.is_some() {
+            return Ok(());
+        }
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        let logged = ino;
+        let ino = if ino < FIRST_OWN || st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
+        self.meet(logged, ino);
+        add_made(&mut st, ino, spec, place.clone(), lsn);
+        if spec.kind == Kind::Dir {
+            add_subdir(&mut st, place.0, 1);
+        }
+        st.push(lsn, now, Change::Make { ino, at: place, spec: Arc::new(spec.clone()) });
+        Ok(())
+    }
+
+    fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
+        let (Some((_, ino)), Some(to)) = (self.at(path, ino)?, self.place(to)?) else { return Ok(()) };
+        if self.find(&to, None)?.is_some() {
+            return Ok(());
+        }
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
+            // A directory has one name; with two it could be inside of itself.
+            return Ok(());
+        }
+        st.view.set_view(to.0, &to.1, Some(ino));
+        if let Some(node) = st.view.get_mut(ino) {
+            node.change_meta(|meta| meta.nlink += 1);
+        }
+        st.push(lsn, now, Change::Link { ino, at: to });
+        Ok(())
+    }
+
+    fn replay_rename(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
+        let (from, to) = (self.place(path)?, self.place(to)?);
+        let (Some(mut from), Some(mut to)) = (from, to) else { return Ok(()) };
+        let mut mover = self.at(path, ino)?.map(|(_, ino)| ino);
+        let mut other = self.find(&to, None)?;
+        if exchange && mover.is_none() {
+            // It was struck; the other one moves all the same.
+            (mover, other) = (other, None);
+            std::mem::swap(&mut from, &mut to);
+        }
+        let Some(ino) = mover else { return Ok(()) };
+        let exchange = exchange && other.is_some();
+        let change = match other {
+            Some(other) if exchange => Change::Exchange { a: ino, a_at: from.clone(), b: other, b_at: to.clone() },
+            replaced => Change::Rename { ino, from: from.clone(), to: to.clone(), replaced },
+        };
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        let is_dir = |st: &State, ino: Ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);
+        let net =
+            i32::from(is_dir(&st, ino)) - other.filter(|_| exchange).map_or(0, |other| i32::from(is_dir(&st, other)));
+        apply_rename(&mut st, &change);
+        if from.0 != to.0 {
+            add_subdir(&mut st, from.0, -net);
+            add_subdir(&mut st, to.0, net);
+        }
+        if let Some(other) = other.filter(|_| !exchange) {
+            if is_dir(&st, other) {
+                add_subdir(&mut st, to.0, -1);
+            }
+            if let Some(node) = st.view.get_mut(other) {
+                node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
+            }
+            self.tiers.settle_removed(&mut st, other);
+        }
+        st.push(lsn, now, change);
+        Ok(())
+    }
+
+    /// What still has the name of a file that was struck and then removed: it had been replaced, and does not come back.
+    fn replaced_by_struck(&self, path: &[u8]) -> Result<Option<(Place, Ino)>> {
+        let Some(place) = self.place(path)? else { return Ok(None) };
+        let found = self.find(&place, None)?;
+        let st = self.tiers.state.lock();
+        let found = found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir));
+        Ok(found.map(|ino| (place, ino)))
+    }
+
+    fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
+        let found = match self.at(path, ino)? {
+            None if self.never.contains(&ino) && !dir => self.replaced_by_struck(path)?,
+            other => other,
+        };
+        let Some((at, ino)) = found else { return Ok(()) };
+        let now = self.tiers.uptime();
+        let mut st = self.tiers.state.lock();
+        let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
+        let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
+        st.view.set_view(at.0, &at.1, None);
+        if dir {
+            add_subdir(&mut st, at.0, -1);
+        }
+        if let Some(node) = st.view.get_mut(ino) {
+            node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
+        }
+        self.tiers.settle_removed(&mut st, ino);
+        if never_seen {
+            st.view.collect(ino);
+        } else {
+            st.push(lsn, now, Change::Remove { ino, at });
+        }
+        Ok(())
+    }
+
+    /// The node a change of attributes is about; the root has no name.
+    fn subject(&mut self, path: &[u8], ino: Ino) -> Result<Option<Ino>> {
+        if path.is_empty() { Ok(Some(ROOT)) } else { Ok(self.at(path, ino)?.map(|(_, ino)| ino)) }
+    }
+
+    /// The file's object, open, if it has one.
+    pub(crate) fn object_fd(&self, ino: Ino) -> Result<Option<Arc<dyn crate::tiers::disk::File>>> {
+        let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let object = file.and_then(|file| file.io.read().object());
+        object.map(|object| self.tiers.open_object(&self.cx, object)).transpose()
+    }
+
+    fn replay_attr(&mut self, lsn: Lsn, record: &Record) -> Result<()> {
+        let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
+        let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
+        let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let has_object = file.is_some_and(|file| {
+            let mut io = file.io.write();
+            io.attrs_in_view |= io.goes_as_it_is();
+            io.with_attrs().is_some()
+        });
+        if has_object {
+            self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
+        }
+        let (now, uptime) = (self.tiers.now(), self.tiers.uptime());
+        let mut st = self.tiers.state.lock();
+        let change = match record {
+            Record::SetXattr { key, value, .. } => {
+                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), Some(lsn), now, has_object);
+                Change::SetXattr { ino, key: key.clone(), value: value.clone() }
+            }
+            Record::SetAttr { new, .. } => {
+                self.tiers.apply_attr(&mut st, ino, new, now, Some(lsn), has_object)?;
+                Change::SetAttr { ino, new: *new }
+            }
+            _ => return Ok(()),
+        };
+        st.push(lsn, uptime, change);
+        Ok(())
+    }
+}
+
+fn name_of(part: &[u8]) -> Result<Name> {
+    Name::new(part).map_err(Error::from)
+}
+
+pub(crate) fn object_of(record: &Record) -> Option<ObjectId> {
+    match record {
+        Record::Bind { object, .. } | Record::Content { object, .. } => Some(*object),
+        Record::Intent { step: Step::Place { object, .. }, .. } => *object,
+        _ => None,
+    }
+}
+
+/// Where a path is after a rename of `from` to `to`.
+pub(crate) fn carried(path: &[u8], from: &[u8], to: &[u8], exchange: bool) -> Vec<u8> {
+    let moved = |from: &[u8], to: &[u8]| {
+        let rest = path.strip_prefix(from)?;
+        (rest.is_empty() || rest[0] == b'/').then(|| [to, rest].concat())
+    };
+    let back = if exchange { moved(to, from) } else { None };
+    moved(from, to).or(back).unwrap_or_else(|| path.to_vec())
+}
