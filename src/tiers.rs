@@ -58,6 +58,7 @@ mod slow;
 mod split;
 mod state;
 mod status;
+mod step;
 pub mod sync;
 mod verify;
 mod view;

@@ -30,12 +30,12 @@ use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
 use crate::tiers::log::Log;
 use crate::tiers::names::OURS;
 use crate::tiers::pool::{Pool, Proof, number_of};
-use crate::tiers::publish::Touched;
 use crate::tiers::record::{Home, ObjectId, Record, Step};
 use crate::tiers::replay::{Recovery, carried, object_of};
 use crate::tiers::slow::SlowTier;
 use crate::tiers::state::State;
 use crate::tiers::status::Counters;
+use crate::tiers::step::{Touched, step_path};
 use crate::tiers::sync::{Mutex, Rank, RwLock};
 use crate::tiers::view::{FIRST_OWN, View, Waiting};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
@@ -203,7 +203,7 @@ impl Recovery<'_> {
         let whole = intents.first().is_some_and(|(_, _, count, _)| *count == intents.len() as u64)
             && intents.iter().enumerate().all(|(i, (_, index, ..))| *index == i as u64);
         for (upto, _, _, step) in intents.into_iter().filter(|_| whole || left_out!(AllIntents)) {
-            let path = crate::tiers::publish::step_path(step);
+            let path = step_path(step);
             self.tiers.slow.apply(step, None).at("finish publishing", String::from_utf8_lossy(path))?;
             touched.add(step);
             self.applied = self.applied.max(upto);
