@@ -44,6 +44,7 @@ mod fsck;
 mod identity;
 mod log;
 mod names;
+mod node;
 pub mod os;
 mod plan;
 mod pool;

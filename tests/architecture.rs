@@ -35,6 +35,7 @@ const PURE: &[&str] = &[
     "src/tiers/record.rs",
     "src/tiers/plan.rs",
     "src/tiers/acl.rs",
+    "src/tiers/node.rs",
     "src/tiers/view.rs",
     "src/tiers/state.rs",
     "src/stats/counters.rs",

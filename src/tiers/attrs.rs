@@ -12,11 +12,11 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::{FileState, Io};
+use crate::tiers::node::{Meta, Node};
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Record};
 use crate::tiers::slow::is_elsewhere;
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::{Meta, Node};
 use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
 
 const STATE: &[u8] = b"user.dlio.state";

@@ -21,13 +21,14 @@ use crate::tiers::commit::{label, own_xattrs, tmp_name};
 use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
 use crate::tiers::file::{Bytes, Content, FileState, Io, Pin};
 use crate::tiers::names::Birth;
+use crate::tiers::node::{Meta, Seen};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
 use crate::tiers::slow::{SlowId, absent_is_none};
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
 use crate::tiers::sync::RwLockReadGuard;
-use crate::tiers::view::{Asked, Meta, Seen};
+use crate::tiers::view::Asked;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
 /// Bytes copied at a time.

@@ -10,9 +10,9 @@ use crate::error::{Context, Error, Result};
 use crate::path::Name;
 use crate::tiers::disk::{Access, Stat};
 use crate::tiers::file::FileState;
+use crate::tiers::node::{Meta, Seen};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::state::State;
-use crate::tiers::view::{Meta, Seen};
 use crate::tiers::{Cx, Ino, Progress, ROOT, Tiers};
 
 /// How many files are looked at before the engine's lock is given back.

@@ -11,12 +11,13 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::disk::{DirEntry, Kind, RenameMode, Stat};
 use crate::tiers::file::{Bytes, FileState, Io};
+use crate::tiers::node::{Meta, Slot};
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, State};
 use crate::tiers::sync::RwLockWriteGuard;
-use crate::tiers::view::{Asked, Meta, Slot};
+use crate::tiers::view::Asked;
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
 
 /// Our own directory at the root of the slow tier; not part of the tree.

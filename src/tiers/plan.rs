@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use crate::tiers::disk::Kind;
 use crate::tiers::file::{Content, Copied};
+use crate::tiers::node::Place;
 use crate::tiers::record::{Path, Step};
 use crate::tiers::state::{Change, Event, State};
-use crate::tiers::view::Place;
 use crate::tiers::{Ino, Lsn};
 
 /// Events in one group, and in one batch under pressure.

@@ -24,6 +24,7 @@ use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
+use crate::tiers::node::{Place, Seen};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
@@ -31,7 +32,6 @@ use crate::tiers::record::{Attrs, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::slow::Moving;
 use crate::tiers::state::{Change, State};
 use crate::tiers::step::{Met, Touched, step_path};
-use crate::tiers::view::{Place, Seen};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before

@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::path::escape;
 use crate::stats::queue::{Pending, Queue, State as Stage};
 use crate::tiers::file::Content;
+use crate::tiers::node::Place;
 use crate::tiers::state::{Change, Event, State};
 use crate::tiers::status::with_remedy;
 use crate::tiers::sync::Mutex;
-use crate::tiers::view::Place;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
 /// How many conflicts are remembered by name.

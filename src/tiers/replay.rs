@@ -12,11 +12,12 @@ use crate::tiers::commit::tmp_name;
 use crate::tiers::disk::Kind;
 use crate::tiers::file::{Bytes, Content, FileState, Io};
 use crate::tiers::names::{add_made, add_subdir, apply_rename};
+use crate::tiers::node::{Meta, Place};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::slow::{absent_is_none, split};
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::{FIRST_OWN, Meta, Place};
+use crate::tiers::view::FIRST_OWN;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers, attrs};
 
 /// What a start knows of the records that it has read, and of what they speak of.

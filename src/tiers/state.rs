@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::tiers::disk::{Kind, NewAttr};
 use crate::tiers::file::Content;
+use crate::tiers::node::{Node, Place};
 use crate::tiers::record::{ObjectId, Record, Spec};
 use crate::tiers::sync::atomic::Ordering;
-use crate::tiers::view::{Node, Place, View};
+use crate::tiers::view::View;
 use crate::tiers::{Ino, Lsn};
 
 /// One ordered change of the view that the slow tier does not have yet.

@@ -1,0 +1,437 @@
+//! What the view has many of: the node behind an inode number, the slot behind a name. How they hang together, and how they change
+//! when something is logged, published or seen, is `view.rs`'s; what is `pub(super)` here is for that.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::path::Name;
+use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
+use crate::tiers::file::FileState;
+use crate::tiers::pool::Proof;
+use crate::tiers::{Ino, Lsn};
+
+/// A name in a directory.
+pub(crate) type Place = (Ino, Name);
+
+/// Attributes of a node, as far as no object on fast knows better.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meta {
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u64,
+    pub(crate) nlink: u32,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+}
+
+impl Meta {
+    pub(super) fn of(stat: &Stat) -> Self {
+        let Stat { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime, .. } = *stat;
+        Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime }
+    }
+
+    pub(crate) fn change(&mut self, new: &NewAttr, now: Time) {
+        self.uid = new.uid.unwrap_or(self.uid);
+        self.gid = new.gid.unwrap_or(self.gid);
+        self.perm = new.perm.unwrap_or(self.perm);
+        self.atime = new.atime.unwrap_or(self.atime);
+        self.mtime = new.mtime.unwrap_or(self.mtime);
+        self.ctime = now;
+    }
+}
+
+/// Names of a node, as a rule one: no room is set aside for more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    One(Place),
+    /// None, or more than one.
+    #[allow(clippy::box_collection, reason = "in 8 bytes, for which `One` has room beside its own")]
+    Other(Option<Box<Vec<Place>>>),
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Names::Other(None)
+    }
+}
+
+impl std::ops::Deref for Names {
+    type Target = [Place];
+
+    fn deref(&self) -> &[Place] {
+        match self {
+            Names::One(place) => std::slice::from_ref(place),
+            Names::Other(places) => places.as_deref().map_or(&[], |places| places),
+        }
+    }
+}
+
+impl FromIterator<Place> for Names {
+    fn from_iter<T: IntoIterator<Item = Place>>(places: T) -> Self {
+        let mut places: Vec<Place> = places.into_iter().collect();
+        match (places.pop(), places.is_empty()) {
+            (None, _) => Names::default(),
+            (Some(one), true) => Names::One(one),
+            (Some(last), false) => {
+                places.push(last);
+                Names::Other(Some(Box::new(places)))
+            }
+        }
+    }
+}
+
+impl Names {
+    pub(super) fn add(&mut self, place: Place) {
+        *self = self.iter().cloned().chain([place]).collect();
+    }
+
+    pub(super) fn remove(&mut self, place: &Place) {
+        *self = self.iter().filter(|name| *name != place).cloned().collect();
+    }
+}
+
+/// When the slow tier was asked, by uptime, in four bytes. Rounded down: an answer seems older than it is, never younger.
+/// After eight years every answer is too old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seen(u32);
+
+impl Seen {
+    /// It is to be asked.
+    pub(crate) const NEVER: Seen = Seen(0);
+    const PER_SECOND: u128 = 16;
+
+    pub(crate) fn at(now: Duration) -> Self {
+        let ticks = now.as_nanos() * Self::PER_SECOND / Duration::from_secs(1).as_nanos();
+        Seen(u32::try_from(ticks + 1).unwrap_or(0))
+    }
+
+    /// Whether an answer of then still holds.
+    pub(crate) fn fresh(self, now: Duration, limit: Duration) -> bool {
+        let Some(ticks) = self.0.checked_sub(1) else { return false };
+        let at = Duration::from_secs(1) * ticks / Self::PER_SECOND as u32;
+        now.saturating_sub(at) < limit
+    }
+}
+
+/// A million of these are in memory at once: what few nodes have is behind a pointer, what two fields would say alike is
+/// said once, and [`Meta`] is taken apart for its gaps.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    /// Changed through this mount: its times are the view's, not the slow tier's.
+    pub(crate) ours: bool,
+    /// The slow tier has it, as `slow_dev` and `slow_ino`.
+    pub(super) on_slow: bool,
+    /// The slow tier's twin shows what the node does.
+    twin_alike: bool,
+    /// A regular file that was opened before, and by what is known nobody has changed it behind the mount since. While
+    /// `file` is there that one knows.
+    pub(super) opened: bool,
+    perm: u16,
+    /// When the attributes were last read from the slow tier.
+    pub(crate) seen: Seen,
+    /// Pending events and open files.
+    pub(crate) pins: u32,
+    /// References the kernel holds.
+    pub(crate) refs: u64,
+    /// Names in the view. Empty: removed.
+    pub(crate) links: Names,
+    pub(super) slow_dev: u64,
+    pub(super) slow_ino: u64,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    /// Of atime, mtime and ctime.
+    nsec: [u32; 3],
+    sec: [i64; 3],
+    size: u64,
+    blocks: u64,
+    rare: Option<Box<Rare>>,
+    pub(crate) dir: Option<Box<DirNode>>,
+    /// Made when somebody opens or changes the file. Without it the bytes are on the slow tier and nobody uses them.
+    pub(crate) file: Option<Arc<FileState>>,
+}
+
+/// What few nodes have.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rare {
+    /// Names on the slow tier where they are not those of the view.
+    pub(super) slow: Option<Names>,
+    /// What the slow tier showed where that is not what the node shows.
+    twin: Option<Proof>,
+    /// The attributes hold a change that became this event.
+    meta_lsn: Lsn,
+    xattrs: Xattrs,
+    /// Of a symbolic link.
+    target: Vec<u8>,
+    /// Of a device.
+    rdev: u64,
+}
+
+/// Extended attributes the slow tier does not have yet; `None` removes.
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>;
+
+impl Node {
+    pub(super) fn new(kind: Kind, meta: Meta) -> Box<Node> {
+        let mut node = Box::new(Node {
+            kind,
+            ours: false,
+            on_slow: false,
+            twin_alike: false,
+            opened: false,
+            perm: 0,
+            seen: Seen::NEVER,
+            pins: 0,
+            refs: 0,
+            links: Names::default(),
+            slow_dev: 0,
+            slow_ino: 0,
+            uid: 0,
+            gid: 0,
+            nlink: 0,
+            nsec: [0; 3],
+            sec: [0; 3],
+            size: 0,
+            blocks: 0,
+            rare: None,
+            dir: (kind == Kind::Dir).then(Box::default),
+            file: None,
+        });
+        node.set_meta(meta);
+        node
+    }
+
+    /// Changes what few nodes have, and lets go of it where nothing is left.
+    fn change_rare<T>(&mut self, change: impl FnOnce(&mut Rare) -> T) -> T {
+        let mut rare = self.rare.take().unwrap_or_default();
+        let done = change(&mut rare);
+        self.rare = Some(rare).filter(|rare| **rare != Rare::default());
+        done
+    }
+
+    /// Names on the slow tier, as far as known.
+    pub(crate) fn slow(&self) -> &[Place] {
+        self.rare.as_ref().and_then(|rare| rare.slow.as_ref()).unwrap_or(&self.links)
+    }
+
+    /// Whether the slow tier has it under other names than the view.
+    pub(crate) fn moved(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.slow.is_some())
+    }
+
+    /// Changes the names it has in the view, on the slow tier, or both.
+    pub(super) fn change_names(&mut self, view: bool, slow: bool, change: impl Fn(&mut Names)) {
+        if view && slow && !self.moved() {
+            return change(&mut self.links);
+        }
+        let moved = self.rare.as_mut().and_then(|rare| rare.slow.take());
+        let mut on_slow = moved.unwrap_or_else(|| self.links.clone());
+        if view {
+            change(&mut self.links);
+        }
+        if slow {
+            change(&mut on_slow);
+        }
+        let moved = (on_slow != self.links).then_some(on_slow);
+        self.change_rare(|rare| rare.slow = moved);
+    }
+
+    pub(crate) fn meta(&self) -> Meta {
+        let time = |at: usize| Time { sec: self.sec[at], nsec: self.nsec[at] };
+        Meta {
+            perm: self.perm.into(),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rare.as_ref().map_or(0, |rare| rare.rdev),
+            nlink: self.nlink,
+            size: self.size,
+            blocks: self.blocks,
+            atime: time(0),
+            mtime: time(1),
+            ctime: time(2),
+        }
+    }
+
+    pub(crate) fn change_meta(&mut self, change: impl FnOnce(&mut Meta)) {
+        let mut meta = self.meta();
+        change(&mut meta);
+        self.set_meta(meta);
+    }
+
+    pub(super) fn set_meta(&mut self, meta: Meta) {
+        let twin = self.twin();
+        let Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime } = meta;
+        // Twelve bits.
+        self.perm = (perm & 0o7777) as u16;
+        (self.uid, self.gid, self.nlink) = (uid, gid, nlink);
+        (self.size, self.blocks) = (size, blocks);
+        self.sec = [atime.sec, mtime.sec, ctime.sec];
+        self.nsec = [atime.nsec, mtime.nsec, ctime.nsec];
+        if rdev != 0 || self.rare.is_some() {
+            self.change_rare(|rare| rare.rdev = rdev);
+        }
+        self.set_twin(twin);
+    }
+
+    /// What a twin shows that is alike.
+    fn proof(&self) -> Proof {
+        let Meta { size, mtime, ctime, .. } = self.meta();
+        Proof { ino: self.slow_ino, size, mtime, ctime }
+    }
+
+    /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
+    pub(crate) fn twin(&self) -> Option<Proof> {
+        if self.twin_alike { Some(self.proof()) } else { self.rare.as_ref().and_then(|rare| rare.twin) }
+    }
+
+    pub(crate) fn set_twin(&mut self, twin: Option<Proof>) {
+        self.twin_alike = twin == Some(self.proof());
+        let other = twin.filter(|_| !self.twin_alike);
+        if other.is_some() || self.rare.is_some() {
+            self.change_rare(|rare| rare.twin = other);
+        }
+    }
+
+    /// The attributes hold a change that became this event; 0: none.
+    pub(crate) fn meta_lsn(&self) -> Lsn {
+        self.rare.as_ref().map_or(0, |rare| rare.meta_lsn)
+    }
+
+    pub(crate) fn set_meta_lsn(&mut self, lsn: Lsn) {
+        self.change_rare(|rare| rare.meta_lsn = lsn);
+    }
+
+    pub(crate) fn xattrs(&self) -> Option<&Xattrs> {
+        self.rare.as_ref().map(|rare| &rare.xattrs)
+    }
+
+    /// The keys of the remembered extended attributes that are not removals.
+    pub(crate) fn kept_xattrs(&self) -> Vec<Vec<u8>> {
+        let kept = self.xattrs().into_iter().flatten().filter(|(_, (value, _))| value.is_some());
+        kept.map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(crate) fn change_xattrs<T>(&mut self, change: impl FnOnce(&mut Xattrs) -> T) -> T {
+        self.change_rare(|rare| change(&mut rare.xattrs))
+    }
+
+    /// Empty: not known, or no symbolic link.
+    pub(crate) fn target(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.target)
+    }
+
+    pub(crate) fn set_target(&mut self, target: Vec<u8>) {
+        self.change_rare(|rare| rare.target = target);
+    }
+
+    /// The slow tier has all attributes up to this event.
+    pub(crate) fn forget_attrs(&mut self, upto: Lsn) {
+        if self.rare.is_some() {
+            self.change_rare(|rare| {
+                rare.xattrs.retain(|_, (_, lsn)| *lsn > upto);
+                rare.meta_lsn = Some(rare.meta_lsn).filter(|lsn| *lsn > upto).unwrap_or_default();
+            });
+        }
+    }
+
+    /// Device and inode number on the slow tier; `None`: not there.
+    pub(crate) fn slow_id(&self) -> Option<(u64, u64)> {
+        self.on_slow.then_some((self.slow_dev, self.slow_ino))
+    }
+
+    /// Somebody else has changed the bytes.
+    pub(crate) fn changed_behind(&mut self) {
+        self.opened = false;
+        if let Some(file) = &self.file {
+            file.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Lets go of a file's state that says no more than that the bytes are on the slow tier.
+    pub(super) fn rest(&mut self) {
+        if let Some(opened) = self.file.as_mut().and_then(Arc::get_mut).and_then(FileState::at_rest) {
+            self.opened = opened;
+            self.file = None;
+        }
+    }
+
+    /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
+    /// number from being given to another.
+    pub(crate) fn has_unknown_names(&self) -> bool {
+        let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
+        self.file.as_ref().is_some_and(held) && self.nlink as usize > self.links.len()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DirNode {
+    /// Every name has a slot.
+    pub(crate) known: bool,
+    pub(crate) slots: BTreeMap<Name, Slot>,
+    /// Rises with every change of a slot; a slow call that ran meanwhile is repeated.
+    pub(crate) generation: u64,
+    /// Listings under way; slots are not collected meanwhile.
+    pub(crate) listers: u32,
+    /// The default ACL, once asked for.
+    pub(crate) default_acl: Option<Option<Vec<u8>>>,
+}
+
+/// One per name: as small as a node.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Slot {
+    pub(super) view: Option<NonZeroU64>,
+    pub(super) slow: Option<NonZeroU64>,
+    /// The directory's generation at the last change of the view.
+    pub(crate) changed: u64,
+    /// Pending events that touch this name.
+    pub(crate) pins: u32,
+    /// When the slow tier was last asked.
+    pub(crate) seen: Seen,
+}
+
+impl Slot {
+    /// Who the view has there.
+    pub(crate) fn view(&self) -> Option<Ino> {
+        self.view.map(NonZeroU64::get)
+    }
+
+    /// Who the slow tree has there.
+    pub(crate) fn slow(&self) -> Option<Ino> {
+        self.slow.map(NonZeroU64::get)
+    }
+
+    pub(crate) fn pending(&self) -> bool {
+        self.view != self.slow || self.pins > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a box for the node and a name, these are what a known file costs.
+    #[test]
+    fn what_there_is_a_million_of_is_small() {
+        let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<Names>());
+        assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
+    }
+
+    #[test]
+    fn an_answer_ages_from_the_moment_it_was_given_or_a_little_before() {
+        let (at, limit) = (Duration::from_millis(12_345), Duration::from_secs(1));
+        let seen = Seen::at(at);
+        assert!(seen.fresh(at, limit) && seen.fresh(at + Duration::from_millis(900), limit));
+        assert!(!seen.fresh(at + limit, limit));
+        assert!(!Seen::NEVER.fresh(Duration::ZERO, limit));
+        assert!(Seen::at(Duration::ZERO).fresh(Duration::ZERO, limit));
+        let late = Duration::from_secs(1 << 40);
+        assert!(!Seen::at(late).fresh(late, limit), "it must not seem young");
+    }
+}
