@@ -815,8 +815,8 @@ fn damage_in_the_log_holds_publishing_and_hides_nothing_else() {
     }
     mount.kill();
     let (segment, mut bytes) = newest_segment(&mount);
-    let hit = bytes.windows(10).position(|word| word == b"path=dir-4").unwrap();
-    bytes[hit + 9] ^= 1;
+    let hit = bytes.windows(15).position(|word| word == b"make path=dir-4").unwrap();
+    bytes[hit + 14] ^= 1;
     fs::write(&segment, bytes).unwrap();
     mount.start();
 
@@ -847,8 +847,8 @@ fn what_a_damaged_log_hides_is_in_the_daemon_s_log_and_can_be_rescued() {
     }
     mount.kill();
     let (segment, mut bytes) = newest_segment(&mount);
-    let hit = bytes.windows(12).position(|word| word == b"path=hidden ").unwrap();
-    bytes[hit + 9] ^= 1;
+    let hit = bytes.windows(17).position(|word| word == b"make path=hidden ").unwrap();
+    bytes[hit + 14] ^= 1;
     fs::write(&segment, bytes).unwrap();
     mount.start();
     assert!(!mount.at("hidden").exists());
@@ -857,7 +857,7 @@ fn what_a_damaged_log_hides_is_in_the_daemon_s_log_and_can_be_rescued() {
     let to = tempfile::tempdir().unwrap();
     let rescued = program().arg("rescue").arg(mount.fast()).arg("--to").arg(to.path()).output().unwrap();
     let said = String::from_utf8_lossy(&rescued.stderr);
-    assert!(rescued.status.code() == Some(3) && said.contains("record 3 is missing"), "{said}");
+    assert!(rescued.status.code() == Some(3) && said.contains("record 4 is missing"), "{said}");
     assert!(fs::read(to.path().join("hidden/ckpt")).unwrap() == content(0, 10_000));
 }
 
