@@ -12,6 +12,9 @@ use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::sync::Mutex;
 use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers, plan};
 
+/// What each kind of background work last failed with, and whether that is the slow tier not answering.
+type Troubles = BTreeMap<&'static str, (bool, String)>;
+
 /// The trouble of a step that has been waiting for long.
 const NO_ANSWER: &str = "no answer";
 /// The drain rate is measured over this long.
@@ -40,8 +43,7 @@ pub(crate) struct Counters {
     slow_space: Mutex<Option<Space>>,
     /// When a tier that had been silent answered, in milliseconds of uptime; 0: it never was.
     answered: AtomicU64,
-    /// What each kind of background work last failed with, and whether that is the slow tier not answering.
-    troubles: Mutex<BTreeMap<&'static str, (bool, String)>>,
+    troubles: Mutex<Troubles>,
 }
 
 impl Counters {
@@ -112,7 +114,9 @@ impl Tiers {
                 // Of a failure that was reported the background tells the end itself.
                 if troubles.remove(work).is_some_and(|trouble| trouble.1 == NO_ANSWER) {
                     self.counters.answered.store(self.uptime().as_millis() as u64, Ordering::Relaxed);
-                    tracing::info!(work, "the slow tier answers again");
+                    if !is_unanswered(&troubles) {
+                        tracing::info!(work, "the slow tier answers again");
+                    }
                 }
             }
         }
@@ -127,7 +131,8 @@ impl Tiers {
             return;
         }
         let mut troubles = self.counters.troubles.lock();
-        if troubles.insert(work, (true, NO_ANSWER.to_owned())).is_none() {
+        let told = is_unanswered(&troubles);
+        if troubles.insert(work, (true, NO_ANSWER.to_owned())).is_none() && !told {
             tracing::warn!(work, "the slow tier does not answer; nothing is dropped, it goes on when it does");
         }
         self.slow.set_down(true);
@@ -336,6 +341,11 @@ impl Tiers {
         let named: HashSet<Ino> = st.bound.values().map(|(ino, _)| *ino).collect();
         assert_eq!(named.len(), st.bound.len(), "one bind record a file");
     }
+}
+
+/// Whether some work is known to wait for an answer.
+fn is_unanswered(troubles: &Troubles) -> bool {
+    troubles.values().any(|(_, why)| why == NO_ANSWER)
 }
 
 /// A slow tier that does not answer, as against one that refuses.
