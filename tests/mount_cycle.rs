@@ -113,6 +113,26 @@ fn a_killed_daemon_leaves_a_dead_mount_and_the_next_mount_replaces_it() {
     assert!(fs::metadata(rig.path("mnt")).is_ok(), "no dead mount is left below");
 }
 
+/// Whom the kernel answers because the daemon dies gets another errno than who comes later: a mount made at once was refused.
+#[test]
+fn a_mount_that_is_made_while_the_daemon_dies_replaces_it() {
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let daemon = rig.daemon();
+    kill(daemon, Signal::SIGSTOP).unwrap();
+    let next = rig.mount_command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let in_kernel = |task: fs::DirEntry| {
+        let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
+        call.split(' ').next() == Some(&nix::libc::SYS_statfs.to_string())
+    };
+    let tasks = || fs::read_dir(format!("/proc/{}/task", next.id())).unwrap().flatten();
+    until("it asks the mount that is there", || tasks().any(in_kernel));
+    kill(daemon, Signal::SIGKILL).unwrap();
+    let output = next.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    rig.umount_safely();
+}
+
 /// On Linux before 6.5 the directory below is bare for a moment; then this may fail.
 #[test]
 fn a_writer_that_retries_is_never_swallowed_by_the_directory_below() {

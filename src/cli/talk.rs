@@ -126,7 +126,9 @@ pub(super) fn is_dead(mountpoint: &Path) -> Result<bool, Error> {
 pub(super) fn read(mountpoint: &Path, name: &str) -> Result<String, Error> {
     let path = mountpoint.join(".dlio").join(name);
     std::fs::read_to_string(&path).map_err(|e| match e.raw_os_error() {
-        Some(errno) if errno == Errno::ENOTCONN as i32 => dead(mountpoint),
+        Some(errno) if [Errno::ENOTCONN, Errno::ECONNABORTED].map(|gone| gone as i32).contains(&errno) => {
+            dead(mountpoint)
+        }
         _ => Error::io("read", path.display().to_string(), e),
     })
 }
@@ -199,7 +201,7 @@ impl Control {
         let told = path.display().to_string();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let mut file = opened.map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ENOTCONN) => dead(mountpoint),
+            Some(Errno::ENOTCONN | Errno::ECONNABORTED) => dead(mountpoint),
             Some(Errno::EACCES) => {
                 Error::refused(format!("{told} is not yours"), "only root and the owner of the mount may command it")
             }

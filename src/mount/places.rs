@@ -296,10 +296,14 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
 }
 
 /// Asks the daemon of a mount: ENOTCONN if it is gone, EACCES if it is not for this user. Attributes alone will not do:
-/// the kernel may know them by itself, long after the daemon has died. Nor will statistics: everybody gets some.
+/// the kernel may know them by itself, long after the daemon has died. Nor will statistics: everybody gets some. Whom the kernel
+/// answers because the daemon dies meanwhile gets ECONNABORTED.
 pub(super) fn ask(mountpoint: &Path) -> io::Result<()> {
-    statvfs(mountpoint)?;
-    mountpoint.metadata().map(drop)
+    let told = statvfs(mountpoint).map_err(io::Error::from).and_then(|_| mountpoint.metadata());
+    told.map(drop).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ECONNABORTED) => Errno::ENOTCONN.into(),
+        _ => e,
+    })
 }
 
 /// Like `canonicalize`, but the last component may be a dead mount, which cannot be looked at.
