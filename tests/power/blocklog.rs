@@ -67,9 +67,20 @@ impl BlockLog {
     }
 
     fn end(&mut self) {
+        // What is unmounted lets go of its device, but a device stands until the last who has it open closes it: another
+        // `mount` opens them all when it looks for one that is free.
+        until("no device stands on the disks", || !self.has_devices());
         drop(self.server.stdin.take());
         let status = self.server.wait().unwrap();
         assert!(status.success(), "the process that serves the disks: {status}");
+    }
+
+    fn has_devices(&self) -> bool {
+        let stands_here = |device: io::Result<fs::DirEntry>| {
+            let backing = fs::read_to_string(device.unwrap().path().join("loop/backing_file"));
+            backing.is_ok_and(|path| Path::new(path.trim_end()).starts_with(&self.dir))
+        };
+        fs::read_dir("/sys/block").unwrap().any(stands_here)
     }
 }
 
