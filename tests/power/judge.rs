@@ -250,9 +250,18 @@ impl Course {
         read: impl Fn(&Path) -> Vec<u8>,
     ) -> Result<Vec<usize>, String> {
         let shown: BTreeSet<&Shown> = view.values().map(|seen| &seen.shown).collect();
+        // A version that nobody has synced may be durable all the same, and then be written over in place.
+        let is_mixed = |node: &Node| {
+            let of_node = |at: &Shown| node.versions.iter().any(|version| version.shown == *at);
+            let is_file = |path: &Path| view.get(path).is_some_and(|seen| matches!(seen.shown, Shown::File { .. }));
+            let mut names = self.ever.iter().filter(|(path, at)| of_node(at) && is_file(path));
+            let bytes: Vec<&[u8]> = node.versions.iter().map(|version| &*version.bytes).chain([&*node.bytes]).collect();
+            node.in_place && names.any(|(path, _)| is_mixture(&read(path), &bytes))
+        };
         let is_struck = |node: &Node| {
             let seen = |version: &Version| shown.contains(&version.shown);
-            node.shown.is_none() && node.sealed_by(cut).is_none() && !node.versions.iter().any(seen)
+            let is_there = || node.versions.iter().any(seen) || is_mixed(node);
+            node.shown.is_none() && node.sealed_by(cut).is_none() && !is_there()
         };
         let struck = (0..self.nodes.len()).filter(|id| is_struck(&self.nodes[*id])).collect();
         self.fitting(range, &struck, view, |tree, path, id, seen| {
