@@ -29,7 +29,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 18] = [
+pub const KEYS: [(&str, Change); 20] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -48,6 +48,8 @@ pub const KEYS: [(&str, Change); 18] = [
     ("max_pending", Change::AtOnce),
     ("attribute_lifetime", Change::AtOnce),
     ("attribute_lifetime_slow", Change::AtOnce),
+    ("profile", Change::Remount),
+    ("profile_memory", Change::Remount),
 ];
 
 /// The configuration of one mount. Only keys that do something are here.
@@ -100,6 +102,11 @@ pub struct Config {
     /// The same for files that are known only from the slow tier.
     #[serde(with = "duration")]
     pub attribute_lifetime_slow: Duration,
+    /// Whether operations are counted.
+    pub profile: bool,
+    /// Bytes that the counters of files may take; beyond, those of new files are counted together.
+    #[serde(with = "size")]
+    pub profile_memory: u64,
 }
 
 /// How reads and writes travel, and with that how much of them the daemon sees.
@@ -162,6 +169,8 @@ impl Default for Config {
             max_pending: 1_000_000,
             attribute_lifetime: Duration::from_secs(60),
             attribute_lifetime_slow: Duration::from_secs(1),
+            profile: true,
+            profile_memory: 256 << 20,
         }
     }
 }
@@ -240,6 +249,7 @@ impl Config {
         }
         let size = |bytes: &u64| bytesize::ByteSize(*bytes).to_string();
         check_range("ballast", self.ballast, 1 << 20, 64 << 30, size)?;
+        check_range("profile_memory", self.profile_memory, 1 << 20, 1 << 40, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
         if self.settle > self.live_after {
             let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));

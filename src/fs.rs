@@ -16,6 +16,7 @@ mod live;
 mod ops;
 mod reply;
 mod slow_pool;
+mod who;
 
 use std::ffi::OsStr;
 use std::io;
@@ -33,8 +34,8 @@ use fuser::{
 
 use crate::config::IoRules;
 use crate::error::{Context, Errno, Error, Result};
-use crate::stats::counters::{Call, Op};
-use crate::stats::{self, Stats};
+use crate::stats::Stats;
+use crate::stats::counters::{Call, Op, Tier};
 use crate::tiers::{Cx, Ino, Tiers};
 #[doc(hidden)] // For what feeds it any bytes: `tests/fuzz_corpus.rs`, `fuzz/`.
 pub use control::parse_command;
@@ -96,12 +97,26 @@ pub struct DlioFs {
     control: SlowPool,
 }
 
-/// A call under way: what it is, on what, and since when.
+/// A call under way: what it is, on what, since when, and who serves it.
 #[derive(Clone, Debug)]
 struct Seen {
-    op: Op,
+    what: What,
     on: Subject,
     since: Instant,
+    tier: Tier,
+}
+
+/// An operation, and where in the file it reads or writes.
+#[derive(Clone, Copy, Debug)]
+struct What {
+    op: Op,
+    offset: u64,
+}
+
+impl From<Op> for What {
+    fn from(op: Op) -> Self {
+        What { op, offset: 0 }
+    }
 }
 
 /// What a call is counted for.
@@ -127,21 +142,21 @@ impl DlioFs {
     /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything
     /// in `.dlio`, goes on elsewhere with a copy of `payload` (a name, bytes to write: borrowed from the receive
     /// buffer).
-    fn observe<R, B, F>(&self, req: &Request, op: Op, on: Subject, payload: &B, reply: R, run: F)
+    fn observe<R, B, F>(&self, req: &Request, what: impl Into<What>, on: Subject, payload: &B, reply: R, run: F)
     where
         R: Answer,
         B: ToOwned + ?Sized,
         B::Owned: Send + 'static,
         F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
     {
-        let seen = Seen { op, on, since: Instant::now() };
+        let seen = Seen { what: what.into(), on, since: Instant::now(), tier: Tier::Fast };
         if !seen.on.is_virtual() {
             match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
                 Err(Error::NeedSlow) => {}
                 result => return finish(&self.core, &self.failures, &seen, reply, result),
             }
         }
-        self.go_on_elsewhere(req, seen, payload.to_owned(), reply, run);
+        self.go_on_elsewhere(req, Seen { tier: Tier::Slow, ..seen }, payload.to_owned(), reply, run);
     }
 
     fn go_on_elsewhere<R, B, O, F>(&self, req: &Request, seen: Seen, payload: O, reply: R, run: F)
@@ -173,7 +188,7 @@ impl DlioFs {
     }
 
     /// `DlioFs::observe` for a call on an open file. EBADF if the kernel names a handle that we do not know.
-    fn observe_open<R, B, F>(&self, req: &Request, op: Op, fh: FileHandle, payload: &B, reply: R, run: F)
+    fn observe_open<R, B, F>(&self, req: &Request, what: impl Into<What>, fh: FileHandle, payload: &B, reply: R, run: F)
     where
         R: Answer,
         B: ToOwned + ?Sized,
@@ -184,7 +199,7 @@ impl DlioFs {
             None => reply.refuse(Errno::EBADF),
             Some(open) => {
                 let on = Subject::Open(Arc::clone(&open));
-                self.observe(req, op, on, payload, reply, move |core, cx, payload| run(core, cx, &open, payload));
+                self.observe(req, what, on, payload, reply, move |core, cx, payload| run(core, cx, &open, payload));
             }
         }
     }
@@ -197,24 +212,34 @@ impl DlioFs {
 
 /// Counts, logs, answers; in this order, so that whoever has the answer finds it counted.
 fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, result: Result<R::Value>) {
-    let call = Call {
-        op: seen.op,
-        took: seen.since.elapsed(),
-        bytes: result.as_ref().map_or(0, R::bytes),
-        failed: result.is_err(),
-    };
+    let took = seen.since.elapsed();
     // What is read in `.dlio` says how the file system is used, and is no such use itself.
-    if !seen.on.is_virtual() {
-        let found = result.as_ref().ok().and_then(R::path).cloned();
-        if let Some(path) = found.or_else(|| seen.on.path(core)) {
-            core.stats.record(&call, &path);
+    if core.stats.is_on() && !seen.on.is_virtual() {
+        let call = Call {
+            op: seen.what.op,
+            began: seen.since.saturating_duration_since(core.since),
+            took,
+            offset: seen.what.offset,
+            bytes: result.as_ref().map_or(0, R::bytes),
+            // What is left to the kernel has not failed: each file that Python opens is asked whether it is a terminal.
+            errno: result.as_ref().err().map(Error::errno).filter(|_| seen.what.op != Op::Refused),
+            tier: seen.tier,
+        };
+        match (result.as_ref().ok().and_then(R::opened), &seen.on) {
+            (Some(handle), _) => core.stats.record_through(&call, handle),
+            (None, Subject::Open(open)) => {
+                if let Some(handle) = open.user_file() {
+                    core.stats.record_through(&call, &handle.seen);
+                }
+            }
+            (None, Subject::Inode(ino)) => core.stats.record(&call, &core.stats.file(*ino, || core.path_of(*ino))),
         }
     }
     match result {
         Ok(value) => reply.answer(value),
         Err(error) => {
             core.tiers.suspect(&error);
-            failures.log(seen.op, seen.on.ino(), &error, |ino| core.path_of(ino));
+            failures.log(seen.what.op, seen.on.ino(), &error, |ino| core.path_of(ino));
             reply.refuse(error.errno());
         }
     }
@@ -234,14 +259,6 @@ impl Subject {
         match self {
             Subject::Inode(ino) => Some(*ino),
             Subject::Open(open) => open.user_file().map(|handle| handle.file().ino),
-        }
-    }
-
-    /// What a call is counted for: an open file brings it along, so that reads and writes look nothing up.
-    fn path(&self, core: &Core) -> Option<Arc<stats::Path>> {
-        match self {
-            Subject::Inode(ino) => Some(core.stats.path(*ino, || core.path_of(*ino))),
-            Subject::Open(open) => open.user_file().map(|handle| Arc::clone(&handle.path)),
         }
     }
 }
@@ -366,12 +383,14 @@ impl Filesystem for DlioFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.create(cx, parent.0, name, mode, umask, flags);
+        let by = req.pid();
+        let run = move |core: &Core, cx: &Cx, name: &[u8]| core.create(cx, by, (parent.0, name), mode, umask, flags);
         self.observe(req, Op::Create, parent.into(), name.as_bytes(), reply, run);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.observe(req, Op::Open, ino.into(), &(), reply, move |core, cx, ()| core.open(cx, ino.0, flags.0));
+        let by = req.pid();
+        self.observe(req, Op::Open, ino.into(), &(), reply, move |core, cx, ()| core.open(cx, by, ino.0, flags.0));
     }
 
     fn read(
@@ -386,7 +405,7 @@ impl Filesystem for DlioFs {
         reply: ReplyData,
     ) {
         let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.read(cx, open, offset, size);
-        self.observe_open(req, Op::Read, fh, &(), reply, run);
+        self.observe_open(req, What { op: Op::Read, offset }, fh, &(), reply, run);
     }
 
     fn write(
@@ -405,7 +424,7 @@ impl Filesystem for DlioFs {
         let table = lock_owner.map(|owner| owner.0);
         let run =
             move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| core.write(&cx.by(table), open, data, offset, kill);
-        self.observe_open(req, Op::Write, fh, data, reply, run);
+        self.observe_open(req, What { op: Op::Write, offset }, fh, data, reply, run);
     }
 
     fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -430,8 +449,9 @@ impl Filesystem for DlioFs {
         self.observe(req, Op::Release, ino.into(), &(), reply, run);
     }
 
-    fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.observe_open(req, Op::Fsync, fh, &(), reply, |core, cx, open, ()| core.fsync(cx, open));
+    fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let op = if datasync { Op::Fdatasync } else { Op::Fsync };
+        self.observe_open(req, op, fh, &(), reply, |core, cx, open, ()| core.fsync(cx, open));
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

@@ -67,6 +67,8 @@ use crate::tiers::{self, Tiers};
 
 /// Threads that answer the kernel. More than the slow-tier waits that may block some of them.
 const FUSE_THREADS: usize = 16;
+/// What reads and writes are aligned to, or not: a page, and a block of the usual file systems.
+const BLOCK: u64 = 4096;
 /// How long open files may keep a mount alive that was told to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// How long background steps may take to come to their end; any of them may be cut off.
@@ -246,8 +248,12 @@ fn session(
     config.clone_fd = true;
     let settings = request.settings.config();
     let (io, slow_wait) = (IoRules::new(&settings)?, settings.slow_wait);
+    let stats = match settings.profile {
+        true => Stats::new(settings.profile_memory as usize, BLOCK),
+        false => Stats::off(),
+    };
     let options = FsOptions { io, slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
-    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(Stats::default()), live, options)?;
+    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(stats), live, options)?;
     let mountpoint = request.places.mountpoint.display();
     Session::from_fd(fs, attached.device, attached.acl, config).at("start the FUSE session at", mountpoint)
 }

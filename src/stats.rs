@@ -1,198 +1,422 @@
-//! What was observed: one registry of exact counters, per operation and per path, and its rendering.
+//! What was observed: one registry of exact counters, per operation and per file, and its rendering.
 //!
 //! It knows neither the file system nor the tiers: both push plain numbers into it, and what it renders is a plain
 //! [`render::Snapshot`] that its caller fills. Every table has a limit, and what went over it is counted.
+//!
+//! What is counted of a file goes to its [`File`], which open handles keep, so that a read or write touches no table. Of files
+//! that nobody has open the latest few thousand keep theirs; the others' are merged, packed, into the [`Catalog`]. Locks, in
+//! the order in which they are taken, each for a few instructions: the table of files, a handle's cursor, a file's piece,
+//! a part of the catalog.
 
+pub mod access;
+pub mod catalog;
 pub mod counters;
+pub mod files;
 pub mod metrics;
+pub mod processes;
 pub mod queue;
-
+pub mod record;
 pub mod render;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use parking_lot::Mutex;
 
-use counters::{Call, Op, OpCounters, OpFigures, PathCounters, PathFigures};
+use crate::error::Errno;
 
-/// How many paths are told apart unless the caller says otherwise.
-pub const PATHS_MAX: usize = 65_536;
+use access::{Cursor, Way};
+use catalog::{Catalog, Extent};
+use counters::{Call, Op, OpCounters, OpFigures, Tier};
+use files::Files;
+use processes::{Process, Processes};
+use record::{Record, failed, failure};
 
-/// The registry. Shared by every thread; no lock is held while counting.
+/// How much memory the records of files take unless the caller says otherwise.
+pub const FILES_MEMORY: usize = 256 << 20;
+
+/// So many files keep their counters at hand.
+const AT_HAND: usize = 8192;
+/// Of the files at hand so many are looked at when one more comes: two, so that there are never many too many.
+const LOOKED_AT: usize = 2;
+
+/// The registry. Shared by every thread.
 #[derive(Debug)]
 pub struct Stats {
-    ops: [OpCounters; Op::ALL.len()],
-    paths: DashMap<u64, Arc<Path>>,
-    /// Entries of `paths`; its own `len` would lock every shard.
-    known: AtomicUsize,
-    paths_max: usize,
-    /// Where calls are counted that no path has room for.
-    unattributed: Arc<Path>,
-    unattributed_calls: AtomicU64,
+    /// Nothing is counted without.
+    on: bool,
+    ops: [[OpCounters; Tier::ALL.len()]; Op::ALL.len()],
+    /// By [`failure`].
+    failures: DashMap<u64, u64>,
+    files: DashMap<u64, Arc<File>>,
+    /// Those of `files`, the one that was at hand first in front.
+    queue: Mutex<VecDeque<u64>>,
+    /// Every file, while nothing is counted.
+    nobody: Arc<File>,
+    catalog: Catalog,
+    pub processes: Processes,
+    /// Bytes to whose multiples reads and writes should be aligned.
+    alignment: u64,
 }
 
-/// One path's counters. A handle keeps it while it is open, so that a read or write touches no table.
+/// What is counted of one file since it was last merged into the catalog.
 #[derive(Debug, Default)]
-pub struct Path {
-    counters: PathCounters,
+pub struct File {
+    ino: u64,
     /// The path when it was first seen; it may have been renamed or removed since.
-    first: Option<String>,
+    first: Option<Box<str>>,
+    piece: Mutex<Piece>,
+    /// Somebody has asked for it since it was last looked at.
+    used: AtomicBool,
 }
 
-/// How full the table of paths is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct PathTotals {
-    pub known: usize,
-    pub limit: usize,
-    /// Calls counted per operation only, because the table was full.
-    pub unattributed_calls: u64,
+#[derive(Debug, Default)]
+struct Piece {
+    record: Record,
+    /// Which way the last call went, whatever was merged since.
+    last: Option<Way>,
+}
+
+/// An open file: what a read or write through it is counted for.
+#[derive(Debug)]
+pub struct Handle {
+    file: Arc<File>,
+    process: Arc<Process>,
+    cursor: Mutex<Cursor>,
+}
+
+/// A file's figures, for a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFigures {
+    /// Of today; of a file that is gone the last one known.
+    pub path: String,
+    pub record: Record,
 }
 
 impl Default for Stats {
     fn default() -> Self {
-        Stats::new(PATHS_MAX)
+        Stats::new(FILES_MEMORY, 4096)
     }
 }
 
 impl Stats {
-    /// A registry that tells at most `paths_max` paths apart.
-    pub fn new(paths_max: usize) -> Self {
+    /// A registry whose records of files take at most about `memory` bytes. `alignment` is the file system's block.
+    pub fn new(memory: usize, alignment: u64) -> Self {
         Stats {
-            ops: std::array::from_fn(|_| OpCounters::default()),
-            paths: DashMap::new(),
-            known: AtomicUsize::new(0),
-            paths_max,
-            unattributed: Arc::default(),
-            unattributed_calls: AtomicU64::new(0),
+            on: true,
+            ops: std::array::from_fn(|_| std::array::from_fn(|_| OpCounters::default())),
+            failures: DashMap::new(),
+            files: DashMap::new(),
+            queue: Mutex::default(),
+            nobody: Arc::default(),
+            catalog: Catalog::new(memory),
+            processes: Processes::default(),
+            alignment,
         }
     }
 
-    /// The counters of an inode's path, for [`Stats::record`]. `name` is asked once, when the path is new.
-    pub fn path(&self, ino: u64, name: impl FnOnce() -> Option<String>) -> Arc<Path> {
-        if let Some(path) = self.paths.get(&ino) {
-            return Arc::clone(&path);
+    /// One that counts nothing.
+    pub fn off() -> Self {
+        Stats { on: false, ..Stats::new(0, 1) }
+    }
+
+    /// Whether it counts.
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// The counters of an inode. `name` is asked once, when the file is new.
+    pub fn file(&self, ino: u64, name: impl FnOnce() -> Option<String>) -> Arc<File> {
+        if !self.on {
+            return Arc::clone(&self.nobody);
         }
-        // Two threads may both see the last free place: the table is then a few entries over its limit, never
-        // unbounded.
-        if self.known.load(Relaxed) >= self.paths_max {
-            return Arc::clone(&self.unattributed);
+        if let Some(file) = self.files.get(&ino) {
+            file.used.store(true, Relaxed);
+            return Arc::clone(&file);
         }
+        let before = self.catalog.get(ino);
+        let last = before.as_ref().and_then(Record::last_way);
         // Asked before the table is locked: a name comes from the engine, which has locks of its own.
-        let first = name();
-        match self.paths.entry(ino) {
-            Entry::Occupied(entry) => Arc::clone(entry.get()),
+        let first = if before.is_none() { name().map(String::into_boxed_str) } else { None };
+        let piece = Mutex::new(Piece { last, ..Piece::default() });
+        let file = match self.files.entry(ino) {
+            Entry::Occupied(entry) => return Arc::clone(entry.get()),
             Entry::Vacant(entry) => {
-                self.known.fetch_add(1, Relaxed);
-                Arc::clone(&entry.insert(Arc::new(Path { counters: PathCounters::default(), first })))
+                Arc::clone(&entry.insert(Arc::new(File { ino, first, piece, used: AtomicBool::new(false) })))
+            }
+        };
+        self.make_room(ino);
+        file
+    }
+
+    /// Puts a new file in the queue, and merges those in front of it that nobody uses.
+    fn make_room(&self, new: u64) {
+        let mut queue = self.queue.lock();
+        queue.push_back(new);
+        let mut looked_at = Vec::with_capacity(LOOKED_AT);
+        if queue.len() > AT_HAND {
+            looked_at.extend((0..LOOKED_AT).filter_map(|_| queue.pop_front()));
+        }
+        drop(queue);
+        for ino in looked_at {
+            // With the table's lock: whoever asks for it meanwhile waits and finds the catalog's, whoever has it keeps it here.
+            let gone = self.files.remove_if(&ino, |_, file| {
+                let idle = !file.used.swap(false, Relaxed) && Arc::strong_count(file) == 1;
+                if idle {
+                    self.merge(file);
+                }
+                idle
+            });
+            if gone.is_none() {
+                self.queue.lock().push_back(ino);
             }
         }
     }
 
-    /// Counts one call, for its operation and for its path.
-    pub fn record(&self, call: &Call, path: &Arc<Path>) {
-        self.ops[call.op as usize].record(call);
-        path.counters.record(call);
-        if Arc::ptr_eq(path, &self.unattributed) {
-            self.unattributed_calls.fetch_add(1, Relaxed);
+    /// Moves what was counted of a file since the last time to the catalog.
+    fn merge(&self, file: &File) {
+        let mut piece = file.piece.lock();
+        if !piece.record.is_empty() {
+            self.catalog.add(file.ino, file.first.as_deref(), &piece.record);
+            piece.record = Record::default();
         }
     }
 
-    /// Counts calls that have neither a path nor a duration (the kernel dropping inodes from its cache).
-    pub fn record_untimed(&self, op: Op, calls: u64) {
-        self.ops[op as usize].record_untimed(calls);
+    /// A handle on a file, just opened by a process; `mode` are the bits of a file that it made.
+    pub fn open(&self, file: Arc<File>, process: Arc<Process>, mode: Option<u32>) -> Handle {
+        if !self.on {
+            return Handle { file, process, cursor: Mutex::default() };
+        }
+        process.opened();
+        let last = {
+            let mut piece = file.piece.lock();
+            piece.record.opened_by(process.number(), mode);
+            piece.last
+        };
+        Handle { file, process, cursor: Mutex::new(Cursor::new(last)) }
     }
 
-    /// The operations that were called at least once, in the order of [`Op::ALL`].
-    pub fn operations(&self) -> Vec<(Op, OpFigures)> {
-        Op::ALL
-            .iter()
-            .map(|op| (*op, self.ops[*op as usize].figures()))
-            .filter(|(_, figures)| figures.calls > 0)
+    /// Counts one call, for its operation and for a file.
+    pub fn record(&self, call: &Call, file: &File) {
+        if !self.on {
+            return;
+        }
+        self.count(call);
+        file.piece.lock().record.count(call, None, self.alignment);
+    }
+
+    /// Counts one call through a handle.
+    pub fn record_through(&self, call: &Call, handle: &Handle) {
+        if !self.on {
+            return;
+        }
+        self.count(call);
+        handle.process.count(call);
+        let mut cursor = handle.cursor.lock();
+        let mut piece = handle.file.piece.lock();
+        piece.record.count(call, Some(&mut cursor), self.alignment);
+        piece.last = cursor.last();
+    }
+
+    fn count(&self, call: &Call) {
+        self.ops[call.op as usize][call.tier as usize].record(call);
+        if let Some(errno) = call.errno {
+            *self.failures.entry(failure(call.op, errno)).or_default() += 1;
+        }
+    }
+
+    /// Counts calls that have neither a file nor a duration (the kernel dropping inodes from its cache).
+    pub fn record_untimed(&self, op: Op, calls: u64) {
+        if self.on {
+            self.ops[op as usize][Tier::Fast as usize].record_untimed(calls);
+        }
+    }
+
+    /// The operations that were called at least once, in the order of [`Op::ALL`], tier by tier.
+    pub fn operations(&self) -> Vec<(Op, Tier, OpFigures)> {
+        let all = Op::ALL.into_iter().flat_map(|op| Tier::ALL.map(|tier| (op, tier)));
+        all.map(|(op, tier)| (op, tier, self.ops[op as usize][tier as usize].figures()))
+            .filter(|(_, _, figures)| figures.calls > 0)
             .collect()
     }
 
-    pub fn path_totals(&self) -> PathTotals {
-        PathTotals {
-            known: self.known.load(Relaxed),
-            limit: self.paths_max,
-            unattributed_calls: self.unattributed_calls.load(Relaxed),
-        }
+    /// How often each operation failed with what, in no order.
+    pub fn failures(&self) -> Vec<(Op, Errno, u64)> {
+        let told = |value, calls| failed(value).map(|(op, errno)| (op, errno, calls));
+        self.failures.iter().filter_map(|entry| told(*entry.key(), *entry.value())).collect()
     }
 
-    /// The paths that took the most time, at most `limit`, busiest first. `name` gives an inode's path of today; where
-    /// it has none any more, the path it was first seen under is shown. One path known by several inode numbers is one
-    /// line.
-    pub fn busiest(&self, limit: usize, name: impl Fn(u64) -> Option<String>) -> Vec<(String, PathFigures)> {
-        // Copied out first: `name` asks the engine, and no table lock may be held then.
-        let seen: Vec<(u64, Arc<Path>)> = self.paths.iter().map(|e| (*e.key(), Arc::clone(e.value()))).collect();
-        let mut by_name: HashMap<String, PathFigures> = HashMap::new();
-        for (ino, path) in seen {
-            let shown = name(ino).or_else(|| path.first.clone()).unwrap_or_else(|| "?".into());
-            by_name.entry(shown).or_default().add(&path.counters.figures());
-        }
-        let mut lines: Vec<_> = by_name.into_iter().collect();
-        lines.sort_by(|(a, x), (b, y)| y.total.cmp(&x.total).then_with(|| a.cmp(b)));
-        lines.truncate(limit);
-        lines
+    /// How many files are told apart, and in how much memory.
+    pub fn extent(&self) -> Extent {
+        self.settle();
+        self.catalog.extent()
+    }
+
+    /// The files, in no order, each with all that was counted of it. `name` gives an inode's path of today; where it has none any
+    /// more, the path it was first seen under is shown. One path known by several inode numbers is one file.
+    pub fn files(&self, name: impl Fn(u64) -> Option<String>) -> Files {
+        self.settle();
+        let mut by_path: HashMap<String, Record> = HashMap::new();
+        self.catalog.for_each(|ino, first, record| {
+            let path = name(ino).or_else(|| first.map(str::to_owned)).unwrap_or_else(|| "?".into());
+            by_path.entry(path).or_default().add(&record);
+        });
+        let files = by_path.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
+        Files { files, rest: self.catalog.rest(), extent: self.catalog.extent() }
+    }
+
+    /// Brings everything to the catalog.
+    fn settle(&self) {
+        // A part of the table at a time is locked.
+        self.files.iter().for_each(|file| self.merge(&file));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use record::Field;
     use std::time::Duration;
 
     fn call(op: Op, bytes: u64) -> Call {
-        Call { op, took: Duration::from_micros(bytes.max(1)), bytes, failed: false }
+        let took = Duration::from_micros(bytes.max(1));
+        Call { op, began: Duration::ZERO, took, offset: 0, bytes, errno: None, tier: Tier::Fast }
+    }
+
+    /// Through a handle of its own.
+    fn access(stats: &Stats, ino: u64, name: Option<&str>, op: Op, bytes: u64) {
+        let file = stats.file(ino, || name.map(str::to_owned));
+        stats.record_through(&call(op, bytes), &stats.open(file, stats.processes.others(), None));
+    }
+
+    fn figures(stats: &Stats, name: impl Fn(u64) -> Option<String>) -> Vec<(String, u64, u64)> {
+        let mut all: Vec<_> = stats
+            .files(name)
+            .files
+            .into_iter()
+            .map(|file| {
+                let get = |field| file.record.get(field);
+                (
+                    file.path.clone(),
+                    get(Field::Calls(Op::Write)) + get(Field::Calls(Op::Read)),
+                    get(Field::BytesWritten),
+                )
+            })
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn line(path: &str, calls: u64, written: u64) -> (String, u64, u64) {
+        (path.to_owned(), calls, written)
     }
 
     #[test]
-    fn calls_are_counted_per_operation_and_per_path() {
+    fn calls_are_counted_per_operation_and_per_file() {
         let stats = Stats::default();
-        let a = stats.path(7, || Some("a".into()));
-        stats.record(&call(Op::Write, 10), &a);
-        stats.record(&call(Op::Write, 20), &stats.path(8, || Some("b".into())));
+        access(&stats, 7, Some("/a"), Op::Write, 10);
+        access(&stats, 8, Some("/b"), Op::Write, 20);
         stats.record_untimed(Op::Forget, 3);
 
         let operations = stats.operations();
         assert_eq!(
-            operations.iter().map(|(op, f)| (*op, f.calls, f.bytes)).collect::<Vec<_>>(),
-            [(Op::Forget, 3, 0), (Op::Write, 2, 30)]
+            operations.iter().map(|(op, tier, f)| (*op, *tier, f.calls, f.bytes)).collect::<Vec<_>>(),
+            [(Op::Forget, Tier::Fast, 3, 0), (Op::Write, Tier::Fast, 2, 30)]
         );
-        let busiest = stats.busiest(1, |ino| (ino == 8).then(|| "b".into()));
-        assert_eq!(busiest.len(), 1);
-        assert_eq!((busiest[0].0.as_str(), busiest[0].1.bytes_written), ("b", 20));
+        assert_eq!(figures(&stats, |_| None), [line("/a", 1, 10), line("/b", 1, 20)]);
+        assert_eq!(figures(&stats, |_| None), [line("/a", 1, 10), line("/b", 1, 20)], "looking changes nothing");
     }
 
     #[test]
-    fn a_removed_path_keeps_its_first_name_and_a_renamed_one_shows_the_new() {
+    fn what_is_off_counts_nothing() {
+        let stats = Stats::off();
+        access(&stats, 7, Some("/a"), Op::Write, 10);
+        stats.record_untimed(Op::Forget, 3);
+        assert!(stats.operations().is_empty() && stats.files(|_| None).files.is_empty());
+        assert!(stats.files.is_empty() && stats.processes.figures().is_empty());
+    }
+
+    #[test]
+    fn what_fails_is_counted_by_its_error() {
         let stats = Stats::default();
-        stats.record(&call(Op::Read, 1), &stats.path(7, || Some("gone".into())));
-        stats.record(&call(Op::Read, 2), &stats.path(8, || Some("old".into())));
-        let lines = stats.busiest(9, |ino| (ino == 8).then(|| "new".into()));
-        assert_eq!(lines.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["new", "gone"]);
+        let refused = Call { errno: Some(Errno::ENOENT), ..call(Op::Lookup, 0) };
+        let dir = stats.file(1, || Some("/".into()));
+        stats.record(&refused, &dir);
+        stats.record(&refused, &dir);
+        assert_eq!(stats.failures(), [(Op::Lookup, Errno::ENOENT, 2)]);
+        let record = &stats.files(|_| None).files[0].record;
+        assert_eq!((record.failed(), record.get(Field::Calls(Op::Lookup))), (2, 0));
     }
 
     #[test]
-    fn one_path_under_two_inode_numbers_is_one_line() {
+    fn a_removed_file_keeps_its_first_name_and_a_renamed_one_shows_the_new() {
         let stats = Stats::default();
-        stats.record(&call(Op::Write, 1), &stats.path(7, || None));
-        stats.record(&call(Op::Write, 2), &stats.path(8, || None));
-        let lines = stats.busiest(9, |_| Some("ckpt".into()));
-        assert_eq!(lines.len(), 1);
-        assert_eq!((lines[0].1.writes, lines[0].1.bytes_written), (2, 3));
+        access(&stats, 7, Some("/run/gone"), Op::Write, 1);
+        access(&stats, 8, Some("/run/old"), Op::Write, 2);
+        let new = |ino| (ino == 8).then(|| "/run/new".into());
+        assert_eq!(figures(&stats, new), [line("/run/gone", 1, 1), line("/run/new", 1, 2)]);
     }
 
     #[test]
-    fn beyond_the_limit_calls_are_counted_as_unattributed() {
-        let stats = Stats::new(1);
-        stats.record(&call(Op::Read, 1), &stats.path(1, || Some("a".into())));
-        stats.record(&call(Op::Read, 1), &stats.path(2, || Some("b".into())));
-        stats.record(&call(Op::Read, 1), &stats.path(1, || None));
-        assert_eq!(stats.path_totals(), PathTotals { known: 1, limit: 1, unattributed_calls: 1 });
-        assert_eq!(stats.operations()[0].1.calls, 3, "the operation's own figures stay exact");
+    fn one_path_under_two_inode_numbers_is_one_file() {
+        let stats = Stats::default();
+        access(&stats, 7, None, Op::Write, 1);
+        access(&stats, 8, None, Op::Write, 2);
+        assert_eq!(figures(&stats, |_| Some("/ckpt".into())), [line("/ckpt", 2, 3)]);
+    }
+
+    #[test]
+    fn files_that_nobody_uses_are_packed_and_lose_nothing() {
+        let stats = Stats::default();
+        let many = 3 * AT_HAND as u64;
+        let kept = stats.file(0, || Some("/kept".into()));
+        let handle = stats.open(Arc::clone(&kept), stats.processes.others(), None);
+        for _ in 0..2 {
+            (1..many).for_each(|ino| access(&stats, ino, Some("/some"), Op::Write, 1));
+        }
+        stats.record_through(&call(Op::Write, 5), &handle);
+        assert!(stats.files.len() <= 2 * AT_HAND, "{} at hand", stats.files.len());
+        assert!(Arc::ptr_eq(&kept, &stats.file(0, || None)), "what somebody has is not replaced");
+        let each = |ino: u64| Some(if ino == 0 { "/kept".into() } else { "/others".to_owned() });
+        assert_eq!(figures(&stats, each), [line("/kept", 1, 5), line("/others", 2 * (many - 1), 2 * (many - 1))]);
+        assert_eq!(stats.extent().files as u64, many);
+    }
+
+    #[test]
+    fn beyond_the_limit_files_are_counted_together() {
+        let stats = Stats::new(0, 4096);
+        access(&stats, 1, Some("/a"), Op::Write, 1);
+        access(&stats, 2, Some("/b"), Op::Write, 2);
+        assert_eq!(figures(&stats, |_| None), []);
+        let files = stats.files(|_| None);
+        assert_eq!((files.rest.get(Field::BytesWritten), files.extent.unnamed), (3, 2));
+        assert_eq!(stats.operations()[0].2.calls, 2, "the operation's own figures stay exact");
+    }
+
+    #[test]
+    fn the_way_of_the_last_call_outlives_the_handle_and_the_piece() {
+        let stats = Stats::default();
+        access(&stats, 1, None, Op::Write, 1);
+        stats.settle();
+        access(&stats, 1, None, Op::Read, 1);
+        assert_eq!(stats.files(|_| None).files[0].record.get(Field::Switches), 1);
+    }
+
+    /// Threads count while others read the figures and files come and go: at the end nothing is missing.
+    #[test]
+    fn threads_lose_no_count() {
+        const THREADS: u64 = 4;
+        const CALLS: u64 = 20_000;
+        let stats = Stats::default();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| (0..CALLS).for_each(|n| access(&stats, n * 7919 % 20_011, None, Op::Write, 1)));
+            }
+            scope.spawn(|| (0..20).for_each(|_| drop(stats.files(|_| None))));
+        });
+        assert_eq!(figures(&stats, |_| Some("/all".into())), [line("/all", THREADS * CALLS, THREADS * CALLS)]);
     }
 }

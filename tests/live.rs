@@ -214,15 +214,16 @@ fn metrics_are_valid_agree_with_the_statistics_and_never_go_down() {
     assert!(!text.contains("secret"), "{text}");
     let (now, _) = metrics(&text);
     let (calls, bytes) = mount.calls("write");
-    assert_eq!(now["dlio_operations_total{op=\"write\"}"], calls as f64);
-    assert_eq!(now["dlio_operation_bytes_total{op=\"write\"}"], bytes as f64);
+    assert_eq!(now["dlio_operations_total{op=\"write\",tier=\"fast\"}"], calls as f64);
+    assert_eq!(now["dlio_operation_bytes_total{op=\"write\",tier=\"fast\"}"], bytes as f64);
     assert_eq!(now["dlio_drained_bytes_total"], mount.stats_json()["pipeline"]["drained_bytes"].as_f64().unwrap());
     // A histogram's buckets are cumulative, and the last one has all.
-    let of_write = |sample: &&String| sample.starts_with("dlio_operation_duration_seconds_bucket{op=\"write\"");
+    let of_write =
+        |sample: &&String| sample.starts_with("dlio_operation_duration_seconds_bucket{op=\"write\",tier=\"fast\"");
     let mut buckets: Vec<f64> = now.keys().filter(of_write).map(|sample| now[sample]).collect();
     buckets.sort_by(f64::total_cmp);
     assert_eq!(buckets.last(), Some(&(calls as f64)));
-    assert_eq!(now["dlio_operation_duration_seconds_count{op=\"write\"}"], calls as f64);
+    assert_eq!(now["dlio_operation_duration_seconds_count{op=\"write\",tier=\"fast\"}"], calls as f64);
     assert!(now.keys().any(|sample| sample.contains("le=\"+Inf\"")));
     // Everybody may read it.
     assert_eq!(mode(&mount.at(".dlio/metrics")), 0o444);

@@ -51,6 +51,9 @@ pub(super) struct MountArgs {
     /// Take no changes; what the fast tier still has is copied to the slow one all the same, if that can be written
     #[arg(long)]
     read_only: bool,
+    /// Count no operations, as profile = false does: to see what counting costs
+    #[arg(long)]
+    no_profile: bool,
     /// Set keys of the configuration (KEY=VALUE,...), or flags: ro, nosuid, nodev, noexec, noatime
     ///
     /// May be given several times; a comma inside of a value is written "\,". Words of fstab that are for others (nofail,
@@ -136,7 +139,7 @@ impl MountArgs {
         let sources = Sources {
             file: file.clone(),
             log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
-            options: options.settings,
+            options: options.settings.into_iter().chain(self.no_profile.then(|| "profile=false".to_owned())).collect(),
             mountpoint: self.mountpoint.as_ref().map(absolute),
             fast: self.fast.as_ref().map(absolute),
             slow: self.slow.as_ref().map(absolute),
@@ -162,6 +165,7 @@ impl MountArgs {
         ];
         arguments.extend(flags.into_iter().filter_map(|(flag, value)| Some(with(flag, value.as_ref()?))));
         arguments.extend(self.read_only.then(|| "--read-only".into()));
+        arguments.extend(self.no_profile.then(|| "--no-profile".into()));
         arguments.extend(self.options.iter().map(|option| OsString::from(format!("-o{option}"))));
         if let Some(mountpoint) = &self.mountpoint {
             arguments.extend(["--".into(), mountpoint.into()]);

@@ -21,7 +21,8 @@ use super::live::Live;
 use super::slow_pool::SlowPool;
 use crate::error::{Errno, Error, Result};
 use crate::path::{self, Name};
-use crate::stats::{Stats, render};
+use crate::stats::files::Files;
+use crate::stats::{Stats, processes, render};
 use crate::tiers::disk::{Kind, Space, Time};
 use crate::tiers::{
     Attr, Bad, Cx, Evictable, Evicted, Ino, ListEntry, Listing, Lsn, OpenMode, ROOT, Status, Tiers, Verified, Verifying,
@@ -68,6 +69,8 @@ pub(super) enum Node {
     StatsJson,
     Metrics,
     Files,
+    FilesTsv,
+    Processes,
     Queue,
     QueueJson,
     Config,
@@ -75,11 +78,13 @@ pub(super) enum Node {
 }
 
 impl Node {
-    const FILES: [Node; 8] = [
+    const FILES: [Node; 10] = [
         Node::Stats,
         Node::StatsJson,
         Node::Metrics,
         Node::Files,
+        Node::FilesTsv,
+        Node::Processes,
         Node::Queue,
         Node::QueueJson,
         Node::Config,
@@ -102,6 +107,8 @@ impl Node {
             Node::StatsJson => "stats.json",
             Node::Metrics => "metrics",
             Node::Files => "files",
+            Node::FilesTsv => "files.tsv",
+            Node::Processes => "processes",
             Node::Queue => "queue",
             Node::QueueJson => "queue.json",
             Node::Config => "config",
@@ -113,8 +120,8 @@ impl Node {
         match self {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson | Node::Metrics => 0o444,
-            // These name the paths of all users, or of the tiers.
-            Node::Files | Node::Queue | Node::QueueJson | Node::Config => 0o400,
+            // These name the paths or the processes of all users, or the tiers.
+            Node::Files | Node::FilesTsv | Node::Processes | Node::Queue | Node::QueueJson | Node::Config => 0o400,
             Node::Control => 0o600,
         }
     }
@@ -353,7 +360,9 @@ impl Control {
             Node::Stats => self.snapshot_for(uid).text(),
             Node::StatsJson => self.snapshot_for(uid).json(),
             Node::Metrics => self.snapshot_for(uid).metrics(),
-            Node::Files => self.files(),
+            Node::Files => self.files().text(FILES_SHOWN),
+            Node::FilesTsv => self.files().table(),
+            Node::Processes => processes::table(&self.stats.processes.figures()),
             Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
             Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
             Node::Config => self.live.text(),
@@ -619,9 +628,8 @@ impl Control {
         (format!("ok: {} is on the slow tier (LSN {})\n", wait.what, wait.lsn), None)
     }
 
-    fn files(&self) -> String {
-        let lines = self.stats.busiest(FILES_SHOWN, |ino| path_of(&self.tiers, ino));
-        render::path_table(&lines, &self.stats.path_totals())
+    fn files(&self) -> Files {
+        self.stats.files(|ino| path_of(&self.tiers, ino))
     }
 
     fn snapshot_for(&self, uid: u32) -> render::Snapshot {
@@ -671,8 +679,10 @@ impl Control {
                 refused: counts.refused,
             },
             io_path: self.io.figures(),
-            operations: self.stats.operations().iter().map(render::Operation::from).collect(),
-            paths: self.stats.path_totals(),
+            operations: render::Operation::all(self.stats.operations()),
+            failures: render::Failure::all(self.stats.failures()),
+            profile: self.stats.is_on(),
+            files: self.stats.extent(),
         }
     }
 }

@@ -80,17 +80,18 @@ pub(super) struct FileHandle {
     pub(super) sync: bool,
     /// Opened by execve(2): open for as long as the program runs.
     pub(super) runs: bool,
-    pub(super) path: Arc<stats::Path>,
+    /// What its calls are counted for.
+    pub(super) seen: stats::Handle,
     /// Its share in the inode's I/O path, from the answer to the kernel on.
     lease: OnceLock<Lease>,
 }
 
 impl FileHandle {
-    pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, flags: i32, path: Arc<stats::Path>) -> Self {
+    pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, flags: i32, seen: stats::Handle) -> Self {
         // Not the opener's own: an open that was given up must still be closed.
         let cx = Cx::fast_only(cx.uid, cx.gid);
         let (sync, runs) = (convert::wants_sync(flags), convert::wants_to_run(flags));
-        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, runs, path, lease: OnceLock::new() }
+        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, runs, seen, lease: OnceLock::new() }
     }
 
     pub(super) fn file(&self) -> &OpenFile {
@@ -230,8 +231,8 @@ impl Opened {
         Opened { fh, flags: FopenFlags::empty(), table: Some(table), file }
     }
 
-    pub(super) fn path(&self) -> Option<&Arc<stats::Path>> {
-        self.file.as_ref()?.handle.user_file().map(|handle| &handle.path)
+    pub(super) fn seen(&self) -> Option<&stats::Handle> {
+        self.file.as_ref()?.handle.user_file().map(|handle| &handle.seen)
     }
 
     /// The kernel has the handle from here on. `register` makes a descriptor known to it, for passthrough.

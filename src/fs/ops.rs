@@ -3,7 +3,7 @@
 //! thread that may wait.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fuser::{FopenFlags, TimeOrNow};
 
@@ -12,10 +12,11 @@ use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened}
 use super::io_paths::{IoPaths, Lease};
 use super::live::Live;
 use super::reply::{Bytes, Page, Value};
+use super::who::Who;
 use super::{convert, slow_pool::SlowPool};
 use crate::error::{Errno, Result};
 use crate::path::Name;
-use crate::stats::Stats;
+use crate::stats::{self, Stats};
 use crate::tiers::disk::{Kind, NewAttr, Space, Time};
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, OpenFile, ROOT, SetAttr, Tiers};
 
@@ -40,6 +41,9 @@ pub(super) struct Changes {
 pub(super) struct Core {
     pub(super) tiers: Arc<Tiers>,
     pub(super) stats: Arc<Stats>,
+    /// The beginning of the statistics' time.
+    pub(super) since: Instant,
+    who: Who,
     pub(super) control: Control,
     pub(super) io: Arc<IoPaths>,
     pub(super) files: Arc<Handles<Open>>,
@@ -56,7 +60,8 @@ impl Core {
         owner: (u32, u32),
     ) -> Self {
         let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, Arc::clone(&io), owner);
-        Core { tiers, stats, control, io, files: Arc::default(), dirs: Arc::default() }
+        let (since, who) = (Instant::now(), Who::default());
+        Core { tiers, stats, since, who, control, io, files: Arc::default(), dirs: Arc::default() }
     }
 
     /// An inode's path for people: from the mount's root, which is `/`.
@@ -182,8 +187,8 @@ impl Core {
     pub(super) fn create(
         &self,
         cx: &Cx,
-        parent: Ino,
-        name: &[u8],
+        by: u32,
+        (parent, name): (Ino, &[u8]),
         mode: u32,
         umask: u32,
         flags: i32,
@@ -198,10 +203,11 @@ impl Core {
         })?;
         let entry = Entry::counted(&self.tiers, attr);
         let lease = self.lease(file.ino, true);
-        Ok((entry, self.opened(cx, file, lease, flags)))
+        let seen = self.seen(&file, by, Some(perm(mode)));
+        Ok((entry, self.opened(cx, file, lease, flags, seen)))
     }
 
-    pub(super) fn open(&self, cx: &Cx, ino: Ino, flags: i32) -> Result<Opened> {
+    pub(super) fn open(&self, cx: &Cx, by: u32, ino: Ino, flags: i32) -> Result<Opened> {
         let mode = convert::open_mode(flags);
         if control::owns(ino) {
             let open = Open::Virtual(self.control.open(ino, mode, cx.uid)?);
@@ -214,7 +220,8 @@ impl Core {
         let early = mode.write.then(|| self.lease(ino, true));
         let file = self.tiers.open(cx, ino, mode)?;
         let lease = early.unwrap_or_else(|| self.lease(ino, false));
-        let opened = self.opened(cx, file, lease, flags);
+        let seen = self.seen(&file, by, None);
+        let opened = self.opened(cx, file, lease, flags, seen);
         if mode.truncate {
             self.drop_privileges(cx, ino)?;
         }
@@ -249,10 +256,16 @@ impl Core {
         Ok(())
     }
 
-    fn opened(&self, cx: &Cx, file: OpenFile, lease: Lease, flags: i32) -> Opened {
-        let path = self.stats.path(file.ino, || self.path_of(file.ino));
-        let handle = FileHandle::new(&self.tiers, cx, file, flags, Arc::clone(&path));
-        Opened::file(&self.files, handle, lease)
+    fn opened(&self, cx: &Cx, file: OpenFile, lease: Lease, flags: i32, seen: stats::Handle) -> Opened {
+        Opened::file(&self.files, FileHandle::new(&self.tiers, cx, file, flags, seen), lease)
+    }
+
+    /// What is done through a new handle is counted for its file and for the process of the thread that opened it.
+    fn seen(&self, file: &OpenFile, by: u32, mode: Option<u32>) -> stats::Handle {
+        // Nobody is asked about for nothing.
+        let by = if self.stats.is_on() { by } else { 0 };
+        let process = self.who.process(&self.stats.processes, by);
+        self.stats.open(self.stats.file(file.ino, || self.path_of(file.ino)), process, mode)
     }
 
     pub(super) fn read(&self, cx: &Cx, open: &Open, offset: u64, size: u32) -> Result<Bytes> {

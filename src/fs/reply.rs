@@ -25,8 +25,8 @@ pub(super) trait Answer: Send + 'static {
         0
     }
 
-    /// The path to count the call for, where only the call itself finds it: CREATE names a directory.
-    fn path(_: &Self::Value) -> Option<&Arc<stats::Path>> {
+    /// The open file to count the call for, where only the call itself makes it.
+    fn opened(_: &Self::Value) -> Option<&stats::Handle> {
         None
     }
 
@@ -80,14 +80,18 @@ answers!(fuser::ReplyOpen, Opened, |reply, opened| {
         (fh, flags, None) => reply.opened(FileHandle(fh), flags),
         (fh, flags, Some(backing)) => reply.opened_passthrough(FileHandle(fh), flags, &backing),
     }
+}, also {
+    fn opened(opened: &Opened) -> Option<&stats::Handle> {
+        opened.seen()
+    }
 });
 answers!(fuser::ReplyCreate, (Entry, Opened), |reply, (entry, opened)| {
     // A new file is open for writing, which is never passthrough.
     let (attr, (fh, flags, _)) = (entry.hand_over(), opened.hand_over(|_| Err(std::io::ErrorKind::Unsupported.into())));
     reply.created(&attr.ttl, &file_attr(&attr), GENERATION, FileHandle(fh), flags);
 }, also {
-    fn path((_, opened): &(Entry, Opened)) -> Option<&Arc<stats::Path>> {
-        opened.path()
+    fn opened((_, opened): &(Entry, Opened)) -> Option<&stats::Handle> {
+        opened.seen()
     }
 });
 answers!(fuser::ReplyXattr, Value, |reply, value| match value {

@@ -3,11 +3,13 @@
 //! The families are built from the snapshot each time instead of being registered once: the exact counters stay the only
 //! ones. Units are seconds and bytes, counters end in `_total`, and nothing here names a path.
 
+use std::collections::BTreeMap;
+
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType as Type};
 
 use super::counters::BUCKETS;
-use super::render::{Operation, Snapshot};
+use super::render::{Figures, Snapshot};
 
 /// Names with a value each: what has no labels.
 type Plain = (&'static str, &'static str, f64);
@@ -34,7 +36,7 @@ impl Snapshot {
     }
 
     fn gauges(&self) -> impl Iterator<Item = Plain> {
-        let Snapshot { safety, pipeline, log, cache, exceptions, slow_calls, paths, .. } = self;
+        let Snapshot { safety, pipeline, log, cache, exceptions, slow_calls, files, .. } = self;
         let is = |yes: bool| f64::from(u8::from(yes));
         [
             ("dlio_safe", "1 if everything is on the slow tier.", is(safety.safe)),
@@ -55,7 +57,8 @@ impl Snapshot {
             ("dlio_damaged_versions", "Versions the last recovery found damaged.", exceptions.damaged as f64),
             ("dlio_quarantined_objects", "Objects put aside by recoveries.", exceptions.quarantined as f64),
             ("dlio_slow_calls_waiting", "Operations that wait for the slow tier.", slow_calls.waiting as f64),
-            ("dlio_known_paths", "Paths told apart in the statistics.", paths.known as f64),
+            ("dlio_counted_files", "Files told apart in the statistics.", files.files as f64),
+            ("dlio_counted_files_bytes", "Memory that their records take, about.", files.bytes as f64),
         ]
         .into_iter()
     }
@@ -69,7 +72,7 @@ impl Snapshot {
     }
 
     fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        let Snapshot { pipeline, exceptions, slow_calls, paths, .. } = self;
+        let Snapshot { pipeline, exceptions, slow_calls, files, .. } = self;
         [
             ("dlio_published_events_total", "Changes applied to the slow tier.", pipeline.published_events),
             ("dlio_drained_files_total", "Versions copied to the slow tier.", pipeline.drained_files),
@@ -83,7 +86,7 @@ impl Snapshot {
             ("dlio_slow_calls_total", "Operations that went to the slow tier.", slow_calls.served),
             ("dlio_slow_calls_timed_out_total", "Answered EIO after slow_wait.", slow_calls.timed_out),
             ("dlio_slow_calls_refused_total", "Answered EIO: too many waited.", slow_calls.refused),
-            ("dlio_unattributed_calls_total", "Calls not told apart by path.", paths.unattributed_calls),
+            ("dlio_uncounted_files_total", "Files met that are not told apart: memory is full.", files.unnamed),
         ]
         .into_iter()
     }
@@ -102,20 +105,29 @@ impl Snapshot {
     }
 
     fn per_operation(&self) -> [MetricFamily; 4] {
-        let each = |name, help, of: fn(&Operation) -> u64| {
-            let samples = self.operations.iter().map(|op| counter(&[("op", op.op)], of(op)));
-            family(name, help, Type::COUNTER, samples)
+        let served = || {
+            let of = |op: &'static str, tiers: &'_ BTreeMap<&'static str, Figures>| {
+                tiers.iter().map(|(tier, figures)| ([("op", op), ("tier", *tier)], figures.clone())).collect::<Vec<_>>()
+            };
+            self.operations.iter().flat_map(move |line| of(line.op, &line.tiers))
         };
-        let timed = self.operations.iter().filter(|op| op.p50.is_some());
+        let each = |name, help, of: fn(&Figures) -> u64| {
+            family(name, help, Type::COUNTER, served().map(|(labels, figures)| counter(&labels, of(&figures))))
+        };
+        let failures = self
+            .failures
+            .iter()
+            .map(|failure| counter(&[("op", failure.op), ("errno", &failure.errno)], failure.calls));
+        let timed = served().filter(|(_, figures)| figures.p50.is_some());
         [
-            each("dlio_operations_total", "Calls of the applications, as FUSE names them.", |op| op.calls),
-            each("dlio_operation_errors_total", "Calls that failed.", |op| op.errors),
-            each("dlio_operation_bytes_total", "Bytes read, written or copied by them.", |op| op.bytes),
+            each("dlio_operations_total", "Calls of the applications, as FUSE names them.", |figures| figures.calls),
+            family("dlio_operation_errors_total", "Calls that failed.", Type::COUNTER, failures),
+            each("dlio_operation_bytes_total", "Bytes read, written or copied by them.", |figures| figures.bytes),
             family(
                 "dlio_operation_duration_seconds",
                 "From a request to its reply; a bound counts the shorter ones.",
                 Type::HISTOGRAM,
-                timed.map(|op| sample(&[("op", op.op)], |metric| metric.set_histogram(histogram(op)))),
+                timed.map(|(labels, figures)| sample(&labels, |metric| metric.set_histogram(histogram(&figures)))),
             ),
         ]
     }
@@ -155,9 +167,9 @@ fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
 }
 
 /// The buckets of `latency_log2_us`, cumulative; the last one, which has no bound, is the `+Inf` that the encoder adds.
-fn histogram(op: &Operation) -> Histogram {
+fn histogram(figures: &Figures) -> Histogram {
     let mut sum = 0;
-    let buckets = op.latency_log2_us[..BUCKETS - 1].iter().enumerate().map(|(i, count)| {
+    let buckets = figures.latency_log2_us[..BUCKETS - 1].iter().enumerate().map(|(i, count)| {
         sum += count;
         let mut bucket = Bucket::default();
         bucket.set_upper_bound((1u64 << i) as f64 / 1e6);
@@ -166,7 +178,7 @@ fn histogram(op: &Operation) -> Histogram {
     });
     let mut histogram = Histogram::default();
     histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(op.latency_log2_us.iter().sum());
-    histogram.set_sample_sum(op.total.as_secs_f64());
+    histogram.set_sample_count(figures.latency_log2_us.iter().sum());
+    histogram.set_sample_sum(figures.total.as_secs_f64());
     histogram
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::PathTotals;
-use super::counters::{BUCKETS, Op, OpFigures, PathFigures};
+use super::catalog::Extent;
+use super::counters::{self, BUCKETS, Op, OpFigures};
+use crate::error::Errno;
 
 /// An estimate beyond this is none: the rate was measured while next to nothing moved.
 const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -31,7 +32,11 @@ pub struct Snapshot {
     pub slow_calls: SlowCalls,
     pub io_path: IoPath,
     pub operations: Vec<Operation>,
-    pub paths: PathTotals,
+    pub failures: Vec<Failure>,
+    /// Whether operations are counted.
+    pub profile: bool,
+    /// Records of files.
+    pub files: Extent,
 }
 
 /// Whether losing the fast tier now would lose anything, and what stands in the way.
@@ -128,6 +133,14 @@ pub struct IoPath {
 #[derive(Clone, Debug, Serialize)]
 pub struct Operation {
     pub op: &'static str,
+    #[serde(flatten)]
+    pub all: Figures,
+    /// The same, for those that each tier served.
+    pub tiers: BTreeMap<&'static str, Figures>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
     pub calls: u64,
     pub errors: u64,
     pub bytes: u64,
@@ -136,26 +149,66 @@ pub struct Operation {
     #[serde(serialize_with = "as_optional_seconds")]
     pub p50: Option<Duration>,
     #[serde(serialize_with = "as_optional_seconds")]
+    pub p90: Option<Duration>,
+    #[serde(serialize_with = "as_optional_seconds")]
     pub p99: Option<Duration>,
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub p999: Option<Duration>,
     #[serde(serialize_with = "as_seconds")]
     pub max: Duration,
     /// Calls by latency: element `i` counts those shorter than `2^i` microseconds that no element before it counts.
     pub latency_log2_us: [u64; BUCKETS],
 }
 
-impl From<&(Op, OpFigures)> for Operation {
-    fn from((op, figures): &(Op, OpFigures)) -> Self {
-        Operation {
-            op: op.name(),
+/// How often an operation failed with an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    pub op: &'static str,
+    /// `ENOENT` and the like.
+    pub errno: String,
+    pub calls: u64,
+}
+
+impl From<&OpFigures> for Figures {
+    fn from(figures: &OpFigures) -> Self {
+        Figures {
             calls: figures.calls,
             errors: figures.errors,
             bytes: figures.bytes,
             total: figures.total,
             p50: figures.quantile(0.5),
+            p90: figures.quantile(0.9),
             p99: figures.quantile(0.99),
+            p999: figures.quantile(0.999),
             max: figures.max,
-            latency_log2_us: figures.latency,
+            latency_log2_us: figures.by_powers_of_two(),
         }
+    }
+}
+
+impl Operation {
+    /// One for each operation, from figures in the order of operations, tier by tier.
+    pub fn all(figures: Vec<(Op, counters::Tier, OpFigures)>) -> Vec<Operation> {
+        let tiers = |of: &[(Op, counters::Tier, OpFigures)]| {
+            of.iter().map(|(_, tier, figures)| (tier.name(), figures.into())).collect()
+        };
+        let together = |of: &[(Op, counters::Tier, OpFigures)]| {
+            let mut sum = of[0].2.clone();
+            of[1..].iter().for_each(|(_, _, figures)| sum.add(figures));
+            sum
+        };
+        let same = figures.chunk_by(|a, b| a.0 == b.0);
+        same.map(|of| Operation { op: of[0].0.name(), all: (&together(of)).into(), tiers: tiers(of) }).collect()
+    }
+}
+
+impl Failure {
+    /// Most frequent first.
+    pub fn all(counts: Vec<(Op, Errno, u64)>) -> Vec<Failure> {
+        let one = |(op, errno, calls): (Op, Errno, u64)| Failure { op: op.name(), errno: format!("{errno:?}"), calls };
+        let mut all: Vec<_> = counts.into_iter().map(one).collect();
+        all.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| (a.op, &a.errno).cmp(&(b.op, &b.errno))));
+        all
     }
 }
 
@@ -184,7 +237,7 @@ impl Snapshot {
     }
 
     fn sections(&self, out: &mut String) -> std::fmt::Result {
-        let Snapshot { pipeline, log, cache, exceptions, slow_calls, paths, .. } = self;
+        let Snapshot { pipeline, log, cache, exceptions, slow_calls, files, .. } = self;
         writeln!(out, "dlio-fs {}, mounted for {}", self.version, seconds(self.mounted_for))?;
         writeln!(out, "fast tier    {}", self.fast.line())?;
         writeln!(out, "slow tier    {}", self.slow.line())?;
@@ -234,12 +287,21 @@ impl Snapshot {
         for hidden in not_seen {
             writeln!(out, "  not seen:  {hidden}")?;
         }
+        if !self.profile {
+            return writeln!(out, "counted      nothing: profile = false");
+        }
         writeln!(
             out,
-            "paths        {} known (limit {}), {} calls not attributed to one",
-            paths.known, paths.limit, paths.unattributed_calls
+            "counted      {}, in {} of at most {}",
+            count(files.files as u64, "file"),
+            bytes(files.bytes as u64),
+            bytes(files.limit_bytes as u64)
         )?;
-        operation_table(out, &self.operations)
+        if files.unnamed > 0 {
+            writeln!(out, "             FULL: files that are new are counted together")?;
+        }
+        operation_table(out, &self.operations)?;
+        failure_list(out, &self.failures)
     }
 }
 
@@ -251,23 +313,44 @@ fn operation_table(out: &mut String, operations: &[Operation]) -> std::fmt::Resu
     out.push('\n');
     row(out, ["operation", "calls", "errors", "bytes", "mean", "p50 <", "p99 <", "max"])?;
     for line in operations {
-        let optional = |time: Option<Duration>| time.map_or_else(|| "-".into(), latency);
-        let mean = line.p50.map(|_| line.total.div_f64(line.calls.max(1) as f64));
-        row(
-            out,
-            [
-                line.op,
-                &line.calls.to_string(),
-                &line.errors.to_string(),
-                &bytes(line.bytes),
-                &optional(mean),
-                &optional(line.p50),
-                &optional(line.p99),
-                &optional(line.p50.map(|_| line.max)),
-            ],
-        )?;
+        row(out, cells(line.op, &line.all).each_ref().map(String::as_str))?;
+        // Where both tiers served it: how it was on the slow one.
+        if let (Some(slow), true) = (line.tiers.get("slow"), line.tiers.len() > 1) {
+            row(out, cells("  on slow", slow).each_ref().map(String::as_str))?;
+        }
     }
     Ok(())
+}
+
+fn cells(name: &str, figures: &Figures) -> [String; 8] {
+    let optional = |time: Option<Duration>| time.map_or_else(|| "-".into(), latency);
+    let mean = figures.p50.map(|_| figures.total.div_f64(figures.calls.max(1) as f64));
+    [
+        name.to_owned(),
+        figures.calls.to_string(),
+        figures.errors.to_string(),
+        bytes(figures.bytes),
+        optional(mean),
+        optional(figures.p50),
+        optional(figures.p99),
+        optional(figures.p50.map(|_| figures.max)),
+    ]
+}
+
+/// The most frequent ones, a line each.
+fn failure_list(out: &mut String, failures: &[Failure]) -> std::fmt::Result {
+    const SHOWN: usize = 10;
+    if failures.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nfailed with\n")?;
+    for Failure { op, errno, calls } in failures.iter().take(SHOWN) {
+        writeln!(out, "{op:<16}{calls:>9}  {errno}")?;
+    }
+    match failures.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "and {more} more: stats.json"),
+    }
 }
 
 impl Safety {
@@ -304,34 +387,6 @@ impl Tier {
     }
 }
 
-/// The table of busiest paths, as `.dlio/files` shows it to the mount's owner.
-pub fn path_table(lines: &[(String, PathFigures)], totals: &PathTotals) -> String {
-    let mut out = format!(
-        "{} of {} known paths (limit {}), most time first; {} calls not attributed to one\n\n",
-        lines.len(),
-        totals.known,
-        totals.limit,
-        totals.unattributed_calls
-    );
-    out.push_str("  opens    reads   writes    other errors       read    written     time  path\n");
-    for (path, f) in lines {
-        writeln!(
-            out,
-            "{:>7}{:>9}{:>9}{:>9}{:>7}{:>11}{:>11}{:>9}  {path}",
-            f.opens,
-            f.reads,
-            f.writes,
-            f.other,
-            f.errors,
-            bytes(f.bytes_read),
-            bytes(f.bytes_written),
-            latency(f.total)
-        )
-        .expect("formatting into memory");
-    }
-    out
-}
-
 /// `1 file`, `2 files`.
 pub fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
@@ -362,7 +417,7 @@ pub fn seconds(span: Duration) -> String {
 }
 
 /// A latency with three digits or so: `4 us`, `1.5 ms`, `2.1 s`.
-fn latency(span: Duration) -> String {
+pub(super) fn latency(span: Duration) -> String {
     match span.as_micros() {
         us @ 0..1_000 => format!("{us} us"),
         us @ 1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
@@ -403,7 +458,9 @@ mod tests {
 
     fn snapshot(safety: Safety) -> Snapshot {
         let counters = OpCounters::default();
-        counters.record(&Call { op: Op::Read, took: Duration::from_micros(100), bytes: 4096, failed: false });
+        let (op, began, took) = (Op::Read, Duration::ZERO, Duration::from_micros(100));
+        let tier = counters::Tier::Fast;
+        counters.record(&Call { op, began, took, offset: 0, bytes: 4096, errno: None, tier });
         let forgotten = OpCounters::default();
         forgotten.record_untimed(9);
         Snapshot {
@@ -418,8 +475,14 @@ mod tests {
             exceptions: Exceptions::default(),
             slow_calls: SlowCalls::default(),
             io_path: IoPath { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
-            operations: vec![(&(Op::Read, counters.figures())).into(), (&(Op::Forget, forgotten.figures())).into()],
-            paths: PathTotals { known: 3, limit: 10, unattributed_calls: 0 },
+            operations: Operation::all(vec![
+                (Op::Read, tier, counters.figures()),
+                (Op::Read, counters::Tier::Slow, counters.figures()),
+                (Op::Forget, tier, forgotten.figures()),
+            ]),
+            failures: Failure::all(vec![(Op::Lookup, Errno::ENOENT, 7), (Op::Open, Errno::EACCES, 9)]),
+            profile: true,
+            files: Extent { files: 3, bytes: 400, limit_bytes: 1 << 20, unnamed: 0 },
         }
     }
 
@@ -468,8 +531,8 @@ mod tests {
         full.slow_calls = SlowCalls { served: 999_999, limit: 1024, threads: 32, ..SlowCalls::default() };
         let long = |text: &str| text.lines().find(|line| line.len() > 80).map(str::to_owned);
         assert_eq!(long(&full.text()), None);
-        let figures = PathFigures { reads: 9_999_999, bytes_read: 999 * GIB, ..PathFigures::default() };
-        assert_eq!(long(&path_table(&[("/f".into(), figures)], &full.paths)), None);
+        full.files = Extent { files: 9_999_999, bytes: 1000 << 20, limit_bytes: 1000 << 20, unnamed: 7 };
+        assert_eq!(long(&full.text()), None);
     }
 
     #[test]
@@ -483,8 +546,10 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(op)).expect("a row per operation");
             line.split_whitespace().map(str::to_owned).collect()
         };
-        let read = ["read", "1", "0", "4.0", "KiB", "100", "us", "100", "us", "100", "us", "100", "us"];
+        let read = ["read", "2", "0", "8.0", "KiB", "100", "us", "100", "us", "100", "us", "100", "us"];
         assert_eq!(cells("read"), read, "no quantile is above the longest call");
+        assert_eq!(cells("  on slow")[2..4], ["1", "0"], "of two one was on the slow tier");
+        assert_eq!(cells("open"), ["open", "9", "EACCES"]);
         assert_eq!(cells("forget"), ["forget", "9", "0", "0", "B", "-", "-", "-", "-"], "no duration is invented");
     }
 
@@ -497,9 +562,11 @@ mod tests {
         assert_eq!(value["log"]["applied_lsn"], 10);
         assert_eq!(value["io_path"]["name"], "exact");
         assert_eq!(value["operations"][0]["op"], "read");
-        assert_eq!(value["operations"][0]["latency_log2_us"][7], 1);
+        assert_eq!(value["operations"][0]["latency_log2_us"][7], 2);
         assert!(value["operations"][1]["p50"].is_null());
-        assert_eq!(value["paths"]["known"], 3);
+        assert_eq!(value["operations"][0]["tiers"]["slow"]["calls"], 1);
+        assert_eq!(value["failures"][1], serde_json::json!({"op": "lookup", "errno": "ENOENT", "calls": 7}));
+        assert_eq!(value["files"]["files"], 3);
     }
 
     #[test]
@@ -517,15 +584,5 @@ mod tests {
         for (s, text) in [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")] {
             assert_eq!(seconds(Duration::from_secs(s)), text);
         }
-    }
-
-    #[test]
-    fn the_path_table_names_each_path_once() {
-        let figures = PathFigures { opens: 1, writes: 2, bytes_written: 2048, ..PathFigures::default() };
-        let totals = PathTotals { known: 2, limit: 8, unattributed_calls: 4 };
-        let table = path_table(&[("ckpt/epoch%201".into(), figures)], &totals);
-        assert!(table.starts_with("1 of 2 known paths"), "{table}");
-        let last = table.lines().last().expect("a row");
-        assert!(last.ends_with("ckpt/epoch%201") && last.contains("2.0 KiB"), "{last}");
     }
 }

@@ -95,7 +95,7 @@ const STAGES: &[Stage] = &[
         name: "unit",
         about: "unit, model, architecture and integration tests",
         when: When::Check,
-        needs: &[Need::Mount, Need::Xfs],
+        needs: &[Need::Mount, Need::Xfs, Need::Strace],
         minutes: 20,
         run: cargo::test,
     },

@@ -1,0 +1,108 @@
+//! Which process a request comes from.
+//!
+//! The kernel names a thread. That is asked about once, at the open, while the thread waits for the answer: later it may be
+//! gone, and a request to close has no sender. What was found holds for a moment, so that a loader that opens a thousand files a
+//! second costs a few looks into `/proc`. Only `status`, `stat` and `cgroup` are read there: they wait for no process, where
+//! `cmdline` waits for one that may itself wait for this mount.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dashmap::DashMap;
+
+use crate::stats::processes::{Identity, Process, Processes};
+
+/// For so long a thread's number is taken for the same thread: numbers come round after millions of threads.
+const HOLDS: Duration = Duration::from_secs(2);
+/// So many threads are remembered.
+const THREADS_MAX: usize = 4096;
+
+/// Threads that were asked about lately.
+#[derive(Debug, Default)]
+pub(super) struct Who {
+    threads: DashMap<u32, (Instant, Arc<Process>)>,
+}
+
+impl Who {
+    /// The process of a thread; 0 is a thread that the kernel cannot name here.
+    pub(super) fn process(&self, processes: &Processes, thread: u32) -> Arc<Process> {
+        if thread == 0 {
+            return processes.others();
+        }
+        if let Some(found) = self.threads.get(&thread)
+            && found.0.elapsed() < HOLDS
+        {
+            return Arc::clone(&found.1);
+        }
+        let process = ask(processes, thread).unwrap_or_else(|| processes.others());
+        if self.threads.len() >= THREADS_MAX {
+            self.threads.clear();
+        }
+        self.threads.insert(thread, (Instant::now(), Arc::clone(&process)));
+        process
+    }
+}
+
+fn ask(processes: &Processes, thread: u32) -> Option<Arc<Process>> {
+    let read = |of: u32, file: &str| fs::read(format!("/proc/{of}/{file}")).ok();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let pid = group(&text(read(thread, "status")?))?;
+    let (command, started) = command_and_start(&text(read(pid, "stat")?))?;
+    if let Some(known) = processes.get(pid, started)
+        && known.identity().command == command
+    {
+        return Some(known);
+    }
+    let cgroup = read(pid, "cgroup").map(|bytes| cgroup(&text(bytes))).unwrap_or_default();
+    Some(processes.meet(Identity { pid, started, command, cgroup }))
+}
+
+/// The process of a thread, from its `status`.
+fn group(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// From `stat`: the second field, in parentheses of which it may hold some itself, and the 22nd.
+fn command_and_start(stat: &str) -> Option<(String, u64)> {
+    let (head, tail) = stat.rsplit_once(')')?;
+    let command = head.split_once('(')?.1;
+    let started = tail.split_whitespace().nth(22 - 3)?.parse().ok()?;
+    Some((command.to_owned(), started))
+}
+
+/// From `cgroup`: of version 2 if there is one, else the first that is not the root.
+fn cgroup(text: &str) -> String {
+    let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| *path != "/");
+    let second = text.lines().find_map(|line| line.strip_prefix("0::")).filter(|path| *path != "/");
+    second.or_else(|| paths().next()).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_test_finds_itself() {
+        let (who, processes) = (Who::default(), Processes::default());
+        let thread = nix::unistd::gettid().as_raw() as u32;
+        let process = who.process(&processes, thread);
+        assert_eq!(process.identity().pid, std::process::id());
+        assert!(!process.identity().command.is_empty());
+        assert!(Arc::ptr_eq(&process, &who.process(&processes, thread)));
+        let other = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
+        let gone = other.join().expect("a number");
+        assert_eq!(who.process(&processes, gone).number(), 0, "a thread that has ended is nobody's");
+    }
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        assert_eq!(group("Name:\ta\nTgid:\t12\nPid:\t13\n"), Some(12));
+        let stat = "12 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(command_and_start(stat), Some(("a (b) c".to_owned(), 4711)));
+        assert_eq!(command_and_start("12 (cut"), None);
+        assert_eq!(cgroup("0::/user.slice\n"), "/user.slice");
+        assert_eq!(cgroup("5:cpu:/\n4:memory:/job/7\n0::/\n"), "/job/7");
+        assert_eq!(cgroup(""), "");
+    }
+}

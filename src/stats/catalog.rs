@@ -1,0 +1,318 @@
+//! The records of many files at rest: packed, in bounded memory. Pure.
+//!
+//! What is counted of a file comes in pieces ([`Catalog::add`]); each is merged into what there is. Past the limit no new file
+//! gets a record of its own: what is counted of those goes to one record for all of them, and the report says so.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use parking_lot::Mutex;
+
+use super::record::{Record, read_number, write_number};
+
+/// So many parts, each with a lock of its own, taken for one merge at a time.
+const SHARDS: usize = 16;
+/// Files whose numbers follow each other and that share a page. The engine numbers them in the order in which it meets them,
+/// so that pages are full as a rule.
+const PAGE: u64 = 64;
+/// What a page takes besides its bytes: its place in a table that is as a rule three quarters full, the allocator's share.
+const PAGE_ITSELF: usize = 80;
+
+/// Records by inode number.
+#[derive(Debug)]
+pub struct Catalog {
+    shards: [Mutex<Shard>; SHARDS],
+    directories: Mutex<Directories>,
+    /// Bytes that the records of one shard may take.
+    limit: usize,
+    /// All files without a record of their own.
+    rest: Mutex<Rest>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    pages: HashMap<u64, Page>,
+    files: usize,
+    bytes: usize,
+    /// For packing into.
+    spare: Vec<u8>,
+}
+
+/// The entries of [`PAGE`] files, one behind the other: the length of each, and it. See [`Entry`].
+#[derive(Debug, Default)]
+struct Page {
+    /// A bit for each file that has one.
+    present: u64,
+    bytes: Vec<u8>,
+}
+
+/// Paths of directories, told once for all that is in them.
+#[derive(Debug, Default)]
+struct Directories {
+    numbers: HashMap<Box<str>, u64>,
+    paths: Vec<Box<str>>,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
+    record: Record,
+    /// Pieces that came: a file that comes twice is two.
+    pieces: u64,
+}
+
+/// An entry's bytes, taken apart: the number of its directory and one, 0 for no path; the length of its name; the name; the
+/// record.
+struct Entry<'a> {
+    directory: Option<usize>,
+    name: &'a str,
+    record: &'a [u8],
+}
+
+/// How much a catalog holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Extent {
+    pub files: usize,
+    /// Memory they take, about.
+    pub bytes: usize,
+    pub limit_bytes: usize,
+    /// What was counted of files that have no record of their own came in so many pieces.
+    pub unnamed: u64,
+}
+
+impl Catalog {
+    /// One that takes at most about `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Catalog {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            directories: Mutex::default(),
+            limit: limit / SHARDS,
+            rest: Mutex::default(),
+        }
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<Shard> {
+        &self.shards[(ino / PAGE) as usize % SHARDS]
+    }
+
+    /// Merges what was counted of a file since its last piece. `path` is taken with the first one.
+    pub fn add(&self, ino: u64, path: Option<&str>, piece: &Record) {
+        let mut shard = self.shard(ino).lock();
+        let Shard { pages, files, bytes, spare } = &mut *shard;
+        let found = pages.get(&(ino / PAGE)).map(|page| page.find(ino)).filter(|place| !place.is_empty());
+        spare.clear();
+        if found.is_none() && *bytes >= self.limit {
+            drop(shard);
+            let mut rest = self.rest.lock();
+            rest.record.add(piece);
+            rest.pieces += 1;
+            return;
+        }
+        let page = pages.entry(ino / PAGE).or_insert_with(|| {
+            *bytes += PAGE_ITSELF;
+            Page::default()
+        });
+        if let Some(place) = found {
+            let before = Page::entry(&page.bytes[place.clone()]);
+            let entry = Entry::read(before);
+            spare.extend_from_slice(&before[..before.len() - entry.record.len()]);
+            let mut whole = entry.unpacked().unwrap_or_default();
+            whole.add(piece);
+            whole.pack(spare);
+        } else {
+            *files += 1;
+            self.write_path(path, spare);
+            piece.pack(spare);
+        }
+        let before = page.bytes.capacity();
+        page.put(ino, spare);
+        *bytes = *bytes + page.bytes.capacity() - before;
+    }
+
+    fn write_path(&self, path: Option<&str>, out: &mut Vec<u8>) {
+        let (directory, name) = path.map_or(("", ""), |path| path.rsplit_once('/').unwrap_or(("", path)));
+        let number = path.map_or(0, |_| self.directories.lock().number(directory) + 1);
+        write_number(out, number);
+        write_number(out, name.len() as u64);
+        out.extend_from_slice(name.as_bytes());
+    }
+
+    /// What was counted of a file so far.
+    pub fn get(&self, ino: u64) -> Option<Record> {
+        let shard = self.shard(ino).lock();
+        let page = shard.pages.get(&(ino / PAGE))?;
+        let place = page.find(ino);
+        if place.is_empty() { None } else { Entry::read(Page::entry(&page.bytes[place])).unpacked() }
+    }
+
+    /// Shows all files to `look`: number, the path it was first seen under, record. A part of the table is copied at a time.
+    pub fn for_each(&self, mut look: impl FnMut(u64, Option<&str>, Record)) {
+        for shard in &self.shards {
+            let pages: Vec<(u64, u64, Vec<u8>)> = {
+                let shard = shard.lock();
+                shard.pages.iter().map(|(number, page)| (*number, page.present, page.bytes.clone())).collect()
+            };
+            for (number, present, bytes) in pages {
+                let mut bytes = &*bytes;
+                for slot in (0..PAGE).filter(|slot| present >> slot & 1 != 0) {
+                    let entry = Entry::read(take(&mut bytes));
+                    let path = entry.directory.map(|number| {
+                        let directories = self.directories.lock();
+                        format!("{}/{}", directories.paths[number], entry.name)
+                    });
+                    if let Some(record) = entry.unpacked() {
+                        look(number * PAGE + slot, path.as_deref(), record);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All files that have no record of their own, together.
+    pub fn rest(&self) -> Record {
+        self.rest.lock().record.clone()
+    }
+
+    pub fn extent(&self) -> Extent {
+        let unnamed = self.rest.lock().pieces;
+        let mut extent = Extent { limit_bytes: self.limit * SHARDS, unnamed, ..Extent::default() };
+        for shard in &self.shards {
+            let shard = shard.lock();
+            extent.files += shard.files;
+            extent.bytes += shard.bytes;
+        }
+        extent
+    }
+}
+
+/// Takes an entry off the front.
+fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+    let len = read_number(bytes).expect("written by this file") as usize;
+    bytes.split_off(..len).expect("written by this file")
+}
+
+impl Page {
+    /// Where a file's entry is, with its length; an empty place if it has none yet.
+    fn find(&self, ino: u64) -> Range<usize> {
+        let slot = ino % PAGE;
+        let before = (self.present & ((1 << slot) - 1)).count_ones();
+        let mut bytes = &*self.bytes;
+        for _ in 0..before {
+            take(&mut bytes);
+        }
+        let from = self.bytes.len() - bytes.len();
+        if self.present >> slot & 1 != 0 {
+            take(&mut bytes);
+        }
+        from..self.bytes.len() - bytes.len()
+    }
+
+    /// An entry without its length.
+    fn entry(mut place: &[u8]) -> &[u8] {
+        take(&mut place)
+    }
+
+    fn put(&mut self, ino: u64, entry: &[u8]) {
+        let place = self.find(ino);
+        let mut len = Vec::with_capacity(10);
+        write_number(&mut len, entry.len() as u64);
+        // Room for a few more, not for as much again.
+        let more = (len.len() + entry.len()).saturating_sub(place.len());
+        if self.bytes.capacity() - self.bytes.len() < more {
+            self.bytes.reserve_exact(more + self.bytes.len() / 16);
+        }
+        self.bytes.splice(place, len.iter().chain(entry).copied());
+        self.present |= 1 << (ino % PAGE);
+    }
+}
+
+impl Directories {
+    fn number(&mut self, path: &str) -> u64 {
+        if let Some(number) = self.numbers.get(path) {
+            return *number;
+        }
+        let number = self.paths.len() as u64;
+        self.numbers.insert(path.into(), number);
+        self.paths.push(path.into());
+        number
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// Of bytes that `add` has written.
+    fn read(mut bytes: &'a [u8]) -> Self {
+        let mut number = || read_number(&mut bytes).expect("written by this file") as usize;
+        let (directory, len) = (number().checked_sub(1), number());
+        let (name, record) = bytes.split_at(len);
+        Entry { directory, name: std::str::from_utf8(name).expect("taken from a str"), record }
+    }
+
+    fn unpacked(&self) -> Option<Record> {
+        Record::unpack(&mut { self.record })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::record::Field;
+
+    fn piece(bytes: u64) -> Record {
+        let mut record = Record::default();
+        record.opened_by(bytes, Some(0o640));
+        record
+    }
+
+    #[test]
+    fn a_file_keeps_the_path_of_its_first_piece() {
+        let catalog = Catalog::new(1 << 20);
+        let inos = [0, 1, 63, 64, 5000, 7];
+        let paths = [Some("/a/b"), Some("/a/c"), Some("/top"), Some("bare"), None, Some("/")];
+        // The later ones come in front of, between and behind those that are there.
+        inos.into_iter().zip(paths).for_each(|(ino, path)| catalog.add(ino, path, &piece(1)));
+        inos.into_iter().for_each(|ino| catalog.add(ino, Some("/later"), &piece(1 << 40)));
+        let mut found = Vec::new();
+        catalog.for_each(|ino, path, record| found.push((ino, path.map(str::to_owned), record.processes.total())));
+        found.sort();
+        found.sort_by_key(|(ino, ..)| inos.iter().position(|one| one == ino));
+        let wanted = [Some("/a/b"), Some("/a/c"), Some("/top"), Some("/bare"), None, Some("/")];
+        let wanted: Vec<_> =
+            inos.into_iter().zip(wanted).map(|(ino, path)| (ino, path.map(str::to_owned), 2)).collect();
+        assert_eq!(found, wanted);
+        assert_eq!(catalog.get(64).map(|record| record.get(Field::Mode)), Some(0o641));
+        assert_eq!((catalog.get(2), catalog.get(77)), (None, None));
+    }
+
+    /// What comes in any order is what a plain map would hold.
+    #[test]
+    fn it_holds_what_a_map_would() {
+        use rand::rngs::SmallRng;
+        use rand::{RngExt, SeedableRng};
+        for seed in 0..20 {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let (catalog, mut map) = (Catalog::new(1 << 30), std::collections::BTreeMap::<u64, u64>::new());
+            for _ in 0..2_000 {
+                let (ino, times) =
+                    (random.random_range(0..300) * random.random_range(1..20), random.random_range(1..40));
+                (0..times).for_each(|_| catalog.add(ino, Some("/d/name"), &piece(random.random::<u64>() >> 20)));
+                *map.entry(ino).or_default() += times;
+            }
+            let mut found = Vec::new();
+            catalog.for_each(|ino, path, record| found.push((ino, path == Some("/d/name"), record.get(Field::Mode))));
+            found.sort();
+            assert_eq!(found, map.keys().map(|ino| (*ino, true, 0o641)).collect::<Vec<_>>(), "seed {seed}");
+            assert_eq!(catalog.extent().files, map.len());
+        }
+    }
+
+    #[test]
+    fn the_limit_holds_and_those_that_are_in_go_on() {
+        let catalog = Catalog::new(16 * 1024);
+        (0..10_000).for_each(|ino| catalog.add(ino, Some("/d/name"), &piece(1)));
+        let full = catalog.extent();
+        assert!(full.files > 100 && full.bytes < 16 * 1024 + SHARDS * 200, "{full:?}");
+        assert_eq!((full.files as u64 + full.unnamed, catalog.rest().processes.total()), (10_000, full.unnamed));
+        catalog.add(0, None, &piece(1));
+        assert_eq!(catalog.get(0).map(|record| record.processes.total()), Some(2));
+        assert_eq!(catalog.extent().unnamed, full.unnamed);
+    }
+}

@@ -1,0 +1,205 @@
+//! The processes that opened files, and what each has read and written. Pure: who asks the system is the caller.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::counters::{Call, Op};
+use super::render::{bytes, latency};
+use crate::path;
+
+/// So many are told apart; those that come later count as one.
+pub const PROCESSES_MAX: usize = 4096;
+
+/// Who a process is, as the system says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// 0 for one that is not known: of another pid namespace, or gone.
+    pub pid: u32,
+    /// When it was started, in the system's ticks: numbers of processes are used again.
+    pub started: u64,
+    /// Its name, of up to 15 bytes.
+    pub command: String,
+    /// Path of its control group; empty if there is none.
+    pub cgroup: String,
+}
+
+/// One process, with what it did through handles that it opened.
+#[derive(Debug, Default)]
+pub struct Process {
+    number: u64,
+    identity: Identity,
+    opens: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    nanos: AtomicU64,
+}
+
+/// [`Process`] at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessFigures {
+    /// As in [`super::record::Record::processes`].
+    pub number: u64,
+    pub identity: Identity,
+    pub opens: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// In calls through its handles.
+    pub time: Duration,
+}
+
+impl Process {
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(super) fn opened(&self) {
+        self.opens.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count(&self, call: &Call) {
+        self.nanos.fetch_add(u64::try_from(call.took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        let (calls, bytes) = match call.op {
+            Op::Read => (&self.reads, &self.bytes_read),
+            Op::Write => (&self.writes, &self.bytes_written),
+            _ => return,
+        };
+        calls.fetch_add(1, Relaxed);
+        bytes.fetch_add(call.bytes, Relaxed);
+    }
+
+    fn figures(&self) -> ProcessFigures {
+        ProcessFigures {
+            number: self.number,
+            identity: self.identity.clone(),
+            opens: self.opens.load(Relaxed),
+            reads: self.reads.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            bytes_read: self.bytes_read.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+            time: Duration::from_nanos(self.nanos.load(Relaxed)),
+        }
+    }
+}
+
+/// All of them. Number 0 is everybody who is not known.
+#[derive(Debug)]
+pub struct Processes {
+    known: Mutex<HashMap<(u32, u64), Arc<Process>>>,
+    others: Arc<Process>,
+    limit: usize,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Processes::new(PROCESSES_MAX)
+    }
+}
+
+impl Processes {
+    pub fn new(limit: usize) -> Self {
+        Processes { known: Mutex::default(), others: Arc::default(), limit }
+    }
+
+    /// Who is not known.
+    pub fn others(&self) -> Arc<Process> {
+        Arc::clone(&self.others)
+    }
+
+    /// A process that was met before.
+    pub fn get(&self, pid: u32, started: u64) -> Option<Arc<Process>> {
+        self.known.lock().get(&(pid, started)).cloned()
+    }
+
+    /// A process, known from now on; past the limit it is one of the others.
+    pub fn meet(&self, identity: Identity) -> Arc<Process> {
+        let mut known = self.known.lock();
+        let key = (identity.pid, identity.started);
+        if let Some(process) = known.get(&key) {
+            return Arc::clone(process);
+        }
+        if identity.pid == 0 || known.len() >= self.limit {
+            return self.others();
+        }
+        let number = known.len() as u64 + 1;
+        let process = Arc::new(Process { number, identity, ..Process::default() });
+        known.insert(key, Arc::clone(&process));
+        process
+    }
+
+    /// Those that opened anything, in the order of their numbers.
+    pub fn figures(&self) -> Vec<ProcessFigures> {
+        let mut all: Vec<_> = self.known.lock().values().map(|process| process.figures()).collect();
+        all.push(self.others.figures());
+        all.retain(|process| process.opens > 0);
+        all.sort_by_key(|process| process.number);
+        all
+    }
+}
+
+/// The table of processes, those that spent most time in calls first: what `.dlio/processes` shows. Ends with a newline.
+pub fn table(figures: &[ProcessFigures]) -> String {
+    let mut lines: Vec<&ProcessFigures> = figures.iter().collect();
+    lines.sort_by_key(|process| (Reverse(process.time), process.number));
+    let mut out =
+        "    pid command            opens    reads   writes       read    written     time  cgroup\n".to_owned();
+    for p in lines {
+        let (pid, command) = match p.identity.pid {
+            0 => ("-".to_owned(), "(not known)".to_owned()),
+            pid => (pid.to_string(), path::escape(p.identity.command.as_bytes())),
+        };
+        writeln!(
+            out,
+            "{pid:>7} {command:<15}{:>9}{:>9}{:>9}{:>11}{:>11}{:>9}  {}",
+            p.opens,
+            p.reads,
+            p.writes,
+            bytes(p.bytes_read),
+            bytes(p.bytes_written),
+            latency(p.time),
+            path::escape(p.identity.cgroup.as_bytes())
+        )
+        .expect("formatting into memory");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(pid: u32, started: u64) -> Identity {
+        Identity { pid, started, command: format!("p{pid}"), ..Identity::default() }
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_process() {
+        let processes = Processes::default();
+        let numbers = [(7, 1), (7, 2), (7, 1), (0, 0)].map(|(pid, at)| processes.meet(identity(pid, at)).number());
+        assert_eq!(numbers, [1, 2, 1, 0]);
+        assert!(processes.get(7, 2).is_some() && processes.get(7, 3).is_none());
+    }
+
+    #[test]
+    fn past_the_limit_they_are_counted_together() {
+        let processes = Processes::new(1);
+        for pid in 1..4 {
+            processes.meet(identity(pid, 0)).opened();
+        }
+        let figures: Vec<_> = processes.figures().iter().map(|p| (p.number, p.identity.pid, p.opens)).collect();
+        assert_eq!(figures, [(0, 0, 2), (1, 1, 1)]);
+    }
+}
