@@ -1,0 +1,90 @@
+//! What it costs to count one operation: `cargo bench --bench counting`. Without a mount: the clock is read by the caller, and
+//! nobody else counts at the same time but where it says so.
+
+#![allow(clippy::unwrap_used)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use dlio_fs::error::Errno;
+use dlio_fs::stats::Stats;
+use dlio_fs::stats::counters::{Call, Op, Tier};
+
+const TOOK: Duration = Duration::from_micros(12);
+
+fn call(op: Op, offset: u64, bytes: u64) -> Call {
+    Call { op, began: Duration::from_micros(offset), took: TOOK, offset, bytes, errno: None, tier: Tier::Fast }
+}
+
+fn counting(c: &mut Criterion) {
+    let stats = Stats::default();
+    let open = |ino| stats.open(stats.file(ino, || Some("/data/file".into())), stats.processes.others(), None);
+
+    c.bench_function("a read through a handle", |b| {
+        let handle = open(1);
+        let mut offset = 0;
+        b.iter(|| {
+            offset += 4096;
+            stats.record_through(black_box(&call(Op::Read, offset, 4096)), &handle);
+        });
+    });
+
+    // Each lies apart from those before: as many ranges as are remembered.
+    c.bench_function("a read at any place", |b| {
+        let handle = open(2);
+        let mut at: u64 = 1;
+        b.iter(|| {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            stats.record_through(black_box(&call(Op::Read, at >> 24, 4096)), &handle);
+        });
+    });
+
+    c.bench_function("a look-up that finds nothing", |b| {
+        let none = Call { errno: Some(Errno::ENOENT), ..call(Op::Lookup, 0, 0) };
+        b.iter(|| stats.record(black_box(&none), &stats.file(3, || None)));
+    });
+
+    // Of a data set that is much larger than what is kept at hand: open, read, read its end, close. Four operations.
+    c.bench_function("a file that is read once", |b| {
+        let mut ino = 1000;
+        b.iter(|| {
+            ino += 1;
+            let handle = open(ino);
+            for (op, offset, bytes) in
+                [(Op::Open, 0, 0), (Op::Read, 0, 110_000), (Op::Read, 110_000, 0), (Op::Flush, 0, 0)]
+            {
+                stats.record_through(&call(op, offset, bytes), &handle);
+            }
+        });
+    });
+
+    c.bench_function("a read while another thread reads another file", |b| {
+        let (stats, stop) = (Arc::new(Stats::default()), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let open = |ino| stats.open(stats.file(ino, || None), stats.processes.others(), None);
+        let (mine, other) = (open(1), open(2));
+        let beside = {
+            let (stats, stop) = (Arc::clone(&stats), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    stats.record_through(&call(Op::Read, 0, 4096), &other);
+                }
+            })
+        };
+        b.iter_custom(|times| {
+            let began = Instant::now();
+            (0..times).for_each(|n| stats.record_through(black_box(&call(Op::Read, n * 4096, 4096)), &mine));
+            began.elapsed()
+        });
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        beside.join().unwrap();
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
+    targets = counting
+}
+criterion_main!(benches);
