@@ -17,10 +17,12 @@ pub mod processes;
 pub mod queue;
 pub mod record;
 pub mod render;
+pub mod windows;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -34,6 +36,7 @@ use counters::{Call, Op, OpCounters, OpFigures, Tier};
 use files::Files;
 use processes::{Process, Processes};
 use record::{Record, failed, failure};
+use windows::{Window, Windows};
 
 /// How much memory the records of files take unless the caller says otherwise.
 pub const FILES_MEMORY: usize = 256 << 20;
@@ -58,6 +61,7 @@ pub struct Stats {
     nobody: Arc<File>,
     catalog: Catalog,
     pub processes: Processes,
+    windows: Windows,
     /// Bytes to whose multiples reads and writes should be aligned.
     alignment: u64,
 }
@@ -114,6 +118,7 @@ impl Stats {
             nobody: Arc::default(),
             catalog: Catalog::new(memory),
             processes: Processes::default(),
+            windows: Windows::new(memory),
             alignment,
         }
     }
@@ -181,6 +186,7 @@ impl Stats {
         let mut piece = file.piece.lock();
         if !piece.record.is_empty() {
             self.catalog.add(file.ino, file.first.as_deref(), &piece.record);
+            self.windows.add(file.ino, file.first.as_deref(), &piece.record);
             piece.record = Record::default();
         }
     }
@@ -259,13 +265,47 @@ impl Stats {
     /// more, the path it was first seen under is shown. One path known by several inode numbers is one file.
     pub fn files(&self, name: impl Fn(u64) -> Option<String>) -> Files {
         self.settle();
+        self.shown(&self.catalog, name)
+    }
+
+    fn shown(&self, catalog: &Catalog, name: impl Fn(u64) -> Option<String>) -> Files {
         let mut by_path: HashMap<String, Record> = HashMap::new();
-        self.catalog.for_each(|ino, first, record| {
-            let path = name(ino).or_else(|| first.map(str::to_owned)).unwrap_or_else(|| "?".into());
+        catalog.for_each(|ino, first, record| {
+            let first = || first.map(str::to_owned).or_else(|| self.catalog.path(ino));
+            let path = name(ino).or_else(first).unwrap_or_else(|| "?".into());
             by_path.entry(path).or_default().add(&record);
         });
         let files = by_path.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
-        Files { files, rest: self.catalog.rest(), extent: self.catalog.extent() }
+        Files { files, rest: catalog.rest(), extent: catalog.extent() }
+    }
+
+    /// Opens a window. The error says why not.
+    pub fn start_window(&self, name: &str, now: Duration) -> Result<(), String> {
+        // What was counted before is none of its.
+        self.settle();
+        self.windows.start(name, now, self.operations())
+    }
+
+    /// Closes the window of this name, or the one that was opened last.
+    pub fn stop_window(&self, name: Option<&str>, now: Duration) -> Result<Arc<Window>, String> {
+        self.settle();
+        self.windows.stop(name, now, self.operations())
+    }
+
+    /// Notes a moment.
+    pub fn mark(&self, text: &str, now: Duration) -> Result<(), String> {
+        self.windows.mark(text, now)
+    }
+
+    /// All windows and marks.
+    pub fn windows(&self) -> windows::Overview {
+        self.windows.overview()
+    }
+
+    /// The files of the newest closed window of this name, named as in [`Stats::files`]. `None`: there is none, or its files are
+    /// not kept any more.
+    pub fn files_of_window(&self, window: &str, name: impl Fn(u64) -> Option<String>) -> Option<Files> {
+        Some(self.shown(&*self.windows.closed(window)?.files()?, name))
     }
 
     /// Brings everything to the catalog.
@@ -279,7 +319,6 @@ impl Stats {
 mod tests {
     use super::*;
     use record::Field;
-    use std::time::Duration;
 
     fn call(op: Op, bytes: u64) -> Call {
         let took = Duration::from_micros(bytes.max(1));

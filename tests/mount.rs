@@ -755,7 +755,9 @@ fn the_control_directory_is_there_but_not_listed() {
             "queue",
             "queue.json",
             "stats",
-            "stats.json"
+            "stats.json",
+            "windows",
+            "windows.json"
         ]
     );
     let modes = ["stats", "stats.json", "files", "control"].map(|name| mode(&mount.at(".dlio").join(name)));

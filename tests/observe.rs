@@ -97,6 +97,58 @@ fn what_fails_is_told_with_its_error() {
     assert!(root["failures"].contains("lookup/ENOENT:"), "{root:?}");
 }
 
+/// Each window has what was done meanwhile, by itself: epochs within a run, from a shell.
+#[test]
+fn a_window_has_what_was_done_meanwhile() {
+    let mount =
+        Mount::with(&[], |slow| (0..20).for_each(|n| fs::write(slow.join(format!("{n}")), "0123456789").unwrap()));
+    let read = |files: std::ops::Range<i32>| {
+        files.for_each(|n| assert_eq!(fs::read(mount.at(n.to_string())).unwrap().len(), 10));
+    };
+    read(0..20);
+    let control = |command: &str| {
+        let reply = mount.control(command);
+        assert!(reply.starts_with("ok: "), "{command}: {reply}");
+    };
+    control("window start run");
+    for epoch in 1..=2 {
+        control(&format!("window start epoch {epoch}"));
+        read(0..10 * epoch);
+        control("mark half of it");
+        read(0..10 * epoch);
+        control("window stop");
+    }
+    mount.put("new", "written");
+    control("window stop run");
+    read(0..20);
+
+    let text = fs::read_to_string(mount.at(".dlio/windows.json")).unwrap();
+    let windows: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let bytes = |window: &serde_json::Value, op: &str| {
+        let operations = window["operations"].as_array().unwrap();
+        operations.iter().find(|line| line["op"] == op).map_or(0, |line| line["bytes"].as_u64().unwrap())
+    };
+    let closed = windows["closed"].as_array().unwrap().iter();
+    let told: Vec<_> = closed
+        .map(|window| (window["name"].as_str().unwrap(), bytes(window, "read"), bytes(window, "write")))
+        .collect();
+    assert_eq!(told, [("epoch 1", 200, 0), ("epoch 2", 400, 0), ("run", 600, 7)]);
+    // Files that were read or written: the directory is there too, something was looked up in it.
+    let files = |name: &str| {
+        let table = mount.control(&format!("window files {name}"));
+        table.lines().skip(1).filter(|line| !line.starts_with("/\t")).count()
+    };
+    assert_eq!((files("epoch 1"), files("epoch 2"), files("run")), (10, 20, 21));
+    assert_eq!(windows["marks"].as_array().unwrap().len(), 2);
+    assert_eq!(mount.calls("read").1, 1000, "the whole mount has all of it");
+    for (command, said) in
+        [("window stop", "no window is open"), ("window files none", "no closed window"), ("mark", "give it a name")]
+    {
+        let reply = mount.control(command);
+        assert!(reply.starts_with("error: ") && reply.contains(said), "{command}: {reply}");
+    }
+}
+
 /// Workers that a loader has forked, threads among them: every open and every byte is told, and of whom.
 #[test]
 fn every_worker_is_attributed() {

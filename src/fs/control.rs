@@ -49,7 +49,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
 
-const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH";
+const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, window start NAME, \
+                     window stop [NAME], window files NAME, mark TEXT";
 
 /// How many objects' files are looked up in one turn.
 const MET_AT_ONCE: usize = 16;
@@ -73,12 +74,14 @@ pub(super) enum Node {
     Processes,
     Queue,
     QueueJson,
+    Windows,
+    WindowsJson,
     Config,
     Control,
 }
 
 impl Node {
-    const FILES: [Node; 10] = [
+    const FILES: [Node; 12] = [
         Node::Stats,
         Node::StatsJson,
         Node::Metrics,
@@ -87,6 +90,8 @@ impl Node {
         Node::Processes,
         Node::Queue,
         Node::QueueJson,
+        Node::Windows,
+        Node::WindowsJson,
         Node::Config,
         Node::Control,
     ];
@@ -111,6 +116,8 @@ impl Node {
             Node::Processes => "processes",
             Node::Queue => "queue",
             Node::QueueJson => "queue.json",
+            Node::Windows => "windows",
+            Node::WindowsJson => "windows.json",
             Node::Config => "config",
             Node::Control => "control",
         }
@@ -121,7 +128,8 @@ impl Node {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson | Node::Metrics => 0o444,
             // These name the paths or the processes of all users, or the tiers.
-            Node::Files | Node::FilesTsv | Node::Processes | Node::Queue | Node::QueueJson | Node::Config => 0o400,
+            Node::Files | Node::FilesTsv | Node::Processes | Node::Queue | Node::QueueJson => 0o400,
+            Node::Windows | Node::WindowsJson | Node::Config => 0o400,
             Node::Control => 0o600,
         }
     }
@@ -249,6 +257,13 @@ enum Command {
     Evict(Vec<Name>),
     /// Compares the fast copies of clean files with their slow ones, below a path.
     Verify(Vec<Name>),
+    /// What is counted from here on, or up to here, is told by itself.
+    StartWindow(String),
+    StopWindow(Option<String>),
+    /// The table of the files of a closed window.
+    WindowFiles(String),
+    /// Notes the moment.
+    Mark(String),
 }
 
 impl Command {
@@ -269,8 +284,21 @@ impl Command {
             ("front", path) if !path.is_empty() => Ok(Command::Front(Command::names(path)?)),
             ("evict", path) if !path.is_empty() => Ok(Command::Evict(Command::names(path)?)),
             ("verify", path) if !path.is_empty() => Ok(Command::Verify(Command::names(path)?)),
+            ("mark", text) => Ok(Command::Mark(text.to_owned())),
+            ("window", argument) => Command::window(argument),
             (word @ ("front" | "evict" | "verify"), _) => Err(format!("{word} takes a path, / for everything")),
             (unknown, _) => Err(format!("unknown command {unknown:?}; known: {KNOWN}")),
+        }
+    }
+
+    fn window(argument: &str) -> Result<Command, String> {
+        let (word, name) = argument.split_once(' ').unwrap_or((argument, ""));
+        let name = name.trim().to_owned();
+        match word {
+            "start" => Ok(Command::StartWindow(name)),
+            "stop" => Ok(Command::StopWindow(Some(name).filter(|name| !name.is_empty()))),
+            "files" => Ok(Command::WindowFiles(name)),
+            unknown => Err(format!("window takes start NAME, stop [NAME] or files NAME, got {unknown:?}")),
         }
     }
 
@@ -298,9 +326,10 @@ impl Control {
         live: Arc<Live>,
         io: Arc<IoPaths>,
         owner: (u32, u32),
+        started: Instant,
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
-        Control { tiers, stats, slow, live, io, owner, since, started: Instant::now(), hurried: Arc::default() }
+        Control { tiers, stats, slow, live, io, owner, since, started, hurried: Arc::default() }
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -365,6 +394,8 @@ impl Control {
             Node::Processes => processes::table(&self.stats.processes.figures()),
             Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
             Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
+            Node::Windows => self.stats.windows().text(self.started.elapsed()),
+            Node::WindowsJson => self.stats.windows().json(),
             Node::Config => self.live.text(),
             Node::Control => {
                 let usage = format!(
@@ -423,10 +454,43 @@ impl Control {
             Ok(Command::Front(path)) => self.front(path),
             Ok(Command::Evict(path)) => self.evict(path),
             Ok(Command::Verify(path)) => self.verify(path),
+            Ok(Command::StartWindow(name)) => self.start_window(&name),
+            Ok(Command::StopWindow(name)) => self.stop_window(name.as_deref()),
+            Ok(Command::WindowFiles(name)) => self.window_files(&name),
+            Ok(Command::Mark(text)) => match self.stats.mark(&text, self.started.elapsed()) {
+                Ok(()) => Session::said("ok", format!("marked at {:.1} s", self.started.elapsed().as_secs_f64())),
+                Err(error) => Session::said("error", error),
+            },
             Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
             Err(text) => Session::said("error", text),
         };
         Ok(())
+    }
+
+    fn start_window(&self, name: &str) -> Session {
+        match self.stats.start_window(name, self.started.elapsed()) {
+            Ok(()) => Session::said("ok", format!("{name} is open")),
+            Err(error) => Session::said("error", error),
+        }
+    }
+
+    fn stop_window(&self, name: Option<&str>) -> Session {
+        match self.stats.stop_window(name, self.started.elapsed()) {
+            Ok(window) => {
+                let (files, lasted) = (render::count(window.used as u64, "file"), window.lasted().as_secs_f64());
+                Session::said("ok", format!("{} lasted {lasted:.1} s and used {files}: .dlio/windows", window.name))
+            }
+            Err(error) => Session::said("error", error),
+        }
+    }
+
+    fn window_files(&self, name: &str) -> Session {
+        match self.stats.files_of_window(name, |ino| path_of(&self.tiers, ino)) {
+            Some(files) => Session { reply: files.table().into_bytes(), running: None },
+            None => {
+                Session::said("error", format!("no closed window {name} whose files are still kept: .dlio/windows"))
+            }
+        }
     }
 
     /// D1 for everything at once, and the LSN that must be applied for D2.

@@ -59,8 +59,8 @@ impl Core {
         io: Arc<IoPaths>,
         owner: (u32, u32),
     ) -> Self {
-        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, Arc::clone(&io), owner);
         let (since, who) = (Instant::now(), Who::default());
+        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, Arc::clone(&io), owner, since);
         Core { tiers, stats, since, who, control, io, files: Arc::default(), dirs: Arc::default() }
     }
 

@@ -144,6 +144,19 @@ impl Catalog {
         if place.is_empty() { None } else { Entry::read(Page::entry(&page.bytes[place])).unpacked() }
     }
 
+    /// The path under which a file was first seen.
+    pub fn path(&self, ino: u64) -> Option<String> {
+        let shard = self.shard(ino).lock();
+        let page = shard.pages.get(&(ino / PAGE))?;
+        let place = page.find(ino);
+        if place.is_empty() { None } else { self.path_of(&Entry::read(Page::entry(&page.bytes[place]))) }
+    }
+
+    fn path_of(&self, entry: &Entry<'_>) -> Option<String> {
+        let directories = self.directories.lock();
+        Some(format!("{}/{}", directories.paths[entry.directory?], entry.name))
+    }
+
     /// Shows all files to `look`: number, the path it was first seen under, record. A part of the table is copied at a time.
     pub fn for_each(&self, mut look: impl FnMut(u64, Option<&str>, Record)) {
         for shard in &self.shards {
@@ -155,10 +168,7 @@ impl Catalog {
                 let mut bytes = &*bytes;
                 for slot in (0..PAGE).filter(|slot| present >> slot & 1 != 0) {
                     let entry = Entry::read(take(&mut bytes));
-                    let path = entry.directory.map(|number| {
-                        let directories = self.directories.lock();
-                        format!("{}/{}", directories.paths[number], entry.name)
-                    });
+                    let path = self.path_of(&entry);
                     if let Some(record) = entry.unpacked() {
                         look(number * PAGE + slot, path.as_deref(), record);
                     }
