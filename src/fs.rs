@@ -217,7 +217,7 @@ fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, re
     if core.stats.is_on() && !seen.on.is_virtual() {
         let call = Call {
             op: seen.what.op,
-            began: seen.since.saturating_duration_since(core.since),
+            began: seen.since.saturating_duration_since(core.stats.since()),
             took,
             offset: seen.what.offset,
             bytes: result.as_ref().map_or(0, R::bytes),

@@ -134,10 +134,11 @@ pub fn serve(request: Request) -> Result<Left> {
     let attached = attach::attach(mountpoint, attach::Wanted { source: tree.path(), flags }, replace)?; // 8
     // Where there was a dead mount there will be one again, rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
-    let session = session(&request, &tiers, live, attached)?;
+    let stats = Arc::new(registry(&request.settings.config()));
+    let session = session(&request, &tiers, &stats, live, attached)?;
     lock.serving();
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers, request.settings.config().slow_wait);
+    background::start(&runtime, &tiers, &stats, request.settings.config().slow_wait);
     utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();
@@ -235,9 +236,18 @@ fn engine_options(config: &Config) -> tiers::Options {
     }
 }
 
+/// The statistics of this mount.
+fn registry(settings: &Config) -> Stats {
+    match settings.profile {
+        true => Stats::new(settings.profile_memory as usize, BLOCK),
+        false => Stats::off(),
+    }
+}
+
 fn session(
     request: &Request,
     tiers: &Arc<Tiers>,
+    stats: &Arc<Stats>,
     live: Arc<Live>,
     attached: attach::Attached,
 ) -> Result<Session<DlioFs>> {
@@ -248,12 +258,8 @@ fn session(
     config.clone_fd = true;
     let settings = request.settings.config();
     let (io, slow_wait) = (IoRules::new(&settings)?, settings.slow_wait);
-    let stats = match settings.profile {
-        true => Stats::new(settings.profile_memory as usize, BLOCK),
-        false => Stats::off(),
-    };
     let options = FsOptions { io, slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
-    let fs = DlioFs::new(Arc::clone(tiers), Arc::new(stats), live, options)?;
+    let fs = DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)?;
     let mountpoint = request.places.mountpoint.display();
     Session::from_fd(fs, attached.device, attached.acl, config).at("start the FUSE session at", mountpoint)
 }

@@ -17,12 +17,13 @@ pub mod processes;
 pub mod queue;
 pub mod record;
 pub mod render;
+pub mod timeline;
 pub mod windows;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -36,6 +37,7 @@ use counters::{Call, Op, OpCounters, OpFigures, Tier};
 use files::Files;
 use processes::{Process, Processes};
 use record::{Record, failed, failure};
+use timeline::{Amounts, Timeline};
 use windows::{Window, Windows};
 
 /// How much memory the records of files take unless the caller says otherwise.
@@ -62,6 +64,8 @@ pub struct Stats {
     catalog: Catalog,
     pub processes: Processes,
     windows: Windows,
+    timeline: Mutex<Timeline>,
+    since: Instant,
     /// Bytes to whose multiples reads and writes should be aligned.
     alignment: u64,
 }
@@ -119,6 +123,8 @@ impl Stats {
             catalog: Catalog::new(memory),
             processes: Processes::default(),
             windows: Windows::new(memory),
+            timeline: Mutex::default(),
+            since: Instant::now(),
             alignment,
         }
     }
@@ -126,6 +132,16 @@ impl Stats {
     /// One that counts nothing.
     pub fn off() -> Self {
         Stats { on: false, ..Stats::new(0, 1) }
+    }
+
+    /// The beginning of its time.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Its time: since the mount was made.
+    pub fn now(&self) -> Duration {
+        self.since.elapsed()
     }
 
     /// Whether it counts.
@@ -279,22 +295,44 @@ impl Stats {
         Files { files, rest: catalog.rest(), extent: catalog.extent() }
     }
 
+    /// Notes how much has moved so far. To be called some ten times a second; `drained` is all that was copied to the slow tier.
+    pub fn sample(&self, drained: u64) {
+        let mut totals = Amounts { drained, ..Amounts::default() };
+        for op in Op::ALL {
+            for tier in Tier::ALL {
+                let (calls, bytes) = self.ops[op as usize][tier as usize].moved();
+                totals.calls += calls;
+                match op {
+                    Op::Read => totals.read[tier as usize] += bytes,
+                    Op::Write | Op::CopyFileRange => totals.written[tier as usize] += bytes,
+                    _ => {}
+                }
+            }
+        }
+        self.timeline.lock().sample(self.now(), totals);
+    }
+
+    /// What moved over time.
+    pub fn timeline(&self) -> Timeline {
+        self.timeline.lock().clone()
+    }
+
     /// Opens a window. The error says why not.
-    pub fn start_window(&self, name: &str, now: Duration) -> Result<(), String> {
+    pub fn start_window(&self, name: &str) -> Result<(), String> {
         // What was counted before is none of its.
         self.settle();
-        self.windows.start(name, now, self.operations())
+        self.windows.start(name, self.now(), self.operations())
     }
 
     /// Closes the window of this name, or the one that was opened last.
-    pub fn stop_window(&self, name: Option<&str>, now: Duration) -> Result<Arc<Window>, String> {
+    pub fn stop_window(&self, name: Option<&str>) -> Result<Arc<Window>, String> {
         self.settle();
-        self.windows.stop(name, now, self.operations())
+        self.windows.stop(name, self.now(), self.operations())
     }
 
     /// Notes a moment.
-    pub fn mark(&self, text: &str, now: Duration) -> Result<(), String> {
-        self.windows.mark(text, now)
+    pub fn mark(&self, text: &str) -> Result<(), String> {
+        self.windows.mark(text, self.now())
     }
 
     /// All windows and marks.

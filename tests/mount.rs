@@ -756,6 +756,7 @@ fn the_control_directory_is_there_but_not_listed() {
             "queue.json",
             "stats",
             "stats.json",
+            "timeline.json",
             "windows",
             "windows.json"
         ]

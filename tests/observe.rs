@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Elsewhere, Mount, pattern, succeeded};
+use common::{Elsewhere, Mount, pattern, succeeded, until};
 
 /// Rows of `.dlio/files.tsv` by path: cells by column.
 fn files(mount: &Mount) -> BTreeMap<String, HashMap<String, String>> {
@@ -147,6 +147,22 @@ fn a_window_has_what_was_done_meanwhile() {
         let reply = mount.control(command);
         assert!(reply.starts_with("error: ") && reply.contains(said), "{command}: {reply}");
     }
+}
+
+/// All that moved stands in the timeline, each byte once.
+#[test]
+fn the_timeline_adds_up_to_what_moved() {
+    let mount = Mount::with(&[], |slow| fs::write(slow.join("old"), pattern(50_000)).unwrap());
+    mount.put("new", pattern(70_000));
+    assert_eq!(fs::read(mount.at("new")).unwrap().len() + fs::read(mount.at("old")).unwrap().len(), 120_000);
+    mount.sync();
+    let amounts = ["read_fast", "read_slow", "written_fast", "written_slow", "drained"];
+    let told = || {
+        let text = fs::read_to_string(mount.at(".dlio/timeline.json")).unwrap();
+        let timeline: serde_json::Value = serde_json::from_str(&text).unwrap();
+        amounts.map(|name| timeline[name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum::<u64>())
+    };
+    until("the next look has seen it", || told() == [70_000, 50_000, 70_000, 0, 70_000]);
 }
 
 /// Workers that a loader has forked, threads among them: every open and every byte is told, and of whom.

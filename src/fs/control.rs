@@ -76,12 +76,13 @@ pub(super) enum Node {
     QueueJson,
     Windows,
     WindowsJson,
+    TimelineJson,
     Config,
     Control,
 }
 
 impl Node {
-    const FILES: [Node; 12] = [
+    const FILES: [Node; 13] = [
         Node::Stats,
         Node::StatsJson,
         Node::Metrics,
@@ -92,6 +93,7 @@ impl Node {
         Node::QueueJson,
         Node::Windows,
         Node::WindowsJson,
+        Node::TimelineJson,
         Node::Config,
         Node::Control,
     ];
@@ -118,6 +120,7 @@ impl Node {
             Node::QueueJson => "queue.json",
             Node::Windows => "windows",
             Node::WindowsJson => "windows.json",
+            Node::TimelineJson => "timeline.json",
             Node::Config => "config",
             Node::Control => "control",
         }
@@ -126,7 +129,7 @@ impl Node {
     fn perm(self) -> u32 {
         match self {
             Node::Dir => 0o555,
-            Node::Stats | Node::StatsJson | Node::Metrics => 0o444,
+            Node::Stats | Node::StatsJson | Node::Metrics | Node::TimelineJson => 0o444,
             // These name the paths or the processes of all users, or the tiers.
             Node::Files | Node::FilesTsv | Node::Processes | Node::Queue | Node::QueueJson => 0o400,
             Node::Windows | Node::WindowsJson | Node::Config => 0o400,
@@ -145,7 +148,6 @@ pub(super) struct Control {
     io: Arc<IoPaths>,
     owner: (u32, u32),
     since: Time,
-    started: Instant,
     /// How many commands want publishing to hurry.
     hurried: Arc<Mutex<u32>>,
 }
@@ -326,10 +328,9 @@ impl Control {
         live: Arc<Live>,
         io: Arc<IoPaths>,
         owner: (u32, u32),
-        started: Instant,
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
-        Control { tiers, stats, slow, live, io, owner, since, started, hurried: Arc::default() }
+        Control { tiers, stats, slow, live, io, owner, since, hurried: Arc::default() }
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -394,8 +395,9 @@ impl Control {
             Node::Processes => processes::table(&self.stats.processes.figures()),
             Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
             Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
-            Node::Windows => self.stats.windows().text(self.started.elapsed()),
+            Node::Windows => self.stats.windows().text(self.stats.now()),
             Node::WindowsJson => self.stats.windows().json(),
+            Node::TimelineJson => self.stats.timeline().json(),
             Node::Config => self.live.text(),
             Node::Control => {
                 let usage = format!(
@@ -457,8 +459,8 @@ impl Control {
             Ok(Command::StartWindow(name)) => self.start_window(&name),
             Ok(Command::StopWindow(name)) => self.stop_window(name.as_deref()),
             Ok(Command::WindowFiles(name)) => self.window_files(&name),
-            Ok(Command::Mark(text)) => match self.stats.mark(&text, self.started.elapsed()) {
-                Ok(()) => Session::said("ok", format!("marked at {:.1} s", self.started.elapsed().as_secs_f64())),
+            Ok(Command::Mark(text)) => match self.stats.mark(&text) {
+                Ok(()) => Session::said("ok", format!("marked at {:.1} s", self.stats.now().as_secs_f64())),
                 Err(error) => Session::said("error", error),
             },
             Ok(Command::Sync(below)) => self.sync(below).unwrap_or_else(|error| Session::said("error", error)),
@@ -468,14 +470,14 @@ impl Control {
     }
 
     fn start_window(&self, name: &str) -> Session {
-        match self.stats.start_window(name, self.started.elapsed()) {
+        match self.stats.start_window(name) {
             Ok(()) => Session::said("ok", format!("{name} is open")),
             Err(error) => Session::said("error", error),
         }
     }
 
     fn stop_window(&self, name: Option<&str>) -> Session {
-        match self.stats.stop_window(name, self.started.elapsed()) {
+        match self.stats.stop_window(name) {
             Ok(window) => {
                 let (files, lasted) = (render::count(window.used as u64, "file"), window.lasted().as_secs_f64());
                 Session::said("ok", format!("{} lasted {lasted:.1} s and used {files}: .dlio/windows", window.name))
@@ -707,7 +709,7 @@ impl Control {
         render::Snapshot {
             safety: safety(&status),
             version: env!("CARGO_PKG_VERSION"),
-            mounted_for: self.started.elapsed(),
+            mounted_for: self.stats.now(),
             fast: tier(&status.fast),
             slow: tier(&status.slow),
             pipeline: render::Pipeline {

@@ -3,7 +3,7 @@
 //! thread that may wait.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{FopenFlags, TimeOrNow};
 
@@ -41,8 +41,6 @@ pub(super) struct Changes {
 pub(super) struct Core {
     pub(super) tiers: Arc<Tiers>,
     pub(super) stats: Arc<Stats>,
-    /// The beginning of the statistics' time.
-    pub(super) since: Instant,
     who: Who,
     pub(super) control: Control,
     pub(super) io: Arc<IoPaths>,
@@ -59,9 +57,9 @@ impl Core {
         io: Arc<IoPaths>,
         owner: (u32, u32),
     ) -> Self {
-        let (since, who) = (Instant::now(), Who::default());
-        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, Arc::clone(&io), owner, since);
-        Core { tiers, stats, since, who, control, io, files: Arc::default(), dirs: Arc::default() }
+        let who = Who::default();
+        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, Arc::clone(&io), owner);
+        Core { tiers, stats, who, control, io, files: Arc::default(), dirs: Arc::default() }
     }
 
     /// An inode's path for people: from the mount's root, which is `/`.

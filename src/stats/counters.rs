@@ -227,6 +227,11 @@ impl OpCounters {
         self.calls.fetch_add(calls, Relaxed);
     }
 
+    /// Calls and bytes so far.
+    pub fn moved(&self) -> (u64, u64) {
+        (self.calls.load(Relaxed), self.bytes.load(Relaxed))
+    }
+
     pub fn figures(&self) -> OpFigures {
         OpFigures {
             calls: self.calls.load(Relaxed),
