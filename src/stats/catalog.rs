@@ -17,6 +17,8 @@ const SHARDS: usize = 16;
 const PAGE: u64 = 64;
 /// What a page takes besides its bytes: its place in a table that is as a rule three quarters full, the allocator's share.
 const PAGE_ITSELF: usize = 80;
+/// The same for a directory, besides its path, which is there twice.
+const DIRECTORY_ITSELF: usize = 96;
 
 /// Records by inode number.
 #[derive(Debug)]
@@ -120,7 +122,7 @@ impl Catalog {
             whole.pack(spare);
         } else {
             *files += 1;
-            self.write_path(path, spare);
+            *bytes += self.write_path(path, spare);
             piece.pack(spare);
         }
         let before = page.bytes.capacity();
@@ -128,12 +130,14 @@ impl Catalog {
         *bytes = *bytes + page.bytes.capacity() - before;
     }
 
-    fn write_path(&self, path: Option<&str>, out: &mut Vec<u8>) {
+    /// Writes a path into an entry. How many bytes its directory takes, if that is new.
+    fn write_path(&self, path: Option<&str>, out: &mut Vec<u8>) -> usize {
         let (directory, name) = path.map_or(("", ""), |path| path.rsplit_once('/').unwrap_or(("", path)));
-        let number = path.map_or(0, |_| self.directories.lock().number(directory) + 1);
+        let (number, bytes) = path.map_or((0, 0), |_| self.directories.lock().number(directory));
         write_number(out, number);
         write_number(out, name.len() as u64);
         out.extend_from_slice(name.as_bytes());
+        bytes
     }
 
     /// What was counted of a file so far.
@@ -236,14 +240,15 @@ impl Page {
 }
 
 impl Directories {
-    fn number(&mut self, path: &str) -> u64 {
+    /// The number of a directory, from 1 on, and how many bytes it takes if it is new.
+    fn number(&mut self, path: &str) -> (u64, usize) {
         if let Some(number) = self.numbers.get(path) {
-            return *number;
+            return (*number, 0);
         }
+        self.paths.push(path.into());
         let number = self.paths.len() as u64;
         self.numbers.insert(path.into(), number);
-        self.paths.push(path.into());
-        number
+        (number, 2 * path.len() + DIRECTORY_ITSELF)
     }
 }
 
@@ -312,6 +317,14 @@ mod tests {
             assert_eq!(found, map.keys().map(|ino| (*ino, true, 0o641)).collect::<Vec<_>>(), "seed {seed}");
             assert_eq!(catalog.extent().files, map.len());
         }
+    }
+
+    #[test]
+    fn a_directory_for_each_file_is_in_the_limit() {
+        let catalog = Catalog::new(64 * 1024);
+        let path = |ino: u64| format!("/{}/{ino}/f", "d".repeat(500));
+        (0..10_000).for_each(|ino| catalog.add(ino, Some(&path(ino)), &piece(1)));
+        assert!((10..100).contains(&catalog.extent().files), "{:?}", catalog.extent());
     }
 
     #[test]
