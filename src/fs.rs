@@ -214,7 +214,7 @@ impl DlioFs {
 fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, result: Result<R::Value>) {
     let took = seen.since.elapsed();
     // What is read in `.dlio` says how the file system is used, and is no such use itself.
-    if core.stats.is_on() && !seen.on.is_virtual() {
+    if !seen.on.is_virtual() {
         let call = Call {
             op: seen.what.op,
             began: seen.since.saturating_duration_since(core.stats.since()),

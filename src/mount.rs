@@ -67,8 +67,6 @@ use crate::tiers::{self, Tiers};
 
 /// Threads that answer the kernel. More than the slow-tier waits that may block some of them.
 const FUSE_THREADS: usize = 16;
-/// What reads and writes are aligned to, or not: a page, and a block of the usual file systems.
-const BLOCK: u64 = 4096;
 /// How long open files may keep a mount alive that was told to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// How long background steps may take to come to their end; any of them may be cut off.
@@ -239,7 +237,7 @@ fn engine_options(config: &Config) -> tiers::Options {
 /// The statistics of this mount.
 fn registry(settings: &Config) -> Stats {
     match settings.profile {
-        true => Stats::new(settings.profile_memory as usize, BLOCK),
+        true => Stats::new(settings.profile_memory as usize),
         false => Stats::off(),
     }
 }

@@ -29,6 +29,7 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 
+use crate::config::Config;
 use crate::error::Errno;
 
 use access::{Cursor, Way};
@@ -39,9 +40,6 @@ use processes::{Process, Processes};
 use record::{Record, failed, failure};
 use timeline::{Amounts, Timeline};
 use windows::{Window, Windows};
-
-/// How much memory the records of files take unless the caller says otherwise.
-pub const FILES_MEMORY: usize = 256 << 20;
 
 /// So many files keep their counters at hand.
 const AT_HAND: usize = 8192;
@@ -66,8 +64,6 @@ pub struct Stats {
     windows: Windows,
     timeline: Mutex<Timeline>,
     since: Instant,
-    /// Bytes to whose multiples reads and writes should be aligned.
-    alignment: u64,
 }
 
 /// What is counted of one file since it was last merged into the catalog.
@@ -106,13 +102,13 @@ pub struct FileFigures {
 
 impl Default for Stats {
     fn default() -> Self {
-        Stats::new(FILES_MEMORY, 4096)
+        Stats::new(Config::default().profile_memory as usize)
     }
 }
 
 impl Stats {
-    /// A registry whose records of files take at most about `memory` bytes. `alignment` is the file system's block.
-    pub fn new(memory: usize, alignment: u64) -> Self {
+    /// A registry whose records of files take at most about `memory` bytes.
+    pub fn new(memory: usize) -> Self {
         Stats {
             on: true,
             ops: std::array::from_fn(|_| std::array::from_fn(|_| OpCounters::default())),
@@ -125,13 +121,12 @@ impl Stats {
             windows: Windows::new(memory),
             timeline: Mutex::default(),
             since: Instant::now(),
-            alignment,
         }
     }
 
     /// One that counts nothing.
     pub fn off() -> Self {
-        Stats { on: false, ..Stats::new(0, 1) }
+        Stats { on: false, ..Stats::new(0) }
     }
 
     /// The beginning of its time.
@@ -227,7 +222,7 @@ impl Stats {
             return;
         }
         self.count(call);
-        file.piece.lock().record.count(call, None, self.alignment);
+        file.piece.lock().record.count(call, None);
     }
 
     /// Counts one call through a handle.
@@ -239,7 +234,7 @@ impl Stats {
         handle.process.count(call);
         let mut cursor = handle.cursor.lock();
         let mut piece = handle.file.piece.lock();
-        piece.record.count(call, Some(&mut cursor), self.alignment);
+        piece.record.count(call, Some(&mut cursor));
         piece.last = cursor.last();
     }
 
@@ -464,7 +459,7 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_files_are_counted_together() {
-        let stats = Stats::new(0, 4096);
+        let stats = Stats::new(0);
         access(&stats, 1, Some("/a"), Op::Write, 1);
         access(&stats, 2, Some("/b"), Op::Write, 2);
         assert_eq!(figures(&stats, |_| None), []);

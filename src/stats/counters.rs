@@ -294,7 +294,7 @@ impl OpFigures {
 }
 
 /// Saturates after 584 years.
-fn nanos(took: Duration) -> u64 {
+pub(super) fn nanos(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -197,7 +197,7 @@ mod tests {
         };
         let mut cursor = crate::stats::access::Cursor::default();
         for (op, bytes) in [(Op::Open, 0), (Op::Read, 2048), (Op::Getattr, 0), (Op::Unlink, 0)] {
-            record.count(&call(op, bytes), Some(&mut cursor), 4096);
+            record.count(&call(op, bytes), Some(&mut cursor));
         }
         record.opened_by(3, None);
         let files = vec![

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::counters::{Call, Op};
+use super::counters::{Call, Op, nanos};
 use super::render::{bytes, latency};
 use crate::path;
 
@@ -71,7 +71,7 @@ impl Process {
     }
 
     pub(super) fn count(&self, call: &Call) {
-        self.nanos.fetch_add(u64::try_from(call.took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.nanos.fetch_add(nanos(call.took), Relaxed);
         let (calls, bytes) = match call.op {
             Op::Read => (&self.reads, &self.bytes_read),
             Op::Write => (&self.writes, &self.bytes_written),

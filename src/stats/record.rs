@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::Errno;
 
 use super::access::{Cursor, Pattern, SIZES, Way, size_class};
-use super::counters::{Call, Op, Tier};
+use super::counters::{Call, Op, Tier, nanos};
 
 /// How two numbers of one file become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum Field {
     ConsecutiveReads,
     ConsecutiveWrites,
     Switches,
-    /// Reads and writes that did not begin at a multiple of the file system's block.
+    /// Reads and writes that did not begin at a multiple of 4096.
     Unaligned,
     /// Reads by the class of their size, and the bytes of those.
     ReadSizes(usize),
@@ -80,6 +80,9 @@ pub enum Field {
     /// Permission bits given to the last open that made it, and one more.
     Mode,
 }
+
+/// What reads and writes are aligned to, or not: a page, and a block of the usual file systems.
+const BLOCK: u64 = 4096;
 
 const OPS: usize = Op::ALL.len();
 const PATTERNS: usize = Pattern::ALL.len();
@@ -253,7 +256,7 @@ impl Record {
 
     /// Whether nothing was counted.
     pub fn is_empty(&self) -> bool {
-        self.numbers.iter().all(|number| *number == 0) && self.failures.0.is_empty()
+        *self == Record::default()
     }
 
     /// Calls that failed.
@@ -287,8 +290,8 @@ impl Record {
         }
     }
 
-    /// Counts one call. `cursor` is the handle's that it came through; `alignment` a power of two.
-    pub fn count(&mut self, call: &Call, cursor: Option<&mut Cursor>, alignment: u64) {
+    /// Counts one call. `cursor` is the handle's that it came through.
+    pub fn count(&mut self, call: &Call, cursor: Option<&mut Cursor>) {
         let took = nanos(call.took);
         if let Some(errno) = call.errno {
             self.failures.add(failure(call.op, errno), 1);
@@ -297,8 +300,8 @@ impl Record {
         }
         self.add_to(Field::Calls(call.op), 1);
         match (call.op, cursor) {
-            (Op::Read, Some(cursor)) => self.access(Way::Read, call, cursor, alignment),
-            (Op::Write, Some(cursor)) => self.access(Way::Write, call, cursor, alignment),
+            (Op::Read, Some(cursor)) => self.access(Way::Read, call, cursor),
+            (Op::Write, Some(cursor)) => self.access(Way::Write, call, cursor),
             // As Darshan counts it.
             (Op::Fsync | Op::Fdatasync, _) => self.add_to(Field::WriteTime, took),
             _ => self.add_to(Field::MetaTime, took),
@@ -325,7 +328,7 @@ impl Record {
         }
     }
 
-    fn access(&mut self, way: Way, call: &Call, cursor: &mut Cursor, alignment: u64) {
+    fn access(&mut self, way: Way, call: &Call, cursor: &mut Cursor) {
         let Call { offset, bytes, began, took, .. } = *call;
         let place = cursor.step(way, offset, bytes, began, took);
         let (class, read) = (size_class(bytes), way == Way::Read);
@@ -340,7 +343,7 @@ impl Record {
         self.add_to(either(Field::SequentialReads, Field::SequentialWrites), place.sequential.into());
         self.add_to(either(Field::ConsecutiveReads, Field::ConsecutiveWrites), place.consecutive.into());
         self.add_to(Field::Switches, place.switched.into());
-        self.add_to(Field::Unaligned, u64::from(offset % alignment.max(1) != 0));
+        self.add_to(Field::Unaligned, u64::from(!offset.is_multiple_of(BLOCK)));
         self.add_to(either(Field::ReadSizes(class), Field::WriteSizes(class)), 1);
         self.add_to(either(Field::ReadSizeBytes(class), Field::WriteSizeBytes(class)), bytes);
         self.add_to(either(Field::ReadPatterns(place.pattern), Field::WritePatterns(place.pattern)), 1);
@@ -394,11 +397,6 @@ impl Record {
             other.iter().for_each(|(value, times)| mine.add(value, times));
         }
     }
-}
-
-/// Saturates after 584 years.
-fn nanos(took: Duration) -> u64 {
-    u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn moment(since_mount: Duration) -> u64 {
@@ -602,8 +600,8 @@ mod tests {
                     tier: Tier::ALL[random.random_range(0..2)],
                     ..call(op, random.random_range(0..5) * 1000, bytes)
                 };
-                whole.count(&call, Some(&mut cursor), 4096);
-                piece.count(&call, Some(&mut same), 4096);
+                whole.count(&call, Some(&mut cursor));
+                piece.count(&call, Some(&mut same));
                 if random.random_bool(0.3) {
                     merged.add(&piece);
                     piece = Record::default();
@@ -622,7 +620,7 @@ mod tests {
         for call in
             [call(Op::Open, 0, 0), call(Op::Read, 0, 110_000), call(Op::Read, 110_000, 0), call(Op::Flush, 0, 0)]
         {
-            record.count(&call, Some(&mut cursor), 4096);
+            record.count(&call, Some(&mut cursor));
         }
         let bytes = packed(&record).len();
         assert!(bytes <= 96, "{bytes} bytes");
@@ -642,7 +640,7 @@ mod tests {
     fn a_failure_is_told_and_counts_for_nothing_else() {
         let mut record = Record::default();
         let refused = Call { errno: Some(Errno::ENOSPC), ..call(Op::Write, 0, 0) };
-        record.count(&refused, Some(&mut Cursor::default()), 4096);
+        record.count(&refused, Some(&mut Cursor::default()));
         assert_eq!(
             record.failures.iter().filter_map(|(value, n)| Some((failed(value)?, n))).collect::<Vec<_>>(),
             [((Op::Write, Errno::ENOSPC), 1)]
@@ -657,7 +655,7 @@ mod tests {
         let mut cursor = Cursor::default();
         for (bytes, micros) in [(10, 5), (20, 50), (30, 7)] {
             let call = Call { took: Duration::from_micros(micros), ..call(Op::Read, 0, bytes) };
-            record.count(&call, Some(&mut cursor), 4096);
+            record.count(&call, Some(&mut cursor));
         }
         let mut later = Record::default();
         later.add(&record);

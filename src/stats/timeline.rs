@@ -107,11 +107,6 @@ impl Timeline {
         self.spans = self.spans.chunks(2).map(|two| two[1..].iter().fold(two[0], |sum, next| sum.plus(next))).collect();
     }
 
-    /// How long a span is.
-    pub fn width(&self) -> Duration {
-        self.width
-    }
-
     /// From the mount on; the last one is not over yet.
     pub fn spans(&self) -> &[Amounts] {
         &self.spans

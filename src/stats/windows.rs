@@ -103,11 +103,6 @@ impl Windows {
         Windows { open: RwLock::default(), closed: Mutex::default(), marks: Mutex::default(), memory }
     }
 
-    /// Whether any is open.
-    pub fn any(&self) -> bool {
-        !self.open.read().is_empty()
-    }
-
     /// Merges what was counted of a file into all that are open.
     pub fn add(&self, ino: u64, path: Option<&str>, piece: &Record) {
         self.open.read().iter().for_each(|window| window.files.add(ino, path, piece));
@@ -323,7 +318,9 @@ mod tests {
         let outer = windows.stop(Some("outer"), seconds(9), Vec::new()).expect("closed");
         assert_eq!((inner.name.as_str(), opens(&inner), inner.used, inner.lasted()), ("inner", 4, 1, seconds(1)));
         assert_eq!((outer.name.as_str(), opens(&outer), outer.used, outer.lasted()), ("outer", 14, 2, seconds(8)));
-        assert!(!windows.any() && windows.closed("inner").is_some() && windows.closed("none").is_none());
+        assert!(
+            windows.overview().open.is_empty() && windows.closed("inner").is_some() && windows.closed("none").is_none()
+        );
         assert_eq!(inner.files().and_then(|files| files.get(2)).map(|record| record.get(Field::Mode)), Some(0o601));
     }
 
