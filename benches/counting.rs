@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use dlio_fs::error::Errno;
-use dlio_fs::stats::Stats;
 use dlio_fs::stats::counters::{Call, Op, Tier};
+use dlio_fs::stats::{By, Stats};
 
 const TOOK: Duration = Duration::from_micros(12);
 
@@ -27,7 +27,7 @@ fn counting(c: &mut Criterion) {
         let mut offset = 0;
         b.iter(|| {
             offset += 4096;
-            stats.record_through(black_box(&call(Op::Read, offset, 4096)), &handle);
+            stats.record_through(black_box(&call(Op::Read, offset, 4096)), &handle, 1);
         });
     });
 
@@ -37,13 +37,13 @@ fn counting(c: &mut Criterion) {
         let mut at: u64 = 1;
         b.iter(|| {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            stats.record_through(black_box(&call(Op::Read, at >> 24, 4096)), &handle);
+            stats.record_through(black_box(&call(Op::Read, at >> 24, 4096)), &handle, 1);
         });
     });
 
     c.bench_function("a look-up that finds nothing", |b| {
         let none = Call { errno: Some(Errno::ENOENT), ..call(Op::Lookup, 0, 0) };
-        b.iter(|| stats.record(black_box(&none), &stats.file(3, || None)));
+        b.iter(|| stats.record(black_box(&none), &stats.file(3, || None), By::default()));
     });
 
     // Of a data set that is much larger than what is kept at hand: open, read, read its end, close. Four operations.
@@ -55,7 +55,7 @@ fn counting(c: &mut Criterion) {
             for (op, offset, bytes) in
                 [(Op::Open, 0, 0), (Op::Read, 0, 110_000), (Op::Read, 110_000, 0), (Op::Flush, 0, 0)]
             {
-                stats.record_through(&call(op, offset, bytes), &handle);
+                stats.record_through(&call(op, offset, bytes), &handle, 1);
             }
         });
     });
@@ -68,13 +68,13 @@ fn counting(c: &mut Criterion) {
             let (stats, stop) = (Arc::clone(&stats), Arc::clone(&stop));
             std::thread::spawn(move || {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    stats.record_through(&call(Op::Read, 0, 4096), &other);
+                    stats.record_through(&call(Op::Read, 0, 4096), &other, 1);
                 }
             })
         };
         b.iter_custom(|times| {
             let began = Instant::now();
-            (0..times).for_each(|n| stats.record_through(black_box(&call(Op::Read, n * 4096, 4096)), &mine));
+            (0..times).for_each(|n| stats.record_through(black_box(&call(Op::Read, n * 4096, 4096)), &mine, 1));
             began.elapsed()
         });
         stop.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -6,5 +6,6 @@ pub mod error;
 pub mod fs;
 pub mod mount;
 pub mod path;
+pub mod report;
 pub mod stats;
 pub mod tiers;

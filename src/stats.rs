@@ -10,20 +10,28 @@
 
 pub mod access;
 pub mod catalog;
+pub mod checkpoints;
+mod collect;
 pub mod counters;
+pub mod daemon;
+pub mod epochs;
 pub mod files;
+pub mod heat;
 pub mod metrics;
+pub mod ops;
 pub mod processes;
 pub mod queue;
 pub mod record;
+pub mod recording;
 pub mod render;
 pub mod timeline;
+pub mod trace;
 pub mod windows;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -34,11 +42,13 @@ use crate::error::Errno;
 
 use access::{Cursor, Way};
 use catalog::{Catalog, Extent};
+use collect::Watch;
 use counters::{Call, Op, OpCounters, OpFigures, Tier};
-use files::Files;
+use files::{AtHand, Busy, Done, Files};
 use processes::{Process, Processes};
 use record::{Record, failed, failure};
 use timeline::{Amounts, Timeline};
+use trace::{Trace, Traced};
 use windows::{Window, Windows};
 
 /// So many files keep their counters at hand.
@@ -63,7 +73,13 @@ pub struct Stats {
     pub processes: Processes,
     windows: Windows,
     timeline: Mutex<Timeline>,
+    pub trace: Trace,
+    watch: Mutex<Watch>,
+    /// Of open files, so far.
+    handles: AtomicU64,
     since: Instant,
+    /// The same moment for people.
+    epoch: SystemTime,
 }
 
 /// What is counted of one file since it was last merged into the catalog.
@@ -72,6 +88,8 @@ pub struct File {
     ino: u64,
     /// The path when it was first seen; it may have been renamed or removed since.
     first: Option<Box<str>>,
+    /// Before it came to hand.
+    before: Done,
     piece: Mutex<Piece>,
     /// Somebody has asked for it since it was last looked at.
     used: AtomicBool,
@@ -84,9 +102,20 @@ struct Piece {
     last: Option<Way>,
 }
 
+/// Who called, where no open file tells.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct By {
+    /// Its number; 0 where nobody knows.
+    pub process: u32,
+    /// As the kernel names it.
+    pub thread: u32,
+}
+
 /// An open file: what a read or write through it is counted for.
 #[derive(Debug)]
 pub struct Handle {
+    /// From 1 on; 0 where nothing is counted.
+    number: u64,
     file: Arc<File>,
     process: Arc<Process>,
     cursor: Mutex<Cursor>,
@@ -120,7 +149,11 @@ impl Stats {
             processes: Processes::default(),
             windows: Windows::new(memory),
             timeline: Mutex::default(),
+            trace: Trace::default(),
+            watch: Mutex::default(),
+            handles: AtomicU64::new(0),
             since: Instant::now(),
+            epoch: SystemTime::now(),
         }
     }
 
@@ -157,11 +190,13 @@ impl Stats {
         let last = before.as_ref().and_then(Record::last_way);
         // Asked before the table is locked: a name comes from the engine, which has locks of its own.
         let first = if before.is_none() { name().map(String::into_boxed_str) } else { None };
+        let before = before.as_ref().map(Done::from).unwrap_or_default();
         let piece = Mutex::new(Piece { last, ..Piece::default() });
         let file = match self.files.entry(ino) {
             Entry::Occupied(entry) => return Arc::clone(entry.get()),
             Entry::Vacant(entry) => {
-                Arc::clone(&entry.insert(Arc::new(File { ino, first, piece, used: AtomicBool::new(false) })))
+                let used = AtomicBool::new(false);
+                Arc::clone(&entry.insert(Arc::new(File { ino, first, before, piece, used })))
             }
         };
         self.make_room(ino);
@@ -205,32 +240,37 @@ impl Stats {
     /// A handle on a file, just opened by a process; `mode` are the bits of a file that it made.
     pub fn open(&self, file: Arc<File>, process: Arc<Process>, mode: Option<u32>) -> Handle {
         if !self.on {
-            return Handle { file, process, cursor: Mutex::default() };
+            return Handle { number: 0, file, process, cursor: Mutex::default() };
         }
+        let number = self.handles.fetch_add(1, Relaxed) + 1;
         process.opened();
         let last = {
             let mut piece = file.piece.lock();
             piece.record.opened_by(process.number(), mode);
             piece.last
         };
-        Handle { file, process, cursor: Mutex::new(Cursor::new(last)) }
+        Handle { number, file, process, cursor: Mutex::new(Cursor::new(last)) }
     }
 
     /// Counts one call, for its operation and for a file.
-    pub fn record(&self, call: &Call, file: &File) {
+    pub fn record(&self, call: &Call, file: &File, by: By) {
         if !self.on {
             return;
         }
         self.count(call);
+        let By { process, thread } = by;
+        self.trace.push(Traced { call: *call, ino: file.ino, handle: 0, process, thread });
         file.piece.lock().record.count(call, None);
     }
 
-    /// Counts one call through a handle.
-    pub fn record_through(&self, call: &Call, handle: &Handle) {
+    /// Counts one call of a thread through a handle.
+    pub fn record_through(&self, call: &Call, handle: &Handle, thread: u32) {
         if !self.on {
             return;
         }
         self.count(call);
+        let (ino, process) = (handle.file.ino, handle.process.number() as u32);
+        self.trace.push(Traced { call: *call, ino, handle: handle.number, process, thread });
         handle.process.count(call);
         let mut cursor = handle.cursor.lock();
         let mut piece = handle.file.piece.lock();
@@ -279,6 +319,21 @@ impl Stats {
         self.shown(&self.catalog, name)
     }
 
+    /// The files at hand: those that are open, and the latest few thousand; in no order, named as in [`Stats::files`]. What it
+    /// costs does not grow with the number of all files.
+    pub fn files_at_hand(&self, name: impl Fn(u64) -> Option<String>) -> AtHand {
+        self.settle();
+        // Taken out first: a name comes from the engine, which has locks of its own.
+        let at_hand: Vec<_> = self.files.iter().map(|file| (file.ino, file.before.clone())).collect();
+        let one = |(ino, before)| {
+            let done = Done::from(&self.catalog.get(ino)?);
+            let path = name(ino).or_else(|| self.catalog.path(ino)).unwrap_or_else(|| "?".into());
+            Some(Busy { ino, path, done, before })
+        };
+        let files = at_hand.into_iter().filter_map(one).collect();
+        AtHand { files, known: self.catalog.extent().files }
+    }
+
     fn shown(&self, catalog: &Catalog, name: impl Fn(u64) -> Option<String>) -> Files {
         let mut by_path: HashMap<String, Record> = HashMap::new();
         catalog.for_each(|ino, first, record| {
@@ -287,7 +342,8 @@ impl Stats {
             by_path.entry(path).or_default().add(&record);
         });
         let files = by_path.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
-        Files { files, rest: catalog.rest(), extent: catalog.extent() }
+        let rest = catalog.rest().into_iter().map(|(path, record)| FileFigures { path, record }).collect();
+        Files { files, rest, extent: catalog.extent() }
     }
 
     /// Notes how much has moved so far. To be called some ten times a second; `drained` is all that was copied to the slow tier.
@@ -361,7 +417,7 @@ mod tests {
     /// Through a handle of its own.
     fn access(stats: &Stats, ino: u64, name: Option<&str>, op: Op, bytes: u64) {
         let file = stats.file(ino, || name.map(str::to_owned));
-        stats.record_through(&call(op, bytes), &stats.open(file, stats.processes.others(), None));
+        stats.record_through(&call(op, bytes), &stats.open(file, stats.processes.others(), None), 1);
     }
 
     fn figures(stats: &Stats, name: impl Fn(u64) -> Option<String>) -> Vec<(String, u64, u64)> {
@@ -416,8 +472,8 @@ mod tests {
         let stats = Stats::default();
         let refused = Call { errno: Some(Errno::ENOENT), ..call(Op::Lookup, 0) };
         let dir = stats.file(1, || Some("/".into()));
-        stats.record(&refused, &dir);
-        stats.record(&refused, &dir);
+        stats.record(&refused, &dir, By::default());
+        stats.record(&refused, &dir, By::default());
         assert_eq!(stats.failures(), [(Op::Lookup, Errno::ENOENT, 2)]);
         let record = &stats.files(|_| None).files[0].record;
         assert_eq!((record.failed(), record.get(Field::Calls(Op::Lookup))), (2, 0));
@@ -449,12 +505,33 @@ mod tests {
         for _ in 0..2 {
             (1..many).for_each(|ino| access(&stats, ino, Some("/some"), Op::Write, 1));
         }
-        stats.record_through(&call(Op::Write, 5), &handle);
+        stats.record_through(&call(Op::Write, 5), &handle, 1);
         assert!(stats.files.len() <= 2 * AT_HAND, "{} at hand", stats.files.len());
         assert!(Arc::ptr_eq(&kept, &stats.file(0, || None)), "what somebody has is not replaced");
         let each = |ino: u64| Some(if ino == 0 { "/kept".into() } else { "/others".to_owned() });
         assert_eq!(figures(&stats, each), [line("/kept", 1, 5), line("/others", 2 * (many - 1), 2 * (many - 1))]);
         assert_eq!(stats.extent().files as u64, many);
+    }
+
+    /// Whoever looks twice at the files at hand knows what was done in between, also to a file that was packed meanwhile.
+    #[test]
+    fn the_files_at_hand_are_few_and_tell_what_they_did_before() {
+        let stats = Stats::default();
+        let many = 4 * AT_HAND as u64;
+        access(&stats, 0, Some("/first"), Op::Write, 5);
+        let first = |stats: &Stats| {
+            let found = stats.files_at_hand(|_| None);
+            assert!(found.files.len() <= 2 * AT_HAND, "{} at hand", found.files.len());
+            let first = found.files.into_iter().find(|file| file.ino == 0);
+            first.map(|file| (file.path, file.done.bytes_written, file.before.bytes_written))
+        };
+        access(&stats, 0, Some("/first"), Op::Write, 1);
+        assert_eq!(first(&stats), Some(("/first".into(), 6, 0)));
+        (1..many).for_each(|ino| access(&stats, ino, Some("/some"), Op::Write, 1));
+        assert_eq!(first(&stats), None);
+        access(&stats, 0, None, Op::Write, 30);
+        assert_eq!(first(&stats), Some(("/first".into(), 36, 6)));
+        assert_eq!(stats.files_at_hand(|_| None).known as u64, many);
     }
 
     #[test]
@@ -464,7 +541,7 @@ mod tests {
         access(&stats, 2, Some("/b"), Op::Write, 2);
         assert_eq!(figures(&stats, |_| None), []);
         let files = stats.files(|_| None);
-        assert_eq!((files.rest.get(Field::BytesWritten), files.extent.unnamed), (3, 2));
+        assert_eq!((files.rest[0].record.get(Field::BytesWritten), files.extent.unnamed), (3, 2));
         assert_eq!(stats.operations()[0].2.calls, 2, "the operation's own figures stay exact");
     }
 

@@ -1,7 +1,8 @@
 //! The records of many files at rest: packed, in bounded memory. Pure.
 //!
 //! What is counted of a file comes in pieces ([`Catalog::add`]); each is merged into what there is. Past the limit no new file
-//! gets a record of its own: what is counted of those goes to one record for all of them, and the report says so.
+//! gets a record of its own: what is counted of those goes to one record for each class of them, and the report says so. A
+//! class is what the files' names end in.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,6 +16,8 @@ const SHARDS: usize = 16;
 /// Files whose numbers follow each other and that share a page. The engine numbers them in the order in which it meets them,
 /// so that pages are full as a rule.
 const PAGE: u64 = 64;
+/// So many classes of files beyond the limit, and one for all others.
+const CLASSES_MAX: usize = 64;
 /// What a page takes besides its bytes: its place in a table that is as a rule three quarters full, the allocator's share.
 const PAGE_ITSELF: usize = 80;
 /// The same for a directory, besides its path, which is there twice.
@@ -27,7 +30,7 @@ pub struct Catalog {
     directories: Mutex<Directories>,
     /// Bytes that the records of one shard may take.
     limit: usize,
-    /// All files without a record of their own.
+    /// All files without a record of their own, by class.
     rest: Mutex<Rest>,
 }
 
@@ -57,7 +60,7 @@ struct Directories {
 
 #[derive(Debug, Default)]
 struct Rest {
-    record: Record,
+    classes: HashMap<Box<str>, Record>,
     /// Pieces that came: a file that comes twice is two.
     pieces: u64,
 }
@@ -71,7 +74,7 @@ struct Entry<'a> {
 }
 
 /// How much a catalog holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Extent {
     pub files: usize,
     /// Memory they take, about.
@@ -104,9 +107,7 @@ impl Catalog {
         spare.clear();
         if found.is_none() && *bytes >= self.limit {
             drop(shard);
-            let mut rest = self.rest.lock();
-            rest.record.add(piece);
-            rest.pieces += 1;
+            self.rest.lock().add(class_of(path), piece);
             return;
         }
         let page = pages.entry(ino / PAGE).or_insert_with(|| {
@@ -181,9 +182,12 @@ impl Catalog {
         }
     }
 
-    /// All files that have no record of their own, together.
-    pub fn rest(&self) -> Record {
-        self.rest.lock().record.clone()
+    /// What was counted of files that have no record of their own: their classes, as `*.jpg`, in order.
+    pub fn rest(&self) -> Vec<(String, Record)> {
+        let mut classes: Vec<_> =
+            self.rest.lock().classes.iter().map(|(class, record)| (class.to_string(), record.clone())).collect();
+        classes.sort_by(|a, b| a.0.cmp(&b.0));
+        classes
     }
 
     pub fn extent(&self) -> Extent {
@@ -195,6 +199,25 @@ impl Catalog {
             extent.bytes += shard.bytes;
         }
         extent
+    }
+}
+
+impl Rest {
+    fn add(&mut self, class: String, piece: &Record) {
+        let full = self.classes.len() >= CLASSES_MAX && !self.classes.contains_key(&*class);
+        let class = if full { class_of(None) } else { class };
+        self.classes.entry(class.into()).or_default().add(piece);
+        self.pieces += 1;
+    }
+}
+
+/// What a file's name ends in, as `*.jpg`; `*` for one that has no ending or a strange one.
+fn class_of(path: Option<&str>) -> String {
+    let name = path.and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    let plain = |ending: &&str| (1..=15).contains(&ending.len()) && ending.bytes().all(|b| b.is_ascii_alphanumeric());
+    match name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty()).map(|(_, ending)| ending).filter(plain) {
+        Some(ending) => format!("*.{ending}"),
+        None => "*".to_owned(),
     }
 }
 
@@ -328,12 +351,34 @@ mod tests {
     }
 
     #[test]
+    fn beyond_the_limit_files_are_counted_by_what_their_names_end_in() {
+        let catalog = Catalog::new(0);
+        for (ino, path) in ["/a.jpg", "/d.e/b.jpg", "/c.tar.gz", "/.hidden", "/d.e/plain", "/x.", "/y.strange ending"]
+            .iter()
+            .enumerate()
+        {
+            catalog.add(ino as u64, Some(path), &piece(1));
+        }
+        catalog.add(99, None, &piece(1));
+        let told: Vec<_> =
+            catalog.rest().into_iter().map(|(class, record)| (class, record.processes.total())).collect();
+        assert_eq!(told, [("*".to_owned(), 5), ("*.gz".to_owned(), 1), ("*.jpg".to_owned(), 2)]);
+        (0..1000).for_each(|n| catalog.add(n, Some(&format!("/f.{n}")), &piece(1)));
+        assert_eq!(catalog.rest().len(), CLASSES_MAX);
+        assert_eq!(catalog.rest().iter().map(|(_, record)| record.processes.total()).sum::<u64>(), 1008);
+    }
+
+    #[test]
     fn the_limit_holds_and_those_that_are_in_go_on() {
         let catalog = Catalog::new(16 * 1024);
         (0..10_000).for_each(|ino| catalog.add(ino, Some("/d/name"), &piece(1)));
         let full = catalog.extent();
         assert!(full.files > 100 && full.bytes < 16 * 1024 + SHARDS * 200, "{full:?}");
-        assert_eq!((full.files as u64 + full.unnamed, catalog.rest().processes.total()), (10_000, full.unnamed));
+        let [(class, rest)] = &catalog.rest()[..] else { panic!("one class") };
+        assert_eq!(
+            (full.files as u64 + full.unnamed, class.as_str(), rest.processes.total()),
+            (10_000, "*", full.unnamed)
+        );
         catalog.add(0, None, &piece(1));
         assert_eq!(catalog.get(0).map(|record| record.processes.total()), Some(2));
         assert_eq!(catalog.extent().unnamed, full.unnamed);

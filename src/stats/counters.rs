@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::error::Errno;
 
 /// An operation that reaches the file system, named as FUSE names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Op {
     Lookup,
     Forget,
@@ -130,7 +131,8 @@ impl Op {
 }
 
 /// Who served a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Tier {
     /// The fast tier, or memory.
     Fast,
@@ -201,7 +203,14 @@ pub struct OpFigures {
     pub bytes: u64,
     pub total: Duration,
     pub max: Duration,
-    latency: Box<[u64]>,
+    /// By bucket.
+    pub(super) latency: Box<[u64]>,
+}
+
+impl Default for OpFigures {
+    fn default() -> Self {
+        OpCounters::default().figures()
+    }
 }
 
 impl OpCounters {
@@ -334,6 +343,8 @@ mod tests {
         }
         let names: std::collections::HashSet<_> = Op::ALL.iter().map(|op| op.name()).collect();
         assert_eq!(names.len(), Op::ALL.len());
+        let in_json = Op::ALL.map(|op| serde_json::to_value(op).expect("a name"));
+        assert_eq!(in_json, Op::ALL.map(|op| serde_json::Value::from(op.name())));
     }
 
     #[test]

@@ -4,26 +4,101 @@ use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::FileFigures;
 use super::access::{Pattern, SIZE_NAMES, SIZES};
 use super::catalog::Extent;
 use super::counters::Op;
 use super::record::{Common, Field, Record, failed};
-use super::render::{bytes, latency};
+use super::render::{as_seconds, bytes, latency};
 
 /// All files of a mount.
 #[derive(Clone, Debug)]
 pub struct Files {
     pub files: Vec<FileFigures>,
     /// What was counted of those that have no record of their own.
-    pub rest: Record,
+    pub rest: Vec<FileFigures>,
     pub extent: Extent,
+}
+
+/// The files that are open or were used last: some thousand, however many there are in all.
+#[derive(Clone, Debug, Serialize)]
+pub struct AtHand {
+    pub files: Vec<Busy>,
+    /// All files that have a record of their own.
+    pub known: usize,
+}
+
+/// One of them. Paths are escaped; the JSON keys are the field names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Busy {
+    /// The mount's number of it, which a rename does not change.
+    pub ino: u64,
+    pub path: String,
+    #[serde(flatten)]
+    pub done: Done,
+    /// What of that it had done before it was last taken to hand: whoever looks twice and meets it the second time only knows
+    /// what is new.
+    #[serde(skip_serializing_if = "Done::is_nothing")]
+    pub before: Done,
+}
+
+/// The sums of a record that a live view shows. Time is that spent in calls, in seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Done {
+    pub opens: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub others: u64,
+    pub errors: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub slow_bytes_read: u64,
+    pub slow_bytes_written: u64,
+    #[serde(serialize_with = "as_seconds")]
+    pub time: Duration,
+}
+
+impl From<&Record> for Done {
+    fn from(record: &Record) -> Self {
+        Done {
+            opens: opens(record),
+            reads: record.get(Field::Calls(Op::Read)),
+            writes: record.get(Field::Calls(Op::Write)),
+            others: others(record),
+            errors: record.failed(),
+            bytes_read: record.get(Field::BytesRead),
+            bytes_written: record.get(Field::BytesWritten),
+            slow_bytes_read: record.get(Field::SlowBytesRead),
+            slow_bytes_written: record.get(Field::SlowBytesWritten),
+            time: time(record),
+        }
+    }
+}
+
+impl Done {
+    fn is_nothing(&self) -> bool {
+        *self == Done::default()
+    }
+}
+
+impl AtHand {
+    /// The text of `.dlio/files.json`: the `limit` files in whose calls the most time was spent. Ends with a newline.
+    pub fn json(mut self, limit: usize) -> String {
+        self.files.sort_by_key(|file| (Reverse(file.done.time), file.ino));
+        self.files.truncate(limit);
+        let mut out = serde_json::to_string(&self).expect("plain numbers and strings have a JSON form");
+        out.push('\n');
+        out
+    }
 }
 
 /// How a column's value is taken from a record.
 type Value = fn(&Record) -> u64;
 
-/// The numbers of the table, by name; times in nanoseconds, moments in microseconds since the mount, empty for never.
+/// Numbers of the table, by name.
 const NUMBERS: &[(&str, Value)] = &[
     ("bytes_read", |r| r.get(Field::BytesRead)),
     ("bytes_written", |r| r.get(Field::BytesWritten)),
@@ -87,10 +162,9 @@ impl Files {
         self.files.sort_by_cached_key(|file| (Reverse(time(&file.record)), file.path.clone()));
         let known = self.files.len();
         self.files.truncate(limit);
-        if self.extent.unnamed > 0 {
-            let path = "(files beyond the limit of memory)".to_owned();
-            self.files.push(FileFigures { path, record: self.rest });
-        }
+        let beyond =
+            |class: FileFigures| FileFigures { path: format!("{} (beyond the limit of memory)", class.path), ..class };
+        self.files.extend(self.rest.into_iter().map(beyond));
         let mut out = format!(
             "{} of {known} files, most time first; all of them, with all numbers: files.tsv\n\
              records {} of at most {}\n\n",
@@ -118,50 +192,99 @@ impl Files {
     }
 
     /// All files and all numbers, a line each, in columns that the first line names and tabulators part; in the order of
-    /// their paths. Paths are escaped. Ends with a newline.
+    /// their paths, which are escaped; then classes of files that have no record of their own, as `*.jpg`. Ends with a newline.
     pub fn table(mut self) -> String {
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
-        if self.extent.unnamed > 0 {
-            self.files.push(FileFigures { path: String::new(), record: self.rest });
-        }
-        let mut out = String::new();
-        header(&mut out).expect("formatting into memory");
+        self.files.append(&mut self.rest);
+        let (columns, mut out) = (columns(), String::new());
+        header(&mut out, &columns).expect("formatting into memory");
         for file in &self.files {
-            row(&mut out, file).expect("formatting into memory");
+            row(&mut out, &columns, &file.path, &file.record).expect("formatting into memory");
         }
         out
     }
 }
 
-fn header(out: &mut String) -> Result {
-    out.push_str("path\topens\terrors");
-    Op::ALL.iter().try_for_each(|op| write!(out, "\t{}", op.name()))?;
-    NUMBERS.iter().try_for_each(|(name, _)| write!(out, "\t{name}"))?;
-    for what in ["read", "write"] {
-        SIZE_NAMES.iter().try_for_each(|class| write!(out, "\t{what}s_{class}"))?;
-        SIZE_NAMES.iter().try_for_each(|class| write!(out, "\t{what}_bytes_{class}"))?;
-        Pattern::ALL.iter().try_for_each(|pattern| write!(out, "\t{what}s_{}", pattern.name()))?;
+/// The table, line by line.
+#[derive(Debug)]
+pub struct Lines(Vec<(String, Column)>);
+
+impl Default for Lines {
+    fn default() -> Self {
+        Lines(columns())
     }
-    MOMENTS.iter().try_for_each(|(name, _)| write!(out, "\t{name}"))?;
+}
+
+impl Lines {
+    /// The names of the columns, which tabulators part. Ends with a newline.
+    pub fn heading(&self) -> String {
+        let mut out = String::new();
+        header(&mut out, &self.0).expect("formatting into memory");
+        out
+    }
+
+    /// What they hold of one file. Ends with a newline; a path is a column as long as it is escaped.
+    pub fn of(&self, path: &str, record: &Record) -> String {
+        let mut out = String::new();
+        row(&mut out, &self.0, path, record).expect("formatting into memory");
+        out
+    }
+}
+
+/// A column of the table that holds numbers.
+#[derive(Clone, Copy, Debug)]
+pub enum Column {
+    Number(Value),
+    Field(Field),
+    Moment(Field),
+}
+
+impl Column {
+    /// `None` for never, which only moments are.
+    pub fn of(self, record: &Record) -> Option<u64> {
+        match self {
+            Column::Number(value) => Some(value(record)),
+            Column::Field(field) => Some(record.get(field)),
+            Column::Moment(field) => record.moment(field).map(|moment| moment.as_micros() as u64),
+        }
+    }
+}
+
+/// The columns that hold numbers, by name, in their order; times in nanoseconds, moments in microseconds since the mount.
+pub fn columns() -> Vec<(String, Column)> {
+    let mut columns: Vec<(String, Column)> =
+        vec![("opens".to_owned(), Column::Number(opens)), ("errors".to_owned(), Column::Number(Record::failed))];
+    let field = |name: String, field| (name, Column::Field(field));
+    columns.extend(Op::ALL.map(|op| field(op.name().to_owned(), Field::Calls(op))));
+    columns.extend(NUMBERS.iter().map(|(name, value)| ((*name).to_owned(), Column::Number(*value))));
+    type Sized = fn(usize) -> Field;
+    type Placed = fn(Pattern) -> Field;
+    let ways: [(&str, Sized, Sized, Placed); 2] = [
+        ("read", Field::ReadSizes, Field::ReadSizeBytes, Field::ReadPatterns),
+        ("write", Field::WriteSizes, Field::WriteSizeBytes, Field::WritePatterns),
+    ];
+    for (what, count, bytes, pattern) in ways {
+        columns.extend((0..SIZES).map(|n| field(format!("{what}s_{}", SIZE_NAMES[n]), count(n))));
+        columns.extend((0..SIZES).map(|n| field(format!("{what}_bytes_{}", SIZE_NAMES[n]), bytes(n))));
+        columns.extend(Pattern::ALL.map(|p| field(format!("{what}s_{}", p.name()), pattern(p))));
+    }
+    columns.extend(MOMENTS.iter().map(|(name, field)| ((*name).to_owned(), Column::Moment(*field))));
+    columns
+}
+
+fn header(out: &mut String, columns: &[(String, Column)]) -> Result {
+    out.push_str("path");
+    columns.iter().try_for_each(|(name, _)| write!(out, "\t{name}"))?;
     LISTS.iter().try_for_each(|(name, _)| write!(out, "\t{name}"))?;
     out.push_str("\tfailures\n");
     Ok(())
 }
 
-fn row(out: &mut String, FileFigures { path, record }: &FileFigures) -> Result {
-    write!(out, "{path}\t{}\t{}", opens(record), record.failed())?;
-    Op::ALL.iter().try_for_each(|op| write!(out, "\t{}", record.get(Field::Calls(*op))))?;
-    NUMBERS.iter().try_for_each(|(_, value)| write!(out, "\t{}", value(record)))?;
-    let mut tell = |field: Field| write!(out, "\t{}", record.get(field));
-    (0..SIZES).map(Field::ReadSizes).try_for_each(&mut tell)?;
-    (0..SIZES).map(Field::ReadSizeBytes).try_for_each(&mut tell)?;
-    Pattern::ALL.map(Field::ReadPatterns).into_iter().try_for_each(&mut tell)?;
-    (0..SIZES).map(Field::WriteSizes).try_for_each(&mut tell)?;
-    (0..SIZES).map(Field::WriteSizeBytes).try_for_each(&mut tell)?;
-    Pattern::ALL.map(Field::WritePatterns).into_iter().try_for_each(&mut tell)?;
-    for (_, field) in MOMENTS {
-        match record.moment(*field) {
-            Some(moment) => write!(out, "\t{}", moment.as_micros())?,
+fn row(out: &mut String, columns: &[(String, Column)], path: &str, record: &Record) -> Result {
+    out.push_str(path);
+    for (_, column) in columns {
+        match column.of(record) {
+            Some(number) => write!(out, "\t{number}")?,
             None => out.push('\t'),
         }
     }
@@ -204,7 +327,8 @@ mod tests {
             FileFigures { path: "/b".into(), record: Record::default() },
             FileFigures { path: "/ckpt/epoch%201".into(), record: record.clone() },
         ];
-        Files { files, rest: record, extent: Extent { files: 2, bytes: 90, limit_bytes: 100, unnamed } }
+        let rest = (0..unnamed).map(|_| FileFigures { path: "*.jpg".into(), record: record.clone() }).collect();
+        Files { files, rest, extent: Extent { files: 2, bytes: 90, limit_bytes: 100, unnamed } }
     }
 
     #[test]
@@ -215,7 +339,30 @@ mod tests {
         assert!(last.ends_with("/ckpt/epoch%201") && last.contains("2.0 KiB") && last.contains("12 us"), "{last}");
         assert!(text.lines().all(|line| line.len() <= 80 + "/ckpt/epoch%201".len()), "{text}");
         let full = files(1).text(9);
-        assert!(full.lines().last().expect("a row").ends_with("(files beyond the limit of memory)"), "{full}");
+        assert!(full.lines().last().expect("a row").ends_with("*.jpg (beyond the limit of memory)"), "{full}");
+    }
+
+    #[test]
+    fn the_busiest_are_told_with_what_they_did_before() {
+        let figures = files(0);
+        let busy = |ino: u64, file: &FileFigures, before| Busy {
+            ino,
+            path: file.path.clone(),
+            done: (&file.record).into(),
+            before,
+        };
+        let (idle, busiest) = (&figures.files[0], &figures.files[1]);
+        let before = Done { bytes_read: 48, ..Done::default() };
+        let all = vec![busy(7, idle, Done::default()), busy(9, busiest, before), busy(8, idle, Done::default())];
+        let text = AtHand { files: all, known: 5 }.json(2);
+        let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
+        let file = &value["files"][0];
+        assert_eq!((&file["ino"], &file["path"]), (&9.into(), &"/ckpt/epoch%201".into()), "most time first");
+        let numbers = ["opens", "reads", "writes", "others", "errors", "bytes_read", "slow_bytes_read"];
+        assert_eq!(numbers.map(|name| file[name].as_u64()), [1, 1, 0, 1, 1, 2048, 2048].map(Some));
+        assert_eq!((file["time"].as_f64(), file["before"]["bytes_read"].as_u64()), (Some(12e-6), Some(48)));
+        assert!(value["files"][1]["ino"] == 7 && value["files"][1]["before"].is_null(), "{value}");
+        assert_eq!((value["files"].as_array().map(Vec::len), &value["known"]), (Some(2), &5.into()));
     }
 
     #[test]

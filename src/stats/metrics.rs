@@ -1,15 +1,23 @@
 //! A snapshot as Prometheus reads it (text format 0.0.4). Pure, and the same figures as the text and the JSON have.
 //!
 //! The families are built from the snapshot each time instead of being registered once: the exact counters stay the only
-//! ones. Units are seconds and bytes, counters end in `_total`, and nothing here names a path.
+//! ones. Units are seconds and bytes, counters end in `_total`, and nothing here names a path. What is not known or not
+//! counted has no sample. `process_` has the names that all programs use.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType as Type};
 
-use super::counters::BUCKETS;
+use super::counters::{Op, Tier};
 use super::render::{Figures, Snapshot};
+
+/// What the text is, for whoever sends it on. The encoder does not know OpenMetrics, so there is no choice.
+pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
+
+/// The bounds of durations that are told, as powers of two of a microsecond: 8 us to 134 s. They are some that the counters
+/// have, so that each bucket is exact. Not all of them: each is a series for every operation and tier.
+const BOUNDS: std::ops::RangeInclusive<usize> = 3..=27;
 
 /// Names with a value each: what has no labels.
 type Plain = (&'static str, &'static str, f64);
@@ -20,73 +28,79 @@ impl Snapshot {
         let mut families = vec![self.info()];
         families.extend(self.gauges().map(|(name, help, value)| family(name, help, Type::GAUGE, [gauge(&[], value)])));
         families.extend(self.times().into_iter().filter_map(|(name, help, value)| {
-            // A time that is not known has no sample.
             Some(family(name, help, Type::GAUGE, [gauge(&[], value?.as_secs_f64())]))
         }));
-        families.extend(self.counters().map(|(name, help, n)| family(name, help, Type::COUNTER, [counter(&[], n)])));
+        families
+            .extend(self.counters().map(|(name, help, n)| family(name, help, Type::COUNTER, [counter(&[], n as f64)])));
         families.extend(self.tiers());
-        families.extend(self.per_operation());
+        families.push(self.opens());
+        if self.profile {
+            families.extend(self.files());
+            families.extend(self.found());
+            families.extend(self.bytes());
+            families.extend(self.per_operation());
+        }
+        families.extend(self.process());
         families.retain(|family| !family.get_metric().is_empty());
         TextEncoder::new().encode_to_string(&families).expect("every family has a name and a sample")
     }
 
     fn info(&self) -> MetricFamily {
         let labels = [("version", self.version), ("io_path", self.io_path.name)];
-        family("dlio_info", "Always 1; the labels say what runs.", Type::GAUGE, [gauge(&labels, 1.0)])
+        family("dliofs_build_info", "Always 1; the labels say what runs.", Type::GAUGE, [gauge(&labels, 1.0)])
     }
 
     fn gauges(&self) -> impl Iterator<Item = Plain> {
-        let Snapshot { safety, pipeline, log, cache, exceptions, slow_calls, files, .. } = self;
+        let Snapshot { safety, pipeline, log, cache, exceptions, slow_calls, .. } = self;
         let is = |yes: bool| f64::from(u8::from(yes));
         [
-            ("dlio_safe", "1 if everything is on the slow tier.", is(safety.safe)),
-            ("dlio_unsafe_files", "Files of which only the fast tier has the newest state.", safety.files as f64),
-            ("dlio_unsafe_bytes", "Bytes of those files, pending to be copied.", safety.bytes as f64),
-            ("dlio_pending_events", "Changes that the slow tier does not have yet.", pipeline.pending_events as f64),
-            ("dlio_held", "1 while publishing stands still until somebody looks.", is(safety.held.is_some())),
-            ("dlio_slow_tier_down", "1 while the slow tier does not answer.", is(safety.slow_down)),
-            ("dlio_interrupted_files", "Files whose writer was cut off by a crash.", safety.interrupted as f64),
-            ("dlio_drain_bytes_per_second", "Bytes copied to slow, lately.", pipeline.drain_bytes_per_s as f64),
-            ("dlio_log_lsn", "The last number given to a record of the log.", log.lsn as f64),
-            ("dlio_log_durable_lsn", "The last record that is durable on the fast tier.", log.durable_lsn as f64),
-            ("dlio_log_applied_lsn", "The last record applied to the slow tier.", log.applied_lsn as f64),
-            ("dlio_objects", "Objects on the fast tier.", cache.objects as f64),
-            ("dlio_known_inodes", "Files and directories in memory.", cache.known_inodes as f64),
-            ("dlio_open_files", "Files that are open.", cache.open_files as f64),
-            ("dlio_struck_versions", "Versions struck by the last recovery.", exceptions.struck as f64),
-            ("dlio_damaged_versions", "Versions the last recovery found damaged.", exceptions.damaged as f64),
-            ("dlio_quarantined_objects", "Objects put aside by recoveries.", exceptions.quarantined as f64),
-            ("dlio_slow_calls_waiting", "Operations that wait for the slow tier.", slow_calls.waiting as f64),
-            ("dlio_counted_files", "Files told apart in the statistics.", files.files as f64),
-            ("dlio_counted_files_bytes", "Memory that their records take, about.", files.bytes as f64),
+            ("dliofs_safe", "1 if everything is on the slow tier.", is(safety.safe)),
+            ("dliofs_drain_queue_files", "Files of which only fast has the newest state.", safety.files as f64),
+            ("dliofs_drain_queue_bytes", "Bytes of those files, pending to be copied.", safety.bytes as f64),
+            ("dliofs_drain_queue_events", "Changes that slow does not have yet.", pipeline.pending_events as f64),
+            ("dliofs_held", "1 while publishing stands still until somebody looks.", is(safety.held.is_some())),
+            ("dliofs_refusing_changes", "1 while changes get ENOSPC: max_pending is reached.", is(safety.refusing)),
+            ("dliofs_slow_tier_down", "1 while the slow tier does not answer.", is(safety.slow_down)),
+            ("dliofs_interrupted_files", "Files whose writer was cut off by a crash.", safety.interrupted as f64),
+            ("dliofs_log_lsn", "The last number given to a record of the log.", log.lsn as f64),
+            ("dliofs_log_durable_lsn", "The last record that is durable on the fast tier.", log.durable_lsn as f64),
+            ("dliofs_log_applied_lsn", "The last record applied to the slow tier.", log.applied_lsn as f64),
+            ("dliofs_objects", "Objects on the fast tier.", cache.objects as f64),
+            ("dliofs_known_inodes", "Files and directories in memory.", cache.known_inodes as f64),
+            ("dliofs_open_files", "Files that are open.", cache.open_files as f64),
+            ("dliofs_open_handles", "Handles on them: one for each open.", cache.open_handles as f64),
+            ("dliofs_struck_versions", "Versions struck by the last recovery.", exceptions.struck as f64),
+            ("dliofs_damaged_versions", "Versions the last recovery found damaged.", exceptions.damaged as f64),
+            ("dliofs_quarantined_objects", "Objects put aside by recoveries.", exceptions.quarantined as f64),
+            ("dliofs_slow_calls_waiting", "Operations that wait for the slow tier.", slow_calls.waiting as f64),
         ]
         .into_iter()
     }
 
-    fn times(&self) -> [(&'static str, &'static str, Option<std::time::Duration>); 3] {
+    fn times(&self) -> [(&'static str, &'static str, Option<Duration>); 3] {
+        let oldest = Some(self.safety.oldest.unwrap_or_default());
         [
-            ("dlio_mounted_seconds", "Since the mount was made.", Some(self.mounted_for)),
-            ("dlio_oldest_pending_seconds", "Age of the oldest pending change.", self.safety.oldest),
-            ("dlio_eta_seconds", "Until everything is on slow, at the recent rate.", self.safety.eta),
+            ("dliofs_mounted_seconds", "Since the mount was made.", Some(self.mounted_for)),
+            ("dliofs_drain_oldest_seconds", "Age of the oldest pending change; 0 if there is none.", oldest),
+            ("dliofs_drain_eta_seconds", "Until everything is on slow, at the recent rate.", self.safety.eta),
         ]
     }
 
     fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        let Snapshot { pipeline, exceptions, slow_calls, files, .. } = self;
+        let Snapshot { pipeline, exceptions, slow_calls, .. } = self;
         [
-            ("dlio_published_events_total", "Changes applied to the slow tier.", pipeline.published_events),
-            ("dlio_drained_files_total", "Versions copied to the slow tier.", pipeline.drained_files),
-            ("dlio_drained_bytes_total", "Bytes copied to the slow tier.", pipeline.drained_bytes),
-            ("dlio_evictions_total", "Clean objects deleted from the fast tier.", pipeline.evictions),
-            ("dlio_batches_total", "Batches of more than one step.", exceptions.batches),
-            ("dlio_late_snapshots_total", "Files published while open for writing.", exceptions.late_snapshots),
-            ("dlio_in_place_writes_total", "Files written in place on slow.", exceptions.in_place_writes),
-            ("dlio_conflicts_total", "Foreign changes met; both versions are kept.", exceptions.conflicts),
-            ("dlio_spilled_files_total", "Files that did not fit on the fast tier.", exceptions.spilled),
-            ("dlio_slow_calls_total", "Operations that went to the slow tier.", slow_calls.served),
-            ("dlio_slow_calls_timed_out_total", "Answered EIO after slow_wait.", slow_calls.timed_out),
-            ("dlio_slow_calls_refused_total", "Answered EIO: too many waited.", slow_calls.refused),
-            ("dlio_uncounted_files_total", "Files met that are not told apart: memory is full.", files.unnamed),
+            ("dliofs_published_events_total", "Changes applied to the slow tier.", pipeline.published_events),
+            ("dliofs_drained_files_total", "Versions copied to the slow tier.", pipeline.drained_files),
+            ("dliofs_drained_bytes_total", "Bytes copied to the slow tier.", pipeline.drained_bytes),
+            ("dliofs_evictions_total", "Clean objects deleted from the fast tier.", pipeline.evictions),
+            ("dliofs_batches_total", "Batches of more than one step.", exceptions.batches),
+            ("dliofs_late_snapshots_total", "Files published while open for writing.", exceptions.late_snapshots),
+            ("dliofs_in_place_writes_total", "Files written in place on slow.", exceptions.in_place_writes),
+            ("dliofs_conflicts_total", "Foreign changes met; both versions are kept.", exceptions.conflicts),
+            ("dliofs_spilled_files_total", "Files that did not fit on the fast tier.", exceptions.spilled),
+            ("dliofs_slow_calls_total", "Operations that went to the slow tier.", slow_calls.served),
+            ("dliofs_slow_calls_timed_out_total", "Answered EIO after slow_wait.", slow_calls.timed_out),
+            ("dliofs_slow_calls_refused_total", "Answered EIO: too many waited.", slow_calls.refused),
         ]
         .into_iter()
     }
@@ -98,38 +112,109 @@ impl Snapshot {
             family(name, help, Type::GAUGE, samples)
         };
         [
-            each("dlio_tier_size_bytes", "Size of a tier's file system.", |tier| tier.total),
-            each("dlio_tier_used_bytes", "In use there, by anybody.", |tier| tier.used),
-            each("dlio_tier_available_bytes", "Available there.", |tier| tier.available),
+            each("dliofs_tier_capacity_bytes", "Size of a tier's file system.", |tier| tier.total),
+            each("dliofs_tier_used_bytes", "In use there, by anybody.", |tier| tier.used),
+            each("dliofs_tier_available_bytes", "Available there.", |tier| tier.available),
         ]
     }
 
-    fn per_operation(&self) -> [MetricFamily; 4] {
-        let served = || {
-            let of = |op: &'static str, tiers: &'_ BTreeMap<&'static str, Figures>| {
-                tiers.iter().map(|(tier, figures)| ([("op", op), ("tier", *tier)], figures.clone())).collect::<Vec<_>>()
+    fn opens(&self) -> MetricFamily {
+        let samples = self.io_path.opens.iter().map(|(path, opens)| counter(&[("io_path", path)], *opens as f64));
+        family("dliofs_opens_total", "Opens, by the way their reads and writes take.", Type::COUNTER, samples)
+    }
+
+    fn files(&self) -> [MetricFamily; 3] {
+        let files = &self.files;
+        [
+            ("dliofs_files_tracked", "Files told apart in the statistics.", files.files as f64),
+            ("dliofs_files_tracked_bytes", "Memory that their records take, about.", files.bytes as f64),
+            ("dliofs_files_untracked", "Files met that are not: the memory is full.", files.unnamed as f64),
+        ]
+        .map(|(name, help, value)| family(name, help, Type::GAUGE, [gauge(&[], value)]))
+    }
+
+    /// What was found in the calls, and what is traced of them.
+    fn found(&self) -> [MetricFamily; 10] {
+        let found = &self.found;
+        let plain = |name, help, value: f64| family(name, help, Type::GAUGE, [gauge(&[], value)]);
+        let time = |name, help, time: Duration| plain(name, help, time.as_secs_f64());
+        let sum = |name, help, value: u64| family(name, help, Type::COUNTER, [counter(&[], value as f64)]);
+        [
+            sum("dliofs_checkpoints_total", "Bursts of writes, taken for checkpoints.", found.checkpoints),
+            plain("dliofs_checkpoint_last_bytes", "Of the last one.", found.checkpoint_bytes as f64),
+            time("dliofs_checkpoint_absorb_seconds", "How long the last one was written.", found.checkpoint_absorb),
+            time("dliofs_checkpoint_at_risk_seconds", "From then until slow had it.", found.checkpoint_at_risk),
+            time("dliofs_checkpoint_interval_seconds", "From one to the next.", found.checkpoint_interval),
+            plain("dliofs_epoch", "The pass over the data that goes on.", found.epoch as f64),
+            time("dliofs_epoch_duration_seconds", "How long the pass before it took.", found.epoch_duration),
+            sum("dliofs_trace_calls_total", "Calls traced one by one.", found.trace.collected),
+            sum("dliofs_trace_dropped_total", "Calls that came too fast to be traced.", found.trace.dropped),
+            sum("dliofs_trace_unwritten_total", "Traced calls that got into no file.", found.trace.unwritten),
+        ]
+    }
+
+    /// What was moved, and look-ups of what is not there: sums of what [`Snapshot::per_operation`] tells, which a dashboard
+    /// needs by themselves, and from the beginning.
+    fn bytes(&self) -> [MetricFamily; 3] {
+        let each = |name, help, ops: &[Op]| {
+            let moved = |tier: Tier| {
+                let lines = self.operations.iter().filter(|line| ops.iter().any(|op| op.name() == line.op));
+                lines.filter_map(|line| Some(line.tiers.get(tier.name())?.bytes)).sum::<u64>()
             };
-            self.operations.iter().flat_map(move |line| of(line.op, &line.tiers))
+            let samples = Tier::ALL.map(|tier| counter(&[("tier", tier.name())], moved(tier) as f64));
+            family(name, help, Type::COUNTER, samples)
         };
-        let each = |name, help, of: fn(&Figures) -> u64| {
-            family(name, help, Type::COUNTER, served().map(|(labels, figures)| counter(&labels, of(&figures))))
+        let is_negative = |op: &str, errno: &str| op == Op::Lookup.name() && errno == "ENOENT";
+        let negative: u64 =
+            self.failures.iter().filter(|f| is_negative(f.op, &f.errno)).map(|failure| failure.calls).sum();
+        [
+            each("dliofs_read_bytes_total", "Bytes read by the applications.", &[Op::Read]),
+            each("dliofs_written_bytes_total", "Bytes written or copied by them.", &[Op::Write, Op::CopyFileRange]),
+            family(
+                "dliofs_lookup_negative_total",
+                "Look-ups of names that are not there.",
+                Type::COUNTER,
+                [counter(&[], negative as f64)],
+            ),
+        ]
+    }
+
+    fn per_operation(&self) -> [MetricFamily; 3] {
+        let served = || {
+            let tiers = self.operations.iter().flat_map(|line| line.tiers.iter().map(|served| (line.op, served)));
+            tiers.map(|(op, (tier, figures))| ([("op", op), ("tier", *tier)], figures))
         };
+        let calls = served().map(|(labels, figures)| counter(&labels, figures.calls as f64));
         let failures = self
             .failures
             .iter()
-            .map(|failure| counter(&[("op", failure.op), ("errno", &failure.errno)], failure.calls));
+            .map(|failure| counter(&[("op", failure.op), ("errno", &failure.errno)], failure.calls as f64));
         let timed = served().filter(|(_, figures)| figures.p50.is_some());
         [
-            each("dlio_operations_total", "Calls of the applications, as FUSE names them.", |figures| figures.calls),
-            family("dlio_operation_errors_total", "Calls that failed.", Type::COUNTER, failures),
-            each("dlio_operation_bytes_total", "Bytes read, written or copied by them.", |figures| figures.bytes),
+            family("dliofs_ops_total", "Calls of the applications, as FUSE names them.", Type::COUNTER, calls),
+            family("dliofs_op_errors_total", "Calls that failed.", Type::COUNTER, failures),
             family(
-                "dlio_operation_duration_seconds",
+                "dliofs_op_duration_seconds",
                 "From a request to its reply; a bound counts the shorter ones.",
                 Type::HISTOGRAM,
-                timed.map(|(labels, figures)| sample(&labels, |metric| metric.set_histogram(histogram(&figures)))),
+                timed.map(|(labels, figures)| sample(&labels, |metric| metric.set_histogram(histogram(figures)))),
             ),
         ]
+    }
+
+    /// What the daemon takes of the machine.
+    fn process(&self) -> impl Iterator<Item = MetricFamily> {
+        let daemon = &self.daemon;
+        let cpu = daemon.cpu.map(|cpu| counter(&[], cpu.as_secs_f64()));
+        let number = |n: Option<u64>| n.map(|n| gauge(&[], n as f64));
+        [
+            ("process_cpu_seconds_total", "Processor time, of the system too.", Type::COUNTER, cpu),
+            ("process_resident_memory_bytes", "Memory in use.", Type::GAUGE, number(daemon.resident_bytes)),
+            ("process_open_fds", "Descriptors in use.", Type::GAUGE, number(daemon.descriptors)),
+            ("process_max_fds", "Descriptors it may have.", Type::GAUGE, number(daemon.descriptors_max)),
+        ]
+        .into_iter()
+        .map(|(name, help, kind, sample)| family(name, help, kind, sample))
     }
 }
 
@@ -160,25 +245,24 @@ fn gauge(labels: &[(&str, &str)], value: f64) -> Metric {
     sample(labels, |metric| metric.set_gauge(gauge))
 }
 
-fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
+fn counter(labels: &[(&str, &str)], value: f64) -> Metric {
     let mut counter = Counter::default();
-    counter.set_value(value as f64);
+    counter.set_value(value);
     sample(labels, |metric| metric.set_counter(counter))
 }
 
-/// The buckets of `latency_log2_us`, cumulative; the last one, which has no bound, is the `+Inf` that the encoder adds.
+/// Cumulative buckets; the last one, which has no bound, is the `+Inf` that the encoder adds.
 fn histogram(figures: &Figures) -> Histogram {
-    let mut sum = 0;
-    let buckets = figures.latency_log2_us[..BUCKETS - 1].iter().enumerate().map(|(i, count)| {
-        sum += count;
+    let calls = &figures.latency_log2_us;
+    let buckets = BOUNDS.map(|power| {
         let mut bucket = Bucket::default();
-        bucket.set_upper_bound((1u64 << i) as f64 / 1e6);
-        bucket.set_cumulative_count(sum);
+        bucket.set_upper_bound((1u64 << power) as f64 / 1e6);
+        bucket.set_cumulative_count(calls[..=power].iter().sum());
         bucket
     });
     let mut histogram = Histogram::default();
     histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(figures.latency_log2_us.iter().sum());
+    histogram.set_sample_count(calls.iter().sum());
     histogram.set_sample_sum(figures.total.as_secs_f64());
     histogram
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::json;
 
 use super::counters::{Call, Op, nanos};
 use super::render::{bytes, latency};
@@ -140,6 +141,12 @@ impl Processes {
         process
     }
 
+    /// Command and pid of each that is known, by its number.
+    pub fn names(&self) -> HashMap<u64, (String, u32)> {
+        let known = self.known.lock();
+        known.values().map(|one| (one.number, (one.identity.command.clone(), one.identity.pid))).collect()
+    }
+
     /// Those that opened anything, in the order of their numbers.
     pub fn figures(&self) -> Vec<ProcessFigures> {
         let mut all: Vec<_> = self.known.lock().values().map(|process| process.figures()).collect();
@@ -177,6 +184,26 @@ pub fn table(figures: &[ProcessFigures]) -> String {
     out
 }
 
+/// The same as JSON, one object. Time is in seconds, `pid` null for everybody who is not known; command and control group are
+/// escaped. Ends with a newline.
+pub fn json(figures: &[ProcessFigures]) -> String {
+    let one = |p: &ProcessFigures| {
+        json!({
+            "number": p.number,
+            "pid": Some(p.identity.pid).filter(|pid| *pid > 0),
+            "command": path::escape(p.identity.command.as_bytes()),
+            "cgroup": path::escape(p.identity.cgroup.as_bytes()),
+            "opens": p.opens,
+            "reads": p.reads,
+            "writes": p.writes,
+            "bytes_read": p.bytes_read,
+            "bytes_written": p.bytes_written,
+            "time": p.time.as_secs_f64(),
+        })
+    };
+    format!("{}\n", json!({ "processes": figures.iter().map(one).collect::<Vec<_>>() }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +218,18 @@ mod tests {
         let numbers = [(7, 1), (7, 2), (7, 1), (0, 0)].map(|(pid, at)| processes.meet(identity(pid, at)).number());
         assert_eq!(numbers, [1, 2, 1, 0]);
         assert!(processes.get(7, 2).is_some() && processes.get(7, 3).is_none());
+    }
+
+    #[test]
+    fn the_json_has_the_same_numbers_and_no_name_of_a_process_breaks_out() {
+        let processes = Processes::default();
+        processes.meet(Identity { command: "a \x1b[31m".into(), ..identity(7, 1) }).opened();
+        processes.others().opened();
+        let value: serde_json::Value = serde_json::from_str(&json(&processes.figures())).expect("valid JSON");
+        assert!(value["processes"][0]["pid"].is_null(), "{value}");
+        let known = &value["processes"][1];
+        assert_eq!((&known["pid"], &known["opens"], &known["time"]), (&json!(7), &json!(1), &json!(0.0)));
+        assert_eq!(known["command"], "a%20%1B%5B31m");
     }
 
     #[test]

@@ -466,11 +466,11 @@ impl Record {
     }
 }
 
-fn zigzag(number: i64) -> u64 {
+pub(super) fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
 
-fn unzigzag(number: u64) -> i64 {
+pub(super) fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 

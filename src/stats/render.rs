@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::catalog::Extent;
 use super::counters::{self, BUCKETS, Op, OpFigures};
+use super::trace;
 use crate::error::Errno;
 
 /// An estimate beyond this is none: the rate was measured while next to nothing moved.
@@ -37,6 +38,32 @@ pub struct Snapshot {
     pub profile: bool,
     /// Records of files.
     pub files: Extent,
+    pub found: Found,
+    pub daemon: Daemon,
+    /// Where the metrics are served over HTTP.
+    pub metrics_addr: Option<String>,
+}
+
+/// What was found in the calls as they came by, and how many of them are traced.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Found {
+    pub trace: trace::Extent,
+    /// Bursts of writes so far.
+    pub checkpoints: u64,
+    /// Of the last one: its bytes, how long it was written, how long it took since until the slow tier had it (or takes already),
+    /// and how long after the one before it began.
+    pub checkpoint_bytes: u64,
+    #[serde(serialize_with = "as_seconds")]
+    pub checkpoint_absorb: Duration,
+    #[serde(serialize_with = "as_seconds")]
+    pub checkpoint_at_risk: Duration,
+    #[serde(serialize_with = "as_seconds")]
+    pub checkpoint_interval: Duration,
+    /// The pass over the data that goes on; 0 before a second one has begun.
+    pub epoch: u64,
+    /// How long the one before it took.
+    #[serde(serialize_with = "as_seconds")]
+    pub epoch_duration: Duration,
 }
 
 /// Whether losing the fast tier now would lose anything, and what stands in the way.
@@ -92,6 +119,8 @@ pub struct Cache {
     pub objects: u64,
     pub known_inodes: u64,
     pub open_files: u64,
+    /// One for each open.
+    pub open_handles: u64,
 }
 
 /// Counts of what the order of publishing makes an exception for, and of what recovery found.
@@ -128,6 +157,17 @@ pub struct IoPath {
     /// How many opens took each path.
     pub opens: BTreeMap<&'static str, u64>,
     pub not_seen: Vec<&'static str>,
+}
+
+/// What the daemon takes of the machine; `None` where the system does not say.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Daemon {
+    /// Processor time since it started.
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub cpu: Option<Duration>,
+    pub resident_bytes: Option<u64>,
+    pub descriptors: Option<u64>,
+    pub descriptors_max: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -287,6 +327,9 @@ impl Snapshot {
         for hidden in not_seen {
             writeln!(out, "  not seen:  {hidden}")?;
         }
+        if let Some(addr) = &self.metrics_addr {
+            writeln!(out, "metrics      http://{addr}/metrics")?;
+        }
         if !self.profile {
             return writeln!(out, "counted      nothing: profile = false");
         }
@@ -298,7 +341,15 @@ impl Snapshot {
             bytes(files.limit_bytes as u64)
         )?;
         if files.unnamed > 0 {
-            writeln!(out, "             FULL: files that are new are counted together")?;
+            writeln!(out, "             FULL: files that are new are counted by what their names end in")?;
+        }
+        let trace::Extent { calls, collected, dropped, unwritten, .. } = self.found.trace;
+        writeln!(out, "traced       {}, the latest {calls} in memory", count(collected, "call"))?;
+        if dropped + unwritten > 0 {
+            writeln!(
+                out,
+                "             {dropped} came too fast and are not traced, {unwritten} not in the files of trace"
+            )?;
         }
         operation_table(out, &self.operations)?;
         failure_list(out, &self.failures)
@@ -426,7 +477,7 @@ pub(super) fn latency(span: Duration) -> String {
 }
 
 /// The first line must stay one line, whatever an error message holds.
-pub(super) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -483,6 +534,9 @@ mod tests {
             failures: Failure::all(vec![(Op::Lookup, Errno::ENOENT, 7), (Op::Open, Errno::EACCES, 9)]),
             profile: true,
             files: Extent { files: 3, bytes: 400, limit_bytes: 1 << 20, unnamed: 0 },
+            found: Found { trace: trace::Extent { collected: 12, calls: 9, ..Default::default() }, ..Found::default() },
+            daemon: Daemon { cpu: Some(Duration::from_millis(1500)), ..Daemon::default() },
+            metrics_addr: Some("0.0.0.0:9464".into()),
         }
     }
 
@@ -542,6 +596,7 @@ mod tests {
         assert!(text.ends_with('\n'));
         assert!(text.contains("LSN 12, durable 11, applied 10"), "{text}");
         assert!(text.contains("not seen:  lseek"), "{text}");
+        assert!(text.contains("metrics      http://0.0.0.0:9464/metrics"), "{text}");
         let cells = |op: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.starts_with(op)).expect("a row per operation");
             line.split_whitespace().map(str::to_owned).collect()
@@ -567,6 +622,8 @@ mod tests {
         assert_eq!(value["operations"][0]["tiers"]["slow"]["calls"], 1);
         assert_eq!(value["failures"][1], serde_json::json!({"op": "lookup", "errno": "ENOENT", "calls": 7}));
         assert_eq!(value["files"]["files"], 3);
+        assert_eq!(value["daemon"]["cpu"], 1.5);
+        assert_eq!(value["metrics_addr"], "0.0.0.0:9464");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::recording;
+
 /// A span at first.
 pub const FINEST: Duration = Duration::from_millis(100);
 /// So many spans are kept.
@@ -110,6 +112,20 @@ impl Timeline {
     /// From the mount on; the last one is not over yet.
     pub fn spans(&self) -> &[Amounts] {
         &self.spans
+    }
+
+    /// As a recording has it.
+    pub fn told(&self) -> recording::Timeline {
+        let list = |at: usize| self.spans.iter().map(|span| span.all()[at]).collect();
+        recording::Timeline {
+            span: self.width.as_secs_f64(),
+            read_fast: list(0),
+            read_slow: list(1),
+            written_fast: list(2),
+            written_slow: list(3),
+            drained: list(4),
+            calls: list(5),
+        }
     }
 
     /// The text of `.dlio/timeline.json`: seconds of a span, and a list for each amount. Ends with a newline.

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::catalog::Catalog;
 use super::counters::{Op, OpFigures, Tier};
 use super::record::Record;
+use super::recording::Epoch;
 use super::render::{self, bytes};
 
 /// So many may be open at once: each file that is used costs a merge for each of them.
@@ -251,9 +252,9 @@ impl Overview {
         }
     }
 
-    /// The same for scripts, with all operations of each closed window. Times in seconds since the mount was made. Ends with a
-    /// newline.
-    pub fn json(&self) -> String {
+    /// The same for scripts, with all operations of each closed window, and the epochs that were found. Times in seconds since
+    /// the mount was made. Ends with a newline.
+    pub fn json(&self, epochs: &[Epoch]) -> String {
         let closed = |window: &Arc<Window>| {
             json!({
                 "name": window.name,
@@ -268,6 +269,7 @@ impl Overview {
         let value = json!({
             "closed": self.closed.iter().map(closed).collect::<Vec<_>>(),
             "open": self.open.iter().map(open).collect::<Vec<_>>(),
+            "epochs": epochs,
             "marks": self.marks.marks.iter().map(mark).collect::<Vec<_>>(),
             "forgotten": {"windows": self.forgotten, "marks": self.marks.forgotten},
         });
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(rows[1], ["2.0s", "4.0s", "1", "0", "0", "B", "0.0", "0", "B", "epoch", "1"], "{text}");
         assert_eq!((&*rows[2], &*rows[5]), (&["7.0s", "2.0s", "open", "rest"][..], &["8.0s", "step", "100"][..]));
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        let json: serde_json::Value = serde_json::from_str(&overview.json()).expect("valid");
+        let json: serde_json::Value = serde_json::from_str(&overview.json(&[])).expect("valid");
         assert_eq!((&json["closed"][0]["name"], &json["closed"][0]["files"]), (&json!("epoch 1"), &json!(1)));
         assert_eq!((&json["open"][0]["name"], &json["marks"][0]["at"]), (&json!("rest"), &json!(8.0)));
     }

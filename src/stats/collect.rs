@@ -1,0 +1,235 @@
+//! What is made of the calls as they come by: the trace, its lines, epochs and checkpoints; and all of it as a recording.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use super::Stats;
+use super::access::Way;
+use super::catalog::Catalog;
+use super::checkpoints::Checkpoints;
+use super::counters::{Call, Op, nanos};
+use super::epochs::Epochs;
+use super::heat::HeatMap;
+use super::ops::{self, About, Lines};
+use super::recording::{self, Checkpoint, Epoch, Mark, Meta, Writer};
+use super::render::Found;
+use super::trace::{Block, Traced};
+
+/// Files are written so many at a time: a record takes a kilobyte before it is packed.
+const FILES_AT_ONCE: usize = 1 << 13;
+
+/// What is found in the calls as they come by.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    checkpoints: Checkpoints,
+    epochs: Epochs,
+    heat: HeatMap,
+    lines: Lines,
+    /// Dropped calls of which the lines have told.
+    dropped: u64,
+}
+
+impl Stats {
+    /// Goes through the calls that have come since the last time. To be called some ten times a second, and when
+    /// `Trace::on_half_full` says so. `order` gives the log's last number and the last one that the slow tier has; `name` gives
+    /// an inode's path of today.
+    pub fn collect(&self, order: impl Fn() -> (u64, u64), name: impl Fn(u64) -> Option<String>) {
+        if !self.on {
+            return;
+        }
+        let mut watch = self.watch.lock();
+        let fresh = self.trace.collect();
+        // Asked when the calls are there: what they have logged is not behind it.
+        let (lsn, applied) = order();
+        let now = self.now();
+        fresh.iter().for_each(|traced| watch.see(traced));
+        watch.checkpoints.tick(now, lsn, applied, |ino| self.path(ino, &name));
+        let dropped = self.trace.extent().dropped;
+        let more = dropped - std::mem::replace(&mut watch.dropped, dropped);
+        self.with_about(watch.lines.is_read(), &name, |about| watch.lines.add(&fresh, more, about));
+        self.trace.keep(&fresh, now);
+    }
+
+    /// The path of today, or the one under which a file was first seen.
+    fn path(&self, ino: u64, name: impl Fn(u64) -> Option<String>) -> Option<String> {
+        let at_hand = || self.files.get(&ino).and_then(|file| file.first.as_deref().map(str::to_owned));
+        name(ino).or_else(|| self.catalog.path(ino)).or_else(at_hand)
+    }
+
+    /// What lines need to know; nothing of it is found out where none are made.
+    fn with_about<R>(&self, read: bool, name: impl Fn(u64) -> Option<String>, run: impl FnOnce(&About<'_>) -> R) -> R {
+        let processes = if read { self.processes.names() } else { HashMap::new() };
+        let paths: RefCell<HashMap<u64, Option<String>>> = RefCell::default();
+        let path = |ino| paths.borrow_mut().entry(ino).or_insert_with(|| self.path(ino, &name)).clone();
+        let process = |number: u32| processes.get(&u64::from(number)).cloned();
+        run(&About { since: self.epoch, path: &path, process: &process })
+    }
+
+    /// Somebody begins to read the calls as lines.
+    pub fn open_lines(&self, name: impl Fn(u64) -> Option<String>) -> ops::Reader {
+        let mut watch = self.watch.lock();
+        let first = !watch.lines.is_read();
+        let reader = watch.lines.open();
+        if first {
+            let latest = self.trace.latest(ops::BEFORE);
+            self.with_about(true, name, |about| watch.lines.recall(&latest, about));
+        }
+        reader
+    }
+
+    /// Bytes of all lines so far.
+    pub fn lines_len(&self) -> u64 {
+        self.watch.lock().lines.len()
+    }
+
+    /// What there is for a reader from an offset on.
+    pub fn read_lines(&self, reader: &mut ops::Reader, offset: u64, size: usize) -> Vec<u8> {
+        self.watch.lock().lines.read(reader, offset, size)
+    }
+
+    /// A reader is gone.
+    pub fn close_lines(&self) {
+        self.watch.lock().lines.close();
+    }
+
+    /// Bursts of writes, the oldest first.
+    pub fn checkpoints(&self) -> Vec<Checkpoint> {
+        self.watch.lock().checkpoints.told()
+    }
+
+    /// Passes over the data, the oldest first.
+    pub fn epochs(&self) -> Vec<Epoch> {
+        self.watch.lock().epochs.told()
+    }
+
+    /// What was found so far, in figures.
+    pub fn found(&self) -> Found {
+        let (checkpoints, epochs) = (self.checkpoints(), self.epochs());
+        let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let mut found = Found { trace: self.trace.extent(), ..Found::default() };
+        if let Some(last) = checkpoints.last() {
+            found.checkpoints = last.number;
+            found.checkpoint_bytes = last.bytes;
+            found.checkpoint_absorb = time(last.absorbed - last.began);
+            found.checkpoint_at_risk = time(last.drained.unwrap_or(self.now().as_secs_f64()) - last.absorbed);
+        }
+        if let [.., before, last] = &*checkpoints {
+            found.checkpoint_interval = time(last.began - before.began);
+        }
+        if let [.., before, last] = &*epochs {
+            found.epoch = last.number;
+            found.epoch_duration = time(before.ended - before.began);
+        }
+        found
+    }
+
+    /// What is known besides files and calls; `about` has what others know: who, where, by which paths.
+    pub fn meta(&self, about: Meta) -> Meta {
+        let overview = self.windows.overview();
+        let watch = self.watch.lock();
+        Meta {
+            since: self.epoch.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanos),
+            until: self.now().as_secs_f64(),
+            operations: self.operations().into_iter().map(recording::Operation::from).collect(),
+            failures: self.failures().into_iter().map(recording::Failure::from).collect(),
+            processes: self.processes.figures().into_iter().map(recording::Process::from).collect(),
+            timeline: self.timeline().told(),
+            heat: watch.heat.told(),
+            windows: overview.closed.iter().map(|window| recording::Window::from(&**window)).collect(),
+            marks: overview
+                .marks
+                .marks
+                .iter()
+                .map(|(at, text)| Mark { at: at.as_secs_f64(), text: text.clone() })
+                .collect(),
+            epochs: watch.epochs.told(),
+            checkpoints: watch.checkpoints.told(),
+            files: self.catalog.extent(),
+            trace: self.trace.extent(),
+            ..about
+        }
+    }
+
+    /// Everything that is known, with the calls in memory. `name` as for [`Stats::files`].
+    pub fn recording(&self, about: Meta, name: impl Fn(u64) -> Option<String>) -> io::Result<Vec<u8>> {
+        self.settle();
+        let mut out = Writer::new(Vec::new())?;
+        out.meta(&self.meta(about))?;
+        self.trace.blocks().iter().try_for_each(|block| out.block(block))?;
+        self.write_files(&mut out, &self.catalog, name)?;
+        Ok(out.into_inner())
+    }
+
+    /// The same of the newest closed window of a name. `None`: there is none, or its files are not kept any more.
+    pub fn recording_of_window(
+        &self,
+        window: &str,
+        about: Meta,
+        name: impl Fn(u64) -> Option<String>,
+    ) -> Option<io::Result<Vec<u8>>> {
+        let window = self.windows.closed(window)?;
+        let files = window.files()?;
+        let meta = Meta {
+            from: window.began.as_secs_f64(),
+            until: window.ended.as_secs_f64(),
+            window: Some(window.name.clone()),
+            operations: window.operations.iter().cloned().map(recording::Operation::from).collect(),
+            files: files.extent(),
+            ..self.meta(about)
+        };
+        let write = || {
+            let mut out = Writer::new(Vec::new())?;
+            out.meta(&meta)?;
+            let inside = |block: &&Block| block.until >= window.began && block.from <= window.ended;
+            self.trace.blocks().iter().filter(inside).try_for_each(|block| out.block(block))?;
+            self.write_files(&mut out, &files, name)?;
+            Ok(out.into_inner())
+        };
+        Some(write())
+    }
+
+    /// The table of files, as the end of a recording.
+    fn write_files<W: Write>(
+        &self,
+        out: &mut Writer<W>,
+        catalog: &Catalog,
+        name: impl Fn(u64) -> Option<String>,
+    ) -> io::Result<()> {
+        let (mut some, mut done) = (Vec::new(), Ok(()));
+        catalog.for_each(|ino, first, record| {
+            let path = name(ino).or_else(|| first.map(str::to_owned)).or_else(|| self.catalog.path(ino));
+            some.push((ino, path.unwrap_or_else(|| "?".to_owned()), record));
+            if some.len() == FILES_AT_ONCE && done.is_ok() {
+                done = out.files(some.drain(..));
+            }
+        });
+        done?;
+        out.files(some)?;
+        out.rest(&catalog.rest())
+    }
+
+    /// All files, as the end of a recording.
+    pub fn write_all_files<W: Write>(
+        &self,
+        out: &mut Writer<W>,
+        name: impl Fn(u64) -> Option<String>,
+    ) -> io::Result<()> {
+        self.settle();
+        self.write_files(out, &self.catalog, name)
+    }
+}
+
+impl Watch {
+    fn see(&mut self, traced: &Traced) {
+        self.checkpoints.see(traced);
+        self.epochs.see(traced);
+        let Call { op, began, took, bytes, .. } = traced.call;
+        match op {
+            Op::Read => self.heat.count(traced.process.into(), Way::Read, bytes, began, took),
+            Op::Write | Op::CopyFileRange => self.heat.count(traced.process.into(), Way::Write, bytes, began, took),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What the daemon itself takes of the machine, as the system counts it.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::render::Daemon;
+
+/// At this moment.
+pub fn usage() -> Daemon {
+    let time = |time: TimeVal| Duration::from_micros(time.num_microseconds().unsigned_abs());
+    let used = getrusage(UsageWho::RUSAGE_SELF).ok();
+    let status = fs::read_to_string("/proc/self/status").ok();
+    Daemon {
+        cpu: used.map(|used| time(used.user_time()) + time(used.system_time())),
+        resident_bytes: status.as_deref().and_then(resident),
+        // But for the one by which they are counted.
+        descriptors: fs::read_dir("/proc/self/fd").ok().map(|all| (all.count() as u64).saturating_sub(1)),
+        descriptors_max: getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft),
+    }
+}
+
+/// Bytes, from the text of `/proc/PID/status`.
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_process_takes_is_told() {
+        let before = usage();
+        let held: Vec<_> = (0..3).map(|_| fs::File::open("/proc/self/stat").expect("there is one")).collect();
+        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+        // Other tests of this process open and close files meanwhile, so there is no exact number of them.
+        let now = usage();
+        assert!(now.descriptors.expect("known") >= 3 + held.len() as u64, "{now:?}");
+        assert!(now.descriptors_max >= now.descriptors && now.cpu.expect("known") >= before.cpu.expect("known"));
+        assert!(now.resident_bytes.expect("known") >= memory.len() as u64, "{now:?}");
+        assert!(now.cpu > Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(resident("Name:\tx\nVmRSS:\t   12 kB\nVmSwap:\t 7 kB\n"), Some(12 << 10));
+        assert_eq!(resident("Name:\tx\n"), None);
+    }
+}

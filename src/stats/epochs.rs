@@ -1,0 +1,316 @@
+//! Epochs, found from the reads themselves: passes over the data, each of which reads again what the one before read. Pure;
+//! calls come in.
+//!
+//! A *visit* is a read of a file's beginning. A pass visits each file once, in whatever order; so when most of the latest visits
+//! are to files that this pass has visited before, a new one has begun, with the first of those. Where two passes
+//! overlap for a moment, as prefetching workers have it, the boundary is off by as much. What looks like a new pass and then
+//! comes to files that neither it nor the one before has visited was none (a validation set that is read again in the
+//! middle of an epoch): the two are taken for one again.
+//!
+//! A pass has [`FILES_MIN`] files or more. A data set in a few large files that stay open is read in passes that no visit
+//! tells of: its epochs are not found, and want a mark.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write;
+
+use super::counters::{Op, Tier};
+use super::recording::Epoch;
+use super::render::bytes;
+use super::trace::Traced;
+
+/// A pass over fewer files is none.
+pub const FILES_MIN: u64 = 16;
+/// The latest visits that are looked at.
+const LATEST: usize = 32;
+/// So many of the latest are to files visited before: a new pass.
+const AGAIN: usize = 24;
+/// New files that undo a boundary: so many, and a tenth of the files before.
+const STRANGERS: u64 = 16;
+/// So many are kept; then the oldest goes.
+const KEPT: usize = 1_000;
+
+/// The epochs of a mount.
+#[derive(Debug, Default)]
+pub struct Epochs {
+    /// The oldest first; without the one that goes on.
+    done: VecDeque<Epoch>,
+    now: Epoch,
+    seen: Inos,
+    /// Of the pass before, while its end may be undone.
+    before: Option<Inos>,
+    /// Files that neither of the two had visited.
+    strangers: u64,
+    latest: VecDeque<Visit>,
+}
+
+#[derive(Debug)]
+struct Visit {
+    ino: u64,
+    at: f64,
+    again: bool,
+    /// Of the pass so far, without this visit.
+    sums: [u64; 3],
+}
+
+/// A set of inode numbers: the engine gives them one after the other, so that 64 share a word.
+#[derive(Debug, Default)]
+struct Inos {
+    words: HashMap<u64, u64>,
+    len: u64,
+}
+
+impl Inos {
+    /// Whether it is new.
+    fn insert(&mut self, ino: u64) -> bool {
+        let (word, bit) = (self.words.entry(ino / 64).or_default(), 1 << (ino % 64));
+        let new = *word & bit == 0;
+        *word |= bit;
+        self.len += u64::from(new);
+        new
+    }
+
+    fn contains(&self, ino: u64) -> bool {
+        self.words.get(&(ino / 64)).is_some_and(|word| word >> (ino % 64) & 1 != 0)
+    }
+
+    fn join(&mut self, other: &Inos) {
+        for (at, bits) in &other.words {
+            let word = self.words.entry(*at).or_default();
+            self.len += u64::from((bits & !*word).count_ones());
+            *word |= bits;
+        }
+    }
+}
+
+impl Epochs {
+    /// Looks at a call.
+    pub fn see(&mut self, traced: &Traced) {
+        let call = &traced.call;
+        if call.op != Op::Read || call.errno.is_some() || call.bytes == 0 {
+            return;
+        }
+        if call.offset == 0 {
+            self.visit(traced.ino, call.began.as_secs_f64());
+        }
+        let now = &mut self.now;
+        now.reads += 1;
+        match call.tier {
+            Tier::Fast => now.bytes_fast += call.bytes,
+            Tier::Slow => now.bytes_slow += call.bytes,
+        }
+        now.ended = now.ended.max(traced.ended().as_secs_f64());
+    }
+
+    fn visit(&mut self, ino: u64, at: f64) {
+        if self.now.number == 0 {
+            self.now = Epoch { number: 1, began: at, open: true, ..Epoch::default() };
+        }
+        let again = !self.seen.insert(ino);
+        self.now.files = self.seen.len;
+        if !again && self.before.as_ref().is_some_and(|before| !before.contains(ino)) {
+            self.strangers += 1;
+        }
+        if self.latest.len() == LATEST {
+            self.latest.pop_front();
+        }
+        let sums = [self.now.reads, self.now.bytes_fast, self.now.bytes_slow];
+        self.latest.push_back(Visit { ino, at, again, sums });
+        let before = self.before.as_ref().map_or(0, |before| before.len);
+        if self.strangers >= STRANGERS && self.strangers * 10 > before {
+            self.undo();
+        } else if self.latest.iter().filter(|visit| visit.again).count() >= AGAIN.min(self.seen.len as usize)
+            && self.seen.len >= FILES_MIN
+        {
+            self.begin();
+        }
+    }
+
+    /// A new pass, from the first of the latest visits on that was to a file visited before.
+    fn begin(&mut self) {
+        while self.latest.front().is_some_and(|visit| !visit.again) {
+            self.latest.pop_front();
+        }
+        let Some(first) = self.latest.front() else { return };
+        let [reads, fast, slow] = first.sums;
+        let next = Epoch {
+            number: self.now.number + 1,
+            began: first.at,
+            ended: self.now.ended,
+            open: true,
+            files: 0,
+            reads: self.now.reads - reads,
+            bytes_fast: self.now.bytes_fast - fast,
+            bytes_slow: self.now.bytes_slow - slow,
+        };
+        let done =
+            Epoch { ended: next.began, open: false, reads, bytes_fast: fast, bytes_slow: slow, ..self.now.clone() };
+        self.done.push_back(done);
+        if self.done.len() > KEPT {
+            self.done.pop_front();
+        }
+        self.now = next;
+        self.before = Some(std::mem::take(&mut self.seen));
+        self.strangers = 0;
+        // Those that were new are of the pass before, most likely; in this one they count when they come again.
+        for visit in std::mem::take(&mut self.latest).into_iter().filter(|visit| visit.again) {
+            self.seen.insert(visit.ino);
+        }
+        self.now.files = self.seen.len;
+    }
+
+    /// The boundary before was none.
+    fn undo(&mut self) {
+        self.strangers = 0;
+        self.latest.clear();
+        let (Some(before), Some(last)) = (self.before.take(), self.done.pop_back()) else { return };
+        self.seen.join(&before);
+        self.now = Epoch {
+            number: last.number,
+            began: last.began,
+            files: self.seen.len,
+            reads: self.now.reads + last.reads,
+            bytes_fast: self.now.bytes_fast + last.bytes_fast,
+            bytes_slow: self.now.bytes_slow + last.bytes_slow,
+            ..self.now.clone()
+        };
+    }
+
+    /// All that are kept, the oldest first; the last one goes on. One pass is none: nothing was read again.
+    pub fn told(&self) -> Vec<Epoch> {
+        if self.done.is_empty() { Vec::new() } else { self.done.iter().chain([&self.now]).cloned().collect() }
+    }
+}
+
+/// The lines of `.dlio/windows` about epochs; nothing where none were found.
+pub fn text(epochs: &[Epoch]) -> String {
+    let mut out = String::new();
+    if !epochs.is_empty() {
+        out.push_str("\n     from     time    files    reads       read    MiB/s  slow  epoch found\n");
+    }
+    for epoch in epochs {
+        let (read, lasted) = (epoch.bytes_fast + epoch.bytes_slow, epoch.ended - epoch.began);
+        let slow = epoch.bytes_slow as f64 * 100.0 / (read as f64).max(1.0);
+        let rate = read as f64 / lasted.max(1e-6) / f64::from(1 << 20);
+        let Epoch { number, began, files, reads, open, .. } = epoch;
+        let open = if *open { ", not over" } else { "" };
+        writeln!(
+            out,
+            "{began:>8.1}s{lasted:>8.1}s{files:>9}{reads:>9}{:>11}{rate:>9.1}{slow:>5.0}%  {number}{open}",
+            bytes(read)
+        )
+        .expect("formatting into memory");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::counters::Call;
+    use rand::rngs::SmallRng;
+    use rand::seq::SliceRandom;
+    use rand::{RngExt, SeedableRng};
+    use std::time::Duration;
+
+    struct Reader {
+        epochs: Epochs,
+        now: u64,
+    }
+
+    impl Reader {
+        fn new() -> Self {
+            Reader { epochs: Epochs::default(), now: 0 }
+        }
+
+        /// Reads files whole, in two reads each.
+        fn read(&mut self, files: impl IntoIterator<Item = u64>) {
+            for ino in files {
+                for (offset, bytes) in [(0, 100), (100, 20), (120, 0)] {
+                    self.now += 1;
+                    let (began, took) = (Duration::from_millis(self.now), Duration::from_micros(9));
+                    let tier = if ino % 2 == 0 { Tier::Fast } else { Tier::Slow };
+                    let call = Call { op: Op::Read, began, took, offset, bytes, errno: None, tier };
+                    self.epochs.see(&Traced { call, ino, handle: 1, process: 1, thread: 1 });
+                }
+            }
+        }
+
+        fn told(&self) -> Vec<(u64, u64, u64)> {
+            self.epochs.told().iter().map(|e| (e.number, e.files, e.bytes_fast + e.bytes_slow)).collect()
+        }
+    }
+
+    fn shuffled(files: std::ops::Range<u64>, random: &mut SmallRng) -> Vec<u64> {
+        let mut all: Vec<u64> = files.collect();
+        all.shuffle(random);
+        all
+    }
+
+    #[test]
+    fn passes_in_any_order_are_epochs() {
+        let mut random = SmallRng::seed_from_u64(1);
+        for files in [FILES_MIN, 20, 100, 5_000] {
+            let mut reader = Reader::new();
+            for _ in 0..4 {
+                reader.read(shuffled(0..files, &mut random));
+            }
+            let wanted: Vec<_> = (1..=4).map(|number| (number, files, 120 * files)).collect();
+            assert_eq!(reader.told(), wanted, "{files} files");
+            assert!(reader.epochs.told().iter().all(|e| e.open == (e.number == 4) && e.ended > e.began));
+        }
+    }
+
+    #[test]
+    fn passes_that_overlap_a_little_are_found_with_a_boundary_that_is_off_by_as_much() {
+        let mut random = SmallRng::seed_from_u64(2);
+        let mut order: Vec<u64> = (0..3).flat_map(|_| shuffled(0..500, &mut random)).collect();
+        // Eight workers that are up to eight files ahead of each other.
+        for at in 0..order.len() - 8 {
+            order.swap(at, at + random.random_range(0..8));
+        }
+        let mut reader = Reader::new();
+        reader.read(order);
+        let told = reader.told();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(
+            told.iter().all(|(_, files, bytes)| files.abs_diff(500) < 40 && bytes.abs_diff(60_000) < 4_800),
+            "{told:?}"
+        );
+        assert_eq!(told.iter().map(|(.., bytes)| bytes).sum::<u64>(), 3 * 60_000, "each read is one's");
+    }
+
+    #[test]
+    fn a_validation_set_that_is_read_in_between_makes_no_epochs() {
+        let mut random = SmallRng::seed_from_u64(3);
+        let mut reader = Reader::new();
+        for _ in 0..3 {
+            let train = shuffled(0..1_000, &mut random);
+            for part in train.chunks(250) {
+                reader.read(part.to_vec());
+                reader.read(10_000..10_100);
+            }
+        }
+        let told = reader.told();
+        // What comes last may be the beginning of another pass: only what follows would tell.
+        assert_eq!((told.len(), told[3].1), (4, 100), "{told:?}");
+        assert!(told[..3].iter().all(|(_, files, _)| files.abs_diff(1_100) < 150), "{told:?}");
+    }
+
+    #[test]
+    fn one_pass_or_a_few_files_read_again_are_none() {
+        let mut reader = Reader::new();
+        reader.read(0..10_000);
+        assert!(reader.told().is_empty());
+        let mut reader = Reader::new();
+        (0..50).for_each(|_| reader.read([1, 2, 3]));
+        assert!(reader.told().is_empty() && text(&reader.epochs.told()).is_empty());
+    }
+
+    #[test]
+    fn the_table_fits_80_columns() {
+        let mut reader = Reader::new();
+        (0..3).for_each(|_| reader.read(0..200));
+        let text = text(&reader.epochs.told());
+        assert!(text.lines().all(|line| line.len() <= 80) && text.contains("3, not over"), "{text}");
+    }
+}

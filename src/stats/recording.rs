@@ -1,0 +1,820 @@
+//! What was observed as bytes: the form in which a mount gives it away, and in which it lies in files. Pure.
+//!
+//! A recording is a head of sixteen bytes and *pieces*, one behind the other. Each has a header that says how long it is, of
+//! what time it tells and what it must sum up to, so that the headers are an index: whoever wants one minute of a day leaps
+//! from header to header. Kinds of pieces:
+//!
+//! | kind | its bytes, before compression |
+//! |---|---|
+//! | `M` | [`Meta`] as JSON: the last one of a recording holds |
+//! | `P` | paths: inode number, path; the last one told of a number holds for the blocks behind it |
+//! | `T` | traced calls (`trace/block.rs`); the header says how many were dropped before them |
+//! | `F` | files: inode number, path, record (`record.rs`); all `F` behind the last `M` are one table |
+//! | `R` | classes of files that have no record of their own, as `*.jpg`: name, record |
+//!
+//! A recording that is cut off anywhere, or damaged, still tells what its whole pieces tell, and that it is not all. Numbers
+//! are little-endian; a changed order of operations or of a record's numbers is another version of the format.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Errno;
+
+use super::catalog;
+use super::counters::{Op, OpFigures, Tier};
+use super::processes::{Identity, ProcessFigures};
+use super::record::{Record, read_number, write_number};
+use super::trace::block;
+use super::trace::{self, Block, Traced};
+use super::windows;
+
+/// Begins every recording; behind it the version, in four bytes, and four bytes of nothing.
+const MAGIC: [u8; 8] = *b"dlio-rec";
+/// Of the format.
+pub const VERSION: u32 = 1;
+const HEAD: usize = 16;
+/// Bytes of a piece's header.
+const HEADER: usize = 48;
+/// No piece holds more than this before compression.
+const PIECE_MAX: usize = 64 << 20;
+/// Files, or paths, of one piece: more are refused, as a few bytes of zstd can be millions that are nothing but zeros.
+const FILES: usize = 1 << 13;
+const LEVEL: i32 = 3;
+
+/// What there is to know besides files and calls. Moments are seconds since the mount was made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Meta {
+    /// Of the program that has written it.
+    pub version: String,
+    pub host: String,
+    /// As `uname -sr` tells it.
+    pub kernel: String,
+    pub uid: u32,
+    pub mountpoint: String,
+    pub fast: Place,
+    pub slow: Place,
+    /// When the mount was made: nanoseconds since 1970.
+    pub since: u64,
+    /// The time that it tells of.
+    pub from: f64,
+    pub until: f64,
+    /// Its name, if it is a window.
+    pub window: Option<String>,
+    /// The first line of `.dlio/stats`.
+    pub safety: String,
+    pub io_path: IoPath,
+    pub operations: Vec<Operation>,
+    pub failures: Vec<Failure>,
+    pub processes: Vec<Process>,
+    pub timeline: Timeline,
+    pub heat: Heat,
+    pub windows: Vec<Window>,
+    pub marks: Vec<Mark>,
+    pub epochs: Vec<Epoch>,
+    pub checkpoints: Vec<Checkpoint>,
+    pub files: catalog::Extent,
+    pub trace: trace::Extent,
+}
+
+/// A tier.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Place {
+    pub path: String,
+    /// `ext4`, `lustre`, ...
+    pub kind: String,
+    pub total: u64,
+    pub used: u64,
+}
+
+/// How the contents of files travelled, and what that hides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IoPath {
+    pub name: String,
+    pub opens: BTreeMap<String, u64>,
+    pub not_seen: Vec<String>,
+}
+
+/// One operation as one tier served it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    pub op: Op,
+    pub tier: Tier,
+    pub calls: u64,
+    pub errors: u64,
+    pub bytes: u64,
+    /// Nanoseconds.
+    pub total: u64,
+    pub max: u64,
+    /// Number of a bucket ([`OpFigures`]), and how many calls are in it.
+    pub latency: Vec<(usize, u64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    pub op: Op,
+    pub errno: String,
+    pub calls: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    /// As in [`Traced::process`]; 0 is everybody who is not known.
+    pub number: u64,
+    pub pid: u32,
+    pub command: String,
+    pub cgroup: String,
+    pub opens: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// Seconds in calls through its handles.
+    pub time: f64,
+}
+
+/// What moved, in spans of equal length from the mount on: see `timeline.rs`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timeline {
+    /// Seconds.
+    pub span: f64,
+    pub read_fast: Vec<u64>,
+    pub read_slow: Vec<u64>,
+    pub written_fast: Vec<u64>,
+    pub written_slow: Vec<u64>,
+    pub drained: Vec<u64>,
+    pub calls: Vec<u64>,
+}
+
+/// Bytes by process and span, from the mount on. All rows are equally long.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Heat {
+    /// Seconds.
+    pub span: f64,
+    pub rows: Vec<HeatRow>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HeatRow {
+    /// Of the process; 0 is everybody who has no row.
+    pub process: u64,
+    pub read: Vec<u64>,
+    pub written: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    pub name: String,
+    pub began: f64,
+    pub ended: f64,
+    pub files: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    pub at: f64,
+    pub text: String,
+}
+
+/// A pass over the data, found without a mark.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Epoch {
+    /// From 1 on.
+    pub number: u64,
+    pub began: f64,
+    pub ended: f64,
+    /// It is not over yet.
+    pub open: bool,
+    /// Different files that were read.
+    pub files: u64,
+    pub reads: u64,
+    pub bytes_fast: u64,
+    pub bytes_slow: u64,
+}
+
+/// A burst of writes, found without a mark.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    /// From 1 on.
+    pub number: u64,
+    /// Its first write.
+    pub began: f64,
+    /// Its last write or close: from here on the program goes on.
+    pub absorbed: f64,
+    pub files: u64,
+    pub bytes: u64,
+    /// The largest of its files.
+    pub path: String,
+    /// The slow tier has all of it.
+    pub drained: Option<f64>,
+}
+
+impl From<(Op, Tier, OpFigures)> for Operation {
+    fn from((op, tier, figures): (Op, Tier, OpFigures)) -> Self {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let latency = figures.latency.iter().copied().enumerate().filter(|(_, calls)| *calls > 0).collect();
+        let OpFigures { calls, errors, bytes, total, max, .. } = figures;
+        Operation { op, tier, calls, errors, bytes, total: nanos(total), max: nanos(max), latency }
+    }
+}
+
+impl Operation {
+    /// What it was made of. Buckets that do not exist are left out.
+    pub fn figures(&self) -> OpFigures {
+        let mut figures = OpFigures {
+            calls: self.calls,
+            errors: self.errors,
+            bytes: self.bytes,
+            total: Duration::from_nanos(self.total),
+            max: Duration::from_nanos(self.max),
+            ..OpFigures::default()
+        };
+        for (bucket, calls) in &self.latency {
+            if let Some(counter) = figures.latency.get_mut(*bucket) {
+                *counter = *calls;
+            }
+        }
+        figures
+    }
+}
+
+impl From<(Op, Errno, u64)> for Failure {
+    fn from((op, errno, calls): (Op, Errno, u64)) -> Self {
+        Failure { op, errno: format!("{errno:?}"), calls }
+    }
+}
+
+impl From<ProcessFigures> for Process {
+    fn from(figures: ProcessFigures) -> Self {
+        let ProcessFigures { number, identity, opens, reads, writes, bytes_read, bytes_written, time } = figures;
+        let Identity { pid, command, cgroup, .. } = identity;
+        let time = time.as_secs_f64();
+        Process { number, pid, command, cgroup, opens, reads, writes, bytes_read, bytes_written, time }
+    }
+}
+
+impl From<&windows::Window> for Window {
+    fn from(window: &windows::Window) -> Self {
+        Window {
+            name: window.name.clone(),
+            began: window.began.as_secs_f64(),
+            ended: window.ended.as_secs_f64(),
+            files: window.used as u64,
+            bytes_read: window.total(Op::Read).1,
+            bytes_written: window.total(Op::Write).1,
+        }
+    }
+}
+
+/// Writes a recording, piece by piece.
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+    written: u64,
+}
+
+/// What a piece's header says besides its length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Header {
+    kind: u8,
+    stored: u32,
+    sum: u32,
+    calls: u32,
+    dropped: u64,
+    from: u64,
+    until: u64,
+}
+
+impl Header {
+    fn bytes(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0] = self.kind;
+        bytes[4..8].copy_from_slice(&self.stored.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.sum.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.calls.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.dropped.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.from.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.until.to_le_bytes());
+        let own = crc32fast::hash(&bytes[..40]);
+        bytes[40..44].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: no header was written here.
+    fn read(bytes: &[u8; HEADER]) -> Option<Header> {
+        let four = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
+        let eight = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
+        let header = Header {
+            kind: bytes[0],
+            stored: four(4),
+            sum: four(8),
+            calls: four(12),
+            dropped: eight(16),
+            from: eight(24),
+            until: eight(32),
+        };
+        (four(40) == crc32fast::hash(&bytes[..40])).then_some(header)
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a recording.
+    pub fn new(mut out: W) -> io::Result<Self> {
+        let mut head = [0; HEAD];
+        head[..8].copy_from_slice(&MAGIC);
+        head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out.write_all(&head)?;
+        Ok(Writer { out, written: HEAD as u64 })
+    }
+
+    /// Bytes so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    fn piece(&mut self, header: Header, stored: &[u8]) -> io::Result<()> {
+        let header = Header { stored: stored.len() as u32, sum: crc32fast::hash(stored), ..header };
+        self.out.write_all(&header.bytes())?;
+        self.out.write_all(stored)?;
+        self.written += (HEADER + stored.len()) as u64;
+        Ok(())
+    }
+
+    fn packed(&mut self, kind: u8, raw: &[u8]) -> io::Result<()> {
+        let stored = zstd::bulk::compress(raw, LEVEL)?;
+        self.piece(Header { kind, ..Header::default() }, &stored)
+    }
+
+    pub fn meta(&mut self, meta: &Meta) -> io::Result<()> {
+        self.packed(b'M', &serde_json::to_vec(meta)?)
+    }
+
+    pub fn paths(&mut self, paths: &[(u64, String)]) -> io::Result<()> {
+        for some in paths.chunks(FILES) {
+            let mut raw = Vec::new();
+            for (ino, path) in some {
+                write_number(&mut raw, *ino);
+                write_text(&mut raw, path);
+            }
+            self.packed(b'P', &raw)?;
+        }
+        Ok(())
+    }
+
+    pub fn block(&mut self, block: &Block) -> io::Result<()> {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let Block { from, until, calls, dropped, bytes } = block;
+        let (from, until) = (nanos(*from), nanos(*until));
+        self.piece(Header { kind: b'T', calls: *calls, dropped: *dropped, from, until, ..Header::default() }, bytes)
+    }
+
+    /// The table of files, after the [`Meta`] that it belongs to.
+    pub fn files(&mut self, files: impl IntoIterator<Item = (u64, String, Record)>) -> io::Result<()> {
+        let (mut raw, mut count) = (Vec::new(), 0);
+        for (ino, path, record) in files {
+            write_number(&mut raw, ino);
+            write_text(&mut raw, &path);
+            record.pack(&mut raw);
+            count += 1;
+            if count == FILES {
+                self.packed(b'F', &raw)?;
+                (raw, count) = (Vec::new(), 0);
+            }
+        }
+        if count > 0 { self.packed(b'F', &raw) } else { Ok(()) }
+    }
+
+    /// What was counted of files without a record of their own, by class. It ends the table of files, also where there are
+    /// none.
+    pub fn rest(&mut self, classes: &[(String, Record)]) -> io::Result<()> {
+        let mut raw = Vec::new();
+        for (class, record) in classes {
+            write_text(&mut raw, class);
+            record.pack(&mut raw);
+        }
+        self.packed(b'R', &raw)
+    }
+}
+
+fn write_text(out: &mut Vec<u8>, text: &str) {
+    write_number(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn read_text(bytes: &mut &[u8]) -> Option<String> {
+    let len = usize::try_from(read_number(bytes)?).ok()?;
+    Some(String::from_utf8_lossy(bytes.split_off(..len)?).into_owned())
+}
+
+/// Where a recording's bytes are.
+pub trait Source: Read + Seek {}
+impl<T: Read + Seek> Source for T {}
+
+/// A file, as a recording tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    pub ino: u64,
+    /// Escaped, from the mount's root.
+    pub path: String,
+    /// A tenth of what it takes unpacked: there may be a million of them.
+    packed: Box<[u8]>,
+}
+
+impl File {
+    pub fn new(ino: u64, path: String, record: &Record) -> File {
+        let mut packed = Vec::new();
+        record.pack(&mut packed);
+        File { ino, path, packed: packed.into() }
+    }
+
+    /// What was counted of it.
+    pub fn record(&self) -> Record {
+        Record::unpack(&mut &*self.packed).expect("it was packed here, or unpacked once when it was read")
+    }
+}
+
+/// A recording that was read: all but the traced calls, which stay where they are until somebody goes through them.
+pub struct Recording {
+    pub meta: Meta,
+    pub files: Vec<File>,
+    /// Classes of those that have no record of their own, as `*.jpg`; their numbers are 0.
+    pub rest: Vec<File>,
+    /// The last path told of each inode number.
+    pub paths: HashMap<u64, String>,
+    /// What is wrong with it, for people.
+    pub flaws: Vec<String>,
+    /// The tables of files are there: it was not cut off before its end.
+    pub is_whole: bool,
+    sources: Vec<Box<dyn Source>>,
+    blocks: Vec<Stored>,
+}
+
+/// A block in a source.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    source: usize,
+    at: u64,
+    header: Header,
+}
+
+impl Recording {
+    /// Reads recordings of one mount, the oldest first, as one. Errors: there is none.
+    pub fn read(sources: Vec<Box<dyn Source>>) -> Result<Recording, String> {
+        let mut recording = Recording {
+            meta: Meta::default(),
+            files: Vec::new(),
+            rest: Vec::new(),
+            paths: HashMap::new(),
+            flaws: Vec::new(),
+            is_whole: false,
+            sources,
+            blocks: Vec::new(),
+        };
+        let (mut met, mut error) = (false, "nothing is there".to_owned());
+        for source in 0..recording.sources.len() {
+            match recording.read_source(source) {
+                Ok(()) => met = true,
+                Err(why) => error = why,
+            }
+        }
+        if met { Ok(recording) } else { Err(error) }
+    }
+
+    /// How many calls are traced in it, and how many were dropped on the way.
+    pub fn traced(&self) -> (u64, u64) {
+        let sum = |(calls, dropped): (u64, u64), block: &Stored| {
+            (calls + u64::from(block.header.calls), dropped.saturating_add(block.header.dropped))
+        };
+        self.blocks.iter().fold((0, 0), sum)
+    }
+
+    /// Where calls were dropped: when the block began that says so, and how many they were.
+    pub fn gaps(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let gap = |header: &Header| (Duration::from_nanos(header.from), header.dropped);
+        self.blocks.iter().map(move |block| gap(&block.header)).filter(|(_, dropped)| *dropped > 0)
+    }
+
+    /// Shows the traced calls that began in a time, block by block: in order within a block, and nearly so over all.
+    /// What cannot be read is told as a flaw.
+    pub fn calls(&mut self, from: Duration, until: Duration, mut each: impl FnMut(&Traced)) {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut lost = 0;
+        for Stored { source, at, header } in self.blocks.clone() {
+            if header.until < nanos(from) || header.from > nanos(until) {
+                continue;
+            }
+            match self.stored(source, at, &header).and_then(|bytes| block::unpack(&bytes)) {
+                Some(calls) => {
+                    calls.iter().filter(|traced| (from..=until).contains(&traced.call.began)).for_each(&mut each);
+                }
+                None => lost += u64::from(header.calls),
+            }
+        }
+        if lost > 0 {
+            self.flaw(format!("{lost} traced calls cannot be read: their blocks are damaged"));
+        }
+    }
+
+    fn flaw(&mut self, flaw: String) {
+        if !self.flaws.contains(&flaw) {
+            self.flaws.push(flaw);
+        }
+    }
+
+    fn read_source(&mut self, source: usize) -> Result<(), String> {
+        let mut head = [0; HEAD];
+        let file = &mut self.sources[source];
+        let begin = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_exact(&mut head));
+        if begin.is_err() || head[..8] != MAGIC {
+            return Err("it is no recording of dlio-fs".to_owned());
+        }
+        let version = u32::from_le_bytes(std::array::from_fn(|n| head[8 + n]));
+        if version != VERSION {
+            return Err(format!(
+                "its format is version {version}, and this dlio-fs reads version {VERSION}: use the dlio-fs that wrote it"
+            ));
+        }
+        let len = self.sources[source].seek(SeekFrom::End(0)).map_err(|e| e.to_string())?;
+        let mut at = HEAD as u64;
+        while at < len {
+            let Some(header) = self.header(source, at) else {
+                let what = if len - at < HEADER as u64 { "cut off" } else { "damaged" };
+                self.flaw(format!("it is {what} at byte {at}; what follows is not read"));
+                return Ok(());
+            };
+            at += HEADER as u64;
+            if len - at < u64::from(header.stored) {
+                self.flaw(format!("it is cut off in the piece at byte {at}"));
+                return Ok(());
+            }
+            match header.kind {
+                b'T' => self.blocks.push(Stored { source, at, header }),
+                _ if self.piece(source, at, &header).is_none() => {
+                    self.flaw(format!("the piece at byte {at} is damaged and left out"));
+                }
+                _ => {}
+            }
+            at += u64::from(header.stored);
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, source: usize, at: u64) -> Option<Header> {
+        let (file, mut bytes) = (&mut self.sources[source], [0; HEADER]);
+        file.seek(SeekFrom::Start(at)).ok()?;
+        file.read_exact(&mut bytes).ok()?;
+        Header::read(&bytes)
+    }
+
+    /// A piece's bytes as they are stored, if they are those that were written.
+    fn stored(&mut self, source: usize, at: u64, header: &Header) -> Option<Vec<u8>> {
+        let file = &mut self.sources[source];
+        file.seek(SeekFrom::Start(at)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(header.stored.into()).read_to_end(&mut bytes).ok()?;
+        (bytes.len() == header.stored as usize && crc32fast::hash(&bytes) == header.sum).then_some(bytes)
+    }
+
+    /// Takes in a piece that is no block.
+    fn piece(&mut self, source: usize, at: u64, header: &Header) -> Option<()> {
+        let stored = self.stored(source, at, header)?;
+        let raw = zstd::bulk::decompress(&stored, PIECE_MAX).ok()?;
+        let mut raw = &*raw;
+        match header.kind {
+            b'M' => {
+                self.meta = serde_json::from_slice(raw).ok()?;
+                self.files.clear();
+                self.rest.clear();
+                self.is_whole = false;
+            }
+            b'P' => {
+                for _ in 0..FILES {
+                    if raw.is_empty() {
+                        break;
+                    }
+                    self.paths.insert(read_number(&mut raw)?, read_text(&mut raw)?);
+                }
+                raw.is_empty().then_some(())?;
+            }
+            b'F' => {
+                self.is_whole = true;
+                for _ in 0..FILES {
+                    if raw.is_empty() {
+                        break;
+                    }
+                    let (ino, path) = (read_number(&mut raw)?, read_text(&mut raw)?);
+                    let before = raw;
+                    Record::unpack(&mut raw)?;
+                    let packed = before[..before.len() - raw.len()].into();
+                    self.files.push(File { ino, path, packed });
+                }
+                raw.is_empty().then_some(())?;
+            }
+            b'R' => {
+                self.is_whole = true;
+                self.rest.clear();
+                while !raw.is_empty() && self.rest.len() < FILES {
+                    let class = read_text(&mut raw)?;
+                    self.rest.push(File::new(0, class, &Record::unpack(&mut raw)?));
+                }
+                raw.is_empty().then_some(())?;
+            }
+            // Of a later program that kept the version: what is not understood is no flaw.
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+impl fmt::Debug for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (files, blocks) = (self.files.len(), self.blocks.len());
+        f.debug_struct("Recording").field("files", &files).field("blocks", &blocks).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::counters::Call;
+    use crate::stats::record::Field;
+    use std::io::Cursor;
+
+    fn traced(n: u64) -> Traced {
+        let (began, took) = (Duration::from_millis(n), Duration::from_micros(7));
+        let call = Call { op: Op::Read, began, took, offset: n, bytes: 3, errno: None, tier: Tier::Slow };
+        Traced { call, ino: 9, handle: 2, process: 1, thread: 3 }
+    }
+
+    fn block(from: u64, calls: u64) -> Block {
+        let some: Vec<_> = (from..from + calls).map(traced).collect();
+        Block {
+            from: some[0].call.began,
+            until: some[some.len() - 1].ended(),
+            calls: calls as u32,
+            dropped: from,
+            bytes: block::pack(&some).into(),
+        }
+    }
+
+    fn record(mode: u32) -> Record {
+        let mut record = Record::default();
+        record.opened_by(1, Some(mode));
+        record
+    }
+
+    fn meta(until: f64) -> Meta {
+        let mut figures = OpFigures::default();
+        (figures.calls, figures.latency[5]) = (3, 3);
+        let operations = vec![Operation::from((Op::Read, Tier::Slow, figures))];
+        Meta { version: "1".into(), until, operations, ..Meta::default() }
+    }
+
+    fn written() -> Vec<u8> {
+        let mut out = Writer::new(Vec::new()).expect("into memory");
+        out.meta(&meta(1.0)).expect("into memory");
+        out.paths(&[(9, "/a".into()), (10, "/b".into())]).expect("into memory");
+        out.block(&block(0, 100)).expect("into memory");
+        out.paths(&[(9, "/renamed".into())]).expect("into memory");
+        out.block(&block(100, 50)).expect("into memory");
+        out.meta(&meta(2.0)).expect("into memory");
+        let files = (0..10_000).map(|n| (n, format!("/f{n}"), record(n as u32 & 0o777)));
+        out.files(files).expect("into memory");
+        out.rest(&[("*.jpg".to_owned(), record(0o600))]).expect("into memory");
+        assert_eq!(out.written(), out.out.len() as u64);
+        out.into_inner()
+    }
+
+    fn read(bytes: Vec<u8>) -> Result<Recording, String> {
+        Recording::read(vec![Box::new(Cursor::new(bytes))])
+    }
+
+    fn calls(recording: &mut Recording, from: u64, until: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        recording.calls(Duration::from_millis(from), Duration::from_millis(until), |one| found.push(one.call.offset));
+        found
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut found = read(written()).expect("a recording");
+        assert!(found.flaws.is_empty() && found.is_whole, "{:?}", found.flaws);
+        assert_eq!(found.meta, meta(2.0));
+        assert_eq!(found.meta.operations[0].figures().latency[5], 3);
+        assert_eq!((found.files.len(), found.paths[&9].as_str()), (10_000, "/renamed"));
+        let last = &found.files[9_999];
+        assert_eq!((last.ino, last.path.as_str(), last.record()), (9_999, "/f9999", record(9_999 & 0o777)));
+        assert_eq!((found.rest[0].path.as_str(), found.rest[0].record().get(Field::Mode)), ("*.jpg", 0o601));
+        assert_eq!(found.traced(), (150, 100));
+        assert_eq!(calls(&mut found, 0, 1_000), (0..150).collect::<Vec<_>>());
+        assert_eq!(calls(&mut found, 90, 110), (90..=110).collect::<Vec<_>>());
+        let text = String::from_utf8(serde_json::to_vec(&meta(1.0)).expect("valid")).expect("UTF-8");
+        assert!(text.contains(r#""op":"read","tier":"slow""#), "{text}");
+    }
+
+    #[test]
+    fn several_files_are_one_recording() {
+        let mut first = Writer::new(Vec::new()).expect("into memory");
+        first.meta(&meta(0.5)).expect("into memory");
+        first.block(&block(0, 10)).expect("into memory");
+        let second = written();
+        let sources: Vec<Box<dyn Source>> =
+            vec![Box::new(Cursor::new(first.into_inner())), Box::new(Cursor::new(second))];
+        let mut found = Recording::read(sources).expect("recordings");
+        assert_eq!((found.traced().0, found.meta.until), (160, 2.0));
+        assert_eq!(calls(&mut found, 0, 5).len(), 12);
+    }
+
+    /// What is whole is read, whatever follows is told, and nothing panics.
+    #[test]
+    fn a_recording_cut_anywhere_tells_what_it_has() {
+        let whole = written();
+        for len in (0..whole.len()).step_by(7).chain(0..2_000) {
+            match read(whole[..len].to_vec()) {
+                Err(why) => assert!(len < HEAD && why.contains("no recording"), "{len}: {why}"),
+                Ok(mut cut) => {
+                    let found = calls(&mut cut, 0, 1_000).len() as u64;
+                    assert_eq!(found, cut.traced().0, "{len}");
+                    let files = cut.files.len();
+                    assert!(files.is_multiple_of(FILES) || files == 10_000, "{len}: {files}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_told_and_costs_what_it_hit() {
+        let whole = written();
+        let mut told = 0;
+        for at in (HEAD..whole.len()).step_by(5) {
+            let mut bad = whole.clone();
+            bad[at] ^= 0x10;
+            let mut found = read(bad).expect("the head is whole");
+            drop(calls(&mut found, 0, 1_000));
+            told += u32::from(!found.flaws.is_empty());
+        }
+        let bytes = (HEAD..whole.len()).step_by(5).count() as u32;
+        // A header ends with four bytes of nothing.
+        assert!(told + 20 >= bytes, "{told} of {bytes}");
+    }
+
+    #[test]
+    fn what_is_none_is_refused_with_the_reason() {
+        let refused = |bytes: &[u8]| read(bytes.to_vec()).expect_err("none");
+        assert!(refused(b"").contains("no recording") && refused(&[0; 100]).contains("no recording"));
+        let mut newer = written();
+        newer[8] = 200;
+        assert!(refused(&newer).contains("version 200"));
+        assert!(Recording::read(Vec::new()).expect_err("none").contains("nothing"));
+    }
+
+    /// 64 MiB of zeros are 2 KiB of zstd, and would be nine million files.
+    #[test]
+    fn a_few_bytes_do_not_become_gigabytes() {
+        for kind in [b'F', b'P'] {
+            let mut out = Writer::new(Vec::new()).expect("into memory");
+            out.packed(kind, &vec![0; PIECE_MAX]).expect("into memory");
+            let bytes = out.into_inner();
+            assert!(bytes.len() < 10_000, "{} bytes", bytes.len());
+            let found = read(bytes).expect("the head is whole");
+            assert!(found.files.len() <= FILES && found.paths.len() <= FILES);
+            assert!(found.flaws.iter().any(|flaw| flaw.contains("damaged")), "{:?}", found.flaws);
+        }
+    }
+
+    /// The numbers of operations and of a record's fields are in files: a change of either is another [`VERSION`].
+    #[test]
+    fn the_version_stands_for_these_numbers() {
+        let mut packed = Vec::new();
+        let mut all = Record::default();
+        let mut cursor = crate::stats::access::Cursor::default();
+        for (n, op) in Op::ALL.into_iter().enumerate() {
+            let call = Call { op, bytes: n as u64 * 1000, ..traced(1_000 * n as u64).call };
+            all.count(&call, Some(&mut cursor));
+        }
+        all.opened_by(5, Some(0o640));
+        all.pack(&mut packed);
+        let names: String = Op::ALL.map(Op::name).join(" ");
+        assert_eq!(
+            (crc32fast::hash(names.as_bytes()), crc32fast::hash(&packed), VERSION),
+            (3_118_174_121, 3_617_352_693, 1)
+        );
+    }
+}
