@@ -4,6 +4,7 @@
 //! error can name its key, its value and the remedy. No I/O: reading the file is the caller's. `settings` remembers where
 //! each value came from and says which may change while mounted.
 
+mod listen;
 mod rules;
 mod settings;
 
@@ -16,6 +17,7 @@ use toml::Spanned;
 use tracing_subscriber::EnvFilter;
 
 use crate::error::{Error, Result};
+pub use listen::Listen;
 pub use rules::{IoRule, IoRules};
 pub use settings::{Origin, Reloaded, Settings, Sources};
 
@@ -29,7 +31,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 20] = [
+pub const KEYS: [(&str, Change); 23] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -50,6 +52,9 @@ pub const KEYS: [(&str, Change); 20] = [
     ("attribute_lifetime_slow", Change::AtOnce),
     ("profile", Change::Remount),
     ("profile_memory", Change::Remount),
+    ("trace", Change::Remount),
+    ("trace_max", Change::Remount),
+    ("metrics_addr", Change::Remount),
 ];
 
 /// The configuration of one mount. Only keys that do something are here.
@@ -104,9 +109,16 @@ pub struct Config {
     pub attribute_lifetime_slow: Duration,
     /// Whether operations are counted.
     pub profile: bool,
-    /// Bytes that the counters of files may take; beyond, those of new files are counted together.
+    /// Bytes that the counters of files may take; beyond, new files are counted by what their names end in.
     #[serde(with = "size")]
     pub profile_memory: u64,
+    /// The directory that recordings of all operations are written to; nothing is written without it.
+    pub trace: Option<PathBuf>,
+    /// Bytes that all recordings in that directory may take; then the oldest goes.
+    #[serde(with = "size")]
+    pub trace_max: u64,
+    /// Where Prometheus gets the metrics over HTTP; without it, nowhere.
+    pub metrics_addr: Option<Listen>,
 }
 
 /// How reads and writes travel, and with that how much of them the daemon sees.
@@ -171,6 +183,9 @@ impl Default for Config {
             attribute_lifetime_slow: Duration::from_secs(1),
             profile: true,
             profile_memory: 256 << 20,
+            trace: None,
+            trace_max: 10 << 30,
+            metrics_addr: None,
         }
     }
 }
@@ -250,6 +265,11 @@ impl Config {
         let size = |bytes: &u64| bytesize::ByteSize(*bytes).to_string();
         check_range("ballast", self.ballast, 1 << 20, 64 << 30, size)?;
         check_range("profile_memory", self.profile_memory, 1 << 20, 1 << 40, size)?;
+        if let Some(trace) = self.trace.as_ref().filter(|trace| !trace.is_absolute()) {
+            let what = format!("trace = \"{}\" is not an absolute path", trace.display());
+            return Err(Error::refused(what, "write it from / on: the daemon works in no directory of its own"));
+        }
+        check_range("trace_max", self.trace_max, 1 << 20, 1 << 60, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
         if self.settle > self.live_after {
             let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
@@ -427,7 +447,9 @@ mod tests {
     #[test]
     fn the_table_of_keys_is_the_struct_s() {
         let some = || Some(PathBuf::from("/x"));
-        let full = Config { mountpoint: some(), fast: some(), slow: some(), log_file: some(), ..Config::default() };
+        let metrics_addr = Some("[::1]:9464".parse().expect("an address"));
+        let paths = Config { mountpoint: some(), fast: some(), slow: some(), log_file: some(), ..Config::default() };
+        let full = Config { metrics_addr, trace: some(), ..paths };
         let text = toml::to_string(&full).expect("plain values");
         let keys: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key).collect();
         assert_eq!(keys, KEYS.map(|(key, _)| key));
@@ -454,7 +476,7 @@ mod tests {
             .join("\n");
         let config = from_toml(&uncommented).expect("valid once the comment sign is removed");
         assert!(config.mountpoint.is_some() && config.fast.is_some() && config.slow.is_some());
-        assert!(config.log_file.is_some());
+        assert!(config.log_file.is_some() && config.metrics_addr.is_some());
     }
 
     #[test]
@@ -476,6 +498,10 @@ mod tests {
         config.apply_option("high=90%").expect("a share");
         assert_eq!((config.settle, config.max_pending, config.high), (Duration::from_secs(2), 5000, 0.9));
         assert_eq!(config.fast, Some("/a b".into()));
+        for (option, address) in [("9464", "127.0.0.1:9464"), ("[::1]:80", "[::1]:80"), ("a.b:80", "a.b:80")] {
+            config.apply_option(&format!("metrics_addr={option}")).expect(option);
+            assert_eq!(config.metrics_addr.as_ref().map(Listen::to_string).as_deref(), Some(address));
+        }
     }
 
     #[test]
@@ -506,6 +532,8 @@ mod tests {
             ("settle = \"2min\"", ["settle = 2m", "live_after = 1m"]),
             ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
             ("settle = \"2s\"\n\nhigh = 85\n", ["x.toml, line 3: high = 85", "\"85%\""]),
+            ("metrics_addr = 70000", ["metrics_addr = 70000", "HOST:PORT"]),
+            ("metrics_addr = true", ["metrics_addr = true", "HOST:PORT"]),
             ("settle = \"1s", ["line 1", "TOML"]),
             ("a = 1\n[[", ["line 2", "TOML"]),
         ] {

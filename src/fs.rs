@@ -13,6 +13,7 @@ mod failures;
 mod handles;
 mod io_paths;
 mod live;
+mod observer;
 mod ops;
 mod reply;
 mod slow_pool;
@@ -20,9 +21,10 @@ mod who;
 
 use std::ffi::OsStr;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
@@ -34,15 +36,16 @@ use fuser::{
 
 use crate::config::IoRules;
 use crate::error::{Context, Errno, Error, Result};
-use crate::stats::Stats;
 use crate::stats::counters::{Call, Op, Tier};
+use crate::stats::recording::Meta;
+use crate::stats::{By, Stats};
 use crate::tiers::{Cx, Ino, Tiers};
 #[doc(hidden)] // For what feeds it any bytes: `tests/fuzz_corpus.rs`, `fuzz/`.
 pub use control::parse_command;
 use failures::Failures;
 use handles::Open;
-use io_paths::IoPaths;
 pub use live::Live;
+pub use observer::Observer;
 use ops::{Changes, Core};
 use reply::Answer;
 use slow_pool::{Limits, SlowPool};
@@ -57,6 +60,10 @@ pub struct FsOptions {
     /// The owner of the mount: may read `.dlio/files` and write to `.dlio/control`.
     pub owner_uid: u32,
     pub owner_gid: u32,
+    /// For recordings: which program and machine this is, and what the tiers are.
+    pub about: Meta,
+    /// Where somebody else serves [`Metrics`] over HTTP: told in the statistics.
+    pub metrics_addr: Option<SocketAddr>,
 }
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
@@ -97,6 +104,18 @@ pub struct DlioFs {
     control: SlowPool,
 }
 
+/// What `.dlio/metrics` says to everybody. It does not keep the file system: its open files end with the session.
+#[derive(Clone, Debug)]
+pub struct Metrics(Weak<Core>);
+
+impl Metrics {
+    /// As of now; `None` once the session has ended. Waits for locks that are held for moments, and for the file system of the
+    /// fast tier, never for the slow tier.
+    pub fn text(&self) -> Option<String> {
+        Some(self.0.upgrade()?.control.metrics_for_all())
+    }
+}
+
 /// A call under way: what it is, on what, since when, and who serves it.
 #[derive(Clone, Debug)]
 struct Seen {
@@ -104,6 +123,8 @@ struct Seen {
     on: Subject,
     since: Instant,
     tier: Tier,
+    /// Who called, as the kernel names it.
+    thread: u32,
 }
 
 /// An operation, and where in the file it reads or writes.
@@ -133,10 +154,18 @@ impl DlioFs {
         let control = Limits { threads: CONTROL_THREADS, queue: CONTROL_QUEUE, wait: None };
         let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
         let control = SlowPool::new("control", control).at("start thread", "control")?;
-        let owner = (options.owner_uid, options.owner_gid);
-        let io = Arc::new(IoPaths::new(options.io));
-        let core = Core::new(tiers, stats, Arc::clone(&slow), live, io, owner);
+        let core = Core::new(tiers, stats, Arc::clone(&slow), live, &options);
         Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
+    }
+
+    /// For whoever writes recordings.
+    pub fn observer(&self) -> Observer {
+        self.core.observer()
+    }
+
+    /// For who serves them elsewhere.
+    pub fn metrics(&self) -> Metrics {
+        Metrics(Arc::downgrade(&self.core))
     }
 
     /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything
@@ -149,7 +178,7 @@ impl DlioFs {
         B::Owned: Send + 'static,
         F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
     {
-        let seen = Seen { what: what.into(), on, since: Instant::now(), tier: Tier::Fast };
+        let seen = Seen { what: what.into(), on, since: Instant::now(), tier: Tier::Fast, thread: req.pid() };
         if !seen.on.is_virtual() {
             match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
                 Err(Error::NeedSlow) => {}
@@ -226,13 +255,16 @@ fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, re
             tier: seen.tier,
         };
         match (result.as_ref().ok().and_then(R::opened), &seen.on) {
-            (Some(handle), _) => core.stats.record_through(&call, handle),
+            (Some(handle), _) => core.stats.record_through(&call, handle, seen.thread),
             (None, Subject::Open(open)) => {
                 if let Some(handle) = open.user_file() {
-                    core.stats.record_through(&call, &handle.seen);
+                    core.stats.record_through(&call, &handle.seen, seen.thread);
                 }
             }
-            (None, Subject::Inode(ino)) => core.stats.record(&call, &core.stats.file(*ino, || core.path_of(*ino))),
+            (None, Subject::Inode(ino)) => {
+                let by = By { thread: seen.thread, process: core.process_lately(seen.thread) };
+                core.stats.record(&call, &core.stats.file(*ino, || core.path_of(*ino)), by);
+            }
         }
     }
     match result {

@@ -5,7 +5,7 @@
 //!  1. `umask(0)`: modes are the applications', each request brings its own umask.
 //!  2. Descriptors: the soft limit is raised to the hard one.
 //!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already.
-//!  4. The fast tier is locked (P7), before anything of it is read.
+//!  4. The fast tier is locked (P7), before anything of it is read, and the port of the metrics is taken.
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
 //!     struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
@@ -25,13 +25,16 @@ mod beneath;
 mod daemon;
 mod lock;
 mod logging;
+mod metrics;
 mod notify;
 mod places;
+mod recorder;
 mod spawn;
 mod table;
 mod utab;
 
 use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -52,15 +55,18 @@ pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
 pub use places::{Places, within};
+pub use recorder::latest_recording;
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, also_at, mounted_at, mounts, mounts_of};
 
 use beneath::Tree;
+use recorder::{Directory, Recorder};
 
 use crate::config::{Config, IoRules, Settings};
 use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, Live};
 use crate::stats::Stats;
+use crate::stats::recording::{Meta, Place};
 use crate::tiers::disk::{Clock, Dir};
 use crate::tiers::os::{OsClock, OsDir};
 use crate::tiers::{self, Tiers};
@@ -119,8 +125,10 @@ pub fn serve(request: Request) -> Result<Left> {
     umask(Mode::empty()); // 1
     raise_descriptor_limit(); // 2
     let (tree, replace, writable) = slow_tree(&request)?; // 3
+    let trace = Directory::of(&request.settings.config(), mountpoint)?;
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
     let mut lock = FastLock::take(fast, &owner)?; // 4
+    let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
     let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
     let live = Arc::new(live_settings(&request.settings, &tiers));
     let runtime = background::runtime()?;
@@ -133,10 +141,16 @@ pub fn serve(request: Request) -> Result<Left> {
     // Where there was a dead mount there will be one again, rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let stats = Arc::new(registry(&request.settings.config()));
-    let session = session(&request, &tiers, &stats, live, attached)?;
+    let metrics_addr = port.as_ref().map(|port| port.addr);
+    let fs = file_system(&request, &tiers, &stats, live, metrics_addr)?;
+    let (figures, observer) = (fs.metrics(), fs.observer());
+    let session = session(fs, attached, mountpoint)?;
     lock.serving();
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers, &stats, request.settings.config().slow_wait);
+    background::start(&runtime, &tiers, request.settings.config().slow_wait);
+    // Nothing is collected where nothing is counted.
+    let recorder = stats.is_on().then(|| Recorder::start(&stats, &tiers, observer, trace)).transpose()?;
+    port.map_or(Ok(()), |port| metrics::serve(&runtime, port, figures))?;
     utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();
@@ -145,7 +159,7 @@ pub fn serve(request: Request) -> Result<Left> {
     request.places.notes.iter().for_each(|note| warn!("{note}"));
     wait_for_the_end(&end, &tiers, &request, entry.as_ref())?; // 10
     utab::forget(tree.path(), mountpoint);
-    leave(runtime, &tiers, lock) // 11
+    leave(runtime, &tiers, lock, recorder) // 11
 }
 
 /// The slow tier's root, whether there is a dead mount to be replaced, and whether the tree can be written.
@@ -242,24 +256,52 @@ fn registry(settings: &Config) -> Stats {
     }
 }
 
-fn session(
+fn file_system(
     request: &Request,
     tiers: &Arc<Tiers>,
     stats: &Arc<Stats>,
     live: Arc<Live>,
-    attached: attach::Attached,
-) -> Result<Session<DlioFs>> {
+    metrics_addr: Option<SocketAddr>,
+) -> Result<DlioFs> {
+    let settings = request.settings.config();
+    let (io, slow_wait) = (IoRules::new(&settings)?, settings.slow_wait);
+    let (owner_uid, owner_gid) = (geteuid().as_raw(), getegid().as_raw());
+    let options = FsOptions { io, slow_wait, owner_uid, owner_gid, about: about(&request.places), metrics_addr };
+    DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)
+}
+
+/// What a recording says of where it was made.
+fn about(places: &Places) -> Meta {
+    let kernel = nix::sys::utsname::uname().ok();
+    let told = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+    let mounts = mounts().unwrap_or_default();
+    let tier = |path: &Path| Place {
+        path: path.display().to_string(),
+        kind: table::holder_of(path, &mounts).map(|mount| mount.fs_type.clone()).unwrap_or_default(),
+        ..Place::default()
+    };
+    Meta {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: kernel.as_ref().map(|kernel| told(kernel.nodename())).unwrap_or_default(),
+        kernel: kernel
+            .map(|kernel| format!("{} {}", told(kernel.sysname()), told(kernel.release())))
+            .unwrap_or_default(),
+        uid: geteuid().as_raw(),
+        mountpoint: places.mountpoint.display().to_string(),
+        fast: tier(&places.fast),
+        slow: tier(&places.slow),
+        ..Meta::default()
+    }
+}
+
+fn session(fs: DlioFs, attached: attach::Attached, mountpoint: &Path) -> Result<Session<DlioFs>> {
     let mut config = fuser::Config::default();
     config.acl = attached.acl;
     config.n_threads = Some(FUSE_THREADS);
     // Each thread gets its own queue in the kernel.
     config.clone_fd = true;
-    let settings = request.settings.config();
-    let (io, slow_wait) = (IoRules::new(&settings)?, settings.slow_wait);
-    let options = FsOptions { io, slow_wait, owner_uid: geteuid().as_raw(), owner_gid: getegid().as_raw() };
-    let fs = DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)?;
-    let mountpoint = request.places.mountpoint.display();
-    Session::from_fd(fs, attached.device, attached.acl, config).at("start the FUSE session at", mountpoint)
+    let session = Session::from_fd(fs, attached.device, attached.acl, config);
+    session.at("start the FUSE session at", mountpoint.display())
 }
 
 /// Answers the kernel on threads of its own until the mount is gone.
@@ -356,13 +398,16 @@ fn wait_for_session(end: &Receiver<End>) -> bool {
     matches!(end.recv_timeout(LEAVE_WAIT), Ok(End::Session(_)))
 }
 
-fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock) -> Result<Left> {
+fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock, recorder: Option<Recorder>) -> Result<Left> {
     // Stopped before the list is made, so that the list is true. A step that hangs in the slow tier ends with us.
     runtime.shutdown_timeout(STOP_WAIT);
     tiers.sync_fast()?;
     let status = tiers.status();
     let left = Left { files: status.unsafe_files, events: status.pending_events, paths: tiers.unsafe_paths(LEFT_MAX) };
     lock.leave(&left)?;
+    if let Some(recorder) = recorder {
+        recorder.finish();
+    }
     match left.is_nothing() {
         true => info!("everything is on the slow tier"),
         false => warn!(

@@ -148,7 +148,9 @@ fn a_terminal_that_is_closed_ends_a_daemon_in_its_foreground() {
 fn metrics(text: &str) -> (BTreeMap<String, f64>, BTreeMap<String, String>) {
     let (mut samples, mut types, mut helped) = (BTreeMap::new(), BTreeMap::new(), String::new());
     let is_name = |name: &str| {
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_') && name.starts_with("dlio_")
+        !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+            && (name.starts_with("dliofs_") || name.starts_with("process_"))
     };
     assert!(text.ends_with('\n'));
     for line in text.lines() {
@@ -192,8 +194,10 @@ fn metrics_are_valid_agree_with_the_statistics_and_never_go_down() {
     let mount = Mount::with(&["settle=0s"], |_| ());
     let look = || metrics(&read(&mount, "metrics"));
     let (first, types) = look();
-    assert_eq!((first["dlio_safe"], first["dlio_unsafe_files"]), (1.0, 0.0));
-    for family in ["dlio_held", "dlio_slow_tier_down", "dlio_log_lsn", "dlio_log_durable_lsn", "dlio_log_applied_lsn"] {
+    assert_eq!((first["dliofs_safe"], first["dliofs_drain_queue_files"]), (1.0, 0.0));
+    for family in
+        ["dliofs_held", "dliofs_slow_tier_down", "dliofs_log_lsn", "dliofs_log_durable_lsn", "dliofs_log_applied_lsn"]
+    {
         assert_eq!(types[family], "gauge", "{family}");
     }
     let mut before = first;
@@ -210,24 +214,36 @@ fn metrics_are_valid_agree_with_the_statistics_and_never_go_down() {
         }
         before = now;
     }
+    assert!(!mount.at("no-such-secret").exists());
+    let _handles = [0, 1].map(|_| fs::File::open(mount.at("secret-0")).unwrap());
     let text = read(&mount, "metrics");
     assert!(!text.contains("secret"), "{text}");
     let (now, _) = metrics(&text);
+    assert_eq!((now["dliofs_open_files"], now["dliofs_open_handles"]), (1.0, 2.0), "not those of .dlio");
+    assert_eq!(now["dliofs_lookup_negative_total"], now["dliofs_op_errors_total{op=\"lookup\",errno=\"ENOENT\"}"]);
+    assert_eq!(now["dliofs_read_bytes_total{tier=\"fast\"}"], 300_000.0);
+    assert_eq!(now["dliofs_read_bytes_total{tier=\"slow\"}"], 0.0, "from the beginning");
+    let capacity = mount.stats_json()["fast"]["total"].as_f64().unwrap();
+    assert_eq!(now["dliofs_tier_capacity_bytes{tier=\"fast\"}"], capacity);
+    for own in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+        assert!(now[own] > 0.0, "{own}");
+    }
+    assert!(now["process_max_fds"] >= now["process_open_fds"]);
     let (calls, bytes) = mount.calls("write");
-    assert_eq!(now["dlio_operations_total{op=\"write\",tier=\"fast\"}"], calls as f64);
-    assert_eq!(now["dlio_operation_bytes_total{op=\"write\",tier=\"fast\"}"], bytes as f64);
-    assert_eq!(now["dlio_drained_bytes_total"], mount.stats_json()["pipeline"]["drained_bytes"].as_f64().unwrap());
+    assert_eq!(now["dliofs_ops_total{op=\"write\",tier=\"fast\"}"], calls as f64);
+    assert_eq!(now["dliofs_written_bytes_total{tier=\"fast\"}"], bytes as f64);
+    assert_eq!(now["dliofs_drained_bytes_total"], mount.stats_json()["pipeline"]["drained_bytes"].as_f64().unwrap());
     // A histogram's buckets are cumulative, and the last one has all.
     let of_write =
-        |sample: &&String| sample.starts_with("dlio_operation_duration_seconds_bucket{op=\"write\",tier=\"fast\"");
+        |sample: &&String| sample.starts_with("dliofs_op_duration_seconds_bucket{op=\"write\",tier=\"fast\"");
     let mut buckets: Vec<f64> = now.keys().filter(of_write).map(|sample| now[sample]).collect();
     buckets.sort_by(f64::total_cmp);
     assert_eq!(buckets.last(), Some(&(calls as f64)));
-    assert_eq!(now["dlio_operation_duration_seconds_count{op=\"write\",tier=\"fast\"}"], calls as f64);
+    assert_eq!(now["dliofs_op_duration_seconds_count{op=\"write\",tier=\"fast\"}"], calls as f64);
     assert!(now.keys().any(|sample| sample.contains("le=\"+Inf\"")));
     // Everybody may read it.
     assert_eq!(mode(&mount.at(".dlio/metrics")), 0o444);
-    assert!(mount.as_user(USER, "grep -q dlio_safe .dlio/metrics").status.success());
+    assert!(mount.as_user(USER, "grep -q dliofs_safe .dlio/metrics").status.success());
 }
 
 fn queue(mount: &Mount) -> serde_json::Value {
@@ -387,7 +403,7 @@ fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy(
     assert!(held["reason"].as_str().unwrap().contains("; let dlio-fs write to the slow tier: "), "{held}");
     assert!(held["eta"].is_null() && listed["held"].is_string(), "{listed}");
     assert_eq!(dlio(&["queue"], &mount.root()).0, 4);
-    assert_eq!(metrics(&read(&mount, "metrics")).0["dlio_held"], 1.0);
+    assert_eq!(metrics(&read(&mount, "metrics")).0["dliofs_held"], 1.0);
     // The application goes on, and nothing overtakes.
     assert_eq!(fs::read(mount.at("run/ckpt")).unwrap(), b"weights");
     assert!(!mount.slow().join("later").exists());
@@ -459,5 +475,5 @@ fn a_conflict_is_counted_named_and_an_exit_code() {
     assert_eq!(fs::read(mount.slow().join("ckpt")).unwrap(), b"theirs");
     assert!(read(&mount, "queue").contains("1 conflict since the mount was made\n  /ckpt: "));
     assert_eq!((dlio(&["queue"], &mount.root()).0, dlio(&["status"], &mount.root()).0), (5, 5));
-    assert_eq!(metrics(&read(&mount, "metrics")).0["dlio_conflicts_total"], 1.0);
+    assert_eq!(metrics(&read(&mount, "metrics")).0["dliofs_conflicts_total"], 1.0);
 }

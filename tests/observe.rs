@@ -170,13 +170,13 @@ fn the_timeline_adds_up_to_what_moved() {
 fn every_worker_is_attributed() {
     const WORKERS: usize = 4;
     let mount = Mount::with(&[], |slow| {
-        (0..400).for_each(|n| fs::write(slow.join(format!("{n}")), pattern(1000 + n)).unwrap());
+        (0..10_000).for_each(|n| fs::write(slow.join(format!("{n}")), pattern(1000 + n)).unwrap());
     });
     let told = mount.python(
         "import os, sys, threading\n\
          def load(first):\n\
-         \x20   for n in range(first, 400, 4):\n\
-         \x20       with open(str(n), 'rb', buffering=0) as f: f.read(5000)\n\
+         \x20   for n in range(first, 10000, 4):\n\
+         \x20       with open(str(n), 'rb', buffering=0) as f: f.read(20000)\n\
          for worker in range(4):\n\
          \x20   if os.fork() == 0:\n\
          \x20       thread = threading.Thread(target=load, args=(worker,))\n\
@@ -192,12 +192,12 @@ fn every_worker_is_attributed() {
         let line = table.lines().find(|line| line.split_whitespace().next() == Some(pid));
         let cells: Vec<&str> = line.unwrap_or_else(|| panic!("no {pid} in\n{table}")).split_whitespace().collect();
         assert!(cells[1].starts_with("python3"), "{table}");
-        assert_eq!(&cells[2..5], ["100", "100", "0"], "opens, reads, writes of {pid} in\n{table}");
+        assert_eq!(&cells[2..5], ["2500", "2500", "0"], "opens, reads, writes of {pid} in\n{table}");
     }
     let found = files(&mount);
     let read: u64 = found.values().map(|row| row["bytes_read"].parse::<u64>().unwrap()).sum();
-    assert_eq!(read, (0..400).map(|n| 1000 + n).sum::<u64>());
-    assert!((0..400).all(|n| found[&format!("/{n}")]["opens"] == "1"));
+    assert_eq!(read, (0..10_000).map(|n| 1000 + n).sum::<u64>());
+    assert!((0..10_000).all(|n| found[&format!("/{n}")]["opens"] == "1"));
 }
 
 #[test]
@@ -211,13 +211,14 @@ fn without_a_profile_nothing_is_counted_and_the_figures_say_so() {
     assert!(files(&mount).is_empty());
     assert!(mount.stats().contains("counted      nothing: profile = false"), "{}", mount.stats());
     assert_eq!(mount.stats_json()["profile"], false);
-    assert!(!fs::read_to_string(mount.at(".dlio/metrics")).unwrap().contains("dlio_operations_total{"));
+    assert!(!fs::read_to_string(mount.at(".dlio/metrics")).unwrap().contains("dliofs_ops_total{"));
 }
 
 #[test]
 fn only_the_owner_sees_files_and_processes() {
     let mount = Mount::new();
-    for name in ["files", "files.tsv", "processes"] {
+    let of_files = ["files", "files.tsv", "files.json", "processes", "processes.json"];
+    for name in of_files.into_iter().chain(["ops", "recording", "advice", "checkpoints", "checkpoints.json"]) {
         assert_eq!(common::mode(&mount.at(".dlio").join(name)), 0o400, "{name}");
         assert!(!mount.as_user(common::USER, &format!("cat .dlio/{name}")).status.success());
     }

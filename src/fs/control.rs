@@ -8,6 +8,8 @@
 //! runs, each read answers within a second, with a line that tells what it waits for; then comes the result, `ok: ...`
 //! or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean nothing here.
 
+use std::io::{self, Cursor};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread;
@@ -15,14 +17,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::convert;
+use super::handles::{Handles, Open};
 use super::io_paths::IoPaths;
 use super::live::Live;
+use super::observer::Observer;
 use super::slow_pool::SlowPool;
-use crate::error::{Errno, Error, Result};
+use super::{FsOptions, convert};
+use crate::error::{Context, Errno, Error, Result};
 use crate::path::{self, Name};
+use crate::report::{self, summary::Summary};
 use crate::stats::files::Files;
-use crate::stats::{Stats, processes, render};
+use crate::stats::recording::{Recording, Source};
+use crate::stats::{Stats, checkpoints, daemon, epochs, ops, processes, render};
 use crate::tiers::disk::{Kind, Space, Time};
 use crate::tiers::{
     Attr, Bad, Cx, Evictable, Evicted, Ino, ListEntry, Listing, Lsn, OpenMode, ROOT, Status, Tiers, Verified, Verifying,
@@ -48,9 +54,11 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
+/// How many files `.dlio/files.json` lists: all that are at hand, unless thousands more are open.
+const AT_HAND_SHOWN: usize = 10_000;
 
 const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, window start NAME, \
-                     window stop [NAME], window files NAME, mark TEXT";
+                     window stop [NAME], window files NAME, window recording NAME, mark TEXT";
 
 /// How many objects' files are looked up in one turn.
 const MET_AT_ONCE: usize = 16;
@@ -71,29 +79,43 @@ pub(super) enum Node {
     Metrics,
     Files,
     FilesTsv,
+    FilesJson,
     Processes,
+    ProcessesJson,
     Queue,
     QueueJson,
     Windows,
     WindowsJson,
     TimelineJson,
+    Checkpoints,
+    CheckpointsJson,
+    Ops,
+    Recording,
+    Advice,
     Config,
     Control,
 }
 
 impl Node {
-    const FILES: [Node; 13] = [
+    const FILES: [Node; 20] = [
         Node::Stats,
         Node::StatsJson,
         Node::Metrics,
         Node::Files,
         Node::FilesTsv,
+        Node::FilesJson,
         Node::Processes,
+        Node::ProcessesJson,
         Node::Queue,
         Node::QueueJson,
         Node::Windows,
         Node::WindowsJson,
         Node::TimelineJson,
+        Node::Checkpoints,
+        Node::CheckpointsJson,
+        Node::Ops,
+        Node::Recording,
+        Node::Advice,
         Node::Config,
         Node::Control,
     ];
@@ -115,12 +137,19 @@ impl Node {
             Node::Metrics => "metrics",
             Node::Files => "files",
             Node::FilesTsv => "files.tsv",
+            Node::FilesJson => "files.json",
             Node::Processes => "processes",
+            Node::ProcessesJson => "processes.json",
             Node::Queue => "queue",
             Node::QueueJson => "queue.json",
             Node::Windows => "windows",
             Node::WindowsJson => "windows.json",
             Node::TimelineJson => "timeline.json",
+            Node::Checkpoints => "checkpoints",
+            Node::CheckpointsJson => "checkpoints.json",
+            Node::Ops => "ops",
+            Node::Recording => "recording",
+            Node::Advice => "advice",
             Node::Config => "config",
             Node::Control => "control",
         }
@@ -130,10 +159,9 @@ impl Node {
         match self {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson | Node::Metrics | Node::TimelineJson => 0o444,
-            // These name the paths or the processes of all users, or the tiers.
-            Node::Files | Node::FilesTsv | Node::Processes | Node::Queue | Node::QueueJson => 0o400,
-            Node::Windows | Node::WindowsJson | Node::Config => 0o400,
             Node::Control => 0o600,
+            // The others name the paths or the processes of all users, or the tiers.
+            _ => 0o400,
         }
     }
 }
@@ -146,7 +174,10 @@ pub(super) struct Control {
     slow: Arc<SlowPool>,
     live: Arc<Live>,
     io: Arc<IoPaths>,
+    open: Arc<Handles<Open>>,
     owner: (u32, u32),
+    observer: Observer,
+    metrics_addr: Option<SocketAddr>,
     since: Time,
     /// How many commands want publishing to hurry.
     hurried: Arc<Mutex<u32>>,
@@ -157,7 +188,22 @@ pub(super) struct Control {
 pub(super) enum Virtual {
     /// Rendered when it was opened.
     Text(Vec<u8>),
+    /// Grows while it is read.
+    Ops(Lines),
     Control(Mutex<Session>),
+}
+
+/// Reading `ops`.
+#[derive(Debug)]
+pub(super) struct Lines {
+    stats: Arc<Stats>,
+    reader: Mutex<ops::Reader>,
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.stats.close_lines();
+    }
 }
 
 /// The conversation on one descriptor of `control`.
@@ -264,6 +310,8 @@ enum Command {
     StopWindow(Option<String>),
     /// The table of the files of a closed window.
     WindowFiles(String),
+    /// All that is known of one, as a recording.
+    WindowRecording(String),
     /// Notes the moment.
     Mark(String),
 }
@@ -300,7 +348,10 @@ impl Command {
             "start" => Ok(Command::StartWindow(name)),
             "stop" => Ok(Command::StopWindow(Some(name).filter(|name| !name.is_empty()))),
             "files" => Ok(Command::WindowFiles(name)),
-            unknown => Err(format!("window takes start NAME, stop [NAME] or files NAME, got {unknown:?}")),
+            "recording" => Ok(Command::WindowRecording(name)),
+            unknown => {
+                Err(format!("window takes start NAME, stop [NAME], files NAME or recording NAME, got {unknown:?}"))
+            }
         }
     }
 
@@ -322,15 +373,17 @@ pub fn parse_command(line: &[u8]) -> Result<(), String> {
 
 impl Control {
     pub(super) fn new(
-        tiers: Arc<Tiers>,
-        stats: Arc<Stats>,
+        (tiers, stats): (Arc<Tiers>, Arc<Stats>),
         slow: Arc<SlowPool>,
         live: Arc<Live>,
         io: Arc<IoPaths>,
-        owner: (u32, u32),
+        open: Arc<Handles<Open>>,
+        options: &FsOptions,
+        observer: Observer,
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
-        Control { tiers, stats, slow, live, io, owner, since, hurried: Arc::default() }
+        let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
+        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, hurried: Arc::default() }
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -357,13 +410,13 @@ impl Control {
             uid: self.owner.0,
             gid: self.owner.1,
             rdev: 0,
-            // As in /proc: the text is made when the file is opened.
-            size: 0,
+            // As in /proc: the text is made when the file is opened; but whoever follows `ops` looks at its size.
+            size: if node == Node::Ops { self.stats.lines_len() } else { 0 },
             blocks: 0,
             atime: self.since,
             mtime: self.since,
             ctime: self.since,
-            ttl: TTL,
+            ttl: if node == Node::Ops { Duration::ZERO } else { TTL },
         }
     }
 
@@ -392,12 +445,31 @@ impl Control {
             Node::Metrics => self.snapshot_for(uid).metrics(),
             Node::Files => self.files().text(FILES_SHOWN),
             Node::FilesTsv => self.files().table(),
+            Node::FilesJson => self.stats.files_at_hand(|ino| path_of(&self.tiers, ino)).json(AT_HAND_SHOWN),
             Node::Processes => processes::table(&self.stats.processes.figures()),
+            Node::ProcessesJson => processes::json(&self.stats.processes.figures()),
             Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
             Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
-            Node::Windows => self.stats.windows().text(self.stats.now()),
-            Node::WindowsJson => self.stats.windows().json(),
+            Node::Windows => {
+                self.observer.collected().windows().text(self.stats.now()) + &epochs::text(&self.stats.epochs())
+            }
+            Node::WindowsJson => self.observer.collected().windows().json(&self.stats.epochs()),
             Node::TimelineJson => self.stats.timeline().json(),
+            Node::Checkpoints => {
+                checkpoints::text(&self.observer.collected().checkpoints(), self.stats.now().as_secs_f64())
+            }
+            Node::CheckpointsJson => json(&self.observer.collected().checkpoints()),
+            Node::Ops => {
+                let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
+                return Ok(Virtual::Ops(Lines { stats: Arc::clone(&self.stats), reader }));
+            }
+            Node::Recording => return Ok(Virtual::Text(self.recording()?)),
+            Node::Advice => {
+                let recording: Box<dyn Source> = Box::new(Cursor::new(self.recording()?));
+                let mut recording =
+                    Recording::read(vec![recording]).map_err(io::Error::other).at("read", "a recording")?;
+                report::text::advice(&Summary::of(&mut recording).advice)
+            }
             Node::Config => self.live.text(),
             Node::Control => {
                 let usage = format!(
@@ -417,6 +489,7 @@ impl Control {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 text[from..text.len().min(from.saturating_add(size))].to_vec()
             }
+            Virtual::Ops(lines) => self.stats.read_lines(&mut lines.reader.lock(), offset, size),
             Virtual::Control(session) => {
                 let mut session = session.lock();
                 if session.reply.is_empty()
@@ -459,6 +532,7 @@ impl Control {
             Ok(Command::StartWindow(name)) => self.start_window(&name),
             Ok(Command::StopWindow(name)) => self.stop_window(name.as_deref()),
             Ok(Command::WindowFiles(name)) => self.window_files(&name),
+            Ok(Command::WindowRecording(name)) => self.window_recording(&name),
             Ok(Command::Mark(text)) => match self.stats.mark(&text) {
                 Ok(()) => Session::said("ok", format!("marked at {:.1} s", self.stats.now().as_secs_f64())),
                 Err(error) => Session::said("error", error),
@@ -489,6 +563,30 @@ impl Control {
     fn window_files(&self, name: &str) -> Session {
         match self.stats.files_of_window(name, |ino| path_of(&self.tiers, ino)) {
             Some(files) => Session { reply: files.table().into_bytes(), running: None },
+            None => {
+                Session::said("error", format!("no closed window {name} whose files are still kept: .dlio/windows"))
+            }
+        }
+    }
+
+    pub(super) fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    /// All that is known, with the calls in memory.
+    fn recording(&self) -> Result<Vec<u8>> {
+        let bytes = self.observer.collected().recording(self.observer.about(), |ino| path_of(&self.tiers, ino));
+        bytes.at("make", "a recording")
+    }
+
+    fn window_recording(&self, name: &str) -> Session {
+        match self
+            .observer
+            .collected()
+            .recording_of_window(name, self.observer.about(), |ino| path_of(&self.tiers, ino))
+        {
+            Some(Ok(bytes)) => Session { reply: bytes, running: None },
+            Some(Err(error)) => Session::said("error", error),
             None => {
                 Session::said("error", format!("no closed window {name} whose files are still kept: .dlio/windows"))
             }
@@ -698,6 +796,11 @@ impl Control {
         self.stats.files(|ino| path_of(&self.tiers, ino))
     }
 
+    /// The text of `metrics` for somebody who may be anybody.
+    pub(super) fn metrics_for_all(&self) -> String {
+        self.snapshot().for_others().metrics()
+    }
+
     fn snapshot_for(&self, uid: u32) -> render::Snapshot {
         let snapshot = self.snapshot();
         if uid == 0 || uid == self.owner.0 { snapshot } else { snapshot.for_others() }
@@ -725,6 +828,7 @@ impl Control {
                 objects: status.objects,
                 known_inodes: status.known_inodes,
                 open_files: status.open_files,
+                open_handles: self.open.count(|open| open.user_file().is_some()),
             },
             exceptions: render::Exceptions {
                 batches: status.batches,
@@ -749,8 +853,16 @@ impl Control {
             failures: render::Failure::all(self.stats.failures()),
             profile: self.stats.is_on(),
             files: self.stats.extent(),
+            found: self.stats.found(),
+            daemon: daemon::usage(),
+            metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
         }
     }
+}
+
+/// For scripts. Ends with a newline.
+fn json(value: &impl serde::Serialize) -> String {
+    format!("{:#}\n", serde_json::json!(value))
 }
 
 /// Some more of a file, or its beginning.
@@ -854,7 +966,7 @@ pub(super) fn path_of(tiers: &Tiers, ino: Ino) -> Option<String> {
     tiers.path_of(ino).map(|path| format!("/{}", path.trim_start_matches('/')))
 }
 
-fn safety(status: &Status) -> render::Safety {
+pub(super) fn safety(status: &Status) -> render::Safety {
     render::Safety {
         safe: status.unsafe_files == 0 && status.pending_events == 0 && status.interrupted == 0,
         files: status.unsafe_files,
@@ -869,7 +981,7 @@ fn safety(status: &Status) -> render::Safety {
     }
 }
 
-fn tier(space: &Space) -> render::Tier {
+pub(super) fn tier(space: &Space) -> render::Tier {
     render::Tier { total: space.total, used: space.total.saturating_sub(space.free), available: space.avail }
 }
 

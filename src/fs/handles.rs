@@ -46,6 +46,11 @@ impl<T> Handles<T> {
         self.open.iter().any(|handle| is_one(&handle))
     }
 
+    /// How many are such; the same holds.
+    pub(super) fn count(&self, is_one: impl Fn(&T) -> bool) -> u64 {
+        self.open.iter().filter(|handle| is_one(handle)).count() as u64
+    }
+
     pub(super) fn remove(&self, fh: u64) -> Option<Arc<T>> {
         self.open.remove(&fh).map(|(_, handle)| handle)
     }

@@ -11,9 +11,10 @@ use super::control::{self, Control};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
 use super::io_paths::{IoPaths, Lease};
 use super::live::Live;
+use super::observer::Observer;
 use super::reply::{Bytes, Page, Value};
 use super::who::Who;
-use super::{convert, slow_pool::SlowPool};
+use super::{FsOptions, convert, slow_pool::SlowPool};
 use crate::error::{Errno, Result};
 use crate::path::Name;
 use crate::stats::{self, Stats};
@@ -54,12 +55,26 @@ impl Core {
         stats: Arc<Stats>,
         slow: Arc<SlowPool>,
         live: Arc<Live>,
-        io: Arc<IoPaths>,
-        owner: (u32, u32),
+        options: &FsOptions,
     ) -> Self {
         let who = Who::default();
-        let control = Control::new(Arc::clone(&tiers), Arc::clone(&stats), slow, live, Arc::clone(&io), owner);
-        Core { tiers, stats, who, control, io, files: Arc::default(), dirs: Arc::default() }
+        let io = Arc::new(IoPaths::new(options.io.clone()));
+        let files = Arc::<Handles<Open>>::default();
+        let open = Arc::clone(&files);
+        let observer = Observer::new(Arc::clone(&tiers), Arc::clone(&stats), Arc::clone(&io), options.about.clone());
+        let engine = (Arc::clone(&tiers), Arc::clone(&stats));
+        let control = Control::new(engine, slow, live, Arc::clone(&io), open, options, observer);
+        Core { tiers, stats, who, control, io, files, dirs: Arc::default() }
+    }
+
+    /// The number of a thread's process, if it has opened a file lately; 0 else.
+    pub(super) fn process_lately(&self, thread: u32) -> u32 {
+        self.who.known(thread).map_or(0, |process| process.number() as u32)
+    }
+
+    /// For whoever writes recordings.
+    pub(super) fn observer(&self) -> Observer {
+        self.control.observer().clone()
     }
 
     /// An inode's path for people: from the mount's root, which is `/`.

@@ -25,6 +25,11 @@ pub(super) struct Who {
 }
 
 impl Who {
+    /// The process of a thread that has opened a file lately; nobody is asked.
+    pub(super) fn known(&self, thread: u32) -> Option<Arc<Process>> {
+        self.threads.get(&thread).filter(|found| found.0.elapsed() < HOLDS).map(|found| Arc::clone(&found.1))
+    }
+
     /// The process of a thread; 0 is a thread that the kernel cannot name here.
     pub(super) fn process(&self, processes: &Processes, thread: u32) -> Arc<Process> {
         if thread == 0 {
@@ -92,6 +97,10 @@ mod tests {
         assert!(Arc::ptr_eq(&process, &who.process(&processes, thread)));
         let other = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
         let gone = other.join().expect("a number");
+        // Whoever joins is told a moment before the kernel has taken it off its list.
+        while std::path::Path::new(&format!("/proc/{gone}")).exists() {
+            std::thread::yield_now();
+        }
         assert_eq!(who.process(&processes, gone).number(), 0, "a thread that has ended is nobody's");
     }
 

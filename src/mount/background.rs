@@ -9,12 +9,9 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
-use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
 use crate::error::{Context, Result};
-use crate::stats::Stats;
-use crate::stats::timeline::FINEST;
 use crate::tiers::{Progress, Tiers};
 
 /// The longest sleep: what no wake-up announces (time passing, a foreign change) is noticed after this.
@@ -55,10 +52,7 @@ pub(super) fn runtime() -> Result<Runtime> {
 }
 
 /// Starts all loops. They end with the runtime.
-pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, stats: &Arc<Stats>, slow_wait: Duration) {
-    if stats.is_on() {
-        runtime.spawn(sample(Arc::clone(stats), Arc::clone(tiers)));
-    }
+pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
     let mut wakes: Vec<Arc<Notify>> = Vec::new();
     for work in WORKS {
         let wake = Arc::new(Notify::new());
@@ -69,16 +63,6 @@ pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, stats: &Arc<Stats>, s
     }
     // `notify_one` keeps a permit when the loop is not waiting yet, so no wake-up is lost between a step and the sleep.
     tiers.on_work(Box::new(move || wakes.iter().for_each(|wake| wake.notify_one())));
-}
-
-/// Notes how much has moved, at the pace of the timeline's finest spans. Only atomics are read.
-async fn sample(stats: Arc<Stats>, tiers: Arc<Tiers>) {
-    let mut ticks = tokio::time::interval(FINEST);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        ticks.tick().await;
-        stats.sample(tiers.copied_bytes());
-    }
 }
 
 async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Duration) {

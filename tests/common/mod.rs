@@ -140,9 +140,12 @@ impl Mount {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.daemon.as_ref().expect("a mount that runs").id() as i32)
+    }
+
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.daemon.as_ref().expect("a mount that runs").id() as i32);
-        kill(pid, signal).unwrap();
+        kill(self.pid(), signal).unwrap();
     }
 
     fn mounted(&self) -> bool {

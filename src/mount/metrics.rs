@@ -1,0 +1,140 @@
+//! The metrics over HTTP, for Prometheus: `GET /metrics`, and nothing else.
+//!
+//! What is said is what `.dlio/metrics` says to somebody who is not the mount's owner. It runs on the background's runtime; the
+//! text is made on a blocking thread, one at a time, so that however many ask, the movers keep theirs. Each connection has
+//! one request and a bounded time for all of it, and there are only so many at once.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{info, warn};
+
+use crate::config::Listen;
+use crate::error::{Context, Error, Result};
+use crate::fs::Metrics;
+use crate::stats::metrics;
+
+/// Connections at once; further ones wait to be accepted.
+const CONNECTIONS: usize = 16;
+/// For a request and its answer. Half of what Prometheus waits as a rule: where silent clients have all connections, it is
+/// still served.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After a connection could not be accepted, for want of descriptors as a rule.
+const BREATH: Duration = Duration::from_secs(1);
+/// More of a request is not read.
+const REQUEST_MAX: usize = 16 << 10;
+
+/// A port that is taken, on which nobody is answered yet.
+#[derive(Debug)]
+pub(super) struct Port {
+    listener: std::net::TcpListener,
+    pub(super) addr: SocketAddr,
+}
+
+/// Takes the port. Errors name the address and what to do.
+pub(super) fn listen(at: &Listen) -> Result<Port> {
+    let taken = std::net::TcpListener::bind((at.host.as_str(), at.port)).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let addr = listener.local_addr()?;
+        Ok(Port { listener, addr })
+    });
+    taken.map_err(|e| {
+        let remedy =
+            "choose an address of this machine and another port, 0 for any that is free: --metrics-addr HOST:PORT";
+        Error::refused(format!("cannot serve metrics at {at} (metrics_addr): {e}"), remedy)
+    })
+}
+
+/// Answers until the runtime ends.
+pub(super) fn serve(runtime: &Runtime, port: Port, metrics: Metrics) -> Result<()> {
+    let _inside = runtime.enter();
+    let listener = TcpListener::from_std(port.listener).at("listen at", port.addr)?;
+    info!("metrics at http://{}/metrics", port.addr);
+    runtime.spawn(accept(listener, Arc::new(Page { metrics, turn: Arc::new(Semaphore::new(1)) })));
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, page: Arc<Page>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut failing = false;
+    // Nobody closes the semaphore.
+    while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                failing = false;
+                tokio::spawn(answer(stream, Arc::clone(&page), slot));
+            }
+            Err(error) => {
+                if !failing {
+                    warn!(%error, "cannot accept a connection for metrics; it is tried again");
+                }
+                failing = true;
+                tokio::time::sleep(BREATH).await;
+            }
+        }
+    }
+}
+
+/// One request, and the end of the connection whatever came of it.
+async fn answer(stream: TcpStream, page: Arc<Page>, _slot: OwnedSemaphorePermit) {
+    let service = service_fn(move |request| respond(Arc::clone(&page), request));
+    let mut http = http1::Builder::new();
+    // The whole has its time; a connection that is kept would hold a slot until the next scrape.
+    http.keep_alive(false).header_read_timeout(None).max_buf_size(REQUEST_MAX);
+    // A client that breaks off, or is too slow, is its own business.
+    drop(tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await);
+}
+
+async fn respond(page: Arc<Page>, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
+    let (status, header, body) = match (request.uri().path(), request.method()) {
+        ("/metrics", &Method::GET) => match page.text().await {
+            Some(text) => (StatusCode::OK, (CONTENT_TYPE, metrics::CONTENT_TYPE), text),
+            None => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is being left\n"),
+        },
+        ("/metrics", _) => (StatusCode::METHOD_NOT_ALLOWED, (ALLOW, "GET"), String::new()),
+        _ => plain(StatusCode::NOT_FOUND, "there is only /metrics\n"),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header.0, HeaderValue::from_static(header.1));
+    Ok(response)
+}
+
+type Answer = (StatusCode, (hyper::header::HeaderName, &'static str), String);
+
+fn plain(status: StatusCode, text: &str) -> Answer {
+    (status, (CONTENT_TYPE, "text/plain"), text.to_owned())
+}
+
+#[derive(Debug)]
+struct Page {
+    metrics: Metrics,
+    /// Who has it makes the text.
+    turn: Arc<Semaphore>,
+}
+
+impl Page {
+    /// `None` while the mount is being left.
+    async fn text(&self) -> Option<String> {
+        let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
+        let metrics = self.metrics.clone();
+        let make = move || {
+            let text = metrics.text();
+            // Not before: who asked may have given up meanwhile, and the thread is still used.
+            drop(turn);
+            text
+        };
+        tokio::task::spawn_blocking(make).await.ok()?
+    }
+}

@@ -1,0 +1,343 @@
+//! The collector of traced calls, and the files that the trace goes to: `trace` names their directory, `trace_max` bounds
+//! what is in it.
+//!
+//! Two threads. The collector empties the rings of the threads that answer calls; it must never wait. The writer writes
+//! blocks to files and may: what it has no room for is counted as not written. A file of recordings is one that can be read by
+//! itself; a new one is begun when it has [`PARTS`] of what is allowed, and the oldest goes, also those of former mounts.
+//! Every half minute, and at the end, the file gets what is known besides the calls, so that a killed daemon leaves a
+//! report of all but its last seconds. Nothing here is synced: a power cut costs a report, not data.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::error::{Context, Error, Result};
+use crate::fs::Observer;
+use crate::stats::Stats;
+use crate::stats::recording::Writer;
+use crate::stats::timeline::FINEST;
+use crate::stats::trace::Sealed;
+use crate::tiers::Tiers;
+
+/// A file gets this part of what all may take.
+const PARTS: u64 = 8;
+/// No file gets more than this, so that it can be sent around.
+const FILE_MAX: u64 = 256 << 20;
+/// How often what is known besides the calls is written.
+const SUMMARY: Duration = Duration::from_secs(30);
+/// Blocks that may wait for the writer: two million calls.
+const QUEUE: usize = 256;
+/// After a failure nothing is tried for so long.
+const REST: Duration = Duration::from_secs(60);
+/// How long the end of the last file may take.
+const FINISH: Duration = Duration::from_secs(30);
+
+/// Where the trace goes.
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
+    /// Bytes that all files in it may take.
+    pub(super) max: u64,
+}
+
+impl Directory {
+    /// The directory that the configuration names, made if it is not there. To be called before the mount is made: a daemon
+    /// that wrote into its own mount would wait for itself.
+    pub(super) fn of(config: &Config, mountpoint: &Path) -> Result<Option<Directory>> {
+        let Some(path) = &config.trace else { return Ok(None) };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path.display())?;
+        let path = path.canonicalize().at("find", path.display())?;
+        if path.starts_with(mountpoint) {
+            let what = format!("trace = {}: it is inside of the mount {}", path.display(), mountpoint.display());
+            return Err(Error::refused(what, "name a directory outside of it, best on local storage"));
+        }
+        Ok(Some(Directory { path, max: config.trace_max }))
+    }
+}
+
+/// Both threads.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    stop: Arc<AtomicBool>,
+    collector: JoinHandle<()>,
+    /// Closed when the writer has ended.
+    written: Option<Receiver<()>>,
+}
+
+/// What the writer has to do.
+enum Task {
+    Block(Box<Sealed>),
+    /// The last one: the files' records, and that is all.
+    End,
+}
+
+impl Recorder {
+    /// Starts both. Errors: the directory cannot be written to, or a thread not be started.
+    pub(super) fn start(
+        stats: &Arc<Stats>,
+        tiers: &Arc<Tiers>,
+        observer: Observer,
+        directory: Option<Directory>,
+    ) -> Result<Self> {
+        let (tasks, written) = match directory {
+            Some(directory) => {
+                let (tasks, queue) = mpsc::sync_channel(QUEUE);
+                let (ended, written) = mpsc::sync_channel(0);
+                let mut files = Files::new(directory, Arc::clone(stats), observer.clone())?;
+                hand_on(stats, tasks.clone());
+                let write = move || {
+                    files.write_all(&queue);
+                    drop(ended);
+                };
+                thread::Builder::new().name("dlio-record".into()).spawn(write).at("start", "the recorder's thread")?;
+                (Some(tasks), Some(written))
+            }
+            None => (None, None),
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let collect = {
+            let (stats, tiers, stop) = (Arc::clone(stats), Arc::clone(tiers), Arc::clone(&stop));
+            move || collect(&stats, &tiers, &observer, &stop, tasks)
+        };
+        let collector =
+            thread::Builder::new().name("dlio-trace".into()).spawn(collect).at("start", "the collector's thread")?;
+        let thread = collector.thread().clone();
+        stats.trace.on_half_full(move || thread.unpark());
+        Ok(Recorder { stop, collector, written })
+    }
+
+    /// Writes what is still to be written, for as long as that may take.
+    pub(super) fn finish(self) {
+        self.stop.store(true, Relaxed);
+        self.collector.thread().unpark();
+        if let Some(written) = self.written
+            && written.recv_timeout(FINISH) == Err(RecvTimeoutError::Timeout)
+        {
+            warn!("the end of the trace is not written after {FINISH:?}; a report of it has no table of files");
+        }
+    }
+}
+
+/// Lets each block that is made go to the writer, if it has room.
+fn hand_on(stats: &Arc<Stats>, tasks: SyncSender<Task>) {
+    let counted = Arc::downgrade(stats);
+    stats.trace.to(move |sealed| {
+        if let Err(TrySendError::Full(Task::Block(sealed))) = tasks.try_send(Task::Block(Box::new(sealed)))
+            && let Some(stats) = counted.upgrade()
+        {
+            stats.trace.unwritten(&sealed.block);
+        }
+    });
+}
+
+fn collect(stats: &Stats, tiers: &Tiers, observer: &Observer, stop: &AtomicBool, tasks: Option<SyncSender<Task>>) {
+    let mut sampled = Instant::now();
+    loop {
+        let ending = stop.load(Relaxed);
+        observer.collected();
+        // Called at a full ring it would note the same moment's totals again and again.
+        if sampled.elapsed() >= FINEST || ending {
+            sampled = Instant::now();
+            stats.sample(tiers.copied_bytes());
+        }
+        if ending {
+            break;
+        }
+        thread::park_timeout(FINEST.saturating_sub(sampled.elapsed()));
+    }
+    if let Some(tasks) = tasks {
+        stats.trace.flush();
+        // Nobody waits for this thread; whoever waits for the writer does not for ever.
+        drop(tasks.send(Task::End));
+    }
+}
+
+/// The files of this mount.
+struct Files {
+    directory: Directory,
+    stats: Arc<Stats>,
+    observer: Observer,
+    /// When the mount was made, in nanoseconds since 1970: in the files' names.
+    mount: u64,
+    /// Of the next file.
+    number: u64,
+    current: Option<Current>,
+    /// Nothing is tried before.
+    rest_until: Option<Instant>,
+}
+
+struct Current {
+    out: Writer<File>,
+    /// Inodes whose path is in the file.
+    told: std::collections::HashSet<u64>,
+    summary: Instant,
+}
+
+impl Files {
+    /// Begins the first file.
+    fn new(directory: Directory, stats: Arc<Stats>, observer: Observer) -> Result<Self> {
+        let path = directory.path.clone();
+        let mount = observer.meta().since;
+        let mut files = Files { directory, stats, observer, mount, number: 0, current: None, rest_until: None };
+        files.begin().at("write a recording to", path.display())?;
+        Ok(files)
+    }
+
+    fn write_all(&mut self, queue: &Receiver<Task>) {
+        while let Ok(Task::Block(sealed)) = queue.recv() {
+            if self.rest_until.is_some_and(|until| Instant::now() < until) {
+                self.stats.trace.unwritten(&sealed.block);
+                continue;
+            }
+            match self.write(&sealed) {
+                Ok(()) if self.rest_until.take().is_some() => info!("the trace is written again"),
+                Ok(()) => {}
+                Err(error) => {
+                    self.stats.trace.unwritten(&sealed.block);
+                    if self.rest_until.is_none() {
+                        let path = self.directory.path.display();
+                        warn!(%path, %error, "the trace is not written; what is not is counted: make room, or mount without trace");
+                    }
+                    // What is in the file is whole up to the piece that failed: the next one is begun anew.
+                    self.current = None;
+                    self.rest_until = Some(Instant::now() + REST);
+                }
+            }
+        }
+        if let Err(error) = self.end() {
+            warn!(path = %self.directory.path.display(), %error, "the end of the trace is not written; a report of it has no table of files");
+        }
+    }
+
+    fn write(&mut self, sealed: &Sealed) -> io::Result<()> {
+        let full = self.file_max();
+        if self.current.as_ref().is_none_or(|current| current.out.written() >= full) {
+            self.begin()?;
+        }
+        let Some(current) = &mut self.current else { return Ok(()) };
+        if sealed.renamed {
+            current.told.clear();
+        }
+        let new = sealed.inos.iter().filter(|ino| current.told.insert(**ino));
+        let paths: Vec<_> = new.filter_map(|ino| Some((*ino, self.observer.path_of(*ino)?))).collect();
+        current.out.paths(&paths)?;
+        current.out.block(&sealed.block)?;
+        if current.summary.elapsed() >= SUMMARY {
+            current.out.meta(&self.observer.meta())?;
+            current.summary = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn file_max(&self) -> u64 {
+        (self.directory.max / PARTS).min(FILE_MAX)
+    }
+
+    /// The next file. Room for it is made first.
+    fn begin(&mut self) -> io::Result<()> {
+        self.current = None;
+        self.make_room()?;
+        let path = self.directory.path.join(name(self.mount, self.number));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        self.number += 1;
+        let mut out = Writer::new(file)?;
+        out.meta(&self.observer.meta())?;
+        self.current = Some(Current { out, told: Default::default(), summary: Instant::now() });
+        Ok(())
+    }
+
+    /// Removes the oldest files until a whole one fits.
+    fn make_room(&self) -> io::Result<()> {
+        let mut all = recordings(&self.directory.path)?;
+        let mut sum: u64 = all.iter().map(|file| file.bytes).sum();
+        all.sort_by_key(|file| (file.mount, file.number));
+        for file in all {
+            if sum + self.file_max() <= self.directory.max {
+                break;
+            }
+            fs::remove_file(&file.path)?;
+            sum -= file.bytes;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if self.current.is_none() {
+            self.begin()?;
+        }
+        let Some(current) = &mut self.current else { return Ok(()) };
+        current.out.meta(&self.observer.meta())?;
+        self.stats.write_all_files(&mut current.out, |ino| self.observer.path_of(ino))
+    }
+}
+
+/// What a file of recordings is called: when its mount was made, in nanoseconds since 1970, and the file's number.
+fn name(mount: u64, number: u64) -> String {
+    format!("dlio-{mount:020}-{number:06}.dlio")
+}
+
+/// The mount and the number of a file of recordings, by its name.
+fn parse(file: &OsStr) -> Option<(u64, u64)> {
+    let (mount, number) = file.to_str()?.strip_prefix("dlio-")?.strip_suffix(".dlio")?.split_once('-')?;
+    let told = (mount.parse().ok()?, number.parse().ok()?);
+    (*name(told.0, told.1) == *file).then_some(told)
+}
+
+/// A file of recordings in a directory.
+struct Recorded {
+    mount: u64,
+    number: u64,
+    path: PathBuf,
+    bytes: u64,
+}
+
+fn recordings(dir: &Path) -> io::Result<Vec<Recorded>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if let Some((mount, number)) = parse(&entry.file_name()) {
+            found.push(Recorded { mount, number, path: entry.path(), bytes: entry.metadata()?.len() });
+        }
+    }
+    Ok(found)
+}
+
+/// The files that the latest mount has written into a directory, the oldest first; none if there are no recordings.
+pub fn latest_recording(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = recordings(dir).at("read", dir.display())?;
+    let latest = all.iter().map(|file| file.mount).max();
+    all.retain(|file| Some(file.mount) == latest);
+    all.sort_by_key(|file| file.number);
+    Ok(all.into_iter().map(|file| file.path).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_tells_the_files_of_its_latest_mount_in_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert!(latest_recording(dir.path()).expect("empty").is_empty());
+        for (mount, number) in [(7, 0), (7, 1), (99, 2), (99, 0), (99, 10)] {
+            fs::write(dir.path().join(name(mount, number)), "").expect("written");
+        }
+        for other in ["dlio-7-1.dlio", "dlio-x-y.dlio", "notes.txt"] {
+            fs::write(dir.path().join(other), "").expect("written");
+        }
+        let found = latest_recording(dir.path()).expect("read");
+        let names: Vec<_> = [0, 2, 10].map(|number| dir.path().join(name(99, number))).to_vec();
+        assert_eq!(found, names);
+        assert!(latest_recording(&dir.path().join("none")).is_err());
+    }
+}
