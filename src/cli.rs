@@ -3,6 +3,7 @@
 //! Parses, calls one function per command and prints one line when it fails. A running daemon is spoken to through its
 //! mount (`.dlio/control`, `.dlio/stats.json`), so whoever may use the mount needs nothing else.
 
+mod advise;
 mod completions;
 mod demo;
 mod doctor;
@@ -17,9 +18,12 @@ mod options;
 mod progress;
 mod queue;
 mod reload;
+mod report;
 mod rescue;
+mod stage;
 mod status;
 mod talk;
+mod top;
 mod umount;
 mod verify;
 
@@ -59,9 +63,12 @@ enum Command {
     Drain(drain::DrainArgs),
     Sync(drain::SyncArgs),
     Queue(queue::QueueArgs),
+    Top(top::TopArgs),
     Evict(evict::EvictArgs),
     Verify(verify::VerifyArgs),
     Reload(reload::ReloadArgs),
+    Report(report::ReportArgs),
+    Advise(advise::AdviseArgs),
     Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
@@ -141,9 +148,12 @@ pub fn run() -> ExitCode {
         Command::Drain(args) => drain::run(args),
         Command::Sync(args) => drain::run_sync(args),
         Command::Queue(args) => queue::run(args),
+        Command::Top(args) => top::run(args),
         Command::Evict(args) => evict::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Reload(args) => reload::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Advise(args) => advise::run(args),
         Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -258,6 +258,7 @@ fn usage_errors_are_one_line_with_exit_code_2() {
     assert_refusal(&run(&["fsck", "/x", "--repair"]), 2, &["--repair"]);
     assert_refusal(&run(&["evict"]), 2, &["<PATH>"]);
     assert_refusal(&run(&["queue", "/x", "--front", "/y"]), 2, &["--front"]);
+    assert_refusal(&run(&["report", "/x", "-o", "/tmp/report.doc"]), 2, &["/tmp/report.doc", "--format", ".html"]);
 }
 
 #[test]
@@ -358,6 +359,8 @@ fn help_says_at_once_what_each_command_is_for() {
         "queue",
         "evict",
         "reload",
+        "report",
+        "advise",
         "completions",
         "fsck",
         "verify",

@@ -4,26 +4,22 @@
 //! Leaves nothing behind: not when it ends well, not when a step fails, not on Ctrl-C.
 
 mod frameworks;
-mod stage;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use clap::Args;
-use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::drain::{self, Place};
 use super::progress::Progress;
-use super::{Exit, Failure, Outcome, complain, say, talk, umount};
+use super::stage::{self, Stage};
+use super::{Exit, Failure, Outcome, say, talk, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
 use frameworks::Epoch;
-use stage::Stage;
 
 /// See all of it in a minute: two temporary tiers, a mount, checkpoints, the drain, and the copies verified
 ///
@@ -38,62 +34,24 @@ pub(super) struct DemoArgs {
 /// What the demonstration wrote and did not delete: path below the mount, and its bytes.
 type Expected = BTreeMap<PathBuf, Vec<u8>>;
 
-/// What ends the demonstration.
-enum End {
-    Played(Result<(), Failure>),
-    Interrupted,
-}
-
 pub(super) fn run(args: &DemoArgs) -> Outcome {
     mount::open_device()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let (ended, end) = mpsc::channel();
-    let _signals = watch_signals(ended.clone())?;
-    let (stage, dir) = Stage::set(&parent)?;
-    // On a thread of its own, which Ctrl-C leaves behind wherever it is.
-    let player = stage.clone();
-    std::thread::spawn(move || ended.send(End::Played(play(&player))).is_ok());
-    match end.recv() {
-        Ok(End::Played(Ok(()))) => {
-            stage.clear(dir)?;
+    match stage::perform(&parent, play)? {
+        None => Ok(Exit::Interrupted),
+        Some(()) => {
             say("Nothing is left behind. With your own directories:")?;
             say("   dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
             Ok(Exit::Done)
         }
-        Ok(End::Played(Err(failure))) => {
-            for line in stage.last_log_lines(5) {
-                complain(format_args!("the daemon said: {line}"));
-            }
-            stage.clear(dir)?;
-            Err(failure)
-        }
-        Ok(End::Interrupted) | Err(_) => {
-            complain("interrupted; clearing away");
-            stage.clear(dir)?;
-            Ok(Exit::Interrupted)
-        }
     }
-}
-
-/// Signals are caught for as long as the runtime lives.
-fn watch_signals(ended: mpsc::Sender<End>) -> Result<Runtime, Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
-    let runtime = runtime.at("start", "signal handling")?;
-    let inside = runtime.enter();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let (mut arrivals, ended) = (signal(kind).at("catch", "signals")?, ended.clone());
-        // Nobody listens any more once the demonstration has ended by itself.
-        runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| ended.send(End::Interrupted).is_ok()) });
-    }
-    drop(inside);
-    Ok(runtime)
 }
 
 fn play(stage: &Stage) -> Result<(), Failure> {
     say(format_args!("A fast tier, a slow tier and a mount over both, in {}", stage.root().display()))?;
     say("(on one disk here, so the figures say nothing about yours):")?;
     say("   dlio-fs mount mnt --fast fast --slow slow\n")?;
-    stage.mount()?;
+    stage.mount(&[])?;
 
     say("1. Training writes checkpoints to the mount; they land on the fast tier.")?;
     let expected = train(stage)?;

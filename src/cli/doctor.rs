@@ -4,6 +4,7 @@
 
 mod machine;
 mod tier;
+mod visibility;
 
 use std::path::PathBuf;
 
@@ -17,7 +18,11 @@ use super::{Exit, Outcome, say};
 /// Without directories only the machine is looked at. In each tier that is named, a temporary directory is made and
 /// removed to try what the file system can do. Exit code 1 if something that a mount needs is missing.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Examples:\n  dlio-fs doctor\n  dlio-fs doctor --fast /optane --slow /hdd")]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs doctor
+  dlio-fs doctor --fast /optane --slow /hdd
+  dlio-fs doctor --visibility")]
 pub(super) struct DoctorArgs {
     /// A directory to be used as the fast tier
     #[arg(long, value_name = "DIR")]
@@ -25,6 +30,12 @@ pub(super) struct DoctorArgs {
     /// A directory to be used as the slow tier
     #[arg(long, value_name = "DIR")]
     slow: Option<PathBuf>,
+    /// Do known things on a temporary mount, once on each I/O path, and show what the mount saw of them
+    ///
+    /// What a figure means depends on what reaches a file system at all. Exit code 1 if the path `exact` did not see what
+    /// was done.
+    #[arg(long, conflicts_with_all = ["fast", "slow"])]
+    visibility: bool,
     /// Print JSON: an array of findings
     #[arg(long)]
     json: bool,
@@ -66,6 +77,9 @@ impl Finding {
 }
 
 pub(super) fn run(args: &DoctorArgs) -> Outcome {
+    if args.visibility {
+        return visibility::run(args.json);
+    }
     let mut findings = machine::examine();
     findings.extend(args.fast.iter().flat_map(|path| tier::examine(tier::Role::Fast, path)));
     findings.extend(args.slow.iter().flat_map(|path| tier::examine(tier::Role::Slow, path)));

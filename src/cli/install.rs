@@ -28,10 +28,12 @@ use crate::error::{Context, Error};
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// What goes below `share/doc/dlio-fs`.
-const DOCS: [(&str, &str); 3] = [
+const DOCS: [(&str, &str); 5] = [
     ("config.example.toml", include_str!("../../config.example.toml")),
     ("operations.md", include_str!("../../docs/operations.md")),
     ("answers.md", include_str!("../../docs/answers.md")),
+    ("grafana.json", include_str!("../../monitoring/grafana.json")),
+    ("alerts.yml", include_str!("../../monitoring/alerts.yml")),
 ];
 /// The program's path in [`UNIT`].
 const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";

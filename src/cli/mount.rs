@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::options::Options;
 use super::{Exit, Failure, Outcome, complain, helper};
-use crate::config::{Config, Settings, Sources};
+use crate::config::{Config, Listen, Settings, Sources};
 use crate::error::{Context, Error};
 use crate::mount::{self, LogTo, MountFlags, Places, Request, Started};
 
@@ -54,6 +54,11 @@ pub(super) struct MountArgs {
     /// Count no operations, as profile = false does: to see what counting costs
     #[arg(long)]
     no_profile: bool,
+    /// Serve metrics for Prometheus at http://ADDR/metrics: HOST:PORT, or a port alone for this machine only
+    ///
+    /// Port 0 is any that is free; .dlio/stats says which. There is no password and no TLS.
+    #[arg(long, value_name = "ADDR")]
+    metrics_addr: Option<Listen>,
     /// Set keys of the configuration (KEY=VALUE,...), or flags: ro, nosuid, nodev, noexec, noatime
     ///
     /// May be given several times; a comma inside of a value is written "\,". Words of fstab that are for others (nofail,
@@ -136,10 +141,12 @@ impl MountArgs {
         let text = file.as_ref().map(|file| std::fs::read_to_string(file).map_err(|e| unreadable(file, &e)));
         // As the owner of the mount will read them in `.dlio/config`; what is no path at all is refused later.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let no_profile = self.no_profile.then(|| "profile=false".to_owned());
+        let metrics_addr = self.metrics_addr.as_ref().map(|addr| format!("metrics_addr={addr}"));
         let sources = Sources {
             file: file.clone(),
             log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
-            options: options.settings.into_iter().chain(self.no_profile.then(|| "profile=false".to_owned())).collect(),
+            options: options.settings.into_iter().chain(no_profile).chain(metrics_addr).collect(),
             mountpoint: self.mountpoint.as_ref().map(absolute),
             fast: self.fast.as_ref().map(absolute),
             slow: self.slow.as_ref().map(absolute),
@@ -166,6 +173,7 @@ impl MountArgs {
         arguments.extend(flags.into_iter().filter_map(|(flag, value)| Some(with(flag, value.as_ref()?))));
         arguments.extend(self.read_only.then(|| "--read-only".into()));
         arguments.extend(self.no_profile.then(|| "--no-profile".into()));
+        arguments.extend(self.metrics_addr.iter().map(|addr| OsString::from(format!("--metrics-addr={addr}"))));
         arguments.extend(self.options.iter().map(|option| OsString::from(format!("-o{option}"))));
         if let Some(mountpoint) = &self.mountpoint {
             arguments.extend(["--".into(), mountpoint.into()]);

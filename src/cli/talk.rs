@@ -1,7 +1,7 @@
 //! Finding mounts and speaking with their daemons: `.dlio/stats.json` and `.dlio/control` of the mount.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -211,6 +211,13 @@ impl Control {
         // A command is one write, as the daemon takes it.
         file.write_all(format!("{command}\n").as_bytes()).at("write to", &told)?;
         Ok(Control { file: BufReader::new(file), path: told })
+    }
+
+    /// All of a reply that is no lines.
+    pub(super) fn bytes(mut self) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        self.file.read_to_end(&mut bytes).at("read from", &self.path)?;
+        Ok(bytes)
     }
 
     /// The next line. After `Done` or `Error` there is none.

@@ -1,15 +1,19 @@
-//! The demonstration's directories and its mount, and their removal whatever happens.
+//! Two temporary tiers and a mount of their own, for a while, and their removal whatever happens: when it ends well, when
+//! a step fails, on Ctrl-C.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 
-use super::super::{Exit, Failure};
+use super::{Exit, Failure, complain};
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Daemon, Detach, Started};
 
@@ -27,10 +31,61 @@ pub(super) struct Stage {
     log: PathBuf,
 }
 
+/// What ends a play.
+enum End<T> {
+    Played(Result<T, Failure>),
+    Interrupted,
+}
+
+/// Sets a stage in a directory below `parent`, has `play` played on it and clears it away. `None`: interrupted.
+pub(super) fn perform<T: Send + 'static>(
+    parent: &Path,
+    play: impl FnOnce(&Stage) -> Result<T, Failure> + Send + 'static,
+) -> Result<Option<T>, Failure> {
+    let (ended, end) = mpsc::channel();
+    let _signals = watch_signals(ended.clone())?;
+    let (stage, dir) = Stage::set(parent)?;
+    // On a thread of its own, which Ctrl-C leaves behind wherever it is.
+    let player = stage.clone();
+    std::thread::spawn(move || ended.send(End::Played(play(&player))).is_ok());
+    match end.recv() {
+        Ok(End::Played(Ok(result))) => {
+            stage.clear(dir)?;
+            Ok(Some(result))
+        }
+        Ok(End::Played(Err(failure))) => {
+            for line in stage.last_log_lines(5) {
+                complain(format_args!("the daemon said: {line}"));
+            }
+            stage.clear(dir)?;
+            Err(failure)
+        }
+        Ok(End::Interrupted) | Err(_) => {
+            complain("interrupted; clearing away");
+            stage.clear(dir)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Signals are caught for as long as the runtime lives.
+fn watch_signals<T: Send + 'static>(ended: mpsc::Sender<End<T>>) -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
+    let runtime = runtime.at("start", "signal handling")?;
+    let inside = runtime.enter();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let (mut arrivals, ended) = (signal(kind).at("catch", "signals")?, ended.clone());
+        // Nobody listens any more once the play has ended by itself.
+        runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| ended.send(End::Interrupted).is_ok()) });
+    }
+    drop(inside);
+    Ok(runtime)
+}
+
 impl Stage {
     /// Makes the directories. They go with the returned guard, but not while something is mounted there: give it to
     /// [`Stage::clear`].
-    pub(super) fn set(parent: &Path) -> Result<(Stage, TempDir)> {
+    fn set(parent: &Path) -> Result<(Stage, TempDir)> {
         let dir = tempfile::Builder::new().prefix("dlio-fs-demo-").tempdir_in(parent).map_err(|e| {
             let remedy = "name a directory that you may write to with --dir";
             Error::refused(format!("no temporary directory in {}: {e}", parent.display()), remedy)
@@ -55,14 +110,15 @@ impl Stage {
         &self.slow
     }
 
-    pub(super) fn mount(&self) -> Result<(), Failure> {
+    /// Mounts with further options.
+    pub(super) fn mount(&self, options: &[&str]) -> Result<(), Failure> {
         let with = |flag: &str, path: &Path| {
             let mut argument = OsString::from(flag);
             argument.push("=");
             argument.push(path);
             argument
         };
-        let arguments = [
+        let mut arguments = vec![
             "mount".into(),
             "--foreground".into(),
             "--announce".into(),
@@ -71,8 +127,9 @@ impl Stage {
             with("--log-file", &self.log),
             // The tiers may be small: a temporary directory is often in memory.
             "-oballast=8MiB".into(),
-            self.mountpoint.clone().into(),
         ];
+        arguments.extend(options.iter().map(|option| format!("-o{option}").into()));
+        arguments.push(self.mountpoint.clone().into());
         match mount::start_in_background(arguments, &self.mountpoint)? {
             Started::Up => Ok(()),
             Started::Failed(status) => {
@@ -83,22 +140,32 @@ impl Stage {
         }
     }
 
-    pub(super) fn last_log_lines(&self, count: usize) -> Vec<String> {
+    fn last_log_lines(&self, count: usize) -> Vec<String> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().map(str::to_owned).collect();
         lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
-    /// Removes mount, daemon and directories, as far as they are still there.
-    pub(super) fn clear(&self, dir: TempDir) -> Result<()> {
+    /// Takes the mount away, and waits for its daemon, as far as they are still there.
+    pub(super) fn unmount(&self) -> Result<()> {
         let daemon = Daemon::of(&self.mountpoint);
         let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, &self.mountpoint).is_some());
         if mounted && let Err(errno) = mount::detach(&self.mountpoint, Detach::Now) {
             let what = format!("cannot unmount {}: {}", self.mountpoint.display(), errno.desc());
-            return Err(Error::refused(what, format!("unmount it by hand, then remove {}", dir.keep().display())));
+            return Err(Error::refused(what, format!("unmount it by hand, then remove {}", self.root.display())));
         }
         if let Some(daemon) = daemon {
             end(&daemon);
+        }
+        Ok(())
+    }
+
+    /// Removes mount, daemon and directories, as far as they are still there.
+    fn clear(&self, dir: TempDir) -> Result<()> {
+        if let Err(error) = self.unmount() {
+            // What is mounted there is not ours to remove.
+            drop(dir.keep());
+            return Err(error);
         }
         dir.close().at("remove", self.root.display())
     }

@@ -1,0 +1,43 @@
+//! `dlio-fs advise`: what could be done about what was observed.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Exit, Outcome, report, say};
+use crate::report::summary::Summary;
+use crate::report::text;
+
+/// Say what could be done about what was observed: which files to stage, what to change in a program
+///
+/// Each advice has the figures that led to it, the threshold that was passed and how to follow it. SOURCE is as for
+/// `dlio-fs report`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs advise /mnt/train
+  dlio-fs advise /mnt/train --window epoch-3
+  dlio-fs advise run.dlio --json | jq -r '.[].command'")]
+pub(super) struct AdviseArgs {
+    /// A mount point, recorded files, or a directory of them
+    #[arg(value_name = "SOURCE")]
+    sources: Vec<PathBuf>,
+    /// Of this window of the mount, which is closed
+    #[arg(long, value_name = "NAME")]
+    window: Option<String>,
+    /// Print JSON: an object per advice
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &AdviseArgs) -> Outcome {
+    let mut recording = report::read(&args.sources, args.window.as_deref())?;
+    let summary = Summary::of(&mut recording);
+    if args.json {
+        say(serde_json::to_string_pretty(&summary.advice).expect("plain numbers and strings have a JSON form"))?;
+    } else {
+        say(text::advice(&summary.advice).trim_end())?;
+    }
+    recording.flaws.iter().for_each(|flaw| super::complain(format!("the recording: {flaw}")));
+    Ok(Exit::Done)
+}

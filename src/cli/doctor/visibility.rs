@@ -1,0 +1,243 @@
+//! `dlio-fs doctor --visibility`: what was done, and what a mount saw of it, on each I/O path.
+//!
+//! A file system is asked for what the page cache cannot answer, in pieces that the kernel likes. Which, depends on the
+//! kernel and on the path; so it is tried here rather than told. Every step has a file of its own, so that what was seen is
+//! told apart by path.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::super::stage::{self, Stage};
+use super::super::{Exit, Failure, Outcome, report, say};
+use crate::config::IoPath;
+use crate::error::Context;
+use crate::stats::counters::Op;
+
+/// Bytes of a file that is there before.
+const FILE: usize = 4 << 20;
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Calls of one kind, and the bytes they carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct Calls {
+    calls: u64,
+    bytes: u64,
+}
+
+/// Something that a program does.
+struct Step {
+    what: &'static str,
+    /// What is counted.
+    op: Op,
+    /// `exact` sees just that.
+    exactly: bool,
+    run: fn(&Path) -> io::Result<Calls>,
+}
+
+/// What was done and what was seen, for one step on one path.
+#[derive(Debug, Serialize)]
+struct Seen {
+    what: &'static str,
+    op: Op,
+    done: Calls,
+    seen: Calls,
+    exactly: bool,
+}
+
+/// All steps on one path.
+#[derive(Debug, Serialize)]
+struct Sight {
+    io: &'static str,
+    steps: Vec<Seen>,
+    not_seen: Vec<String>,
+}
+
+const STEPS: [Step; 11] = [
+    Step { what: "3 opens", op: Op::Open, exactly: true, run: opens },
+    Step { what: "10 reads of 4 KiB", op: Op::Read, exactly: true, run: |path| reads(path, 10, PAGE, 0) },
+    Step { what: "4 reads of 1 MiB, aligned buffer", op: Op::Read, exactly: true, run: |path| reads(path, 4, MIB, 0) },
+    Step {
+        what: "4 reads of 1 MiB, unaligned buffer",
+        op: Op::Read,
+        exactly: false,
+        run: |path| reads(path, 4, MIB, 16),
+    },
+    Step { what: "a file read twice", op: Op::Read, exactly: true, run: twice },
+    Step { what: "2 reads at the end of a file", op: Op::Read, exactly: true, run: at_the_end },
+    Step { what: "50 writes of 86 bytes", op: Op::Write, exactly: true, run: |path| writes(path, 50, 86) },
+    Step { what: "2 writes of 1 MiB", op: Op::Write, exactly: true, run: |path| writes(path, 2, MIB) },
+    Step { what: "2 fsyncs", op: Op::Fsync, exactly: true, run: fsyncs },
+    Step { what: "5 stats of one file", op: Op::Getattr, exactly: false, run: stats },
+    Step { what: "3 look-ups of what is not there", op: Op::Lookup, exactly: false, run: absent },
+];
+
+fn opens(path: &Path) -> io::Result<Calls> {
+    (0..3).try_for_each(|_| File::open(path).map(drop))?;
+    Ok(Calls { calls: 3, bytes: 0 })
+}
+
+/// One behind the other, into a buffer that begins `off` bytes behind a page's beginning.
+fn reads(path: &Path, calls: u64, len: usize, off: usize) -> io::Result<Calls> {
+    let file = File::open(path)?;
+    let mut room = vec![0; len + 2 * PAGE];
+    let from = room.as_ptr().align_offset(PAGE) + off;
+    let mut bytes = 0;
+    for call in 0..calls {
+        bytes += file.read_at(&mut room[from..from + len], call * len as u64)? as u64;
+    }
+    Ok(Calls { calls, bytes })
+}
+
+fn twice(path: &Path) -> io::Result<Calls> {
+    let first = reads(path, 1, MIB, 0)?;
+    let second = reads(path, 1, MIB, 0)?;
+    Ok(Calls { calls: first.calls + second.calls, bytes: first.bytes + second.bytes })
+}
+
+fn at_the_end(path: &Path) -> io::Result<Calls> {
+    let file = File::open(path)?;
+    (0..2).try_for_each(|_| file.read_at(&mut [0; PAGE], FILE as u64).map(drop))?;
+    Ok(Calls { calls: 2, bytes: 0 })
+}
+
+fn writes(path: &Path, calls: u64, len: usize) -> io::Result<Calls> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let mut room = vec![7; len + PAGE];
+    let from = room.as_mut_ptr().align_offset(PAGE);
+    (0..calls).try_for_each(|call| file.write_all_at(&room[from..from + len], call * len as u64))?;
+    Ok(Calls { calls, bytes: calls * len as u64 })
+}
+
+fn fsyncs(path: &Path) -> io::Result<Calls> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    for call in 0..2 {
+        file.write_all_at(b"x", call)?;
+        file.sync_all()?;
+    }
+    Ok(Calls { calls: 2, bytes: 0 })
+}
+
+fn stats(path: &Path) -> io::Result<Calls> {
+    (0..5).try_for_each(|_| path.metadata().map(drop))?;
+    Ok(Calls { calls: 5, bytes: 0 })
+}
+
+fn absent(path: &Path) -> io::Result<Calls> {
+    let absent = path.with_extension("absent");
+    (0..3).for_each(|_| drop(absent.metadata()));
+    Ok(Calls { calls: 3, bytes: 0 })
+}
+
+pub(super) fn run(as_json: bool) -> Outcome {
+    let Some(sights) = stage::perform(&std::env::temp_dir(), |stage| {
+        // One mount after the other over the same tiers.
+        IoPath::ALL.into_iter().map(|io| look(stage, io)).collect::<Result<Vec<_>, _>>()
+    })?
+    else {
+        return Ok(Exit::Interrupted);
+    };
+    match as_json {
+        true => say(serde_json::json!(sights))?,
+        false => print(&sights)?,
+    }
+    let wrong = sights[0].steps.iter().filter(|step| step.exactly && step.done != step.seen).count();
+    Ok(if wrong == 0 { Exit::Done } else { Exit::Failure })
+}
+
+/// All steps on a mount with this path.
+fn look(stage: &Stage, io: IoPath) -> Result<Sight, Failure> {
+    let name = |at: usize| format!("{}-{at}", io.name());
+    for at in 0..STEPS.len() {
+        let path = stage.slow().join(name(at));
+        fs::write(&path, vec![b'd'; FILE]).at("write", path.display())?;
+    }
+    stage.mount(&[&format!("io={}", io.name())])?;
+    let mut done = Vec::with_capacity(STEPS.len());
+    for (at, step) in STEPS.iter().enumerate() {
+        let path = stage.mountpoint().join(name(at));
+        // A look-up before, so that it is not counted with the step.
+        path.metadata().at("look at", path.display())?;
+        done.push((step.run)(&path).at("do on the mount", step.what)?);
+    }
+    let mut recording = report::read(&[stage.mountpoint().to_path_buf()], None)?;
+    let inos: Vec<_> = (0..STEPS.len())
+        .map(|at| recording.files.iter().find(|file| file.path == format!("/{}", name(at))).map(|file| file.ino))
+        .collect();
+    let mut seen = [Calls::default(); STEPS.len()];
+    recording.calls(Duration::ZERO, Duration::MAX, |traced| {
+        for (at, step) in STEPS.iter().enumerate() {
+            // What is not there has no file: it is looked up in the root, and fails.
+            let of_step = if step.op == Op::Lookup {
+                traced.call.errno.is_some()
+            } else {
+                inos[at] == Some(traced.ino) && traced.call.errno.is_none()
+            };
+            if of_step && traced.call.op == step.op {
+                seen[at].calls += 1;
+                seen[at].bytes += traced.call.bytes;
+            }
+        }
+    });
+    stage.unmount()?;
+    let steps = STEPS.iter().zip(done).zip(seen);
+    let steps = steps.map(|((step, done), seen)| {
+        let Step { what, op, exactly, .. } = *step;
+        Seen { what, op, done, seen, exactly }
+    });
+    Ok(Sight { io: io.name(), steps: steps.collect(), not_seen: recording.meta.io_path.not_seen })
+}
+
+fn print(sights: &[Sight]) -> Result<(), Failure> {
+    say("What was done on a mount, and what each I/O path saw of it: calls, and bytes\n")?;
+    let names: String = sights.iter().map(|sight| format!("{:>14}", sight.io)).collect();
+    say(format_args!("{:<35}{names}", ""))?;
+    for (at, step) in STEPS.iter().enumerate() {
+        let cell = |sight: &Sight| {
+            let Seen { done, seen, .. } = &sight.steps[at];
+            match (done == seen, seen) {
+                (true, _) => format!("{:>14}", "all"),
+                (false, Calls { calls, bytes: 0 }) => format!("{calls:>14}"),
+                (false, Calls { calls, bytes }) => format!("{:>14}", format!("{calls}: {}", size(*bytes))),
+            }
+        };
+        say(format_args!("{:<35}{}", step.what, sights.iter().map(cell).collect::<String>()))?;
+    }
+    say("\nNot seen, and why:")?;
+    let mut told: Vec<&String> = sights.iter().flat_map(|sight| &sight.not_seen).collect();
+    told.dedup();
+    let mut shown = Vec::new();
+    for what in told {
+        if !shown.contains(&what) {
+            say(format_args!("  {what}"))?;
+            shown.push(what);
+        }
+    }
+    Ok(())
+}
+
+fn size(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_does_what_it_says() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for step in &STEPS {
+            let path = dir.path().join("f");
+            fs::write(&path, vec![1; FILE]).expect("written");
+            let done = (step.run)(&path).expect("done");
+            let told: u64 = step.what.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(2);
+            assert_eq!(done.calls, told, "{}", step.what);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `dlio-fs report`: what was observed, as a document.
+
+mod outlet;
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Cursor, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use clap::Args;
+
+use outlet::Files;
+
+use super::talk::{self, Control};
+use super::{Exit, Failure, Outcome};
+use crate::error::{Context, Error};
+use crate::mount;
+use crate::report::formats::{Asked, Format, Merge, Weigh};
+use crate::stats::recording::{Recording, Source};
+
+/// Tell what was observed: of a mount, of one of its windows, or of recorded files
+///
+/// SOURCE is a mount point, a recording (a copy of a mount's `.dlio/recording`, or what `trace` has written) or the
+/// directory that `trace` names, of which the latest mount is told. Without one it is the only mount there is.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs report /mnt/train
+  dlio-fs report /mnt/train -o report.html
+  dlio-fs report /mnt/train --window epoch-3 -o epoch-3.html
+  dlio-fs report run.dlio --format json | jq .cost
+  dlio-fs report run.dlio --format chrome --merge torch.json.gz -o merged.json.gz")]
+pub(super) struct ReportArgs {
+    /// A mount point, recorded files, or a directory of them
+    #[arg(value_name = "SOURCE")]
+    sources: Vec<PathBuf>,
+    /// Of this window of the mount, which is closed
+    #[arg(long, value_name = "NAME")]
+    window: Option<String>,
+    /// What kind of document; without it the ending of FILE says so, and without FILE it is text
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Write it to this file, compressed if its name ends in `.gz`
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// chrome: put the calls into this trace of the PyTorch profiler, at its time
+    #[arg(long, value_name = "TRACE")]
+    merge: Option<PathBuf>,
+    /// chrome: begin another file (`run-1.json`, ...) once one has grown to this size
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    split: ByteSize,
+    /// folded: what is to be wide
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "time")]
+    weigh: Weigh,
+}
+
+pub(super) fn run(args: &ReportArgs) -> Outcome {
+    let format = format(args)?;
+    let mut recording = read(&args.sources, args.window.as_deref())?;
+    write(args, format, &mut recording)?;
+    for flaw in &recording.flaws {
+        super::complain(format!("the recording: {flaw}"));
+    }
+    Ok(Exit::Done)
+}
+
+/// What is asked for is looked at before anything is read.
+fn format(args: &ReportArgs) -> Result<Format, Failure> {
+    let by_ending = |file: &PathBuf| {
+        let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        Format::of_ending(ending).ok_or_else(|| {
+            let what = format!("what kind of document {} is to be cannot be told by its ending", file.display());
+            Failure::new(Exit::Usage, format!("{what}; add --format, or end it with .html, .md, .json, .csv or .txt"))
+        })
+    };
+    match (args.format, &args.output) {
+        (Some(format), _) => Ok(format),
+        (None, Some(file)) => by_ending(file),
+        (None, None) => Ok(Format::Text),
+    }
+}
+
+/// The recording that a user means.
+pub(in crate::cli) fn read(sources: &[PathBuf], window: Option<&str>) -> Result<Recording, Failure> {
+    let (named, sources) = match sources {
+        [] => of_mount(&talk::the_mount(None)?, window)?,
+        [one] if is_mount(one)? => of_mount(&talk::the_mount(Some(one))?, window)?,
+        [one] if one.is_dir() => (one.display().to_string(), files(&latest_of(one)?)?),
+        several => (several[0].display().to_string(), files(several)?),
+    };
+    Recording::read(sources).map_err(|why| Failure::new(Exit::Failure, format!("cannot read {named}: {why}")))
+}
+
+type Sources = Vec<Box<dyn Source>>;
+
+fn is_mount(path: &Path) -> Result<bool, Error> {
+    let mounts = mount::mounts()?;
+    let path = std::path::absolute(path).at("find", path.display())?;
+    Ok(mount::mounted_at(&mounts, &path).is_some_and(mount::MountEntry::is_ours))
+}
+
+fn of_mount(mountpoint: &Path, window: Option<&str>) -> Result<(String, Sources), Failure> {
+    let bytes = match window {
+        None => {
+            let path = mountpoint.join(".dlio/recording");
+            fs::read(&path).at("read", path.display())?
+        }
+        Some(name) => Control::ask(mountpoint, &format!("window recording {name}"))?.bytes()?,
+    };
+    if let Some(why) = bytes.strip_prefix(b"error: ") {
+        return Err(Failure::new(Exit::Failure, String::from_utf8_lossy(why).trim_end()));
+    }
+    Ok((mountpoint.display().to_string(), vec![Box::new(Cursor::new(bytes))]))
+}
+
+fn files(paths: &[PathBuf]) -> Result<Sources, Error> {
+    let open = |path: &PathBuf| Ok(Box::new(File::open(path).at("open", path.display())?) as Box<dyn Source>);
+    paths.iter().map(open).collect()
+}
+
+/// The recording of the latest mount in a directory.
+fn latest_of(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let found = mount::latest_recording(dir)?;
+    match found.is_empty() {
+        true => Err(Failure::new(Exit::Failure, format!("there is no recording in {}", dir.display()))),
+        false => Ok(found),
+    }
+}
+
+fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result<(), Failure> {
+    if let Some(output) = &args.output
+        && let Some(read) = args.sources.iter().chain(&args.merge).find(|read| is_same(read, output))
+    {
+        return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is read", read.display())));
+    }
+    let merge = args.merge.clone().map(|path| Box::new(move || opened(&path)) as Merge);
+    let asked = Asked { weigh: args.weigh, split: args.split.as_u64(), merge };
+    let mut out = Files::new(args.output.as_deref(), format.is_tables());
+    let written = format.write(recording, &asked, &mut out).and_then(|()| out.end());
+    match (written, &args.output, &args.merge) {
+        (Err(e), _, Some(merge)) if e.kind() == io::ErrorKind::InvalidData => {
+            Err(Failure::new(Exit::Failure, format!("cannot put the calls into {}: {e}", merge.display())))
+        }
+        (Err(e), None, _) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
+        }
+        (written, Some(path), _) => written.at("write", path.display()).map_err(Failure::from),
+        _ => Ok(()),
+    }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// A file's bytes, uncompressed if they are gzip's.
+fn opened(path: &Path) -> io::Result<Box<dyn Read>> {
+    let mut file = BufReader::new(File::open(path)?);
+    let is_packed = file.fill_buf()?.starts_with(&[0x1F, 0x8B]);
+    Ok(if is_packed { Box::new(flate2::bufread::MultiGzDecoder::new(file)) } else { Box::new(file) })
+}

@@ -1,0 +1,153 @@
+//! `dlio-fs top`: what a mount does, live: a screen on a terminal, a line for each interval elsewhere.
+//!
+//! Everything comes from the mount's `.dlio`, so that nothing here waits for the slow tier. `watch` reads, `look` takes the
+//! texts apart, `change` makes rates of two looks; `lines` and, through `state` and `table`, `draw` show them.
+
+mod change;
+mod draw;
+mod lines;
+mod look;
+mod screen;
+mod shown;
+mod state;
+mod table;
+mod watch;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+
+use super::{Exit, Failure, Outcome, complain, parse_duration, talk};
+use change::Change;
+use draw::Theme;
+use look::Look;
+
+/// The mount looks at its own totals ten times a second.
+const INTERVAL_MIN: Duration = Duration::from_millis(200);
+const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Show what a mount does, live: throughput of each tier, busiest files, processes, operations, queue
+///
+/// On a terminal it is a screen: f, p, o and u (or Tab) choose the table, < and > the column to sort by, / filters, space
+/// holds it, ? tells the rest, q quits. Elsewhere, or with --plain, it is one line for each interval; with --json an object
+/// for each: bytes and calls of that interval (`span` seconds), and what stats.json has of the safety.
+///
+/// The tables of files, processes and the queue are for the owner of the mount and for root. It needs nothing but the
+/// mount's .dlio, so that it goes on when the slow tier hangs; when the mount is gone it says so (exit code 1).
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs top /mnt/train
+  dlio-fs top --plain --interval 5s | tee throughput.txt
+  dlio-fs top --json --count 60 | jq '.read_slow / .span'")]
+pub(super) struct TopArgs {
+    /// The mount; may be left out when there is only one
+    mountpoint: Option<PathBuf>,
+    /// How often to look, as "1s" or "500ms"
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    interval: Duration,
+    /// A line for each interval also on a terminal
+    #[arg(long)]
+    plain: bool,
+    /// A JSON object for each interval
+    #[arg(long, conflicts_with = "plain")]
+    json: bool,
+    /// End after so many lines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if (INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("give a time from 200ms to 1day".to_owned())
+    }
+}
+
+pub(super) fn run(args: &TopArgs) -> Outcome {
+    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
+    if talk::is_dead(&mountpoint)? {
+        return Err(talk::dead(&mountpoint).into());
+    }
+    let capable = io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
+    if capable && !args.plain && !args.json && args.count.is_none() {
+        // https://no-color.org: whatever it is set to, unless that is nothing.
+        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        return screen::run(&mountpoint, args.interval, Theme { colours });
+    }
+    print(args, &mountpoint)
+}
+
+/// A line for each interval.
+fn print(args: &TopArgs, mountpoint: &Path) -> Outcome {
+    let (send, looks) = mpsc::channel();
+    let _ask = watch::watch(mountpoint.to_path_buf(), args.interval, None, move |look| send.send(look).is_ok());
+    let (mut before, mut printed, mut answered, mut told): (Option<Look>, u64, _, _) = (None, 0, Instant::now(), false);
+    while args.count.is_none_or(|count| printed < count) {
+        let look = match looks.recv_timeout(Duration::from_secs(1)) {
+            Ok(look) => look?,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let waited = answered.elapsed().as_secs_f64();
+                if !told && state::too_long(waited, args.interval.as_secs_f64()) {
+                    complain(state::silence(waited));
+                    told = true;
+                }
+                continue;
+            }
+        };
+        (answered, told) = (Instant::now(), false);
+        let change = before.as_ref().map(|before| Change::between(before, &look));
+        if let Some(Some(change)) = &change {
+            if !tell(args, mountpoint, &look, change, printed)? {
+                return Ok(Exit::Done);
+            }
+            printed += 1;
+        }
+        // Of two looks at one moment of the mount's clock the first one is kept.
+        if !matches!(change, Some(None)) {
+            before = Some(look);
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Whether anybody still reads.
+fn tell(args: &TopArgs, mountpoint: &Path, look: &Look, change: &Change, printed: u64) -> Result<bool, Failure> {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let mut text = String::new();
+    if args.json {
+        text = lines::json(&now, &mountpoint.display().to_string(), look, change);
+    } else {
+        if printed.is_multiple_of(lines::NAMED_EVERY) {
+            text = format!("{}\n{}\n", lines::NAMES[0], lines::NAMES[1]);
+        }
+        // 2026-01-31T10:20:30Z
+        text.push_str(&lines::plain(now.get(11..19).unwrap_or(&now), look, change));
+    }
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_one_that_the_mount_can_tell_apart() {
+        assert_eq!(parse_interval("1s"), Ok(Duration::from_secs(1)));
+        assert_eq!(parse_interval("200ms"), Ok(INTERVAL_MIN));
+        for text in ["0s", "199ms", "2days", "soon", ""] {
+            assert!(parse_interval(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What came between two looks at a mount. Pure: counters in, rates out.
+//!
+//! All counters begin at nothing when a daemon starts, so of a mount that was made anew in between all that it tells is new.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::look::{Amounts, Done, Figures, Files, Look, Operation, Processes};
+
+/// Between two looks.
+#[derive(Clone, Debug, Default)]
+pub(in crate::cli) struct Change {
+    /// So many seconds of the mount's clock.
+    pub(super) span: f64,
+    /// `None`: nothing is counted.
+    pub(super) amounts: Option<Amounts>,
+    /// Copied to the slow tier, counted or not.
+    pub(super) drained: u64,
+    /// Those that were ever called.
+    pub(super) operations: Vec<OpChange>,
+    pub(super) files: Vec<Busy>,
+    pub(super) processes: Vec<Busy>,
+}
+
+/// One operation. Times in seconds; a percentile is a bound that at least so many calls stayed below.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct OpChange {
+    pub(super) op: String,
+    pub(super) calls: u64,
+    pub(super) errors: u64,
+    pub(super) bytes: u64,
+    pub(super) time: f64,
+    pub(super) p50: Option<f64>,
+    pub(super) p99: Option<f64>,
+    /// Served by the slow tier.
+    pub(super) slow_calls: u64,
+    /// Since the mount was made.
+    #[serde(skip)]
+    pub(super) all_calls: u64,
+}
+
+/// What one file saw, or one process did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Busy {
+    /// The path; of a process its command.
+    pub(super) name: String,
+    pub(super) pid: Option<u64>,
+    pub(super) cgroup: String,
+    /// In so many seconds `new` came; `None` if there was no look before.
+    pub(super) span: Option<f64>,
+    pub(super) new: Done,
+    pub(super) all: Done,
+}
+
+impl Change {
+    /// `None` if the mount's clock did not go on.
+    pub(in crate::cli) fn between(before: &Look, now: &Look) -> Option<Change> {
+        let (total, total_before) = (now.timeline.total(), before.timeline.total());
+        let anew = now.stats.mounted_for < before.stats.mounted_for || total.calls < total_before.calls;
+        let nothing = Look::default();
+        let (before, total_before) = if anew { (&nothing, Amounts::default()) } else { (before, total_before) };
+        let (span, amounts) = match now.stats.profile {
+            true => (now.timeline.until - before.timeline.until, Some(total.since(&total_before))),
+            false => (now.stats.mounted_for - before.stats.mounted_for, None),
+        };
+        let copied = now.stats.pipeline.drained_bytes.saturating_sub(before.stats.pipeline.drained_bytes);
+        (span > 0.0).then(|| Change {
+            span,
+            amounts,
+            drained: amounts.map_or(copied, |amounts| amounts.drained),
+            operations: operations(&before.stats.operations, &now.stats.operations),
+            files: now.files.as_ref().map_or_else(Vec::new, |now| files(before.files.as_ref(), now, anew)),
+            processes: now
+                .processes
+                .as_ref()
+                .map_or_else(Vec::new, |now| processes(before.processes.as_ref(), now, anew)),
+        })
+    }
+
+    /// The bound of an operation's 99th percentile, in seconds.
+    pub(super) fn p99(&self, op: &str) -> Option<f64> {
+        self.operations.iter().find(|change| change.op == op)?.p99
+    }
+
+    pub(super) fn per_second(&self, amount: u64) -> f64 {
+        amount as f64 / self.span
+    }
+}
+
+fn operations(before: &[Operation], now: &[Operation]) -> Vec<OpChange> {
+    let slow = |op: &Operation| op.tiers.get("slow").map_or(0, |slow| slow.calls);
+    let nothing = Operation::default();
+    let one = |now: &Operation| {
+        let before = before.iter().find(|before| before.op == now.op).unwrap_or(&nothing);
+        let latency = Latency::between(&before.all, &now.all);
+        OpChange {
+            op: now.op.clone(),
+            calls: now.all.calls.saturating_sub(before.all.calls),
+            errors: now.all.errors.saturating_sub(before.all.errors),
+            bytes: now.all.bytes.saturating_sub(before.all.bytes),
+            time: (now.all.total - before.all.total).max(0.0),
+            p50: latency.below(0.5),
+            p99: latency.below(0.99),
+            slow_calls: slow(now).saturating_sub(slow(before)),
+            all_calls: now.all.calls,
+        }
+    };
+    now.iter().map(one).collect()
+}
+
+/// Calls by powers of two of their duration.
+struct Latency {
+    buckets: Vec<u64>,
+    /// The longest call of all.
+    max: f64,
+}
+
+impl Latency {
+    fn between(before: &Figures, now: &Figures) -> Latency {
+        let before = |at: usize| before.latency_log2_us.get(at).copied().unwrap_or(0);
+        let buckets = now.latency_log2_us.iter().enumerate().map(|(at, calls)| calls.saturating_sub(before(at)));
+        Latency { buckets: buckets.collect(), max: now.max }
+    }
+
+    /// The bound below which at least this share of the calls stayed: up to twice too high, never above the longest call.
+    fn below(&self, share: f64) -> Option<f64> {
+        let timed = self.buckets.iter().fold(0, |sum: u64, calls| sum.saturating_add(*calls));
+        let wanted = ((timed as f64 * share).ceil() as u64).clamp(1, timed.max(1));
+        let mut seen: u64 = 0;
+        let bucket = self.buckets.iter().position(|calls| {
+            seen = seen.saturating_add(*calls);
+            seen >= wanted
+        })?;
+        // The last one has no bound.
+        let last = bucket + 1 == self.buckets.len();
+        Some(if last { self.max } else { (2f64.powi(bucket as i32) * 1e-6).min(self.max) })
+    }
+}
+
+/// Files of one path are one file: a number is given anew when the kernel has forgotten a file.
+fn files(before: Option<&Files>, now: &Files, anew: bool) -> Vec<Busy> {
+    let known: HashMap<u64, &Done> =
+        before.into_iter().flat_map(|before| before.files.iter().map(|file| (file.ino, &file.done))).collect();
+    let span = span(before.map(|before| before.at), now.at, anew);
+    let (mut all, mut places): (Vec<Busy>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
+    for file in &now.files {
+        let new = file.done.since(known.get(&file.ino).copied().unwrap_or(&file.before));
+        let place = *places.entry(&file.path).or_insert(all.len());
+        if place == all.len() {
+            all.push(Busy { name: file.path.clone(), span, ..Busy::default() });
+        }
+        if span.is_some() {
+            all[place].new.add(&new);
+        }
+        all[place].all.add(&file.done);
+    }
+    all
+}
+
+fn processes(before: Option<&Processes>, now: &Processes, anew: bool) -> Vec<Busy> {
+    let known: HashMap<u64, &Done> = before
+        .into_iter()
+        .flat_map(|before| before.processes.iter().map(|process| (process.number, &process.done)))
+        .collect();
+    let span = span(before.map(|before| before.at), now.at, anew);
+    let nothing = Done::default();
+    let one = |process: &super::look::Process| Busy {
+        name: if process.pid.is_some() { process.command.clone() } else { "(not known)".to_owned() },
+        pid: process.pid,
+        cgroup: process.cgroup.clone(),
+        span,
+        new: span
+            .map(|_| process.done.since(known.get(&process.number).copied().unwrap_or(&nothing)))
+            .unwrap_or_default(),
+        all: process.done.clone(),
+    };
+    now.processes.iter().map(one).collect()
+}
+
+/// Seconds between the looks at a table.
+fn span(before: Option<f64>, now: f64, anew: bool) -> Option<f64> {
+    let before = if anew { Some(0.0) } else { before };
+    before.map(|before| now - before).filter(|span| *span > 0.0)
+}
+
+impl Busy {
+    pub(super) fn per_second(&self, amount: u64) -> Option<f64> {
+        self.span.map(|span| amount as f64 / span)
+    }
+
+    /// The share of the time in which it was busy: more than 1 if calls overlap.
+    pub(super) fn busy(&self) -> Option<f64> {
+        self.span.map(|span| self.new.time / span)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cli::top::look::{File, Process, Timeline};
+
+    /// A look at `until` seconds after which so much was read.
+    pub(in crate::cli::top) fn look(until: f64, read: u64, calls: u64) -> Look {
+        let figures = Figures {
+            calls,
+            bytes: read,
+            total: until / 10.0,
+            max: 0.003,
+            latency_log2_us: vec![0, 0, 0, calls - calls / 50, 0, 0, 0, 0, 0, 0, 0, 0, calls / 50],
+            ..Figures::default()
+        };
+        let operation =
+            Operation { op: "read".into(), all: figures.clone(), tiers: [("slow".to_owned(), figures)].into() };
+        let mut look = Look::default();
+        (look.stats.mounted_for, look.stats.profile) = (until, true);
+        look.stats.operations = vec![operation];
+        look.timeline =
+            Timeline { span: until, until, read_slow: vec![read], calls: vec![calls], ..Timeline::default() };
+        look
+    }
+
+    fn done(bytes: u64) -> Done {
+        Done { opens: 1, bytes_read: bytes, time: bytes as f64 / 1000.0, ..Done::default() }
+    }
+
+    fn file(ino: u64, path: &str, bytes: u64, before: u64) -> File {
+        let before = if before > 0 { done(before) } else { Done::default() };
+        File { ino, path: path.into(), done: done(bytes), before }
+    }
+
+    fn told(busy: &[Busy]) -> Vec<(&str, u64, Option<f64>)> {
+        busy.iter().map(|busy| (&*busy.name, busy.all.bytes(), busy.per_second(busy.new.bytes_read))).collect()
+    }
+
+    #[test]
+    fn two_looks_give_what_came_between_them() {
+        let change = Change::between(&look(10.0, 1000, 100), &look(12.0, 5000, 300)).expect("time went on");
+        let amounts = change.amounts.expect("counted");
+        assert_eq!((change.span, amounts.read_slow, amounts.read_fast, amounts.calls), (2.0, 4000, 0, 200));
+        assert_eq!(change.per_second(amounts.read_slow), 2000.0);
+        let read = &change.operations[0];
+        assert_eq!((read.calls, read.bytes, read.slow_calls, read.all_calls), (200, 4000, 200, 300));
+        assert_eq!((read.p50, change.p99("read")), (Some(8e-6), Some(0.003)), "never above the longest call");
+        assert_eq!(change.p99("write"), None);
+        assert!(Change::between(&look(10.0, 1, 1), &look(10.0, 2, 2)).is_none(), "the clock stands");
+    }
+
+    #[test]
+    fn a_percentile_is_of_the_calls_in_between() {
+        let idle = Change::between(&look(10.0, 1000, 100), &look(11.0, 1000, 100)).expect("time went on");
+        assert_eq!((idle.operations[0].p50, idle.p99("read")), (None, None));
+        let latency = |buckets: &[u64]| Latency { buckets: buckets.to_vec(), max: 99.0 };
+        assert_eq!(latency(&[1, 98, 1]).below(0.99), Some(2e-6));
+        assert_eq!(latency(&[1, 97, 2]).below(0.99), Some(99.0), "what is in the last bucket is told by the longest");
+        assert_eq!(latency(&[]).below(0.5), None);
+    }
+
+    /// A daemon that was started anew counts from nothing: what it tells is all new, in the time since it was mounted.
+    #[test]
+    fn counters_that_went_back_are_those_of_a_new_daemon() {
+        let mut now = look(4.0, 800, 20);
+        now.files = Some(Files { at: 4.0, files: vec![file(1, "/f", 400, 0)], known: 1 });
+        let mut before = look(500.0, 90_000, 9_000);
+        before.files = Some(Files { at: 500.0, files: vec![file(1, "/g", 90_000, 0)], known: 1 });
+        let change = Change::between(&before, &now).expect("its clock went on");
+        assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (4.0, Some(800)));
+        assert_eq!((change.operations[0].calls, told(&change.files)), (20, vec![("/f", 400, Some(100.0))]));
+        // It has been there for longer than the one before was, when that was looked at.
+        let change = Change::between(&look(2.0, 90_000, 9_000), &now).expect("its clock went on");
+        assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (4.0, Some(800)));
+    }
+
+    #[test]
+    fn without_a_profile_only_the_drain_is_known() {
+        let (mut before, mut now) = (Look::default(), Look::default());
+        (before.stats.mounted_for, now.stats.mounted_for) = (1.0, 3.0);
+        (before.stats.pipeline.drained_bytes, now.stats.pipeline.drained_bytes) = (100, 700);
+        let change = Change::between(&before, &now).expect("time went on");
+        assert_eq!((change.span, change.amounts, change.drained), (2.0, None, 600));
+    }
+
+    #[test]
+    fn a_file_that_is_met_anew_has_done_what_it_did_since() {
+        let with = |until: f64, files: Vec<File>| {
+            let mut look = look(until, 0, 0);
+            look.files = Some(Files { at: until, files, known: 9 });
+            look
+        };
+        let before = with(10.0, vec![file(1, "/a", 100, 0), file(4, "/d", 70, 0)]);
+        let now = with(12.0, vec![file(1, "/b", 300, 0), file(2, "/new", 50, 0), file(3, "/old", 500, 480)]);
+        let change = Change::between(&before, &now).expect("time went on");
+        let wanted = [("/b", 300, Some(100.0)), ("/new", 50, Some(25.0)), ("/old", 500, Some(10.0))];
+        assert_eq!(told(&change.files), wanted, "a rename changes nothing");
+        let first = Change::between(&look(10.0, 0, 0), &now).expect("time went on");
+        assert_eq!(told(&first.files)[0], ("/b", 300, None), "one look gives no rate");
+        let twice = with(12.0, vec![file(1, "/a", 300, 0), file(5, "/a", 40, 0)]);
+        let change = Change::between(&before, &twice).expect("time went on");
+        assert_eq!(told(&change.files), [("/a", 340, Some(120.0))], "one path is one file");
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_number() {
+        let with = |until: f64, bytes: u64| {
+            let mut look = look(until, 0, 0);
+            let process = |number, pid| Process {
+                number,
+                pid,
+                command: "python3".into(),
+                done: done(bytes),
+                ..Process::default()
+            };
+            let processes = vec![process(0, None), process(bytes, Some(7))];
+            look.processes = Some(Processes { at: until, processes });
+            look
+        };
+        let change = Change::between(&with(1.0, 100), &with(3.0, 500)).expect("time went on");
+        // Another one with the same pid.
+        assert_eq!(told(&change.processes), [("(not known)", 500, Some(200.0)), ("python3", 500, Some(250.0))]);
+        assert_eq!(change.processes[1].busy(), Some(0.25));
+    }
+}

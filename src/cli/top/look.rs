@@ -1,0 +1,380 @@
+//! One look at a mount: the texts of its `.dlio`, taken apart. Pure.
+//!
+//! Only what is shown is read. What another version of the daemon writes, or what was cut off, is an error and no panic.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::recording::Checkpoint;
+use crate::stats::render;
+
+/// What the mount said at one moment.
+#[derive(Clone, Debug, Default)]
+pub(in crate::cli) struct Look {
+    pub(super) stats: Stats,
+    pub(super) timeline: Timeline,
+    /// Those that were asked for and may be read.
+    pub(super) files: Option<Files>,
+    pub(super) processes: Option<Processes>,
+    pub(super) queue: Option<Queue>,
+    /// Oldest first; none if the daemon does not tell.
+    pub(super) checkpoints: Vec<Checkpoint>,
+    /// The table that was asked for is for the mount's owner only.
+    pub(super) denied: bool,
+}
+
+/// What is shown of `stats.json`. Times are in seconds, sizes in bytes.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Stats {
+    pub(super) safety: Safety,
+    pub(super) version: String,
+    pub(super) mounted_for: f64,
+    pub(super) fast: Space,
+    pub(super) slow: Space,
+    pub(super) pipeline: Pipeline,
+    pub(super) io_path: IoPath,
+    pub(super) operations: Vec<Operation>,
+    pub(super) profile: bool,
+    pub(super) files: Extent,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub(super) struct Safety {
+    pub(super) safe: bool,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) events: u64,
+    pub(super) oldest: Option<f64>,
+    pub(super) eta: Option<f64>,
+    pub(super) held: Option<String>,
+    pub(super) slow_down: bool,
+    pub(super) refusing: bool,
+    pub(super) interrupted: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Space {
+    pub(super) total: u64,
+    pub(super) used: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Pipeline {
+    pub(super) drained_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct IoPath {
+    pub(super) name: String,
+    pub(super) not_seen: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Extent {
+    pub(super) unnamed: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Operation {
+    pub(super) op: String,
+    #[serde(flatten)]
+    pub(super) all: Figures,
+    pub(super) tiers: BTreeMap<String, Figures>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Figures {
+    pub(super) calls: u64,
+    pub(super) errors: u64,
+    pub(super) bytes: u64,
+    pub(super) total: f64,
+    pub(super) max: f64,
+    pub(super) latency_log2_us: Vec<u64>,
+}
+
+/// `timeline.json`: an amount for each span of so many seconds since the mount was made.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Timeline {
+    pub(super) span: f64,
+    pub(super) until: f64,
+    pub(super) read_fast: Vec<u64>,
+    pub(super) read_slow: Vec<u64>,
+    pub(super) written_fast: Vec<u64>,
+    pub(super) written_slow: Vec<u64>,
+    pub(super) drained: Vec<u64>,
+    pub(super) calls: Vec<u64>,
+}
+
+/// Sums of a timeline, or what came between two looks: bytes by tier, and calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Amounts {
+    pub(super) read_fast: u64,
+    pub(super) read_slow: u64,
+    pub(super) written_fast: u64,
+    pub(super) written_slow: u64,
+    pub(super) drained: u64,
+    pub(super) calls: u64,
+}
+
+/// `files.json`, with the moment of its look.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Files {
+    #[serde(skip)]
+    pub(super) at: f64,
+    pub(super) files: Vec<File>,
+    pub(super) known: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct File {
+    pub(super) ino: u64,
+    pub(super) path: String,
+    #[serde(flatten)]
+    pub(super) done: Done,
+    #[serde(default)]
+    pub(super) before: Done,
+}
+
+/// What a file saw, or a process did.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct Done {
+    pub(super) opens: u64,
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+    #[serde(default)]
+    pub(super) others: u64,
+    pub(super) bytes_read: u64,
+    pub(super) bytes_written: u64,
+    #[serde(default)]
+    pub(super) slow_bytes_read: u64,
+    #[serde(default)]
+    pub(super) slow_bytes_written: u64,
+    pub(super) time: f64,
+}
+
+/// `processes.json`, with the moment of its look.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Processes {
+    #[serde(skip)]
+    pub(super) at: f64,
+    pub(super) processes: Vec<Process>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Process {
+    pub(super) number: u64,
+    pub(super) pid: Option<u64>,
+    pub(super) command: String,
+    pub(super) cgroup: String,
+    #[serde(flatten)]
+    pub(super) done: Done,
+}
+
+/// `queue.json`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Queue {
+    pub(super) events: u64,
+    pub(super) bytes_to_copy: u64,
+    pub(super) pending: Vec<Pending>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Pending {
+    pub(super) lsn: u64,
+    pub(super) change: String,
+    pub(super) path: String,
+    pub(super) to: Option<String>,
+    pub(super) size: Option<u64>,
+    pub(super) state: String,
+    pub(super) done: Option<u64>,
+    pub(super) reason: Option<String>,
+    pub(super) age: f64,
+    pub(super) tries: u32,
+    pub(super) eta: Option<f64>,
+}
+
+/// Takes the text of a file of `.dlio` apart. The error says what is wrong with it.
+pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|e| e.to_string())
+}
+
+impl Timeline {
+    /// As [`parse`]; a timeline in which nothing can be found is none.
+    pub(super) fn parse(text: &str) -> Result<Timeline, String> {
+        let timeline: Timeline = parse(text)?;
+        let sound = timeline.span.is_finite() && timeline.span > 0.0 && timeline.until.is_finite();
+        if sound { Ok(timeline) } else { Err(format!("spans of {} s", timeline.span)) }
+    }
+
+    /// Read fast and slow, written fast and slow, drained.
+    pub(super) fn flows(&self) -> [&[u64]; 5] {
+        [&self.read_fast, &self.read_slow, &self.written_fast, &self.written_slow, &self.drained]
+    }
+
+    /// All that moved since the mount was made.
+    pub(super) fn total(&self) -> Amounts {
+        let sum = |spans: &[u64]| spans.iter().fold(0u64, |sum, span| sum.saturating_add(*span));
+        Amounts {
+            read_fast: sum(&self.read_fast),
+            read_slow: sum(&self.read_slow),
+            written_fast: sum(&self.written_fast),
+            written_slow: sum(&self.written_slow),
+            drained: sum(&self.drained),
+            calls: sum(&self.calls),
+        }
+    }
+}
+
+impl Amounts {
+    pub(super) fn since(&self, before: &Amounts) -> Amounts {
+        Amounts {
+            read_fast: self.read_fast.saturating_sub(before.read_fast),
+            read_slow: self.read_slow.saturating_sub(before.read_slow),
+            written_fast: self.written_fast.saturating_sub(before.written_fast),
+            written_slow: self.written_slow.saturating_sub(before.written_slow),
+            drained: self.drained.saturating_sub(before.drained),
+            calls: self.calls.saturating_sub(before.calls),
+        }
+    }
+
+    /// In the order of [`Timeline::flows`].
+    pub(super) fn flows(&self) -> [u64; 5] {
+        [self.read_fast, self.read_slow, self.written_fast, self.written_slow, self.drained]
+    }
+}
+
+impl Done {
+    pub(super) fn since(&self, before: &Done) -> Done {
+        Done {
+            opens: self.opens.saturating_sub(before.opens),
+            reads: self.reads.saturating_sub(before.reads),
+            writes: self.writes.saturating_sub(before.writes),
+            others: self.others.saturating_sub(before.others),
+            bytes_read: self.bytes_read.saturating_sub(before.bytes_read),
+            bytes_written: self.bytes_written.saturating_sub(before.bytes_written),
+            slow_bytes_read: self.slow_bytes_read.saturating_sub(before.slow_bytes_read),
+            slow_bytes_written: self.slow_bytes_written.saturating_sub(before.slow_bytes_written),
+            time: (self.time - before.time).max(0.0),
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Done) {
+        let sum = u64::saturating_add;
+        self.opens = sum(self.opens, other.opens);
+        self.reads = sum(self.reads, other.reads);
+        self.writes = sum(self.writes, other.writes);
+        self.others = sum(self.others, other.others);
+        self.bytes_read = sum(self.bytes_read, other.bytes_read);
+        self.bytes_written = sum(self.bytes_written, other.bytes_written);
+        self.slow_bytes_read = sum(self.slow_bytes_read, other.slow_bytes_read);
+        self.slow_bytes_written = sum(self.slow_bytes_written, other.slow_bytes_written);
+        self.time += other.time;
+    }
+
+    pub(super) fn calls(&self) -> u64 {
+        [self.reads, self.writes, self.others].into_iter().fold(self.opens, u64::saturating_add)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes_read.saturating_add(self.bytes_written)
+    }
+
+    /// Of the bytes that moved, those that the slow tier served; `None` if none moved.
+    pub(super) fn slow_share(&self) -> Option<f64> {
+        let slow = self.slow_bytes_read as f64 + self.slow_bytes_written as f64;
+        (self.bytes() > 0).then(|| slow / self.bytes() as f64)
+    }
+}
+
+impl Safety {
+    /// The line with which `.dlio/stats` begins.
+    pub(super) fn line(&self) -> String {
+        let span = |seconds: Option<f64>| seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let safety = render::Safety {
+            safe: self.safe,
+            files: self.files,
+            bytes: self.bytes,
+            events: self.events,
+            oldest: span(self.oldest),
+            eta: span(self.eta),
+            held: self.held.clone(),
+            slow_down: self.slow_down,
+            refusing: self.refusing,
+            interrupted: self.interrupted,
+        };
+        safety.line()
+    }
+
+    /// The same in a word.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Safety { held: Some(_), .. } => "HELD",
+            Safety { slow_down: true, .. } => "DOWN",
+            Safety { refusing: true, .. } => "FULL",
+            Safety { safe: true, .. } => "yes",
+            _ => "no",
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::stats::render::Snapshot;
+
+    /// The text of `stats.json` that the daemon would give, whatever it has beside it.
+    #[test]
+    fn what_the_daemon_writes_is_understood() {
+        let safety = render::Safety {
+            files: 2,
+            bytes: 1 << 30,
+            oldest: Some(Duration::from_secs(14)),
+            held: Some("why".into()),
+            ..render::Safety::default()
+        };
+        let snapshot = Snapshot {
+            safety: safety.clone(),
+            version: "1.2.3",
+            mounted_for: Duration::from_millis(90_500),
+            fast: render::Tier { total: 10, used: 3, available: 7 },
+            slow: render::Tier::default(),
+            pipeline: render::Pipeline { drained_bytes: 99, ..render::Pipeline::default() },
+            log: render::Log::default(),
+            cache: render::Cache::default(),
+            exceptions: render::Exceptions::default(),
+            slow_calls: render::SlowCalls::default(),
+            io_path: render::IoPath { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
+            operations: Vec::new(),
+            failures: Vec::new(),
+            profile: true,
+            files: crate::stats::catalog::Extent { unnamed: 7, ..Default::default() },
+            found: render::Found::default(),
+            daemon: Default::default(),
+            metrics_addr: None,
+        };
+        let stats: Stats = parse(&snapshot.json()).expect("our own");
+        assert_eq!((stats.mounted_for, stats.fast.used, stats.files.unnamed), (90.5, 3, 7));
+        assert_eq!((stats.safety.line(), stats.safety.word()), (safety.line(), "HELD"));
+        let mut timeline = crate::stats::timeline::Timeline::default();
+        let totals = crate::stats::timeline::Amounts { read: [7, 8], drained: 5, ..Default::default() };
+        timeline.sample(Duration::from_millis(250), totals);
+        let timeline = Timeline::parse(&timeline.json()).expect("our own");
+        let total = timeline.total();
+        assert_eq!((total.read_fast, total.read_slow, total.drained, timeline.until), (7, 8, 5, 0.25));
+        let queue: Queue = parse(&crate::stats::queue::Queue::default().json()).expect("our own");
+        assert_eq!(queue.events, 0);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_of_another_form_is_an_error() {
+        for text in ["", "{", "[]", "null", "{\"span\":0.1}", "{\"safety\":{\"safe\":\"maybe\"}}"] {
+            assert!(parse::<Stats>(text).is_err() && Timeline::parse(text).is_err(), "{text}");
+            assert!(parse::<Files>(text).is_err() && parse::<Queue>(text).is_err(), "{text}");
+        }
+        let no_width = "{\"span\":0.0,\"until\":1,\"read_fast\":[],\"read_slow\":[],\"written_fast\":[],\
+                        \"written_slow\":[],\"drained\":[],\"calls\":[]}";
+        assert_eq!(Timeline::parse(no_width).expect_err("no width"), "spans of 0 s");
+    }
+}

@@ -1,0 +1,105 @@
+//! The terminal: keys in, a [`State`] out, and everything put back at the end, however it ends.
+
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::draw::{Theme, draw};
+use super::look::Look;
+use super::state::{Asked, State};
+use super::watch::watch;
+use crate::cli::{Exit, Failure, Outcome};
+use crate::error::{Context, Error};
+
+/// The screen is drawn at least this often: it says how long nobody has answered.
+const REDRAWN: Duration = Duration::from_secs(1);
+
+/// What the screen waits for.
+enum News {
+    Look(Box<Result<Look, Error>>),
+    Terminal(Event),
+    /// There are no keys any more.
+    Closed,
+    /// Somebody wants it to end.
+    Signal,
+}
+
+/// Shows the mount until somebody quits. The error: it is gone.
+pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme) -> Outcome {
+    let (send, news) = mpsc::channel();
+    let _signals = watch_signals(&send)?;
+    let mut state = State::new(mountpoint.display().to_string(), interval.as_secs_f64());
+    let looks = send.clone();
+    let ask = watch(mountpoint.to_path_buf(), interval, Some(state.view()), move |look| {
+        looks.send(News::Look(Box::new(look))).is_ok()
+    });
+    // Puts the terminal back when this thread panics, too: that is done before the process aborts.
+    let mut terminal = ratatui::try_init().at("set up", "the terminal")?;
+    read_keys(send);
+    let ended = show(&mut terminal, &mut state, theme, &news, |view| {
+        // A look that failed has ended the looking; it is on its way here.
+        ask.send(view).ok();
+    });
+    ratatui::restore();
+    ended
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    state: &mut State,
+    theme: Theme,
+    news: &Receiver<News>,
+    ask: impl Fn(super::table::View),
+) -> Outcome {
+    let mut answered = Instant::now();
+    loop {
+        state.wait(answered.elapsed().as_secs_f64());
+        terminal.draw(|frame| draw(frame, state, theme)).at("write to", "the terminal")?;
+        match news.recv_timeout(REDRAWN) {
+            Ok(News::Look(look)) => {
+                answered = Instant::now();
+                state.take((*look)?);
+            }
+            Ok(News::Terminal(Event::Key(key))) if key.kind != KeyEventKind::Release => match state.key(key) {
+                Asked::Quit => return Ok(Exit::Done),
+                Asked::Table => ask(state.view()),
+                Asked::Nothing => {}
+            },
+            // Of another size, perhaps: it is drawn anew.
+            Ok(News::Terminal(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(News::Closed) => return Err(Failure::new(Exit::Failure, "the terminal is gone")),
+            Ok(News::Signal) | Err(RecvTimeoutError::Disconnected) => return Ok(Exit::Interrupted),
+        }
+    }
+}
+
+/// Reads keys from a thread of its own, which ends with the process.
+fn read_keys(send: Sender<News>) {
+    std::thread::spawn(move || {
+        loop {
+            let news = event::read().map_or(News::Closed, News::Terminal);
+            let closed = matches!(news, News::Closed);
+            if send.send(news).is_err() || closed {
+                return;
+            }
+        }
+    });
+}
+
+/// Signals are caught for as long as the runtime lives.
+fn watch_signals(send: &Sender<News>) -> Result<Runtime, Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
+    let runtime = runtime.at("start", "signal handling")?;
+    let inside = runtime.enter();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let (mut arrivals, send) = (signal(kind).at("catch", "signals")?, send.clone());
+        runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| send.send(News::Signal).is_ok()) });
+    }
+    drop(inside);
+    Ok(runtime)
+}

@@ -1,0 +1,329 @@
+//! What the screen is at a moment: the looks it shows, and what was chosen by keys. Pure: looks and keys in.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::change::Change;
+use super::look::Look;
+use super::table::{self, Row, Sort, View};
+
+/// Seconds of a column of the throughput, by how far it is zoomed out.
+const STEPS: [f64; 8] = [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
+/// A look that comes sooner than this share of the interval only brings a table.
+const EARLY: f64 = 0.6;
+/// Rows that a page has: what the screen shows is not known here.
+const PAGE: usize = 10;
+
+/// All that is drawn.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct State {
+    pub(super) mountpoint: String,
+    /// Seconds between two looks.
+    pub(super) interval: f64,
+    pub(super) view: View,
+    /// Of each view.
+    sorts: [Sort; View::ALL.len()],
+    pub(super) filter: String,
+    /// The filter is being typed.
+    pub(super) typing: bool,
+    pub(super) help: bool,
+    pub(super) paused: bool,
+    /// The row that is marked.
+    pub(super) marked: Option<usize>,
+    zoom: usize,
+    /// Against which the next one is held.
+    base: Option<Look>,
+    pub(super) look: Look,
+    pub(super) change: Option<Change>,
+    /// Seconds without an answer, once those are too many.
+    pub(super) silent: Option<f64>,
+}
+
+/// What a key asks for beyond the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Asked {
+    Nothing,
+    /// The table of another view is to be read.
+    Table,
+    Quit,
+}
+
+impl State {
+    pub(in crate::cli) fn new(mountpoint: String, interval: f64) -> Self {
+        let zoom = STEPS.iter().position(|step| *step >= interval.max(1.0)).unwrap_or(STEPS.len() - 1);
+        State {
+            mountpoint,
+            interval,
+            view: View::default(),
+            sorts: View::ALL.map(|view| Sort { column: view.first_sort(), reverse: false }),
+            filter: String::new(),
+            typing: false,
+            help: false,
+            paused: false,
+            marked: None,
+            zoom,
+            base: None,
+            look: Look::default(),
+            change: None,
+            silent: None,
+        }
+    }
+
+    /// Whether the mount was looked at.
+    pub(super) fn base_is_there(&self) -> bool {
+        self.base.is_some()
+    }
+
+    pub(in crate::cli) fn view(&self) -> View {
+        self.view
+    }
+
+    /// Takes a look in. One that comes early, for its table, does not make the time short over which all else is told.
+    pub(in crate::cli) fn take(&mut self, look: Look) {
+        self.silent = None;
+        if self.paused {
+            return;
+        }
+        let Some(base) = &mut self.base else {
+            (self.base, self.look) = (Some(look.clone()), look);
+            return;
+        };
+        let change = Change::between(base, &look);
+        match (change, &mut self.change) {
+            (Some(change), Some(before)) if change.span < EARLY * self.interval => {
+                (before.files, before.processes) = (change.files, change.processes);
+                base.files = base.files.take().or_else(|| look.files.clone());
+                base.processes = base.processes.take().or_else(|| look.processes.clone());
+            }
+            (Some(change), _) => {
+                self.change = Some(change);
+                *base = look.clone();
+            }
+            // Its clock stands: the next one will tell.
+            (None, _) => {}
+        }
+        self.look = look;
+    }
+
+    /// Nobody has answered for so many seconds.
+    pub(in crate::cli) fn wait(&mut self, seconds: f64) {
+        self.silent = Some(seconds).filter(|seconds| too_long(*seconds, self.interval) && !self.paused);
+    }
+
+    pub(super) fn sort(&self) -> Sort {
+        self.sorts[self.view as usize]
+    }
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        table::rows(self.view, &self.look, self.change.as_ref(), self.sort(), &self.filter)
+    }
+
+    /// Seconds that a column of the throughput should have.
+    pub(super) fn step(&self) -> f64 {
+        STEPS[self.zoom]
+    }
+
+    pub(in crate::cli) fn key(&mut self, key: KeyEvent) -> Asked {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') { Asked::Quit } else { Asked::Nothing };
+        }
+        if self.typing {
+            return self.type_filter(key.code);
+        }
+        if std::mem::take(&mut self.help) {
+            return Asked::Nothing;
+        }
+        let (column, columns) = (&mut self.sorts[self.view as usize].column, self.view.columns().len());
+        match key.code {
+            KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
+            KeyCode::Esc if self.marked.is_some() => self.marked = None,
+            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
+            KeyCode::Char(' ') => self.paused = !self.paused,
+            KeyCode::Char('?' | 'h') => self.help = true,
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Char('<' | ',') | KeyCode::Left => *column = (*column + columns - 1) % columns,
+            KeyCode::Char('>' | '.') | KeyCode::Right => *column = (*column + 1) % columns,
+            KeyCode::Char('r') => self.sorts[self.view as usize].reverse ^= true,
+            KeyCode::Char('+' | '=') => self.zoom = self.zoom.saturating_sub(1),
+            KeyCode::Char('-') => self.zoom = (self.zoom + 1).min(STEPS.len() - 1),
+            KeyCode::Up | KeyCode::Char('k') => self.mark(|at| at.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.mark(|at| at + 1),
+            KeyCode::PageUp => self.mark(|at| at.saturating_sub(PAGE)),
+            KeyCode::PageDown => self.mark(|at| at + PAGE),
+            KeyCode::Home => self.mark(|_| 0),
+            KeyCode::End => self.mark(|_| usize::MAX),
+            KeyCode::Tab => return self.show(self.view as usize + 1),
+            KeyCode::BackTab => return self.show(self.view as usize + View::ALL.len() - 1),
+            KeyCode::Char(letter) => {
+                return match View::ALL.iter().position(|view| view.title().1 == letter) {
+                    Some(at) => self.show(at),
+                    None => Asked::Nothing,
+                };
+            }
+            _ => {}
+        }
+        Asked::Nothing
+    }
+
+    fn show(&mut self, at: usize) -> Asked {
+        self.view = View::ALL[at % View::ALL.len()];
+        self.marked = None;
+        Asked::Table
+    }
+
+    /// Marks another row; the first one, if none is.
+    fn mark(&mut self, to: impl Fn(usize) -> usize) {
+        let last = self.rows().len().checked_sub(1);
+        self.marked = last.map(|last| self.marked.map_or(0, to).min(last));
+    }
+
+    fn type_filter(&mut self, code: KeyCode) -> Asked {
+        match code {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(letter) => self.filter.push(letter),
+            _ => {}
+        }
+        self.marked = None;
+        Asked::Nothing
+    }
+}
+
+/// Whether so many seconds without a look are more than chance.
+pub(super) fn too_long(seconds: f64, interval: f64) -> bool {
+    seconds > 3.0 + 2.0 * interval
+}
+
+/// What is said then.
+pub(super) fn silence(seconds: f64) -> String {
+    format!("no answer for {seconds:.0} s: the daemon is stopped, or hangs; dlio-fs status says more")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::top::change::tests::look;
+    use crate::cli::top::look::{Files, Processes};
+
+    fn state() -> State {
+        State::new("/mnt".into(), 1.0)
+    }
+
+    fn press(state: &mut State, keys: &str) -> Asked {
+        keys.chars().map(|key| state.key(KeyCode::Char(key).into())).last().expect("a key")
+    }
+
+    #[test]
+    fn each_view_has_its_key_and_its_own_order() {
+        let mut state = state();
+        for (key, view) in "pouf".chars().zip([View::Processes, View::Operations, View::Queue, View::Files]) {
+            assert_eq!((press(&mut state, &key.to_string()), state.view), (Asked::Table, view));
+        }
+        let first = state.sort();
+        press(&mut state, ">r");
+        assert_eq!(state.sort(), Sort { column: first.column + 1, reverse: true });
+        press(&mut state, "o");
+        assert!(!state.sort().reverse);
+        press(&mut state, "f<r");
+        assert_eq!(state.sort(), first);
+        press(&mut state, &">".repeat(View::Files.columns().len()));
+        assert_eq!(state.sort(), first, "it goes round");
+        assert_eq!((state.key(KeyCode::BackTab.into()), state.view), (Asked::Table, View::Queue));
+        assert_eq!((state.key(KeyCode::Tab.into()), state.view), (Asked::Table, View::Files));
+    }
+
+    #[test]
+    fn no_two_keys_are_the_same() {
+        let taken = "q h?/<>,.r+-=jk ";
+        assert!(
+            View::ALL.iter().all(|view| !taken.contains(view.title().1) && view.title().0.contains(view.title().1))
+        );
+    }
+
+    #[test]
+    fn what_is_typed_into_the_filter_is_no_command() {
+        let mut state = state();
+        press(&mut state, "/quit");
+        assert_eq!((&*state.filter, state.typing), ("quit", true));
+        state.key(KeyCode::Backspace.into());
+        state.key(KeyCode::Enter.into());
+        assert_eq!((&*state.filter, state.typing), ("qui", false));
+        assert_eq!((state.key(KeyCode::Esc.into()), &*state.filter), (Asked::Nothing, ""), "first the filter goes");
+        assert_eq!(state.key(KeyCode::Esc.into()), Asked::Quit);
+        press(&mut state, "/x");
+        let end = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!((state.key(end), press(&mut self::state(), "q")), (Asked::Quit, Asked::Quit));
+        press(&mut state, "?");
+        assert_eq!(press(&mut self::state(), "?"), Asked::Nothing);
+    }
+
+    #[test]
+    fn a_pause_holds_what_is_shown_and_the_rates_after_it_are_of_all_the_time() {
+        let mut state = state();
+        state.take(look(1.0, 0, 0));
+        state.take(look(2.0, 100, 0));
+        press(&mut state, " ");
+        state.take(look(3.0, 500, 0));
+        assert_eq!(state.look.timeline.until, 2.0);
+        state.wait(99.0);
+        assert_eq!(state.silent, None, "nobody asks");
+        press(&mut state, " ");
+        state.take(look(12.0, 1100, 0));
+        let change = state.change.expect("two looks");
+        assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (10.0, Some(1000)));
+    }
+
+    #[test]
+    fn silence_is_told_and_ends_with_an_answer() {
+        let mut state = state();
+        state.wait(4.0);
+        assert_eq!(state.silent, None);
+        state.wait(5.5);
+        assert_eq!(state.silent, Some(5.5));
+        state.take(look(1.0, 0, 0));
+        assert_eq!(state.silent, None);
+    }
+
+    #[test]
+    fn a_look_for_a_table_does_not_shorten_the_interval() {
+        let mut state = state();
+        state.take(look(1.0, 0, 0));
+        state.take(look(2.0, 100, 0));
+        let mut early = look(2.2, 900, 0);
+        early.files = Some(Files { at: 2.2, ..Files::default() });
+        early.processes = Some(Processes { at: 2.2, ..Processes::default() });
+        state.take(early);
+        let read = |state: &State| state.change.as_ref().and_then(|c| Some((c.span, c.amounts?.read_slow)));
+        assert_eq!(read(&state), Some((1.0, 100)));
+        let base = state.base.as_ref().expect("looked");
+        assert_eq!((base.timeline.until, base.files.as_ref().map(|files| files.at)), (2.0, Some(2.2)));
+        state.take(look(3.0, 1100, 0));
+        assert_eq!(read(&state), Some((1.0, 1000)));
+    }
+
+    #[test]
+    fn the_mark_stays_on_a_row_that_is_there() {
+        let mut state = state();
+        let keys = [KeyCode::Down, KeyCode::PageDown, KeyCode::Up, KeyCode::End, KeyCode::Home];
+        for code in keys {
+            state.key(code.into());
+            assert_eq!(state.marked, None, "there is none");
+        }
+        let busy = |n: usize| crate::cli::top::change::Busy { name: n.to_string(), ..Default::default() };
+        state.change = Some(Change { files: (0..30).map(busy).collect(), ..Change::default() });
+        let marks = keys.map(|code| {
+            state.key(code.into());
+            state.marked
+        });
+        assert_eq!(marks, [0, 10, 9, 29, 0].map(Some));
+        assert_eq!((state.key(KeyCode::Esc.into()), state.marked), (Asked::Nothing, None));
+        let step = state.step();
+        press(&mut state, "+++++++++");
+        assert!(state.step() < step);
+        press(&mut state, "----------------");
+        assert!(state.step() > step);
+    }
+}

@@ -1,0 +1,376 @@
+//! The tables: their columns, what stands in them, in which order. Pure.
+
+use std::cmp::Ordering;
+
+use super::change::{Busy, Change, OpChange};
+use super::look::{Look, Pending, Queue};
+use super::shown;
+use crate::stats::render::one_line;
+
+/// Which table is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::cli) enum View {
+    #[default]
+    Files,
+    Processes,
+    Operations,
+    Queue,
+}
+
+impl View {
+    pub(super) const ALL: [View; 4] = [View::Files, View::Processes, View::Operations, View::Queue];
+
+    /// The letter that is underlined is the key.
+    pub(super) fn title(self) -> (&'static str, char) {
+        match self {
+            View::Files => ("files", 'f'),
+            View::Processes => ("processes", 'p'),
+            View::Operations => ("operations", 'o'),
+            View::Queue => ("queue", 'u'),
+        }
+    }
+
+    pub(super) fn columns(self) -> &'static [Column] {
+        match self {
+            View::Files => &FILES,
+            View::Processes => &PROCESSES,
+            View::Operations => &OPERATIONS,
+            View::Queue => &QUEUE,
+        }
+    }
+
+    /// The column by which it is sorted at first.
+    pub(super) fn first_sort(self) -> usize {
+        let wanted = if self == View::Queue { "LSN" } else { "BUSY" };
+        self.columns().iter().position(|column| column.title == wanted).unwrap_or(0)
+    }
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    /// At least; the last column takes what is left.
+    pub(super) width: u16,
+    /// Where there is no room for all, the one with the highest number goes first.
+    pub(super) spare: u8,
+    pub(super) kind: Kind,
+}
+
+/// How a column is aligned and sorted at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// To the right, the largest first.
+    Number,
+    /// To the right, the smallest first.
+    Order,
+    /// To the left, in the order of the alphabet.
+    Text,
+    /// As a text; where it is too long its end is shown.
+    Path,
+}
+
+const fn column(title: &'static str, width: u16, spare: u8, kind: Kind) -> Column {
+    Column { title, width, spare, kind }
+}
+
+use Kind::{Number, Order, Path, Text};
+
+const FILES: [Column; 8] = [
+    column("READ/s", 6, 0, Number),
+    column("WRITE/s", 7, 0, Number),
+    column("CALLS/s", 7, 2, Number),
+    column("BUSY", 5, 1, Number),
+    column("SLOW", 5, 3, Number),
+    column("READ", 5, 5, Number),
+    column("WRITTEN", 7, 4, Number),
+    column("FILE", 12, 0, Path),
+];
+
+const PROCESSES: [Column; 9] = [
+    column("PID", 7, 1, Order),
+    column("COMMAND", 15, 0, Text),
+    column("READ/s", 6, 0, Number),
+    column("WRITE/s", 7, 0, Number),
+    column("CALLS/s", 7, 3, Number),
+    column("BUSY", 5, 2, Number),
+    column("READ", 5, 5, Number),
+    column("WRITTEN", 7, 4, Number),
+    column("CGROUP", 6, 6, Path),
+];
+
+const OPERATIONS: [Column; 10] = [
+    column("OPERATION", 15, 0, Text),
+    column("CALLS/s", 7, 0, Number),
+    column("BYTES/s", 7, 1, Number),
+    column("SIZE", 5, 4, Number),
+    column("p50 <", 5, 3, Number),
+    column("p99 <", 5, 2, Number),
+    column("BUSY", 5, 5, Number),
+    column("SLOW", 5, 3, Number),
+    column("FAIL/s", 6, 6, Number),
+    column("CALLS", 6, 7, Number),
+];
+
+const QUEUE: [Column; 8] = [
+    column("LSN", 8, 3, Order),
+    column("STATE", 12, 0, Text),
+    column("SIZE", 5, 1, Number),
+    column("AGE", 6, 2, Number),
+    column("TRIES", 5, 5, Number),
+    column("ETA", 6, 2, Order),
+    column("CHANGE", 10, 4, Text),
+    column("FILE", 12, 0, Path),
+];
+
+/// What stands in a column: how it is shown, and, of a number, how it is sorted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Cell {
+    pub(super) text: String,
+    pub(super) value: Option<f64>,
+}
+
+fn text(text: impl Into<String>) -> Cell {
+    Cell { text: text.into(), value: None }
+}
+
+fn number(value: Option<f64>, shown: impl Fn(f64) -> String) -> Cell {
+    Cell { text: shown::or_dash(value, shown), value }
+}
+
+/// A row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Row {
+    pub(super) cells: Vec<Cell>,
+    /// What does not fit the columns, or all of it.
+    pub(super) more: String,
+    /// Nothing moved.
+    pub(super) idle: bool,
+}
+
+/// By which column, and whether the other way round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sort {
+    pub(super) column: usize,
+    pub(super) reverse: bool,
+}
+
+/// The rows of a view in which a cell has `filter`, upper or lower case, in order. What is equal stays in the daemon's order.
+pub(super) fn rows(view: View, look: &Look, change: Option<&Change>, sort: Sort, filter: &str) -> Vec<Row> {
+    let mut rows: Vec<Row> = match (view, change) {
+        (View::Files, Some(change)) => change.files.iter().map(file).collect(),
+        (View::Processes, Some(change)) => change.processes.iter().map(process).collect(),
+        (View::Operations, Some(change)) => change.operations.iter().map(|op| operation(op, change)).collect(),
+        (View::Queue, _) => look.queue.iter().flat_map(|queue| &queue.pending).map(pending).collect(),
+        (_, None) => Vec::new(),
+    };
+    let wanted = filter.to_lowercase();
+    rows.retain(|row| wanted.is_empty() || row.cells.iter().any(|cell| cell.text.to_lowercase().contains(&wanted)));
+    let kind = view.columns()[sort.column].kind;
+    rows.sort_by(|a, b| {
+        let (a, b) = (&a.cells[sort.column], &b.cells[sort.column]);
+        let order = match kind {
+            Number => by_number(b, a),
+            Order => by_number(a, b),
+            Text | Path => a.text.cmp(&b.text),
+        };
+        if sort.reverse { order.reverse() } else { order }
+    });
+    rows
+}
+
+/// What has no number is less than any.
+fn by_number(a: &Cell, b: &Cell) -> Ordering {
+    let value = |cell: &Cell| cell.value.unwrap_or(f64::NEG_INFINITY);
+    value(a).total_cmp(&value(b))
+}
+
+fn file(busy: &Busy) -> Row {
+    let mut cells = rates(busy);
+    cells.insert(4, number(busy.new.slow_share(), shown::percent));
+    cells.push(text(&busy.name));
+    Row { cells, more: busy.name.clone(), idle: busy.new.calls() == 0 }
+}
+
+fn process(busy: &Busy) -> Row {
+    let pid = busy.pid.map(|pid| pid as f64);
+    let mut cells = vec![number(pid, |pid| format!("{pid:.0}")), text(&busy.name)];
+    cells.extend(rates(busy));
+    cells.push(text(&busy.cgroup));
+    Row { cells, more: format!("{} {}", busy.name, busy.cgroup), idle: busy.new.calls() == 0 }
+}
+
+/// Read, written and calls a second, busy, read and written in all.
+fn rates(busy: &Busy) -> Vec<Cell> {
+    let rate = |amount: u64| busy.per_second(amount);
+    vec![
+        number(rate(busy.new.bytes_read), shown::size),
+        number(rate(busy.new.bytes_written), shown::size),
+        number(rate(busy.new.calls()), shown::count),
+        number(busy.busy(), shown::percent),
+        number(Some(busy.all.bytes_read as f64), shown::size),
+        number(Some(busy.all.bytes_written as f64), shown::size),
+    ]
+}
+
+fn operation(op: &OpChange, change: &Change) -> Row {
+    let rate = |amount: u64| Some(change.per_second(amount));
+    // Only what moves bytes has a size.
+    let moves = |value: f64| (op.bytes > 0).then_some(value);
+    let of_calls = |value: f64| (op.calls > 0).then_some(value / op.calls as f64);
+    let cells = vec![
+        text(&op.op),
+        number(rate(op.calls), shown::count),
+        number(moves(change.per_second(op.bytes)), shown::size),
+        number(of_calls(op.bytes as f64).and_then(moves), shown::size),
+        number(op.p50, shown::latency),
+        number(op.p99, shown::latency),
+        number(Some(op.time / change.span), shown::percent),
+        number(of_calls(op.slow_calls as f64), shown::percent),
+        number(rate(op.errors), shown::count),
+        number(Some(op.all_calls as f64), shown::count),
+    ];
+    Row { cells, more: String::new(), idle: op.calls == 0 }
+}
+
+fn pending(pending: &Pending) -> Row {
+    let state = match (pending.done, pending.size) {
+        (Some(done), Some(size @ 1..)) => {
+            format!("{} {}", pending.state, shown::percent(done as f64 / size as f64))
+        }
+        _ => pending.state.clone(),
+    };
+    let span =
+        |seconds: f64| crate::stats::render::seconds(std::time::Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
+    let path = match &pending.to {
+        Some(to) => format!("{} -> {to}", pending.path),
+        None => pending.path.clone(),
+    };
+    let more = match &pending.reason {
+        Some(reason) => format!("{path}; {}", one_line(reason)),
+        None => path.clone(),
+    };
+    let cells = vec![
+        number(Some(pending.lsn as f64), |lsn| format!("{lsn:.0}")),
+        text(state),
+        number(pending.size.map(|size| size as f64), shown::size),
+        number(Some(pending.age), span),
+        number(Some(f64::from(pending.tries)), |tries| format!("{tries:.0}")),
+        number(pending.eta, span),
+        text(&pending.change),
+        text(path),
+    ];
+    Row { cells, more, idle: false }
+}
+
+/// What the title of a view says of it beside its name.
+pub(super) fn extent(view: View, look: &Look, shown: usize) -> String {
+    match view {
+        View::Files => look
+            .files
+            .as_ref()
+            .map_or_else(String::new, |files| format!("{} in use of {} known", files.files.len(), files.known)),
+        View::Processes | View::Operations => String::new(),
+        View::Queue => look.queue.as_ref().map_or_else(String::new, |Queue { events, bytes_to_copy, .. }| {
+            let more = if *events > shown as u64 { format!(", {shown} shown") } else { String::new() };
+            format!("{events} pending, {} to copy{more}", shown::size(*bytes_to_copy as f64))
+        }),
+    }
+}
+
+/// The columns that fit, as places in `columns`; the last one is given what is left.
+pub(super) fn fitting(columns: &[Column], width: u16) -> Vec<usize> {
+    let mut kept: Vec<usize> = (0..columns.len()).collect();
+    let needed = |kept: &[usize]| kept.iter().map(|at| columns[*at].width + 1).sum::<u16>().saturating_sub(1);
+    while needed(&kept) > width {
+        let Some(most) = kept.iter().copied().filter(|at| columns[*at].spare > 0).max_by_key(|at| columns[*at].spare)
+        else {
+            break;
+        };
+        kept.retain(|at| *at != most);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::top::look::{Done, Files};
+
+    fn busy(name: &str, new: u64, all: u64) -> Busy {
+        let done = |bytes: u64| Done { reads: bytes / 10, bytes_read: bytes, time: bytes as f64, ..Done::default() };
+        Busy { name: name.into(), span: Some(2.0), new: done(new), all: done(all), ..Busy::default() }
+    }
+
+    fn names(rows: &[Row]) -> Vec<&str> {
+        rows.iter().map(|row| &*row.cells.last().expect("a name").text).collect()
+    }
+
+    fn by(view: View, title: &str, reverse: bool) -> Sort {
+        Sort { column: view.columns().iter().position(|column| column.title == title).expect("a column"), reverse }
+    }
+
+    #[test]
+    fn files_are_sorted_by_any_column_and_found_by_a_part_of_their_name() {
+        let files = vec![busy("/run/Model", 100, 900), busy("/data/b", 3000, 3000), busy("/data/a", 0, 5000)];
+        let (look, change) = (Look::default(), Change { span: 2.0, files, ..Change::default() });
+        let told = |sort, filter: &str| {
+            let rows = rows(View::Files, &look, Some(&change), sort, filter);
+            names(&rows).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let busiest = Sort { column: View::Files.first_sort(), reverse: false };
+        assert_eq!(told(busiest, ""), ["/data/b", "/run/Model", "/data/a"]);
+        assert_eq!(told(Sort { reverse: true, ..busiest }, ""), ["/data/a", "/run/Model", "/data/b"]);
+        assert_eq!(told(by(View::Files, "READ", false), ""), ["/data/a", "/data/b", "/run/Model"]);
+        assert_eq!(told(by(View::Files, "FILE", false), ""), ["/data/a", "/data/b", "/run/Model"]);
+        assert_eq!(told(by(View::Files, "SLOW", false), "model"), ["/run/Model"]);
+        assert!(told(busiest, "nothing like it").is_empty());
+        let all = rows(View::Files, &look, Some(&change), busiest, "");
+        assert_eq!(all[0].cells[0].text, "1.5K", "in two seconds");
+        assert!(all[2].idle && !all[0].idle);
+    }
+
+    #[test]
+    fn every_row_has_a_cell_for_each_column() {
+        let mut look = Look::default();
+        let held = Pending {
+            size: Some(8),
+            done: Some(2),
+            state: "copying".into(),
+            path: "/a".into(),
+            to: Some("/b".into()),
+            reason: Some("no\nroom".into()),
+            age: -1.0,
+            ..Pending::default()
+        };
+        look.queue = Some(Queue { events: 9, bytes_to_copy: 8, pending: vec![held] });
+        look.files = Some(Files { at: 0.0, files: Vec::new(), known: 7 });
+        let op = OpChange { op: "read".into(), calls: 4, bytes: 8192, ..OpChange::default() };
+        let one = || vec![busy("a", 1, 1)];
+        let change = Change { span: 1.0, files: one(), processes: one(), operations: vec![op], ..Change::default() };
+        for view in View::ALL {
+            for column in 0..view.columns().len() {
+                let rows = rows(view, &look, Some(&change), Sort { column, reverse: false }, "");
+                assert_eq!((rows.len(), rows[0].cells.len()), (1, view.columns().len()), "{view:?}");
+            }
+            let before = rows(view, &look, None, Sort::default(), "");
+            assert_eq!(before.len(), usize::from(view == View::Queue), "{view:?}");
+        }
+        let row = &rows(View::Queue, &look, None, Sort::default(), "")[0];
+        assert_eq!((&*row.cells[1].text, &*row.more), ("copying 25%", "/a -> /b; no room"));
+        assert_eq!(extent(View::Queue, &look, 1), "9 pending, 8 to copy, 1 shown");
+        let op = &rows(View::Operations, &look, Some(&change), Sort::default(), "")[0];
+        assert_eq!((&*op.cells[3].text, &*op.cells[4].text), ("2.0K", "-"));
+    }
+
+    #[test]
+    fn columns_go_where_there_is_no_room_for_them() {
+        for view in View::ALL {
+            assert_eq!(fitting(view.columns(), 120).len(), view.columns().len(), "{view:?}");
+            let narrow = fitting(view.columns(), 40);
+            let width: u16 = narrow.iter().map(|at| view.columns()[*at].width + 1).sum();
+            assert!(width <= 41 && narrow.len() >= 3, "{view:?}: {narrow:?}");
+            assert!(!fitting(view.columns(), 0).is_empty());
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Looks at a mount again and again, from a thread of its own: a daemon that does not answer holds up neither the keys nor
+//! the end.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use super::look::{self, Files, Look, Processes, Queue, Timeline};
+use super::table::View;
+use crate::cli::talk;
+use crate::error::{Errno, Error, Result};
+
+/// Tells a look every `interval`, until nobody listens (`tell` is false) or one fails. What is sent back is the table that is
+/// wanted from then on, and brings a look at once; at first it is `view`.
+pub(super) fn watch(
+    mountpoint: PathBuf,
+    interval: Duration,
+    view: Option<View>,
+    tell: impl Fn(Result<Look>) -> bool + Send + 'static,
+) -> Sender<View> {
+    let (ask, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut view, mut due) = (view, Instant::now());
+        loop {
+            let now = Instant::now();
+            if now >= due {
+                // One that came late does not make the next ones come at once.
+                due = (due + interval).max(now + interval / 2);
+            }
+            let look = look(&mountpoint, view);
+            let failed = look.is_err();
+            if !tell(look) || failed {
+                return;
+            }
+            match asked.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(wanted) => view = Some(wanted),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    });
+    ask
+}
+
+fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
+    let mut look = Look {
+        stats: look::parse(&read(mountpoint, "stats.json")?).map_err(|e| misread(mountpoint, "stats.json", &e))?,
+        timeline: Timeline::parse(&read(mountpoint, "timeline.json")?)
+            .map_err(|e| misread(mountpoint, "timeline.json", &e))?,
+        ..Look::default()
+    };
+    let at = look.stats.mounted_for;
+    match view {
+        None | Some(View::Operations) => {}
+        Some(View::Files) => {
+            let files: Option<Files> = table(mountpoint, "files.json", look::parse)?;
+            look.files = files.map(|files| Files { at, ..files });
+            look.denied = look.files.is_none();
+        }
+        Some(View::Processes) => {
+            let processes: Option<Processes> = table(mountpoint, "processes.json", look::parse)?;
+            look.processes = processes.map(|processes| Processes { at, ..processes });
+            look.denied = look.processes.is_none();
+        }
+        Some(View::Queue) => {
+            let queue: Option<Queue> = table(mountpoint, "queue.json", look::parse)?;
+            look.denied = queue.is_none();
+            look.queue = queue;
+        }
+    }
+    if view.is_some() {
+        look.checkpoints = table(mountpoint, "checkpoints.json", look::parse)?.unwrap_or_default();
+    }
+    Ok(look)
+}
+
+/// A file of `.dlio` that only the owner may read, or that not every daemon has: `None` then.
+fn table<T>(mountpoint: &Path, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>> {
+    match talk::read(mountpoint, name) {
+        Ok(text) => parse(&text).map(Some).map_err(|e| misread(mountpoint, name, &e)),
+        Err(e) if matches!(e.errno(), Errno::EACCES | Errno::EPERM | Errno::ENOENT) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// A file that every mount has for everybody.
+fn read(mountpoint: &Path, name: &str) -> Result<String> {
+    talk::read(mountpoint, name).map_err(|e| match e.errno() {
+        Errno::ENOENT => Error::refused(
+            format!("{} is not mounted any more", mountpoint.display()),
+            "mount it again with dlio-fs mount; dlio-fs status lists what is mounted",
+        ),
+        _ => e,
+    })
+}
+
+fn misread(mountpoint: &Path, name: &str, why: &str) -> Error {
+    let what = format!("{}: {why}", mountpoint.join(".dlio").join(name).display());
+    Error::refused(what, "use the dlio-fs that made the mount")
+}

@@ -1,0 +1,628 @@
+//! Pictures of a summary as SVG and plain elements, drawn here and not in the reader's browser. Pure.
+//!
+//! Colours are classes that the page's style defines, for light and for dark. Every axis has its unit; what a picture shows
+//! stands in a table too.
+
+use std::fmt::Write;
+
+use super::page::{Chart, class_name, shown};
+use super::summary::{Summary, grouped, percent, seconds_text, share};
+use crate::stats::counters::Tier;
+use crate::stats::recording::{Checkpoint, Heat, Process};
+use crate::stats::render::bytes;
+
+/// Of a picture, in its own units; it is as wide as the page.
+const WIDTH: f64 = 1000.0;
+const LEFT: f64 = 74.0;
+const RIGHT: f64 = 14.0;
+/// Columns of the timeline.
+const COLUMNS: usize = 480;
+/// Shades of the heat map.
+const SHADES: usize = 8;
+const BARS_MAX: usize = 40;
+
+/// A picture; empty where there is nothing to draw.
+pub fn draw(chart: Chart, summary: &Summary) -> String {
+    match chart {
+        Chart::Timeline => timeline(summary),
+        Chart::Heat => heat(summary),
+        Chart::Cost => cost(summary),
+        Chart::Operations => operations(summary),
+        Chart::Sizes => sizes(summary),
+        Chart::Patterns => patterns(summary),
+        Chart::Latency => latency(summary),
+        Chart::Staging => staging(summary),
+        Chart::Checkpoints => checkpoints(summary),
+        Chart::Workers => workers(summary),
+    }
+}
+
+/// Text between tags or in a quoted attribute.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Adds to a text, which cannot fail.
+macro_rules! put {
+    ($out:expr, $($arg:tt)*) => {
+        write!($out, $($arg)*).expect("formatting into memory")
+    };
+}
+
+fn finite(x: f64) -> f64 {
+    if x.is_finite() { x } else { 0.0 }
+}
+
+/// A step of an axis that people count in: 1, 2 or 5 times a power of ten, at least a `parts`th of the whole.
+fn step(whole: f64, parts: f64) -> f64 {
+    let least = (whole / parts).max(1e-9);
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|step| *step >= least).unwrap_or(10.0 * power)
+}
+
+/// A number without zeros at its end.
+fn plain(n: f64) -> String {
+    let text = format!("{n:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A unit for bytes a second: its name and its size.
+fn unit(most: f64) -> (&'static str, f64) {
+    let units = [("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
+    let fits = units.iter().rev().find(|(_, power)| most >= 1.5 * 2f64.powi(*power));
+    fits.map_or(("B", 1.0), |(name, power)| (name, 2f64.powi(*power)))
+}
+
+/// The course of time from left to right.
+#[derive(Clone, Copy)]
+struct Axis {
+    from: f64,
+    until: f64,
+    left: f64,
+}
+
+impl Axis {
+    fn x(&self, seconds: f64) -> f64 {
+        let part = (seconds - self.from) / (self.until - self.from).max(1e-9);
+        finite(self.left + part.clamp(0.0, 1.0) * (WIDTH - self.left - RIGHT))
+    }
+
+    /// Ticks with their labels below `y`, and lines from `top` on.
+    fn ticks(&self, out: &mut String, top: f64, y: f64) {
+        let step = step(self.until - self.from, 9.0);
+        let mut at = (self.from / step).ceil() * step;
+        for _ in 0..24 {
+            if at > self.until + step * 1e-6 {
+                break;
+            }
+            let x = self.x(at);
+            put!(out, r#"<path class="grid" d="M{x:.1} {top:.1}V{y:.1}"/>"#);
+            put!(out, r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#, y + 16.0, plain(at));
+            at += step;
+        }
+        let middle = (self.left + WIDTH - RIGHT) / 2.0;
+        put!(
+            out,
+            r#"<text class="unit" x="{middle:.1}" y="{:.1}" text-anchor="middle">seconds since the mount</text>"#,
+            y + 33.0
+        );
+    }
+}
+
+fn svg(height: f64, label: &str, more: &str, body: &str) -> String {
+    format!(
+        r#"<div class="wide"><svg viewBox="0 0 {WIDTH} {height:.0}" role="img" aria-label="{}"{more}>{body}</svg></div>"#,
+        escaped(label)
+    )
+}
+
+/// What the colours stand for.
+fn legend(entries: &[(&str, &str)]) -> String {
+    let entry = |(class, name): &(&str, &str)| format!(r#"<li><i class="{class}"></i>{}</li>"#, escaped(name));
+    format!(r#"<ul class="legend">{}</ul>"#, entries.iter().map(entry).collect::<String>())
+}
+
+/// Amounts of a timeline in fewer columns, in bytes a second.
+fn rates(values: &[u64], spans: usize, span: f64) -> Vec<f64> {
+    let columns = COLUMNS.min(spans);
+    let mean = |column: usize| {
+        let (from, to) = (column * spans / columns, (column + 1) * spans / columns);
+        let sum: f64 = (from..to).map(|at| values.get(at).copied().unwrap_or(0) as f64).sum();
+        sum / (to - from).max(1) as f64 / span
+    };
+    (0..columns).map(mean).collect()
+}
+
+/// A line of the timeline: its class, its name, bytes a second.
+type Course = (&'static str, &'static str, Vec<f64>);
+
+fn timeline(summary: &Summary) -> String {
+    let (all, spans) = (&summary.timeline, summary.timeline.calls.len());
+    if spans == 0 {
+        return String::new();
+    }
+    let of = |class, name, values: &[u64]| (class, name, rates(values, spans, all.span));
+    let read =
+        [of("fast", "read from the fast tier", &all.read_fast), of("slow", "read from the slow tier", &all.read_slow)];
+    let written = [
+        of("fast", "written to the fast tier", &all.written_fast),
+        of("slow", "written to the slow tier", &all.written_slow),
+    ];
+    let drained = of("drain", "drained to the slow tier", &all.drained);
+    let is_any = |courses: &[Course]| courses.iter().any(|(_, _, rates)| rates.iter().any(|rate| *rate > 0.0));
+    let until = summary.timeline_from + spans as f64 * all.span;
+    let axis = Axis { from: summary.timeline_from, until, left: LEFT };
+    let (mut body, mut y, mut shown) = (String::new(), 22.0, Vec::new());
+    let top = y;
+    let backs = body.len();
+    if is_any(&read) {
+        panel(&mut body, &axis, y, 150.0, "read", &read, None);
+        shown.extend(read.iter().filter(|course| is_any(std::slice::from_ref(course))));
+        y += 150.0 + 22.0;
+    }
+    let is_drained = is_any(std::slice::from_ref(&drained));
+    if is_any(&written) || is_drained {
+        panel(&mut body, &axis, y, 110.0, "written", &written, is_drained.then_some(&drained));
+        shown.extend(written.iter().filter(|course| is_any(std::slice::from_ref(course))));
+        shown.extend(is_drained.then_some(&drained));
+        y += 110.0 + 22.0;
+    }
+    if shown.is_empty() {
+        return String::new();
+    }
+    y -= 22.0;
+    let mut behind = String::new();
+    epochs(&mut behind, summary, &axis, top, y);
+    axis.ticks(&mut behind, top, y);
+    body.insert_str(backs, &behind);
+    marks(&mut body, summary, &axis, top, y);
+    put!(body, r#"<path class="cross" d="M0 {top:.1}V{y:.1}"/>"#);
+    let data = serde_json::json!({
+        "from": axis.from, "until": axis.until, "left": LEFT, "right": RIGHT, "width": WIDTH,
+        "names": shown.iter().map(|course| course.1).collect::<Vec<_>>(),
+        "rates": shown.iter().map(|course| course.2.iter().map(|rate| rate.round()).collect()).collect::<Vec<Vec<f64>>>(),
+    });
+    let entries: Vec<_> =
+        shown.iter().filter(|course| course.0 != "drain").map(|course| (course.0, course.0)).collect();
+    let mut entries: Vec<(&str, &str)> = entries
+        .into_iter()
+        .map(|(class, name)| (class, if name == "fast" { "fast tier" } else { "slow tier" }))
+        .collect();
+    entries.sort_unstable();
+    entries.dedup();
+    entries.extend(is_drained.then_some(("drain", "copied to the slow tier in the background")));
+    entries.extend((!summary.epochs.is_empty()).then_some(("epoch", "epoch")));
+    entries.extend((!summary.checkpoints.is_empty()).then_some(("absorb", "checkpoint absorbed")));
+    entries.extend((!summary.marks.is_empty()).then_some(("mark", "mark")));
+    let label = "Bytes read and written each second, by tier, over time";
+    legend(&entries) + &with_data(svg(y + 42.0, label, r#" data-chart="time""#, &body), &data)
+}
+
+/// A picture and the numbers that its reader may point at.
+fn with_data(picture: String, data: &serde_json::Value) -> String {
+    // Within a script element nothing is escaped, and `<` might end it.
+    let data = data.to_string().replace('<', "\\u003c");
+    format!(r#"<figure>{picture}<script type="application/json">{data}</script></figure>"#)
+}
+
+/// Areas one above the other, and a line over them.
+fn panel(out: &mut String, axis: &Axis, top: f64, height: f64, name: &str, areas: &[Course; 2], line: Option<&Course>) {
+    let columns = areas[0].2.len();
+    let sum = |at: usize| areas[0].2[at] + areas[1].2[at];
+    let most = (0..columns).map(|at| sum(at).max(line.map_or(0.0, |line| line.2[at]))).fold(1.0, f64::max);
+    let (unit, size) = unit(most);
+    let step = step(most / size, 4.0);
+    let whole = (most / size / step).ceil() * step * size;
+    let y = |rate: f64| top + height - finite(rate / whole).clamp(0.0, 1.0) * height;
+    for n in 0..=(whole / size / step).round() as usize {
+        let value = n as f64 * step;
+        put!(out, r#"<path class="grid" d="M{LEFT} {0:.1}H{1:.1}"/>"#, y(value * size), WIDTH - RIGHT);
+        put!(
+            out,
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
+            LEFT - 7.0,
+            y(value * size) + 4.0,
+            plain(value)
+        );
+    }
+    put!(out, r#"<text class="unit" x="{LEFT}" y="{:.1}">{name}, {unit}/s</text>"#, top - 8.0);
+    let x = |column: usize| axis.x(axis.from + (axis.until - axis.from) * column as f64 / columns as f64);
+    let path = |from: &dyn Fn(usize) -> f64, to: &dyn Fn(usize) -> f64| {
+        let mut path = format!("M{:.1} {:.1}", x(0), y(from(0)));
+        (0..columns).for_each(|at| put!(path, "V{:.1}H{:.1}", y(to(at)), x(at + 1)));
+        (0..columns).rev().for_each(|at| put!(path, "V{:.1}H{:.1}", y(from(at)), x(at)));
+        path + "z"
+    };
+    let (lower, upper) = (&areas[1].2, &areas[0].2);
+    put!(out, r#"<path class="{}" d="{}"/>"#, areas[1].0, path(&|_| 0.0, &|at| lower[at]));
+    put!(out, r#"<path class="{}" d="{}"/>"#, areas[0].0, path(&|at| lower[at], &|at| lower[at] + upper[at]));
+    if let Some((class, _, rates)) = line {
+        let mut path = format!("M{:.1} {:.1}", x(0), y(rates[0]));
+        (0..columns).for_each(|at| put!(path, "V{:.1}H{:.1}", y(rates[at]), x(at + 1)));
+        put!(out, r#"<path class="line {class}" d="{path}"/>"#);
+    }
+}
+
+fn epochs(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
+    let told = summary.epochs.iter().filter(|one| one.ended > axis.from && one.began < axis.until);
+    for epoch in told.take(200) {
+        let (from, to) = (axis.x(epoch.began), axis.x(epoch.ended));
+        let odd = if epoch.number.is_multiple_of(2) { "" } else { " odd" };
+        put!(
+            out,
+            r#"<rect class="epoch{odd}" x="{from:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>epoch {}</title></rect>"#,
+            to - from,
+            y - top,
+            epoch.number
+        );
+        if to - from > 60.0 {
+            put!(
+                out,
+                r#"<text class="unit" x="{:.1}" y="{:.1}" text-anchor="end">epoch {}</text>"#,
+                to - 4.0,
+                top - 8.0,
+                epoch.number
+            );
+        }
+    }
+}
+
+fn marks(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
+    for one in summary.checkpoints.iter().take(200) {
+        let (from, to) = (axis.x(one.began), axis.x(one.absorbed));
+        put!(
+            out,
+            r#"<rect class="absorb" x="{from:.1}" y="{:.1}" width="{:.1}" height="4"><title>checkpoint {}</title></rect>"#,
+            y + 1.0,
+            (to - from).max(2.0),
+            one.number
+        );
+    }
+    for mark in summary.marks.iter().filter(|mark| mark.at >= axis.from && mark.at <= axis.until).take(100) {
+        let x = axis.x(mark.at);
+        put!(
+            out,
+            r#"<path class="mark" d="M{x:.1} {top:.1}V{y:.1}"><title>{}</title></path>"#,
+            escaped(&shown(&mark.text))
+        );
+    }
+}
+
+/// Who a row of the heat map is.
+fn who(workers: &[Process], number: u64) -> String {
+    let known = workers.iter().find(|one| one.number == number && number != 0);
+    known.map_or_else(|| "others".to_owned(), |one| format!("{} {}", shown(&one.command), one.pid))
+}
+
+fn heat(summary: &Summary) -> String {
+    let Heat { span, rows } = &summary.heat;
+    let columns = rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
+    if columns == 0 {
+        return String::new();
+    }
+    let moved = |row: &crate::stats::recording::HeatRow, at: usize| {
+        let of = |values: &[u64]| values.get(at).copied().unwrap_or(0);
+        of(&row.read).saturating_add(of(&row.written))
+    };
+    let most = rows.iter().flat_map(|row| (0..columns).map(|at| moved(row, at))).max().unwrap_or(0).max(1);
+    let left = 150.0;
+    let axis = Axis { from: summary.heat_from, until: summary.heat_from + columns as f64 * span, left };
+    let (high, top) = (if rows.len() > 16 { 13.0 } else { 20.0 }, 8.0);
+    let bottom = top + high * rows.len() as f64;
+    let mut shades = vec![String::new(); SHADES];
+    let mut body = String::new();
+    for (line, row) in rows.iter().enumerate() {
+        for at in (0..columns).filter(|at| moved(row, *at) > 0) {
+            // By the square root: what is little is seen beside what is much.
+            let shade = ((moved(row, at) as f64 / most as f64).sqrt() * SHADES as f64).ceil() as usize;
+            put!(shades[shade.clamp(1, SHADES) - 1], "M{at} {line}h1v1h-1z");
+        }
+        let y = top + high * (line as f64 + 0.5) + 4.0;
+        let name = super::page::shortened(&who(&summary.workers, row.process), 20);
+        put!(
+            body,
+            r#"<text class="tick" x="{:.1}" y="{y:.1}" text-anchor="end">{}</text>"#,
+            left - 8.0,
+            escaped(&name)
+        );
+    }
+    put!(
+        body,
+        r#"<rect class="ground" x="{left}" y="{top}" width="{:.1}" height="{:.1}"/>"#,
+        WIDTH - left - RIGHT,
+        bottom - top
+    );
+    let scale = (WIDTH - left - RIGHT) / columns as f64;
+    put!(body, r#"<g transform="translate({left} {top}) scale({scale:.5} {high})" shape-rendering="crispEdges">"#);
+    for (shade, path) in shades.iter().enumerate().filter(|(_, path)| !path.is_empty()) {
+        put!(body, r#"<path class="heat h{}" d="{path}"/>"#, shade + 1);
+    }
+    body.push_str("</g>");
+    axis.ticks(&mut body, bottom, bottom + 3.0);
+    let scale: String = (1..=SHADES).map(|shade| format!(r#"<i class="heat h{shade}"></i>"#)).collect();
+    let legend = format!(
+        r#"<p class="scale"><span>1 B</span>{scale}<span>{} by a process in {}</span></p>"#,
+        bytes(most),
+        seconds_text(*span)
+    );
+    let data = serde_json::json!({
+        "from": axis.from, "until": axis.until, "left": left, "right": RIGHT, "width": WIDTH, "top": top, "high": high,
+        "names": rows.iter().map(|row| who(&summary.workers, row.process)).collect::<Vec<_>>(),
+        "read": rows.iter().map(|row| &row.read).collect::<Vec<_>>(),
+        "written": rows.iter().map(|row| &row.written).collect::<Vec<_>>(),
+    });
+    let picture = svg(bottom + 46.0, "Bytes moved by each process over time", r#" data-chart="heat""#, &body);
+    format!("<h3>By process</h3>{legend}{}", with_data(picture, &data))
+}
+
+/// A bar of parts that are a whole together: class, name, share.
+fn stacked(label: &str, parts: &[(&str, &str, f64)]) -> String {
+    let mut out = format!(r#"<div class="stack" role="img" aria-label="{}">"#, escaped(label));
+    for (class, name, share) in parts.iter().filter(|part| part.2 > 0.0) {
+        let text = if *share > 0.07 { percent(*share) } else { String::new() };
+        put!(
+            out,
+            r#"<span class="{class}" style="width:{:.2}%" title="{}: {}">{text}</span>"#,
+            finite(*share * 100.0).min(100.0),
+            escaped(name),
+            percent(*share)
+        );
+    }
+    out + "</div>"
+}
+
+fn cost(summary: &Summary) -> String {
+    let Some(cost) = &summary.cost else { return String::new() };
+    let over = (cost.until - cost.from).max(1e-9);
+    // Where several kinds were under way at once each has its part of the moment.
+    let scale =
+        if cost.read + cost.write + cost.meta > 0.0 { cost.any / (cost.read + cost.write + cost.meta) } else { 0.0 };
+    let part = |seconds: f64| seconds * scale / over;
+    let parts = [
+        ("read", "reads", part(cost.read)),
+        ("write", "writes and syncs", part(cost.write)),
+        ("meta", "metadata", part(cost.meta)),
+        ("idle", "none of them", ((over - cost.any) / over).max(0.0)),
+    ];
+    let entries: Vec<_> = parts.iter().map(|(class, name, _)| (*class, *name)).collect();
+    legend(&entries) + &stacked("Share of a process's time", &parts)
+}
+
+/// A bar: label, parts with their classes, what stands behind it.
+type Bar<'a> = (String, Vec<(&'a str, f64)>, String);
+
+/// Bars from the left.
+fn bars(rows: &[Bar<'_>], axis: &str) -> String {
+    let most = rows.iter().map(|row| row.1.iter().map(|part| part.1).sum::<f64>()).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return String::new();
+    }
+    let mut out = format!(r#"<div class="bars"><p class="unit">{}</p>"#, escaped(axis));
+    for (label, parts, value) in rows {
+        put!(out, r#"<span class="label">{}</span><span class="track">"#, escaped(label));
+        for (class, part) in parts.iter().filter(|part| part.1 > 0.0) {
+            put!(out, r#"<i class="{class}" style="width:{:.2}%"></i>"#, finite(part / most * 100.0));
+        }
+        put!(out, r#"</span><span class="value">{}</span>"#, escaped(value));
+    }
+    out + "</div>"
+}
+
+fn operations(summary: &Summary) -> String {
+    let mut most: Vec<_> = summary.operations.iter().collect();
+    most.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let seconds = |op, tier| {
+        let of = summary.latency.iter().filter(|row| row.op == op && row.tier == tier);
+        of.map(|row| row.mean * row.calls as f64).sum::<f64>()
+    };
+    let row = |row: &&super::summary::Counted| {
+        let parts = vec![("fast", seconds(row.op, Tier::Fast)), ("slow", seconds(row.op, Tier::Slow))];
+        (row.op.name().to_owned(), parts, seconds_text(row.seconds))
+    };
+    let rows: Vec<_> = most.iter().filter(|row| row.seconds > 0.0).take(12).map(row).collect();
+    let drawn = bars(&rows, "time in all calls, by the tier that served them");
+    if drawn.is_empty() { drawn } else { legend(&[("fast", "fast tier"), ("slow", "slow tier")]) + &drawn }
+}
+
+fn sizes(summary: &Summary) -> String {
+    let used: Vec<_> = summary.sizes.iter().filter(|class| class.reads + class.writes > 0).collect();
+    let by_calls = |class: &&super::summary::SizeClass| {
+        let parts = vec![("read", class.reads as f64), ("write", class.writes as f64)];
+        (class_name(class.name), parts, grouped(class.reads.saturating_add(class.writes)))
+    };
+    let by_bytes = |class: &&super::summary::SizeClass| {
+        let parts = vec![("read", class.bytes_read as f64), ("write", class.bytes_written as f64)];
+        (class_name(class.name), parts, bytes(class.bytes_read.saturating_add(class.bytes_written)))
+    };
+    let (calls, moved): (Vec<_>, Vec<_>) = (used.iter().map(by_calls).collect(), used.iter().map(by_bytes).collect());
+    let word = summary.size_word();
+    format!(
+        r#"{}<div class="two">{}{}</div>"#,
+        legend(&[("read", "reads"), ("write", "writes")]),
+        bars(&calls, &format!("calls by {word} size")),
+        bars(&moved, &format!("bytes by {word} size"))
+    )
+}
+
+fn patterns(summary: &Summary) -> String {
+    let mut out = String::new();
+    let names: Vec<_> = summary.patterns.reads.iter().map(|(name, _)| *name).collect();
+    for (what, calls) in [("Reads", &summary.patterns.reads), ("Writes", &summary.patterns.writes)] {
+        let all = calls.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n));
+        if all > 0 {
+            let parts: Vec<_> = calls.iter().map(|(name, n)| (*name, *name, share(*n, all))).collect();
+            put!(out, r#"<p class="unit">{what}, share of {} calls</p>{}"#, grouped(all), stacked(what, &parts));
+        }
+    }
+    let entries: Vec<_> = names.iter().map(|name| (*name, *name)).collect();
+    legend(&entries) + &out
+}
+
+/// Percentiles on a logarithmic axis from a microsecond on.
+fn latency(summary: &Summary) -> String {
+    let mut rows: Vec<_> = summary.latency.iter().filter(|row| row.calls > 0).collect();
+    rows.sort_by(|a, b| (b.mean * b.calls as f64).total_cmp(&(a.mean * a.calls as f64)));
+    rows.truncate(14);
+    let most = rows.iter().map(|row| row.max).fold(1e-5, f64::max);
+    let decades = (most / 1e-6).log10().ceil().clamp(1.0, 12.0);
+    let x = |seconds: f64| finite((seconds.max(1e-6) / 1e-6).log10() / decades * 100.0).clamp(0.0, 100.0);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from(r#"<div class="bars ranges"><p class="unit">time of a call, logarithmic</p>"#);
+    for row in rows {
+        put!(out, r#"<span class="label">{}</span><span class="track">"#, row.op.name());
+        (1..decades as usize).for_each(|n| put!(out, r#"<b style="left:{:.2}%"></b>"#, n as f64 / decades * 100.0));
+        let class = row.tier.name();
+        put!(out, r#"<u class="{class}" style="left:{:.2}%;width:{:.2}%"></u>"#, x(row.p50), x(row.p999) - x(row.p50));
+        for (name, seconds) in [("p50", row.p50), ("p90", row.p90), ("p99", row.p99), ("p99.9", row.p999)] {
+            put!(
+                out,
+                r#"<i class="{class}" style="left:{:.2}%" title="{name}: {}"></i>"#,
+                x(seconds),
+                seconds_text(seconds)
+            );
+        }
+        put!(out, r#"</span><span class="value">{}</span>"#, seconds_text(row.p99));
+    }
+    out.push_str(r#"<span class="label"></span><span class="track ticks">"#);
+    for n in 0..=decades as usize {
+        let seconds = 1e-6 * 10f64.powi(n as i32);
+        let (size, unit) = match seconds {
+            s if s < 0.9e-3 => (s * 1e6, "us"),
+            s if s < 0.9 => (s * 1e3, "ms"),
+            s => (s, "s"),
+        };
+        put!(out, r#"<em style="left:{:.2}%">{size:.0} {unit}</em>"#, n as f64 / decades * 100.0);
+    }
+    out.push_str(r#"</span><span class="value">p99</span></div>"#);
+    legend(&[("fast dot", "fast tier: p50, p90, p99, p99.9"), ("slow dot", "slow tier")]) + &out
+}
+
+fn staging(summary: &Summary) -> String {
+    let points = &summary.staging;
+    if points.len() < 2 {
+        return String::new();
+    }
+    let (top, height) = (14.0, 210.0);
+    let x = |at: usize| LEFT + (WIDTH - LEFT - 120.0) * at as f64 / (points.len() - 1) as f64;
+    let y = |share: f64| top + height - finite(share).clamp(0.0, 1.0) * height;
+    let mut body = String::new();
+    for n in 0..=4 {
+        put!(body, r#"<path class="grid" d="M{LEFT} {0:.1}H{1:.1}"/>"#, y(n as f64 / 4.0), x(points.len() - 1));
+        put!(
+            body,
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{} %</text>"#,
+            LEFT - 7.0,
+            y(n as f64 / 4.0) + 4.0,
+            n * 25
+        );
+    }
+    let every = points.len().div_ceil(11);
+    for (at, point) in points.iter().enumerate().filter(|(at, _)| at.is_multiple_of(every)) {
+        let text = bytes(point.size).replace(".0 ", " ");
+        put!(
+            body,
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">{text}</text>"#,
+            x(at),
+            top + height + 17.0
+        );
+    }
+    put!(
+        body,
+        r#"<text class="unit" x="{:.1}" y="{:.1}" text-anchor="middle">files of at most this size</text>"#,
+        (LEFT + WIDTH - 120.0) / 2.0,
+        top + height + 35.0
+    );
+    type Of = fn(&super::summary::Staged) -> f64;
+    let lines: [(&str, &str, Of); 3] = [
+        ("files", "of the files", |point| point.file_share),
+        ("bytes", "of the bytes", |point| point.byte_share),
+        ("slow", "of the time in slow reads", |point| point.slow_share),
+    ];
+    for (class, name, of) in lines {
+        let path: Vec<_> =
+            points.iter().enumerate().map(|(at, point)| format!("{:.1} {:.1}", x(at), y(of(point)))).collect();
+        put!(body, r#"<path class="line {class}" d="M{}"/>"#, path.join("L"));
+        for (at, point) in points.iter().enumerate() {
+            put!(
+                body,
+                r#"<circle class="{class}" cx="{:.1}" cy="{:.1}" r="3.2"><title>up to {}: {} {name}</title></circle>"#,
+                x(at),
+                y(of(point)),
+                bytes(point.size),
+                percent(of(point))
+            );
+        }
+    }
+    let entries: Vec<_> = lines.iter().map(|(class, name, _)| (*class, *name)).collect();
+    legend(&entries) + &svg(top + height + 44.0, "Share of files, bytes and time up to each size", "", &body)
+}
+
+fn checkpoints(summary: &Summary) -> String {
+    let skip = summary.checkpoints.len().saturating_sub(BARS_MAX);
+    let some: Vec<&Checkpoint> = summary.checkpoints.iter().skip(skip).collect();
+    let Some(first) = some.first() else { return String::new() };
+    let ends = |one: &Checkpoint| one.drained.unwrap_or(summary.job.until).max(one.absorbed);
+    let until = some.iter().map(|one| ends(one)).fold(first.absorbed, f64::max);
+    let axis = Axis { from: first.began, until: until.max(first.began + 1e-3), left: LEFT };
+    let (top, high) = (6.0, 20.0);
+    let bottom = top + high * some.len() as f64;
+    let mut body = String::new();
+    axis.ticks(&mut body, top, bottom);
+    for (line, one) in some.iter().enumerate() {
+        let y = top + high * line as f64 + 4.0;
+        let (began, absorbed, ended) = (axis.x(one.began), axis.x(one.absorbed), axis.x(ends(one)));
+        put!(
+            body,
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">#{}</text>"#,
+            LEFT - 7.0,
+            y + 10.0,
+            one.number
+        );
+        let open = if one.drained.is_some() { "" } else { " open" };
+        put!(
+            body,
+            r#"<rect class="drain{open}" x="{absorbed:.1}" y="{:.1}" width="{:.1}" height="8"><title>drained in {}</title></rect>"#,
+            y + 2.0,
+            (ended - absorbed).max(1.0),
+            one.drained
+                .map_or_else(|| "more than is recorded".to_owned(), |drained| seconds_text(drained - one.absorbed))
+        );
+        put!(
+            body,
+            r#"<rect class="absorb" x="{began:.1}" y="{y:.1}" width="{:.1}" height="12"><title>{} absorbed in {}</title></rect>"#,
+            (absorbed - began).max(2.0),
+            bytes(one.bytes),
+            seconds_text(one.absorbed - one.began)
+        );
+    }
+    let last = if skip > 0 {
+        format!("the last {BARS_MAX}: absorbed, the program waits")
+    } else {
+        "absorbed: the program waits".to_owned()
+    };
+    legend(&[("absorb", &last), ("drain", "drained: until it is safe on the slow tier")])
+        + &svg(bottom + 42.0, "Checkpoints: absorbed, then drained", "", &body)
+}
+
+fn workers(summary: &Summary) -> String {
+    let row = |one: &Process| {
+        let who = if one.number == 0 { "not known".to_owned() } else { format!("{} {}", shown(&one.command), one.pid) };
+        let parts = vec![("read", one.bytes_read as f64), ("write", one.bytes_written as f64)];
+        (who, parts, bytes(one.bytes_read.saturating_add(one.bytes_written)))
+    };
+    let rows: Vec<_> = summary.workers.iter().take(24).map(row).collect();
+    legend(&[("read", "read"), ("write", "written")]) + &bars(&rows, "bytes by process")
+}

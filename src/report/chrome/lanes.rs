@@ -1,0 +1,88 @@
+//! Which of the calls of one thread are shown in one row: those that do not overlap. Pure.
+//!
+//! The kernel reads ahead, so that calls of one thread overlap; within a row, viewers take what begins inside of another for
+//! a part of it. Each row is one asynchronous track, of which the id is the row's.
+
+use std::collections::{BTreeSet, HashMap};
+
+/// Whose rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
+    Thread {
+        pid: u32,
+        thread: u32,
+    },
+    /// Of the mount itself: its windows, epochs, ...
+    Named(&'static str),
+}
+
+/// A row from its first call to its last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) id: u64,
+    pub(super) owner: Owner,
+    pub(super) ended: u64,
+}
+
+/// The rows of a document's part.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    /// Of each owner when its rows end, and their ids.
+    rows: HashMap<Owner, BTreeSet<(u64, u64)>>,
+    /// The last one given.
+    id: u64,
+}
+
+impl Lanes {
+    /// The row of what lasts from `began` to `ended`, and whether it is a new one.
+    pub(super) fn place(&mut self, owner: Owner, began: u64, ended: u64) -> (u64, bool) {
+        let rows = self.rows.entry(owner).or_default();
+        // The one that ended last: calls that follow each other stay in one row.
+        let free = rows.range(..=(began, u64::MAX)).next_back().copied();
+        if let Some(row) = free {
+            rows.remove(&row);
+        } else {
+            self.id += 1;
+        }
+        let id = free.map_or(self.id, |(_, id)| id);
+        rows.insert((ended.max(began), id));
+        (id, free.is_none())
+    }
+
+    /// Ends all rows. Ids are not given again.
+    pub(super) fn end(&mut self) -> Vec<Row> {
+        let rows = self.rows.drain().flat_map(|(owner, rows)| rows.into_iter().map(move |row| (owner, row)));
+        let mut rows: Vec<_> = rows.map(|(owner, (ended, id))| Row { id, owner, ended }).collect();
+        rows.sort_unstable_by_key(|row| row.id);
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    #[test]
+    fn what_is_in_a_row_does_not_overlap_and_rows_are_few() {
+        let owner = Owner::Thread { pid: 1, thread: 2 };
+        let mut random = SmallRng::seed_from_u64(7);
+        let (mut lanes, mut last, mut began) = (Lanes::default(), HashMap::new(), 0);
+        for _ in 0..10_000 {
+            began += random.random_range(0..10);
+            let ended = began + random.random_range(0..40);
+            let (id, is_new) = lanes.place(owner, began, ended);
+            let before = last.insert(id, ended);
+            assert_eq!(before.is_none(), is_new);
+            assert!(before.is_none_or(|before| before <= began), "{id}: {before:?} {began}");
+        }
+        let rows = lanes.end();
+        assert!(rows.len() < 60, "{} rows", rows.len());
+        assert!(rows.iter().all(|row| last[&row.id] == row.ended && row.owner == owner));
+        assert_eq!(lanes.place(owner, 0, 0), (rows.len() as u64 + 1, true));
+        // Of another owner, and one that came late.
+        assert!(lanes.place(Owner::Named("epochs"), 5, 5).1);
+        assert!(lanes.place(owner, 1 << 20, 1 << 21).0 != lanes.place(owner, 5, 1 << 19).0);
+    }
+}

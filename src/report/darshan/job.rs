@@ -1,0 +1,221 @@
+//! What a log says of the job, which is the mount: when, whose, on what, and what is known of the counters. Pure.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::signed;
+use crate::stats::recording::{Meta, Place};
+
+/// Bytes of the numbers and of the text behind them, with the 0 at its end.
+const NUMBERS: usize = 7 * 8;
+const METADATA: usize = 1024;
+/// Of the command line and the mounts, likewise.
+const TEXT: usize = 4096 - NUMBERS - METADATA - 1;
+/// Darshan's own, by whose rules the counters are counted.
+const RULES: &str = "3.5.0";
+/// Nothing is later: the end of the year 9999.
+const LATEST: Duration = Duration::from_secs(253_402_300_799);
+
+/// A job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Job {
+    pub(super) uid: u32,
+    /// Since 1970.
+    pub(super) start: Duration,
+    pub(super) end: Duration,
+    pub(super) processes: usize,
+    /// In the order of their importance: what has no room is left out.
+    pub(super) metadata: Vec<(String, String)>,
+    pub(super) command: String,
+    /// Where the mount is; there are no others.
+    pub(super) mountpoint: String,
+    /// As it stands in the table of mounts, whose readers end a word at a space.
+    pub(super) mount_entry: String,
+}
+
+/// Type of the file system.
+pub(super) const FS_TYPE: &str = "fuse.dlio";
+
+impl Job {
+    /// From `from` on, which is since the mount was made, for `run`.
+    pub(super) fn new(meta: &Meta, from: Duration, run: Duration, processes: usize) -> Self {
+        let start = Duration::from_nanos(meta.since).saturating_add(from).min(LATEST);
+        let mountpoint = match plain(meta.mountpoint.trim_end_matches('/')) {
+            point if point.is_empty() => "/".to_owned(),
+            point => point,
+        };
+        let command =
+            format!("dlio-fs mount {mountpoint} --fast {} --slow {}", plain(&meta.fast.path), plain(&meta.slow.path));
+        let mount_entry = mountpoint.split_whitespace().next().unwrap_or("/").to_owned();
+        Job {
+            uid: meta.uid,
+            start,
+            end: start.saturating_add(run).min(LATEST),
+            processes,
+            metadata: metadata(meta),
+            command: cut(&command, TEXT / 4),
+            mount_entry: cut(&mount_entry, TEXT / 2),
+            mountpoint,
+        }
+    }
+
+    /// Adds what is known of the counters, in front of what is known of the machine.
+    pub(super) fn tell(&mut self, facts: Vec<(String, String)>) {
+        // Behind the version, without which PyDarshan does not go on.
+        self.metadata.splice(1..1, facts);
+    }
+
+    /// The lines of the metadata that there is room for.
+    pub(super) fn told(&self) -> Vec<(&str, String)> {
+        let mut room = METADATA - 1;
+        let mut told = Vec::new();
+        for (key, value) in &self.metadata {
+            let value = plain(value);
+            let len = key.len() + value.len() + 2;
+            if len <= room {
+                room -= len;
+                told.push((key.as_str(), value));
+            }
+        }
+        told
+    }
+
+    /// As it lies in a log.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let (start, end) = (self.start, self.end);
+        let numbers = [
+            i64::from(self.uid),
+            signed(start.as_secs()),
+            start.subsec_nanos().into(),
+            signed(end.as_secs()),
+            end.subsec_nanos().into(),
+            self.processes as i64,
+            // The job's number: a mount is nobody's job.
+            0,
+        ];
+        let mut bytes: Vec<u8> = numbers.into_iter().flat_map(i64::to_le_bytes).collect();
+        for (key, value) in self.told() {
+            bytes.extend_from_slice(format!("{key}={value}\n").as_bytes());
+        }
+        bytes.resize(NUMBERS + METADATA, 0);
+        bytes.extend_from_slice(format!("{}\n{FS_TYPE}\t{}\0", self.command, self.mount_entry).as_bytes());
+        bytes
+    }
+
+    /// A time as C's `ctime` tells it, in UTC.
+    pub(super) fn date(time: Duration) -> String {
+        const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+        const DAYS: &str = "ThuFriSatSunMonTueWed";
+        let three = |names: &'static str, at: usize| names.get(3 * at..3 * at + 3).unwrap_or("???");
+        let moment = std::time::UNIX_EPOCH + time.min(LATEST);
+        // 2026-11-22T09:28:21Z
+        let text = humantime::format_rfc3339_seconds(moment).to_string();
+        let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
+        let month = part(5, 7).parse::<usize>().unwrap_or(1).saturating_sub(1);
+        let day = three(DAYS, (time.as_secs() / 86_400 % 7) as usize);
+        let of_month = part(8, 10).trim_start_matches('0');
+        format!("{day} {} {of_month:>2} {} {}", three(MONTHS, month), part(11, 19), part(0, 4))
+    }
+}
+
+fn metadata(meta: &Meta) -> Vec<(String, String)> {
+    let place = |place: &Place| format!("{} {}", place.kind, place.path);
+    let opens = meta.io_path.opens.iter().fold(String::new(), |mut text, (path, opens)| {
+        // Into memory.
+        write!(text, "{path}={opens} ").unwrap_or_default();
+        text
+    });
+    let facts = [
+        ("lib_ver", RULES.to_owned()),
+        ("written_by", format!("dlio-fs {}", meta.version)),
+        ("io_path", meta.io_path.name.clone()),
+        ("opens_by_io_path", opens.trim_end().to_owned()),
+        ("not_seen", meta.io_path.not_seen.join("; ")),
+        ("window", meta.window.clone().unwrap_or_default()),
+        ("host", meta.host.clone()),
+        ("kernel", meta.kernel.clone()),
+        ("fast_tier", place(&meta.fast)),
+        ("slow_tier", place(&meta.slow)),
+    ];
+    facts
+        .into_iter()
+        .filter(|(_, value)| !value.trim().is_empty())
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// On one line, without what ends a text.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn cut(text: &str, len: usize) -> String {
+    text[..text.floor_char_boundary(len)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta() -> Meta {
+        let mut meta = Meta {
+            version: "1.2".into(),
+            uid: 1000,
+            mountpoint: "/mnt/my data/".into(),
+            since: 1_000_000_500_000_000,
+            ..Meta::default()
+        };
+        meta.io_path.name = "exact".into();
+        meta
+    }
+
+    fn texts(bytes: &[u8]) -> (String, String) {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        let metadata = text(&bytes[NUMBERS..NUMBERS + METADATA]);
+        (metadata.trim_end_matches('\0').to_owned(), text(&bytes[NUMBERS + METADATA..]))
+    }
+
+    #[test]
+    fn a_job_lies_in_the_log_as_darshan_has_it() {
+        assert_eq!(NUMBERS + METADATA, 1080);
+        let job = Job::new(&meta(), Duration::from_secs(5), Duration::from_millis(1500), 3);
+        let bytes = job.bytes();
+        let eight = |at: usize| i64::from_le_bytes(std::array::from_fn(|n| bytes[8 * at + n]));
+        assert_eq!([0, 1, 2, 3, 4, 5, 6].map(eight), [1000, 1_000_005, 500_000_000, 1_000_007, 0, 3, 0]);
+        let (metadata, text) = texts(&bytes);
+        assert_eq!(metadata, "lib_ver=3.5.0\nwritten_by=dlio-fs 1.2\nio_path=exact\n");
+        assert_eq!(text, "dlio-fs mount /mnt/my data --fast  --slow \nfuse.dlio\t/mnt/my\0");
+    }
+
+    #[test]
+    fn what_has_no_room_is_left_out_line_by_line() {
+        let mut job = Job::new(&meta(), Duration::ZERO, Duration::ZERO, 1);
+        job.tell(vec![("a".into(), "x".repeat(5000)), ("b".into(), "two\nlines=3".into())]);
+        job.tell((0..50).map(|n| (format!("rank_{n}"), "python".repeat(8))).collect());
+        let (metadata, _) = texts(&job.bytes());
+        assert!(metadata.starts_with("lib_ver=3.5.0\nrank_0="), "{metadata}");
+        assert!(metadata.ends_with('\n') && metadata.len() < METADATA);
+        assert!(metadata.lines().all(|line| line.contains('=')), "{metadata}");
+    }
+
+    #[test]
+    fn however_long_its_paths_it_fits() {
+        let mut meta = meta();
+        (meta.mountpoint, meta.fast.path) = ("/ä\n\0".repeat(2000), "/f".repeat(3000));
+        let bytes = Job::new(&meta, Duration::MAX, Duration::MAX, 1).bytes();
+        assert!(bytes.len() <= 4096, "{}", bytes.len());
+        let (_, text) = texts(&bytes);
+        assert_eq!((text.matches('\n').count(), text.matches('\t').count(), text.matches('\0').count()), (1, 1, 1));
+        let (_, text) = texts(&Job::new(&Meta::default(), Duration::ZERO, Duration::ZERO, 1).bytes());
+        assert!(text.ends_with("\nfuse.dlio\t/\0"), "{text}");
+    }
+
+    #[test]
+    fn dates_are_told_as_c_tells_them() {
+        let date = |secs| Job::date(Duration::from_secs(secs));
+        assert_eq!(date(0), "Thu Jan  1 00:00:00 1970");
+        assert_eq!(date(1_795_339_701), "Sun Nov 22 09:28:21 2026");
+        assert_eq!(date(951_782_400), "Tue Feb 29 00:00:00 2000");
+        assert_eq!(Job::date(Duration::MAX).len(), 24);
+    }
+}

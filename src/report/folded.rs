@@ -1,0 +1,135 @@
+//! The traced calls as folded stacks, a line each, from which flame graphs are drawn:
+//! `tier;command;directory;...;file;operation value`. Pure.
+//!
+//! Who draws them adds up lines that are alike, so that a line may come several times.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use super::formats::Weigh;
+use super::traced::{self, Names};
+use crate::stats::counters::{Op, Tier};
+use crate::stats::recording::Recording;
+
+/// So many stacks are added up in memory before they are written.
+const STACKS: usize = 1 << 20;
+
+/// What calls have in common that are one stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Stack {
+    tier: Tier,
+    process: u32,
+    ino: u64,
+    op: Op,
+}
+
+/// Writes the stacks. First what is not in them, in a line that begins with `#`.
+pub(super) fn write(recording: &mut Recording, weigh: Weigh, out: &mut dyn Write) -> io::Result<()> {
+    let names = Names::take(recording);
+    let unit = match weigh {
+        Weigh::Time => "microseconds",
+        Weigh::Bytes => "bytes",
+    };
+    let (path, dropped) = (&recording.meta.io_path, recording.traced().1);
+    let (name, hidden) = (frame(&path.name), frame(&path.not_seen.join(", ")));
+    writeln!(out, "# {unit} of traced calls; {dropped} calls dropped; I/O path: {name}, which does not see: {hidden}")?;
+    let mut sums: HashMap<Stack, u64> = HashMap::new();
+    traced::each(recording, |traced| {
+        let call = &traced.call;
+        let stack = Stack { tier: call.tier, process: traced.process, ino: traced.ino, op: call.op };
+        let sum = sums.entry(stack).or_default();
+        *sum = sum.saturating_add(match weigh {
+            // As nanoseconds, so that what is short adds up.
+            Weigh::Time => u64::try_from(call.took.as_nanos()).unwrap_or(u64::MAX),
+            Weigh::Bytes => call.bytes,
+        });
+        if sums.len() >= STACKS { put(&names, &mut sums, weigh, out) } else { Ok(()) }
+    })?;
+    put(&names, &mut sums, weigh, out)
+}
+
+/// Writes the lines, in order, and forgets them.
+fn put(names: &Names, sums: &mut HashMap<Stack, u64>, weigh: Weigh, out: &mut dyn Write) -> io::Result<()> {
+    let line = |(stack, sum): (Stack, u64)| {
+        let sum = match weigh {
+            Weigh::Time => sum.saturating_add(500) / 1000,
+            Weigh::Bytes => sum,
+        };
+        (sum > 0).then(|| format!("{} {sum}\n", stack.frames(names)))
+    };
+    let mut lines: Vec<String> = sums.drain().filter_map(line).collect();
+    lines.sort_unstable();
+    lines.iter().try_for_each(|line| out.write_all(line.as_bytes()))
+}
+
+impl Stack {
+    fn frames(&self, names: &Names) -> String {
+        let mut frames = format!("{};{}", self.tier.name(), frame(names.process(self.process).1));
+        let path = names.path(self.ino);
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        parts.map(frame).chain([self.op.name().to_owned()]).for_each(|part| {
+            frames.push(';');
+            frames.push_str(&part);
+        });
+        frames
+    }
+}
+
+/// As one frame: `;` ends one, and a line break all of them. Escaped as paths are.
+fn frame(text: &str) -> String {
+    let mut frame = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            ';' => frame.push_str("%3B"),
+            c if c.is_control() => frame.push_str(&format!("%{:02X}", u32::from(c))),
+            c => frame.push(c),
+        }
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::traced::sample;
+    use std::time::Duration;
+
+    fn folded(recording: &mut Recording, weigh: Weigh) -> Vec<(Vec<String>, u64)> {
+        let mut out = Vec::new();
+        write(recording, weigh, &mut out).expect("into memory");
+        let text = String::from_utf8(out).expect("UTF-8");
+        let lines = text.lines().skip(1).map(|line| {
+            let (stack, value) = line.rsplit_once(' ').expect("a value");
+            (stack.split(';').map(str::to_owned).collect(), value.parse().expect("a number"))
+        });
+        assert!(
+            text.starts_with("# ") && text.contains("7 calls dropped; I/O path: exact, which does not see: seeks"),
+            "{text}"
+        );
+        lines.collect()
+    }
+
+    /// What is in the stacks is all that the calls hold, under the names that are theirs.
+    #[test]
+    fn the_values_add_up_to_the_calls() {
+        let mut recording = sample::recording();
+        let (mut bytes, mut nanos) = (0, 0);
+        recording.calls(Duration::ZERO, Duration::MAX, |traced| {
+            bytes += traced.call.bytes;
+            nanos += traced.call.took.as_nanos() as u64;
+        });
+        let lines = folded(&mut sample::recording(), Weigh::Bytes);
+        assert_eq!(lines.iter().map(|line| line.1).sum::<u64>(), bytes);
+        let lines = folded(&mut sample::recording(), Weigh::Time);
+        let told = lines.iter().map(|line| line.1 * 1000).sum::<u64>();
+        assert!(told.abs_diff(nanos) <= 500 * lines.len() as u64, "{told} of {nanos} ns in {} lines", lines.len());
+        let stack = ["slow", "python", "data", "a%3Bb", "f0.bin", "read"].map(str::to_owned);
+        assert!(lines.iter().any(|line| line.0 == stack), "{lines:?}");
+        assert!(lines.iter().all(|line| line.0[1] == "python" || line.0[1] == "(unknown)"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_frame_has_nothing_that_ends_it() {
+        assert_eq!(frame("a;b\nc\u{7f}\u{85} d"), "a%3Bb%0Ac%7F%85 d");
+    }
+}

@@ -1,0 +1,316 @@
+//! The documents that a recording can become, by the name in which a user asks for one.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+
+use super::summary::Summary;
+use super::{chrome, csv, darshan, dftracer, folded, html, markdown, rebuild, tables, text};
+use crate::stats::recording::Recording;
+
+/// A kind of document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For a terminal: 80 columns
+    Text,
+    /// Markdown, for an issue or a wiki
+    Md,
+    /// One page that needs nothing else, with pictures, for a browser
+    Html,
+    /// All that the report shows, for scripts
+    Json,
+    /// All files with all their counters, as a table
+    Csv,
+    /// The traced calls as Chrome's trace JSON, for Perfetto
+    Chrome,
+    /// The traced calls as DFTracer writes them, for DFAnalyzer
+    Dftracer,
+    /// Files and traced calls as tables, for pandas and DuckDB: the output is a directory
+    Parquet,
+    /// The traced calls as folded stacks, for flame graphs
+    Folded,
+    /// A log for Darshan's tools
+    Darshan,
+    /// The same as the text of `darshan-parser`
+    DarshanText,
+}
+
+/// What a user asks of a document besides its kind. Each is for the kinds that leave it open.
+pub struct Asked {
+    /// By what a flame is wide.
+    pub weigh: Weigh,
+    /// A part takes no more bytes than this, before compression.
+    pub split: u64,
+    /// Opens a trace of another tool that is to be in the document: each time from its beginning.
+    pub merge: Option<Merge>,
+}
+
+/// See [`Asked::merge`].
+pub type Merge = Box<dyn Fn() -> io::Result<Box<dyn Read>>>;
+
+/// What the values of folded stacks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Weigh {
+    /// Microseconds in calls
+    Time,
+    /// Bytes read, written or copied
+    Bytes,
+}
+
+/// Where a document goes: to begin with as one part.
+pub trait Outlet: Write + Send {
+    /// Ends the part and begins another, of the same document.
+    fn next(&mut self) -> io::Result<()>;
+    /// Ends the part, if anything is in it, and begins that of a table.
+    fn table(&mut self, name: &str) -> io::Result<()>;
+}
+
+impl Format {
+    /// The format that a file's ending asks for.
+    pub fn of_ending(ending: &str) -> Option<Format> {
+        match ending {
+            "txt" | "text" => Some(Format::Text),
+            "md" => Some(Format::Md),
+            "html" | "htm" => Some(Format::Html),
+            "json" => Some(Format::Json),
+            "csv" => Some(Format::Csv),
+            _ => None,
+        }
+    }
+
+    /// It is several tables, and they go to a directory.
+    pub fn is_tables(self) -> bool {
+        self == Format::Parquet
+    }
+
+    /// Writes the document. What cannot be read of the recording is added to its flaws.
+    pub fn write(self, recording: &mut Recording, asked: &Asked, out: &mut dyn Outlet) -> io::Result<()> {
+        // One that was cut off has neither files nor operations but in its calls.
+        rebuild::rebuild(recording);
+        match self {
+            Format::Text => out.write_all(text::report(&Summary::of(recording)).as_bytes()),
+            Format::Md => out.write_all(markdown::report(&Summary::of(recording)).as_bytes()),
+            Format::Html => out.write_all(html::report(&Summary::of(recording)).as_bytes()),
+            Format::Json => {
+                serde_json::to_writer_pretty(&mut *out, &Summary::of(recording))?;
+                writeln!(out)
+            }
+            Format::Csv => csv::write(recording, out),
+            Format::Chrome => chrome::write(recording, asked, out),
+            Format::Dftracer => dftracer::write(recording, out),
+            Format::Parquet => tables::write(recording, out),
+            Format::Folded => folded::write(recording, asked.weigh, out),
+            Format::Darshan => darshan::write(recording, out),
+            Format::DarshanText => darshan::write_text(recording, out),
+        }
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Asked { weigh, split, merge } = self;
+        f.debug_struct("Asked").field("weigh", weigh).field("split", split).field("merge", &merge.is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample::{Made, empty, hostile, made, read};
+    use clap::ValueEnum;
+
+    /// Parts and tables one behind the other.
+    struct Memory(Vec<u8>);
+
+    impl Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Outlet for Memory {
+        fn next(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn table(&mut self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn asked() -> Asked {
+        Asked { weigh: Weigh::Time, split: 1 << 30, merge: None }
+    }
+
+    fn document(format: Format, made: &Made) -> String {
+        let mut out = Memory(Vec::new());
+        format.write(&mut made.recording(), &asked(), &mut out).expect("into memory");
+        String::from_utf8(out.0).expect("UTF-8")
+    }
+
+    #[test]
+    fn the_ending_of_a_file_names_its_format() {
+        for (ending, format) in [
+            ("txt", Format::Text),
+            ("md", Format::Md),
+            ("html", Format::Html),
+            ("json", Format::Json),
+            ("csv", Format::Csv),
+        ] {
+            assert_eq!(Format::of_ending(ending), Some(format));
+        }
+        assert_eq!(Format::of_ending("dlio"), None);
+    }
+
+    #[test]
+    fn text_has_eighty_columns_and_every_section() {
+        let text = document(Format::Text, &made());
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        for line in [
+            "Fast tier     /optane (ext4, 1.0 GiB of 1.0 TiB in use)",
+            "Began         2026-11-22 09:28:20 UTC",
+            "Traced        13 of 13 calls, from 0.9 s to 5.0 s",
+            "read from the slow tier   488.3 KiB   48.8 KiB/s  4.8 MiB/s  1.1 s",
+            "read           4       0        3  488.3 KiB  299.0 ms",
+            "lookup     ENOENT      1",
+            "10 KiB - 100 KiB      2  195.3 KiB       0        0 B",
+            "consecutive      1    25 %       0     0 %  begins where the one before ended",
+            "sequential       2    50 %       0     0 %",
+            "only read               2     244.1 KiB  390.6 KiB",
+            "128.0 KiB      1    50 %   97.7 KiB    20 %     99.0 ms    33 %       -",
+            "1  5.0 s      1  1.0 MiB  16.0 ms  62.5 MiB/s  1.0 s  /ckpt/c",
+            "1  1.0 s   300.0 ms      2      4  488.3 KiB  1.6 MiB/s   0 %",
+            "102  worker       1      2  390.6 KiB    80 %      0 B    0 s",
+            "w1      1.0 s    1.0 s      2  488.3 KiB  488.3 KiB/s      0 B",
+            "2.0 s  step 100",
+        ] {
+            let is_there = text.lines().any(|found| words(found).contains(&words(line)));
+            assert!(is_there, "{line:?} is not in\n{text}");
+        }
+        for made in [made(), hostile(), empty()] {
+            let text = document(Format::Text, &made);
+            // Figures that no counter reaches, and words that fill a line, are not cut off to make them fit.
+            let is_free = |line: &&str| {
+                line.starts_with("Do") || line.contains("PiB") || line.split(' ').any(|word| word.chars().count() > 40)
+            };
+            let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 80 && !is_free(line)).collect();
+            assert!(long.is_empty(), "{long:#?}");
+            assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "something a terminal would follow");
+        }
+    }
+
+    #[test]
+    fn markdown_is_tables_and_shows_names_as_they_are() {
+        let text = document(Format::Md, &made());
+        assert!(text.contains("| read | 4 | 0 | 3 | 488.3 KiB | 299.0 ms |"), "{text}");
+        assert!(text.contains("| 2.0 s | step 100 |"), "{text}");
+        let text = document(Format::Md, &hostile());
+        let prose = |line: &&str| !line.starts_with("dlio-fs") && !line.starts_with("rsync");
+        assert!(
+            !text.lines().filter(prose).any(|line| line.contains("<b>") || line.contains("[x](")),
+            "names are markup"
+        );
+        let columns = |line: &str| line.replace("\\|", "").matches('|').count();
+        for rows in
+            text.lines().collect::<Vec<_>>().windows(2).filter(|two| two.iter().all(|line| line.starts_with('|')))
+        {
+            assert_eq!(columns(rows[0]), columns(rows[1]), "{rows:?}");
+        }
+    }
+
+    /// Its keys are what scripts use: one that goes or is renamed is another schema.
+    #[test]
+    fn json_has_stable_keys() {
+        let value: serde_json::Value = serde_json::from_str(&document(Format::Json, &made())).expect("valid");
+        let keys: Vec<_> = value.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(
+            keys.join(" "),
+            "advice checkpoints common_sizes common_strides completeness cost epochs failures files heat heat_from job latency \
+             marks moved operations patterns readers schema sizes spans staging tiers timeline timeline_from top verdict windows \
+             workers"
+        );
+        assert_eq!((&value["schema"], &value["moved"]["bytes_read"]), (&1.into(), &500_000.into()));
+        assert_eq!(
+            value["sizes"][4],
+            serde_json::json!({
+                "name": "100K_1M", "reads": 1, "writes": 1, "bytes_read": 300_000, "bytes_written": 1 << 20
+            })
+        );
+        assert_eq!(value["completeness"]["is_whole"], true);
+        serde_json::from_str::<serde_json::Value>(&document(Format::Json, &hostile())).expect("valid");
+    }
+
+    /// Reads a line of comma-separated values.
+    fn cells(line: &str) -> Vec<String> {
+        let (mut cells, mut is_quoted) = (vec![String::new()], false);
+        for c in line.chars() {
+            match c {
+                '"' => is_quoted = !is_quoted,
+                ',' if !is_quoted => cells.push(String::new()),
+                c => cells.last_mut().expect("one at least").push(c),
+            }
+        }
+        cells
+    }
+
+    #[test]
+    fn csv_is_all_files_with_all_counters() {
+        let text = document(Format::Csv, &made());
+        let rows: Vec<Vec<String>> = text.lines().map(cells).collect();
+        assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{text}");
+        let column = |name: &str| rows[0].iter().position(|column| column == name).expect("a column");
+        assert_eq!(
+            rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(),
+            ["path", "/", "/ckpt/c", "/data/a", "/data/b"]
+        );
+        assert_eq!((&*rows[4][column("read")], &*rows[4][column("bytes_read")]), ("2", "400000"));
+        assert_eq!(&*rows[4][column("sizes")], "300000:1,100000:1");
+        let rows: Vec<_> = document(Format::Csv, &hostile()).lines().map(|line| cells(line).len()).collect();
+        assert!(rows.iter().all(|row| *row == rows[0]), "a name has made a row or a column");
+    }
+
+    /// Whatever is there is told, and that it is not all; nothing panics.
+    #[test]
+    fn a_recording_cut_anywhere_becomes_every_document() {
+        let whole = made().bytes();
+        let mut rebuilt = 0;
+        for len in (0..whole.len()).step_by(3).chain(whole.len() - 40..whole.len()) {
+            for format in Format::value_variants() {
+                let Ok(mut cut) = read(whole[..len].to_vec()) else { break };
+                let mut out = Memory(Vec::new());
+                format.write(&mut cut, &asked(), &mut out).expect("into memory");
+                assert!(!out.0.is_empty() && (!cut.flaws.is_empty() || cut.is_whole || cut.traced().0 == 0), "{len}");
+                rebuilt += u32::from(!cut.is_whole && cut.files.len() == 4);
+            }
+        }
+        assert!(rebuilt > 0, "no cut lies between the last call and the tables");
+    }
+
+    /// What the calls say is what the tables would have said.
+    #[test]
+    fn what_is_counted_again_is_what_was_counted() {
+        let made = made();
+        let whole = Summary::of(&mut made.recording());
+        let bytes = made.bytes();
+        let cut = (0..bytes.len()).rev().find_map(|len| {
+            let mut cut =
+                read(bytes[..len].to_vec()).ok().filter(|cut| !cut.is_whole && cut.meta.operations.is_empty())?;
+            Some(Summary::of(&mut cut))
+        });
+        let cut = cut.expect("the tables are at the end");
+        assert_eq!(cut.operations, whole.operations);
+        assert_eq!(cut.sizes, whole.sizes);
+        assert_eq!(cut.files.kinds, whole.files.kinds);
+        assert_eq!(cut.top, whole.top);
+        assert_eq!(cut.cost, whole.cost);
+        assert_eq!(cut.failures, whole.failures);
+        assert_eq!(cut.workers.iter().map(|one| one.bytes_read).collect::<Vec<_>>(), [100_000, 400_000]);
+        let moved = |values: &[u64]| values.iter().sum::<u64>();
+        assert_eq!((moved(&cut.timeline.read_slow), moved(&cut.timeline.written_fast)), (500_000, 1 << 20));
+        assert!(!cut.completeness.is_whole && cut.completeness.flaws.iter().any(|flaw| flaw.contains("counted again")));
+    }
+}

@@ -1,0 +1,318 @@
+//! The records of all files, gone through once: what they add up to, what kinds of files there are, which took longest. Pure.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::Errno;
+use crate::stats::access::Pattern;
+use crate::stats::counters::Op;
+use crate::stats::record::{Field, Record, failure};
+
+/// So many files are told by name.
+pub const FILES: usize = 200;
+/// Different sizes and strides that are counted over all files.
+const VALUES_MAX: usize = 1 << 16;
+/// Files below this are tiny.
+pub const TINY: u64 = 256 << 10;
+/// Classes of file sizes for the curve: up to 4 KiB, up to 8 KiB, ...
+const FIRST_BOUND: u32 = 12;
+const BOUNDS: usize = 52;
+
+/// What the records of all files tell.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// All records as one.
+    pub all: Record,
+    /// Files that were opened, read or written.
+    pub used: u64,
+    /// Others, of which somebody asked: directories, and what was only looked at.
+    pub asked: u64,
+    pub kinds: Vec<Kind>,
+    pub common_sizes: Vec<(u64, u64)>,
+    pub common_strides: Vec<(u64, u64)>,
+    /// Opens, and those of files that are tiny.
+    pub opens: u64,
+    pub tiny_opens: u64,
+    /// The middle one of the sizes of the files that were read.
+    pub median: u64,
+    /// Read from the slow tier more often than once, as far as it is known.
+    pub slow_again: u64,
+    /// By upper bound of the size of the files that were read.
+    pub curve: Vec<Band>,
+    /// Most time first.
+    pub top: Vec<FileRow>,
+    /// Where most look-ups found nothing, with how many.
+    pub misses: Option<(String, u64)>,
+    sizes: Vec<u64>,
+    values: Values,
+    heap: BinaryHeap<Reverse<Ranked>>,
+}
+
+/// A row of Darshan's file count summary.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Kind {
+    pub name: &'static str,
+    pub files: u64,
+    /// Sizes, as far as they were read or written.
+    pub average: u64,
+    pub max: u64,
+    #[serde(skip)]
+    sum: u128,
+}
+
+/// Files of one class of sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Band {
+    /// None is larger.
+    pub bound: u64,
+    pub files: u64,
+    /// Their sizes.
+    pub bytes: u64,
+    /// Seconds of reads.
+    pub seconds: f64,
+    /// The same of those that the slow tier served, and what the fast one would have taken for them.
+    pub slow_seconds: f64,
+    pub fast_seconds: f64,
+    pub slow_reads: u64,
+}
+
+/// One file, for people.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileRow {
+    pub path: String,
+    pub size: u64,
+    pub opens: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub slow_bytes_read: u64,
+    pub errors: u64,
+    pub processes: u64,
+    pub read_seconds: f64,
+    pub write_seconds: f64,
+    pub meta_seconds: f64,
+    pub slowest_seconds: f64,
+}
+
+/// What a read takes on each tier, from all of them: for what a file's reads would have taken elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Speeds {
+    /// Seconds of a read, on the fast tier and on the slow one; 0 for no read.
+    pub call: [f64; 2],
+    /// Bytes of a read on the fast tier.
+    pub bytes: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Ranked {
+    time: Duration,
+    row: FileRow,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Values {
+    sizes: HashMap<u64, u64>,
+    strides: HashMap<u64, u64>,
+}
+
+const KINDS: [&str; 8] = [
+    "all that were used",
+    "only read",
+    "only written",
+    "read and written",
+    "created",
+    "read once",
+    "read again",
+    "never closed",
+];
+
+/// How far a file is known to reach.
+pub fn size(record: &Record) -> u64 {
+    record.get(Field::EndRead).max(record.get(Field::EndWritten))
+}
+
+fn opens(record: &Record) -> u64 {
+    record.get(Field::Calls(Op::Open)).saturating_add(record.get(Field::Calls(Op::Create)))
+}
+
+fn time(record: &Record) -> Duration {
+    [Field::ReadTime, Field::WriteTime, Field::MetaTime]
+        .iter()
+        .fold(Duration::ZERO, |sum, field| sum.saturating_add(record.time(*field)))
+}
+
+impl Totals {
+    pub fn new() -> Self {
+        Totals {
+            kinds: KINDS.iter().map(|name| Kind { name, ..Kind::default() }).collect(),
+            curve: (0..BOUNDS).map(|at| Band { bound: 1 << (FIRST_BOUND + at as u32), ..Band::default() }).collect(),
+            ..Totals::default()
+        }
+    }
+
+    /// Takes in a file, `speeds` being those of all files.
+    pub fn add(&mut self, path: &str, record: &Record, speeds: &Speeds) {
+        self.merge(record);
+        let (opens, bytes_read, bytes_written) =
+            (opens(record), record.get(Field::BytesRead), record.get(Field::BytesWritten));
+        let misses = record.failures.iter().filter(|(value, _)| *value == failure(Op::Lookup, Errno::ENOENT));
+        let misses: u64 = misses.fold(0, |sum, (_, times)| sum.saturating_add(times));
+        if misses > self.misses.as_ref().map_or(0, |(_, most)| *most) {
+            self.misses = Some((path.to_owned(), misses));
+        }
+        self.rank(path, record);
+        let touched = [Op::Read, Op::Write].iter().any(|op| record.get(Field::Calls(*op)) > 0);
+        if opens == 0 && !touched {
+            self.asked += 1;
+            return;
+        }
+        self.used += 1;
+        let size = size(record);
+        self.opens = self.opens.saturating_add(opens);
+        if size < TINY && (bytes_read > 0 || bytes_written > 0) {
+            self.tiny_opens = self.tiny_opens.saturating_add(opens);
+        }
+        let again = bytes_read > record.get(Field::EndRead);
+        let is = [
+            true,
+            bytes_read > 0 && bytes_written == 0,
+            bytes_written > 0 && bytes_read == 0,
+            bytes_read > 0 && bytes_written > 0,
+            record.get(Field::Calls(Op::Create)) > 0,
+            bytes_read > 0 && !again,
+            again,
+            opens > record.get(Field::Calls(Op::Release)),
+        ];
+        for (kind, _) in self.kinds.iter_mut().zip(is).filter(|(_, is)| *is) {
+            kind.files += 1;
+            kind.sum += u128::from(size);
+            kind.max = kind.max.max(size);
+        }
+        if bytes_read > 0 {
+            self.read(size, record, speeds);
+        }
+    }
+
+    /// What was counted of files without a record of their own: part of all sums, and of no count of files.
+    pub fn merge(&mut self, record: &Record) {
+        self.all.add(record);
+        for (mine, theirs) in [(&mut self.values.sizes, &record.sizes), (&mut self.values.strides, &record.strides)] {
+            for (value, times) in theirs.iter() {
+                if mine.len() < VALUES_MAX || mine.contains_key(&value) {
+                    let count = mine.entry(value).or_default();
+                    *count = count.saturating_add(times);
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, size: u64, record: &Record, speeds: &Speeds) {
+        self.sizes.push(size);
+        let slow_bytes = record.get(Field::SlowBytesRead);
+        self.slow_again = self.slow_again.saturating_add(slow_bytes.saturating_sub(record.get(Field::EndRead)));
+        let (reads, slow) = (record.get(Field::Calls(Op::Read)), record.get(Field::SlowReads));
+        let seconds = record.time(Field::ReadTime).as_secs_f64();
+        let weights = [reads.saturating_sub(slow) as f64 * speeds.call[0], slow as f64 * speeds.call[1]];
+        let slow_share = if weights[1] > 0.0 { weights[1] / (weights[0] + weights[1]) } else { 0.0 };
+        let larger = (slow_bytes as f64 / (slow.max(1) as f64 * speeds.bytes.max(1.0))).max(1.0);
+        let class = (64 - size.saturating_sub(1).leading_zeros()).saturating_sub(FIRST_BOUND) as usize;
+        let Some(entry) = self.curve.get_mut(class.min(BOUNDS - 1)) else { return };
+        entry.files += 1;
+        entry.bytes = entry.bytes.saturating_add(size);
+        entry.seconds += seconds;
+        entry.slow_seconds += seconds * slow_share;
+        // Empty reads alone do not tell how fast the fast tier is.
+        if speeds.bytes >= 1.0 {
+            entry.fast_seconds += (slow as f64 * speeds.call[0] * larger).min(seconds * slow_share);
+        }
+        entry.slow_reads = entry.slow_reads.saturating_add(slow);
+    }
+
+    fn rank(&mut self, path: &str, record: &Record) {
+        let time = time(record);
+        if self.heap.len() >= FILES && self.heap.peek().is_some_and(|Reverse(least)| time <= least.time) {
+            return;
+        }
+        let seconds = |field| record.time(field).as_secs_f64();
+        let row = FileRow {
+            path: path.to_owned(),
+            size: size(record),
+            opens: opens(record),
+            reads: record.get(Field::Calls(Op::Read)),
+            writes: record.get(Field::Calls(Op::Write)),
+            bytes_read: record.get(Field::BytesRead),
+            bytes_written: record.get(Field::BytesWritten),
+            slow_bytes_read: record.get(Field::SlowBytesRead),
+            errors: record.failures.iter().fold(0, |sum, (_, times)| sum.saturating_add(times)),
+            processes: record.processes.iter().count() as u64,
+            read_seconds: seconds(Field::ReadTime),
+            write_seconds: seconds(Field::WriteTime),
+            meta_seconds: seconds(Field::MetaTime),
+            slowest_seconds: seconds(Field::SlowestRead).max(seconds(Field::SlowestWrite)),
+        };
+        self.heap.push(Reverse(Ranked { time, row }));
+        if self.heap.len() > FILES {
+            self.heap.pop();
+        }
+    }
+
+    /// Nothing more comes.
+    pub fn finish(&mut self) {
+        for kind in &mut self.kinds {
+            kind.average = u64::try_from(kind.sum / u128::from(kind.files.max(1))).unwrap_or(u64::MAX);
+        }
+        let middle = self.sizes.len() / 2;
+        if !self.sizes.is_empty() {
+            self.median = *self.sizes.select_nth_unstable(middle).1;
+        }
+        self.sizes = Vec::new();
+        let values = std::mem::take(&mut self.values);
+        (self.common_sizes, self.common_strides) = (commonest(values.sizes), commonest(values.strides));
+        let last = self.curve.iter().rposition(|class| class.files > 0).map_or(0, |at| at + 1);
+        let first = self.curve.iter().position(|class| class.files > 0).unwrap_or(0);
+        self.curve.truncate(last);
+        self.curve.drain(..first);
+        let ranked = std::mem::take(&mut self.heap).into_sorted_vec();
+        self.top = ranked.into_iter().map(|Reverse(ranked)| ranked.row).collect();
+    }
+
+    /// Calls by pattern: reads, then writes.
+    pub fn patterns(&self) -> [[u64; Pattern::ALL.len()]; 2] {
+        [
+            Pattern::ALL.map(|pattern| self.all.get(Field::ReadPatterns(pattern))),
+            Pattern::ALL.map(|pattern| self.all.get(Field::WritePatterns(pattern))),
+        ]
+    }
+}
+
+/// The four most frequent, as Darshan has them.
+fn commonest(values: HashMap<u64, u64>) -> Vec<(u64, u64)> {
+    let mut all: Vec<_> = values.into_iter().collect();
+    all.sort_by_key(|(value, times)| Reverse((*times, *value)));
+    all.truncate(4);
+    all
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.time.cmp(&other.time).then_with(|| other.row.path.cmp(&self.row.path))
+    }
+}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Ranked {}

@@ -1,0 +1,221 @@
+//! The traced calls with the names that belong to them, for documents that other tools read. Pure.
+//!
+//! They are shown one after another and never all at once: a recording may hold more of them than memory does.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::stats::recording::{IoPath, Meta, Recording};
+use crate::stats::trace::Traced;
+
+/// No process has this number: Linux gives none above 4,194,304. It stands for what is nobody's call: marks, epochs, ...
+pub(super) const OF_THE_MOUNT: u32 = 4_194_305;
+/// The same for calls of which it is not known whose they are.
+pub(super) const OF_UNKNOWN: u32 = 4_194_306;
+
+/// What the numbers in traced calls stand for.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    paths: HashMap<u64, String>,
+    /// Process id and command by number.
+    processes: HashMap<u64, (u32, String)>,
+}
+
+/// What whoever looks at a document has to know of what is not in it.
+#[derive(Debug, Serialize)]
+pub(super) struct Completeness<'a> {
+    pub(super) version: &'a str,
+    pub(super) host: &'a str,
+    pub(super) kernel: &'a str,
+    pub(super) mountpoint: &'a str,
+    pub(super) window: Option<&'a str>,
+    /// Nanoseconds since 1970, when the mount was made; the times that the document tells of, in seconds since.
+    pub(super) since: u64,
+    pub(super) from: f64,
+    pub(super) until: f64,
+    pub(super) io_path: &'a IoPath,
+    /// In the recording.
+    pub(super) calls_traced: u64,
+    /// Not traced, for want of time.
+    pub(super) calls_dropped: u64,
+    /// That the mount has counted in its time.
+    pub(super) calls_counted: u64,
+    pub(super) is_whole: bool,
+    pub(super) flaws: &'a [String],
+}
+
+impl Names {
+    /// Takes the paths out of a recording, and its files with theirs: not every recording names a file besides.
+    pub(super) fn take(recording: &mut Recording) -> Names {
+        let known = recording.meta.processes.iter().filter(|process| process.number > 0);
+        let processes = known.map(|process| (process.number, (process.pid, process.command.clone()))).collect();
+        let mut paths = std::mem::take(&mut recording.paths);
+        for file in std::mem::take(&mut recording.files) {
+            paths.entry(file.ino).or_insert(file.path);
+        }
+        Names { paths, processes }
+    }
+
+    /// From the mount's root, escaped.
+    pub(super) fn path(&self, ino: u64) -> &str {
+        self.paths.get(&ino).map_or("(unknown)", String::as_str)
+    }
+
+    /// Process id and command.
+    pub(super) fn process(&self, number: u32) -> (u32, &str) {
+        let known = self.processes.get(&number.into());
+        known.map_or((OF_UNKNOWN, "(unknown)"), |(pid, command)| (*pid, command))
+    }
+
+    /// Commands by process id, which may have been given twice.
+    pub(super) fn commands(&self) -> BTreeMap<u32, String> {
+        let mut commands = BTreeMap::<u32, BTreeSet<&str>>::new();
+        for (pid, command) in self.processes.values() {
+            commands.entry(*pid).or_default().insert(command);
+        }
+        commands.into_iter().map(|(pid, all)| (pid, all.into_iter().collect::<Vec<_>>().join(", "))).collect()
+    }
+}
+
+/// Shows all traced calls of the time that a recording tells of, until `each` fails.
+pub(super) fn each(recording: &mut Recording, mut each: impl FnMut(&Traced) -> io::Result<()>) -> io::Result<()> {
+    let (from, until) = time(&recording.meta);
+    let mut outcome = Ok(());
+    recording.calls(from, until, |traced| {
+        if outcome.is_ok() {
+            outcome = each(traced);
+        }
+    });
+    outcome
+}
+
+/// Saturates after 584 years.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A block may hold more than the window in which it was made.
+fn time(meta: &Meta) -> (Duration, Duration) {
+    let moment = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    match meta.window {
+        Some(_) => (moment(meta.from), moment(meta.until)),
+        None => (Duration::ZERO, Duration::MAX),
+    }
+}
+
+/// As far as it is known: that blocks are damaged is found when their calls are gone through.
+pub(super) fn completeness(recording: &Recording) -> Completeness<'_> {
+    let (meta, (calls_traced, calls_dropped)) = (&recording.meta, recording.traced());
+    Completeness {
+        version: &meta.version,
+        host: &meta.host,
+        kernel: &meta.kernel,
+        mountpoint: &meta.mountpoint,
+        window: meta.window.as_deref(),
+        since: meta.since,
+        from: meta.from,
+        until: meta.until,
+        io_path: &meta.io_path,
+        calls_traced,
+        calls_dropped,
+        calls_counted: meta.operations.iter().fold(0, |sum, operation| sum.saturating_add(operation.calls)),
+        is_whole: recording.is_whole,
+        flaws: &recording.flaws,
+    }
+}
+
+/// A recording as a loader and a checkpoint would leave it, with what is awkward in it.
+#[cfg(test)]
+pub(super) mod sample {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::error::Errno;
+    use crate::stats::access::Cursor as Place;
+    use crate::stats::counters::{Call, Op, Tier};
+    use crate::stats::record::Record;
+    use crate::stats::recording::{Checkpoint, Epoch, Mark, Process, Timeline, Window, Writer};
+    use crate::stats::trace::{Block, block};
+
+    pub(crate) const SINCE: u64 = 1_700_000_000_123_456_789;
+
+    /// Calls of two workers that overlap, of one that nobody knows, and one that failed.
+    pub(crate) fn calls() -> Vec<Traced> {
+        let mut calls = Vec::new();
+        for n in 0..300 {
+            let (ino, handle, thread) = (10 + n % 3, 1 + n % 4, 100 + (n % 2) as u32);
+            let (began, took) = (Duration::from_nanos(1_000_001 * n), Duration::from_nanos(2_500_250 + n));
+            let op = [Op::Read, Op::Write, Op::Open, Op::Getattr][(n % 4) as usize];
+            let bytes = if matches!(op, Op::Read | Op::Write) { 1000 + n } else { 0 };
+            let tier = Tier::ALL[(n / 7 % 2) as usize];
+            let call = Call { op, began, took, offset: n * 4096, bytes, errno: None, tier };
+            calls.push(Traced { call, ino, handle, process: 1 + (n / 200) as u32, thread });
+        }
+        let last = &mut calls[299];
+        (last.call.errno, last.process) = (Some(Errno::ENOENT), 9);
+        calls
+    }
+
+    pub(crate) fn meta() -> Meta {
+        let process =
+            |number, pid, command: &str| Process { number, pid, command: command.into(), ..Process::default() };
+        Meta {
+            version: "0.1".into(),
+            host: "node-7".into(),
+            mountpoint: "/mnt/t".into(),
+            since: SINCE,
+            until: 0.4,
+            io_path: IoPath { name: "exact".into(), not_seen: vec!["seeks".into()], ..IoPath::default() },
+            processes: vec![process(1, 4711, "python"), process(2, 4712, "python")],
+            timeline: Timeline { span: 0.1, read_fast: vec![0, 0, 500_000, 0], ..Timeline::default() },
+            windows: vec![Window {
+                name: "w\"\n\u{1}".into(),
+                began: 0.1,
+                ended: 0.2,
+                files: 3,
+                bytes_read: 1,
+                bytes_written: 2,
+            }],
+            marks: vec![Mark { at: 0.15, text: "step\t1".into() }],
+            epochs: vec![Epoch { number: 1, began: 0.0, ended: 0.3, ..Epoch::default() }],
+            checkpoints: vec![
+                Checkpoint { number: 1, began: 0.05, absorbed: 0.1, drained: Some(0.3), ..Checkpoint::default() },
+                Checkpoint { number: 2, began: 0.2, absorbed: 0.25, drained: None, ..Checkpoint::default() },
+            ],
+            ..Meta::default()
+        }
+    }
+
+    pub(crate) fn bytes() -> Vec<u8> {
+        let mut out = Writer::new(Vec::new()).expect("into memory");
+        out.meta(&meta()).expect("into memory");
+        let paths: Vec<(u64, String)> = (0..3).map(|n| (10 + n, format!("/data/a;b/f{n}.bin"))).collect();
+        // The others are named by the table of files only.
+        out.paths(&paths[..1]).expect("into memory");
+        let calls = calls();
+        for some in calls.chunks(100) {
+            let until = some.iter().map(Traced::ended).max().expect("some");
+            let (from, bytes) = (some[0].call.began, block::pack(some).into());
+            let dropped = if from.is_zero() { 0 } else { 7 - u64::from(from > Duration::from_millis(150)) * 7 };
+            out.block(&Block { from, until, calls: some.len() as u32, dropped, bytes }).expect("into memory");
+        }
+        let files = paths.into_iter().map(|(ino, path)| {
+            let (mut record, mut place) = (Record::default(), Place::default());
+            calls.iter().filter(|one| one.ino == ino).for_each(|one| record.count(&one.call, Some(&mut place)));
+            (ino, path, record)
+        });
+        out.files(files).expect("into memory");
+        out.into_inner()
+    }
+
+    pub(crate) fn recording() -> Recording {
+        read(bytes())
+    }
+
+    pub(crate) fn read(bytes: Vec<u8>) -> Recording {
+        Recording::read(vec![Box::new(Cursor::new(bytes))]).expect("a recording")
+    }
+}
