@@ -44,3 +44,18 @@ fn config() {
 fn control() {
     run("control", targets::control);
 }
+
+#[test]
+fn recording() {
+    run("recording", targets::recording);
+}
+
+#[test]
+fn block() {
+    run("block", targets::block);
+}
+
+#[test]
+fn merge() {
+    run("merge", targets::merge);
+}

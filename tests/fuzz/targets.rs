@@ -7,12 +7,18 @@
 mod sim;
 
 use std::collections::BTreeSet;
+use std::io::{self, Cursor, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use dlio_fs::config::Config;
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
+use dlio_fs::report::formats::{Asked, Format, Merge, Outlet, Weigh};
+use dlio_fs::stats::counters::{Call, Op, Tier};
+use dlio_fs::stats::recording::{Meta, Recording, Writer};
+use dlio_fs::stats::trace::{Block, Traced, block};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder};
 use dlio_fs::tiers::{self, Cx, Options, ROOT, Tiers};
 
@@ -180,5 +186,121 @@ pub fn config(bytes: &[u8]) {
 pub fn control(bytes: &[u8]) {
     if let Err(why) = dlio_fs::fs::parse_command(bytes) {
         assert!(!why.contains('\n') || bytes.contains(&b'\n'), "{why:?}");
+    }
+}
+
+/// Takes a document and keeps its parts.
+#[derive(Default)]
+struct Taken(Vec<Vec<u8>>);
+
+impl Write for Taken {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.is_empty() {
+            self.0.push(Vec::new());
+        }
+        self.0.last_mut().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Outlet for Taken {
+    fn next(&mut self) -> io::Result<()> {
+        self.0.push(Vec::new());
+        Ok(())
+    }
+    fn table(&mut self, _: &str) -> io::Result<()> {
+        self.next()
+    }
+}
+
+fn written(recording: &mut Recording, format: Format, merge: Option<Merge>) -> io::Result<Vec<Vec<u8>>> {
+    let mut out = Taken::default();
+    format.write(recording, &Asked { weigh: Weigh::Time, split: 2_000, merge }, &mut out)?;
+    Ok(out.0)
+}
+
+/// A recording: as it stands if it begins as one. Else its pieces, with what makes them valid, so that more than checksums is
+/// reached: kind, calls, dropped (255 is very many), the length in two bytes, and what is in it before compression.
+pub fn recording(bytes: &[u8]) {
+    let bytes = if bytes.starts_with(b"dlio-rec") { bytes.to_vec() } else { pieces(bytes) };
+    let read = || Recording::read(vec![Box::new(Cursor::new(bytes.clone()))]);
+    if read().is_err() {
+        return;
+    }
+    for format in Format::value_variants() {
+        let parts = written(&mut read().unwrap(), *format, None).unwrap();
+        if *format == Format::Chrome {
+            parts.iter().for_each(|part| drop(serde_json::from_slice::<serde_json::Value>(part).unwrap()));
+        }
+    }
+}
+
+fn pieces(mut bytes: &[u8]) -> Vec<u8> {
+    let mut recording = Writer::new(Vec::new()).unwrap().into_inner();
+    while let [kind, calls, dropped, low, high, rest @ ..] = bytes {
+        let (raw, after) = rest.split_at(rest.len().min(usize::from(*low) | usize::from(*high) << 8));
+        let stored = zstd::bulk::compress(raw, 1).unwrap();
+        let mut header = [0; 48];
+        header[0] = *kind;
+        header[4..8].copy_from_slice(&(stored.len() as u32).to_le_bytes());
+        header[8..12].copy_from_slice(&crc32fast::hash(&stored).to_le_bytes());
+        header[12] = *calls;
+        header[16..24].fill(if *dropped == 255 { 255 } else { 0 });
+        header[16] = *dropped;
+        header[32..40].fill(255);
+        let sum = crc32fast::hash(&header[..40]);
+        header[40..44].copy_from_slice(&sum.to_le_bytes());
+        recording.extend(header.into_iter().chain(stored));
+        bytes = after;
+    }
+    recording
+}
+
+/// A block of traced calls, before compression.
+pub fn block(bytes: &[u8]) {
+    drop(block::unpack(bytes));
+    if let Some(calls) = block::unpack(&zstd::bulk::compress(bytes, 1).unwrap()) {
+        assert_eq!(block::unpack(&block::pack(&calls)), Some(calls));
+    }
+}
+
+/// Another tool's trace, into which ours is put.
+pub fn merge(bytes: &[u8]) {
+    let mut small = Writer::new(Vec::new()).unwrap();
+    small.meta(&Meta { until: 1.0, ..Meta::default() }).unwrap();
+    let call = Call {
+        op: Op::Read,
+        began: Duration::ZERO,
+        took: Duration::ZERO,
+        offset: 0,
+        bytes: 1,
+        errno: None,
+        tier: Tier::Fast,
+    };
+    let packed = block::pack(&[Traced { call, ino: 1, handle: 1, process: 1, thread: 1 }]).into();
+    let one = Block { from: Duration::ZERO, until: Duration::ZERO, calls: 1, dropped: 0, bytes: packed };
+    small.block(&one).unwrap();
+    // Whole: what is cut off is counted again, and has more to tell.
+    small.rest(&[]).unwrap();
+    let mut recording = Recording::read(vec![Box::new(Cursor::new(small.into_inner()))]).unwrap();
+
+    let theirs = bytes.to_vec();
+    let open: Merge = Box::new(move || Ok(Box::new(Cursor::new(theirs.clone()))));
+    match written(&mut recording, Format::Chrome, Some(open)) {
+        Err(refused) => assert_eq!(refused.kind(), io::ErrorKind::InvalidData),
+        Ok(parts) => {
+            assert!(serde_json::from_slice::<serde::de::IgnoredAny>(&parts[0]).is_ok());
+            let events = |text: &[u8]| {
+                let trace: serde_json::Value = serde_json::from_slice(text).ok()?;
+                Some(trace["traceEvents"].as_array()?.len())
+            };
+            // Theirs may hold a text that is no UTF-8, or be nested deeper than this reads.
+            let Some(theirs) = events(bytes) else { return };
+            // Two processes' names, a row, the call.
+            assert_eq!(events(&parts[0]), Some(theirs + 6));
+        }
     }
 }

@@ -127,7 +127,8 @@ pub(crate) fn fuzz(cx: &Context) -> Result<Tally> {
     Ok(tally)
 }
 
-const FUZZ_TARGETS: [&str; 5] = ["log_replay", "super_block", "xattrs", "config", "control"];
+const FUZZ_TARGETS: [&str; 8] =
+    ["log_replay", "super_block", "xattrs", "config", "control", "recording", "block", "merge"];
 
 fn answers(command: &mut Command) -> bool {
     run_and_read(command).is_ok_and(|(status, _)| status.success())

@@ -40,6 +40,22 @@ pub(crate) fn safetensors(cx: &Context) -> Result<Tally> {
     client(cx, "safetensors", &python(cx))
 }
 
+pub(crate) fn exports(cx: &Context) -> Result<Tally> {
+    reports(cx, "exports")
+}
+
+pub(crate) fn darshan(cx: &Context) -> Result<Tally> {
+    reports(cx, "darshan")
+}
+
+/// What these look at are reports, and not files on the slow tier.
+fn reports(cx: &Context, client: &'static str) -> Result<Tally> {
+    let mut scratch = Scratch::mounted(cx, client, Wish::default())?;
+    let tally = Script::new(cx, &scratch, client, &python(cx))?.through_the_mount(&scratch)?;
+    scratch.umount()?;
+    Ok(tally)
+}
+
 pub(crate) fn torch(cx: &Context) -> Result<Tally> {
     client(cx, "torch", &torch_python(cx))
 }
@@ -82,6 +98,8 @@ pub(crate) struct Script<'a> {
     python: &'a Path,
     path: PathBuf,
     notes: PathBuf,
+    /// `dlio-fs`.
+    program: PathBuf,
     /// Where its directory is to arrive.
     on_slow: PathBuf,
 }
@@ -101,7 +119,8 @@ impl<'a> Script<'a> {
     pub(crate) fn again(cx: &Context, scratch: &Scratch, name: &'a str, python: &'a Path) -> Self {
         let notes = work_dir(cx).join(format!("{name}-notes"));
         let path = cx.root.join(format!("tests/clients/{name}_client.py"));
-        Script { name, python, path, notes, on_slow: scratch.slow().join(name) }
+        let program = scratch.program().get_program().into();
+        Script { name, python, path, notes, program, on_slow: scratch.slow().join(name) }
     }
 
     pub(crate) fn through_the_mount(&self, scratch: &Scratch) -> Result<Tally> {
@@ -121,7 +140,7 @@ impl<'a> Script<'a> {
         let mut command = Command::new(self.python);
         // Warnings about the machine's missing GPU drown what matters.
         command.env("TF_CPP_MIN_LOG_LEVEL", "3").env("CUDA_VISIBLE_DEVICES", "").env("PYTHONDONTWRITEBYTECODE", "1");
-        command.env("ON_SLOW", &self.on_slow);
+        command.env("ON_SLOW", &self.on_slow).env("DLIO_FS", &self.program);
         let (status, text) = run_and_read(command.arg(&self.path).arg(verb).arg(dir).arg(&self.notes))?;
         let tally = count_checks(&text);
         if tally.failed == 0 && !status.success() || tally.passed + tally.failed == 0 {

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
@@ -22,11 +23,13 @@ pub(crate) enum Need {
     Xfs,
     /// To compare what the daemon asks of the kernel with what the tests know of.
     Strace,
+    /// To read the metrics and compute the dashboard and the alerts: Prometheus and promtool.
+    Prometheus,
     Pjdfstest,
     Fsx,
     /// What else runs on a mount in motion.
     Suites,
-    /// A virtual environment with TensorFlow, Keras, h5py and safetensors.
+    /// A virtual environment with TensorFlow, Keras, h5py, safetensors and PyDarshan.
     Python,
     /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
     Torch,
@@ -38,7 +41,8 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Mount => &["bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
-        Need::Fsx => &[],
+        // Its package would start a daemon: it is only unpacked.
+        Need::Fsx | Need::Prometheus => &[],
         Need::Xfs => &["xfsprogs"],
         Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
@@ -112,6 +116,7 @@ fn install(cx: &Context, need: Need) -> Result<()> {
     match need {
         Need::Mount => ready_to_mount(cx),
         Need::Strace => Ok(()),
+        Need::Prometheus => unpack_prometheus(cx),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         // Their packages are all of them.
@@ -157,13 +162,14 @@ fn install_packages(cx: &Context, needs: &[Need]) -> Result<()> {
     }
     println!("installing {}", missing.join(" "));
     let log = work_dir(cx).join("apt.log");
-    let apt = || {
-        let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "DPkg::Lock::Timeout=300"]);
-        command
-    };
     run::run_logged(apt().arg("update"), &log)?;
     run::run_logged(apt().args(["install", "--no-install-recommends"]).args(&missing), &log)
+}
+
+fn apt() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "DPkg::Lock::Timeout=300"]);
+    command
 }
 
 fn is_installed(package: &str) -> bool {
@@ -190,6 +196,38 @@ fn install_tool(cx: &Context, (name, version): (&str, &str)) -> Result<()> {
     run::run_logged(&mut command, &work_dir(cx).join(format!("{name}.log")))
 }
 
+/// Puts Debian's Prometheus, which needs nothing but the C library, beside the other tools.
+fn unpack_prometheus(cx: &Context) -> Result<()> {
+    let place = cx.target.join("tools/prometheus");
+    if place.exists() || ["prometheus", "promtool"].into_iter().all(has_program) {
+        return Ok(());
+    }
+    if !has_program("apt-get") {
+        println!("not a Debian system; make sure that what Debian calls this is installed: prometheus");
+        return Ok(());
+    }
+    if !Uid::effective().is_root() {
+        bail!("prometheus is missing, and only root can read Debian's lists anew: apt-get install prometheus");
+    }
+    println!("unpacking prometheus in the background");
+    let log = work_dir(cx).join("prometheus.log");
+    let fresh = cx.target.join("tools/prometheus.new");
+    fs::remove_dir_all(&fresh).or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })?;
+    fs::create_dir_all(&fresh)?;
+    run::run_logged(apt().arg("update"), &log)?;
+    // apt's own user may not write here.
+    let mut download = apt();
+    download.args(["-o", "APT::Sandbox::User=root", "download", "prometheus"]).current_dir(&fresh);
+    run::run_logged(&mut download, &log)?;
+    let files = fs::read_dir(&fresh)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let package = files.iter().find(|file| file.extension().is_some_and(|ending| ending == "deb"));
+    let package = package.context("apt-get download has left no package")?;
+    run::run_logged(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&fresh), &log)?;
+    fs::remove_file(package)?;
+    // Only what is whole is in its place.
+    fs::rename(&fresh, &place).with_context(|| format!("cannot move {} into its place", fresh.display()))
+}
+
 /// pjdfstest changes to two users without rights: `nobody`, which every system has, and this one.
 fn add_dummy_user() -> Result<()> {
     if User::from_name("tests")?.is_some() {
@@ -201,7 +239,7 @@ fn add_dummy_user() -> Result<()> {
 fn install_python(cx: &Context) -> Result<()> {
     let requirements = cx.root.join("tests/clients/requirements.txt");
     unless_installed(&cx.target.join("venv"), &[&requirements], |venv| {
-        println!("installing TensorFlow and Keras in the background");
+        println!("installing TensorFlow, Keras and PyDarshan in the background");
         let log = work_dir(cx).join("python.log");
         make_venv(venv, &log)?;
         run::run_logged(pip_install(venv).arg("--requirement").arg(&requirements), &log)
