@@ -31,7 +31,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 23] = [
+pub const KEYS: [(&str, Change); 24] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -44,6 +44,7 @@ pub const KEYS: [(&str, Change); 23] = [
     ("copy_up_max", Change::AtOnce),
     ("revalidate", Change::AtOnce),
     ("slow_wait", Change::Remount),
+    ("promote", Change::AtOnce),
     ("high", Change::AtOnce),
     ("low", Change::AtOnce),
     ("ballast", Change::Remount),
@@ -90,6 +91,8 @@ pub struct Config {
     /// How long an operation waits for the slow tier before it answers EIO.
     #[serde(with = "duration")]
     pub slow_wait: Duration,
+    /// Whether files that are read from the slow tier get a copy on the fast one.
+    pub promote: bool,
     /// Share of the fast tier in use at which eviction starts.
     #[serde(with = "share")]
     pub high: f64,
@@ -175,6 +178,7 @@ impl Default for Config {
             copy_up_max: 64 << 20,
             revalidate: Duration::from_secs(30),
             slow_wait: Duration::from_secs(5),
+            promote: false,
             high: 0.85,
             low: 0.70,
             ballast: 64 << 20,

@@ -240,6 +240,7 @@ fn engine_options(config: &Config) -> tiers::Options {
         copy_up_max: config.copy_up_max,
         revalidate: config.revalidate,
         max_pending: config.max_pending,
+        promote: config.promote,
         high: config.high,
         low: config.low,
         ballast: config.ballast,

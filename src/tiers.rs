@@ -55,8 +55,12 @@ mod recovery;
 mod replay;
 mod rescue;
 mod seal;
+mod shards;
 mod slow;
 mod split;
+mod stage;
+mod staged;
+mod staging;
 mod state;
 mod status;
 mod step;
@@ -74,6 +78,8 @@ use file::FileState;
 use log::Log;
 use pool::Pool;
 use slow::SlowTier;
+use staged::Copies;
+use staging::Staging;
 use state::State as EngineState;
 use sync::{Mutex, RwLock};
 use view::Ages;
@@ -83,6 +89,8 @@ pub use file::Pin;
 pub use fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
+pub use stage::Staged;
+pub use staging::{JobState, JobStatus, StagingStatus, Wanted};
 
 pub use verify::{Bad, Verified, Verifying};
 
@@ -192,6 +200,8 @@ pub struct OpenFile {
     pub ino: Ino,
     pub mode: OpenMode,
     state: Arc<FileState>,
+    /// Bytes that were read through it.
+    read: AtomicU64,
 }
 
 /// A merged directory listing, frozen when the directory was opened. `.` and `..` are included, first.
@@ -221,6 +231,8 @@ pub enum State {
     Dirty,
     Draining,
     Clean,
+    /// On slow, with a copy on fast.
+    Staged,
     Failed,
 }
 
@@ -258,6 +270,11 @@ pub struct Status {
     pub objects: u64,
 
     pub evictions: u64,
+    /// Copies of slow files on fast, as far as they were found since the start, and their bytes; made since the start.
+    pub copies: u64,
+    pub copies_bytes: u64,
+    pub staged_files: u64,
+    pub staged_bytes: u64,
     pub known_inodes: u64,
     pub open_files: u64,
     /// Batches of more than one step (promise P1's exception), snapshots of late files, in-place writes.
@@ -293,6 +310,8 @@ pub struct Options {
     pub revalidate: Duration,
     /// Events.
     pub max_pending: u64,
+    /// Whether files that are read from slow get a copy on fast.
+    pub promote: bool,
     /// Fractions of the fast tier.
     pub high: f64,
     pub low: f64,
@@ -307,6 +326,8 @@ pub struct Options {
 pub struct Tiers {
     log: Log,
     pool: Pool,
+    copies: Copies,
+    staging: Staging,
     slow: SlowTier,
     fast: Arc<dyn Dir>,
     state: Mutex<EngineState>,

@@ -35,11 +35,12 @@ struct Work {
     woken: bool,
 }
 
-const WORKS: [Work; 5] = [
+const WORKS: [Work; 6] = [
     Work { name: "seal", step: Tiers::seal_step, needs_slow: false, woken: true },
     Work { name: "drain", step: Tiers::drain_step, needs_slow: true, woken: true },
     Work { name: "publish", step: Tiers::publish_step, needs_slow: true, woken: true },
     Work { name: "evict", step: Tiers::evict_step, needs_slow: true, woken: false },
+    Work { name: "stage", step: Tiers::stage_step, needs_slow: true, woken: true },
     Work { name: "tick", step: Tiers::tick, needs_slow: false, woken: false },
 ];
 

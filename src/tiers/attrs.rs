@@ -103,7 +103,7 @@ impl Tiers {
         let (id, path, asked) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
+            let limit = if node.ours || node.staged { self.options().revalidate } else { self.options().ttl_slow };
             let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
             let gone = node.slow().is_empty() && ino != crate::tiers::ROOT;
             if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
@@ -554,6 +554,7 @@ impl Tiers {
                 FileStatus::Dirty => "dirty",
                 FileStatus::Draining => "draining",
                 FileStatus::Clean => "clean",
+                FileStatus::Staged => "staged",
                 FileStatus::Failed => "failed",
             },
             TIER => match tier {

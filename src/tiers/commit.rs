@@ -60,6 +60,7 @@ impl Tiers {
     /// while somebody else writes: the kernel tells of a release when it comes to it, and who has opened the file anew since
     /// may have truncated it and not written yet.
     pub fn release(&self, cx: &Cx, file: OpenFile) {
+        let read_whole = self.was_read_whole(&file);
         let state = &file.state;
         if file.mode.write {
             let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
@@ -75,6 +76,7 @@ impl Tiers {
             && state.opens.load(Ordering::Acquire) == 0
         {
             io.fd = None;
+            io.copy = None;
             if io.place == Bytes::InPlace {
                 io.place = Bytes::Slow;
             }
@@ -87,6 +89,9 @@ impl Tiers {
         self.settle_removed(&mut st, ino);
         st.view.collect(ino);
         drop(st);
+        if let Some(bytes) = read_whole {
+            self.promote(ino, bytes);
+        }
         self.wake();
     }
 

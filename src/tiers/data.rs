@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
@@ -70,7 +70,7 @@ impl Tiers {
         if mode.write {
             state.writers.fetch_add(1, Ordering::AcqRel);
         }
-        OpenFile { ino: state.ino, mode, state: state.clone() }
+        OpenFile { ino: state.ino, mode, state: state.clone(), read: AtomicU64::new(0) }
     }
 
     fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
@@ -101,8 +101,12 @@ impl Tiers {
         if mode.truncate {
             self.truncate(cx, state, 0)?;
         }
+        self.attach_copy(cx, state)?;
         let place = self.shared(cx, state)?.place;
-        let has_fd = || state.io.read().fd.is_some();
+        let has_fd = || {
+            let io = state.io.read();
+            io.fd.is_some() || io.copy.is_some()
+        };
         if has_fd() {
             return Ok(());
         }
@@ -123,7 +127,7 @@ impl Tiers {
             Bytes::Slow | Bytes::InPlace => {
                 let fd = self.open_slow(cx, state.ino, Access::Read)?;
                 let mut io = state.io.write();
-                if io.object().is_none() && io.fd.is_none() {
+                if io.object().is_none() && io.fd.is_none() && io.copy.is_none() {
                     io.fd = Some(fd);
                 }
             }
@@ -150,7 +154,8 @@ impl Tiers {
     /// What a pinned file is read from. The descriptor is there, so it is waited for: without it the open would take another
     /// path than those before, which the kernel refuses. Nobody holds the lock of a pinned file across a slow call.
     pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
-        file.state.io.read().fd.clone()
+        let io = file.state.io.read();
+        io.copy.as_ref().map(|copy| &copy.fd).or(io.fd.as_ref()).cloned()
     }
 
     /// Whether nobody has changed the bytes behind the mount since this was last asked, at the open before.
@@ -292,6 +297,9 @@ impl Tiers {
     fn readable(&self, cx: &Cx, file: &OpenFile) -> Result<(Arc<dyn File>, bool)> {
         for _ in 0..3 {
             let io = self.shared(cx, &file.state)?;
+            if let Some(copy) = &io.copy {
+                return Ok((copy.fd.clone(), true));
+            }
             if let Some(fd) = io.fd.clone() {
                 return Ok((fd, io.object().is_some_and(|object| object.home == Home::Fast)));
             }
@@ -308,7 +316,14 @@ impl Tiers {
         if !on_fast {
             cx.slow()?;
         }
-        fd.read_at(buf, offset).at("read on slow", format_args!("inode {}", file.ino))
+        match fd.read_at(buf, offset) {
+            Err(error) if self.give_up_copy(&file.state, &error)? => self.read(cx, file, buf, offset),
+            read => {
+                let got = read.at("read on slow", format_args!("inode {}", file.ino))?;
+                file.read.fetch_add(got as u64, Ordering::Relaxed);
+                Ok(got)
+            }
+        }
     }
 
     /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.
@@ -493,6 +508,9 @@ impl Tiers {
 
     /// Gives a slow-only file an object with its first `keep` bytes, or has it written in place.
     fn copy_up(&self, cx: &Cx, state: &Arc<FileState>, keep: u64) -> Result<()> {
+        if keep > 0 && self.adopt_copy(cx, state)? {
+            return Ok(());
+        }
         cx.slow()?;
         let held = state.io.read().fd.clone();
         let (source, named) = match (self.open_slow(cx, state.ino, Access::Read), held) {
@@ -508,6 +526,7 @@ impl Tiers {
             let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
             let mut io = state.io.write();
             if io.object().is_none() {
+                self.forget_copy_durably(state.ino)?;
                 io.place = Bytes::InPlace;
                 io.fd = Some(fd);
             }
@@ -543,7 +562,7 @@ impl Tiers {
     }
 
     /// What a new object of this file starts with, but for its bytes.
-    fn birth_like(&self, cx: &Cx, state: &FileState) -> Result<Birth> {
+    pub(crate) fn birth_like(&self, cx: &Cx, state: &FileState) -> Result<Birth> {
         let attr = self.getattr(cx, state.ino)?;
         let mut xattrs = Vec::new();
         for key in self.list_xattr(cx, state.ino)? {
@@ -568,14 +587,19 @@ impl Tiers {
             return Ok(false);
         }
         self.rebind_to(cx, state, &io, object)?;
+        let was_on_slow = io.object().is_none();
         state.place(&mut io, Bytes::Object(object), Some(fd));
         io.dirty = true;
         io.interrupted = false;
+        drop(io);
+        if was_on_slow {
+            self.forget_copy(state.ino);
+        }
         Ok(true)
     }
 
     /// The log and the references say `object` from here on; the caller does the same with `io`, which it holds.
-    fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, object: ObjectId) -> Result<()> {
+    pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, object: ObjectId) -> Result<()> {
         cx.proceed()?;
         let mut st = self.state.lock();
         self.log_bind(&mut st, state.ino, object)?;
@@ -675,7 +699,7 @@ impl Tiers {
         let moved = source
             .stat()
             .and_then(|stat| {
-                copy_data(&*source, &*fd, at..stat.size, &mut |_, _| ())?;
+                copy_data(&*source, &*fd, at..stat.size, &mut |_, _| Ok(()))?;
                 fd.set_len(stat.size)?;
                 Ok(at.min(stat.size))
             })
@@ -752,7 +776,7 @@ impl Tiers {
 }
 
 /// Gives a new object its owner, the mode bits a chown cleared, and its extended attributes.
-fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
+pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
     if (birth.uid, birth.gid) != (0, 0) {
         fd.set_attr(&NewAttr {
             uid: Some(birth.uid),
@@ -773,16 +797,16 @@ pub(crate) fn is_full(e: &std::io::Error) -> bool {
 
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
 pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
-    copy_data(from, to, 0..len, &mut |_, _| ())
+    copy_data(from, to, 0..len, &mut |_, _| Ok(()))
 }
 
-/// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, and shown its
-/// bytes. The target has a hole there.
+/// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, shown its bytes, and may
+/// end it with an error. The target has a hole there.
 pub(crate) fn copy_data(
     from: &dyn File,
     to: &dyn File,
     range: Range<u64>,
-    watch: &mut dyn FnMut(u64, &[u8]),
+    watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
     let (mut at, len) = (range.start, range.end);
     let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
@@ -802,7 +826,7 @@ pub(crate) fn copy_data(
                 return Ok(());
             }
             to.write_at(&buf[..got], at)?;
-            watch(at, &buf[..got]);
+            watch(at, &buf[..got])?;
             at += got as u64;
         }
     }

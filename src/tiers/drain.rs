@@ -69,6 +69,7 @@ impl Tiers {
         let mut watch = |at, bytes: &[u8]| {
             sum.take(at, bytes);
             self.counters.notes.copied(lsn, at + bytes.len() as u64);
+            Ok(())
         };
         let copied = copy_data(&*source, &*file, 0..content.size, &mut watch) // 2
             .and_then(|()| file.set_len(content.size))

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Error, Result};
-use crate::path::Name;
 use crate::tiers::disk::{Access, Stat};
 use crate::tiers::file::FileState;
 use crate::tiers::node::{Meta, Seen};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::state::State;
-use crate::tiers::{Cx, Ino, Progress, ROOT, Tiers};
+use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 /// How many files are looked at before the engine's lock is given back.
 const AT_ONCE: usize = 16;
@@ -154,26 +153,12 @@ impl Tiers {
         Ok(())
     }
 
-    /// The directories on the way are referred to, or the tick forgets one before its entry is looked up.
     fn look_up(&self, path: &[u8]) -> Result<()> {
-        let mut on_the_way = Vec::new();
-        let found = self.look_up_along(path, &mut on_the_way);
-        on_the_way.into_iter().for_each(|dir| self.forget(dir, 1));
-        match found {
+        match self.at_path(&Cx::internal(), path, |_| Ok(())) {
             // Something else is there by now.
             Err(Error::Posix(_)) => Ok(()),
             other => other,
         }
-    }
-
-    fn look_up_along(&self, path: &[u8], on_the_way: &mut Vec<Ino>) -> Result<()> {
-        let cx = Cx::internal();
-        let mut dir = ROOT;
-        for name in path.split(|b| *b == b'/') {
-            dir = self.lookup(&cx, dir, &Name::new(name)?)?.ino;
-            on_the_way.push(dir);
-        }
-        Ok(())
     }
 
     fn evict_oldest_met(&self) -> Result<bool> {

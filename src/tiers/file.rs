@@ -7,6 +7,7 @@ use crate::tiers::Ino;
 use crate::tiers::disk::File;
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, ObjectId};
+use crate::tiers::staged::Copy;
 use crate::tiers::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::sync::{Mutex, Rank, RwLock};
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub(crate) struct Io {
     pub(crate) place: Bytes,
     /// Open while a handle is.
     pub(crate) fd: Option<Arc<dyn File>>,
+    /// Of a file on slow: what it is read from, instead of `fd`, while a handle is open.
+    pub(crate) copy: Option<Copy>,
     /// Changed since its bytes last became an event; a `bind` record says so in the log.
     pub(crate) dirty: bool,
     /// Its object lies on the slow tier and is committed: it will be published as it is, so what has changed of its attributes
@@ -168,6 +171,7 @@ impl FileState {
         let io = Io {
             place,
             fd: None,
+            copy: None,
             dirty: false,
             stamped: false,
             attrs_in_view: false,
@@ -206,9 +210,21 @@ impl FileState {
     /// `None` if it says more than that the bytes are on the slow tier and nobody uses them; else what [`FileState::on_slow`]
     /// is to be told to make it anew.
     pub(crate) fn at_rest(&mut self) -> Option<bool> {
-        let Io { place, fd, dirty, stamped, attrs_in_view, latest, ordered, owed, clean, checked: _, interrupted } =
-            self.io.get_mut();
-        let used = fd.is_some() || latest.is_some() || clean.is_some() || !owed.is_empty();
+        let Io {
+            place,
+            fd,
+            copy,
+            dirty,
+            stamped,
+            attrs_in_view,
+            latest,
+            ordered,
+            owed,
+            clean,
+            checked: _,
+            interrupted,
+        } = self.io.get_mut();
+        let used = fd.is_some() || copy.is_some() || latest.is_some() || clean.is_some() || !owed.is_empty();
         let marked = *dirty || *stamped || *attrs_in_view || *ordered || *interrupted;
         let open = [&mut self.opens, &mut self.writers, &mut self.pins].into_iter().any(|count| *count.get_mut() > 0);
         let busy = *self.draining.get_mut() || *self.failed.get_mut() || *self.guard.get_mut() > 0;
@@ -262,6 +278,7 @@ impl FileState {
         self.forget_author();
         io.place = place;
         io.fd = fd;
+        io.copy = None;
         io.clean = None;
         io.attrs_in_view = false;
         io.latest = None;

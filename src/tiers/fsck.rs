@@ -14,8 +14,9 @@ use crate::path::escape;
 use crate::tiers::disk::{Access, Dir, Kind};
 use crate::tiers::identity::{UNIDENTIFIED, read_slow_id, read_super, read_text};
 use crate::tiers::names::OURS;
-use crate::tiers::pool::{Pool, number_of, shard_of};
+use crate::tiers::pool::{Pool, number_of};
 use crate::tiers::record::{Home, ObjectId, Record};
+use crate::tiers::shards::shard_of;
 use crate::tiers::{Lsn, log};
 
 /// The remedy for what cannot be made good.

@@ -61,6 +61,23 @@ impl Tiers {
         }
     }
 
+    /// Does something to what is at a path, from the root. It and the directories above it are referred to meanwhile, or they may be
+    /// forgotten before the next name is looked up.
+    pub(crate) fn at_path<T>(&self, cx: &Cx, path: &[u8], act: impl FnOnce(Ino) -> Result<T>) -> Result<T> {
+        let mut on_the_way = Vec::new();
+        let mut walk = || {
+            let mut at = ROOT;
+            for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+                at = self.lookup(cx, at, &Name::new(name)?)?.ino;
+                on_the_way.push(at);
+            }
+            Ok(at)
+        };
+        let done = walk().and_then(act);
+        on_the_way.into_iter().for_each(|ino| self.forget(ino, 1));
+        done
+    }
+
     /// Who the view has under a name.
     pub(crate) fn resolve(&self, cx: &Cx, dir: Ino, name: &Name) -> Result<Option<Ino>> {
         if dir == ROOT && name.as_bytes() == OURS {

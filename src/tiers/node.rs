@@ -134,6 +134,8 @@ pub(crate) struct Node {
     /// A regular file that was opened before, and by what is known nobody has changed it behind the mount since. While
     /// `file` is there that one knows.
     pub(super) opened: bool,
+    /// It was read from a staged copy when it was last opened.
+    pub(crate) staged: bool,
     perm: u16,
     /// When the attributes were last read from the slow tier.
     pub(crate) seen: Seen,
@@ -186,6 +188,7 @@ impl Node {
             on_slow: false,
             twin_alike: false,
             opened: false,
+            staged: false,
             perm: 0,
             seen: Seen::NEVER,
             pins: 0,

@@ -7,14 +7,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Error, Result};
 use crate::path::{escape, unescape};
-use crate::tiers::disk::{Access, Dir, File, Kind, Stat, Time};
+use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat, Time};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::record::{COUNTER_MAX, counter, is_below_root};
+use crate::tiers::shards::{self, Shards, file_name};
 use crate::tiers::{Ino, Lsn};
 
 const CLEAN: &[u8] = b"user.dlio.clean";
@@ -71,9 +71,8 @@ pub(crate) struct Named {
 
 #[derive(Debug)]
 pub(crate) struct Pool {
-    dir: Arc<dyn Dir>,
+    shards: Shards,
     quarantine: Arc<dyn Dir>,
-    shards: Vec<OnceLock<Arc<dyn Dir>>>,
     next: AtomicU64,
 }
 
@@ -81,7 +80,7 @@ impl Pool {
     pub(crate) fn open(fast: &dyn Dir) -> Result<Self> {
         let dir = fast.dir(b"pool").at_fast("open", "pool")?;
         let quarantine = fast.dir(b"quarantine").at_fast("open", "quarantine")?;
-        Ok(Pool { dir, quarantine, shards: (0..256).map(|_| OnceLock::new()).collect(), next: AtomicU64::new(1) })
+        Ok(Pool { shards: Shards::new(dir), quarantine, next: AtomicU64::new(1) })
     }
 
     /// To look at objects of a tier that may have lost any directory. Of one that is missing the one above takes the place:
@@ -89,7 +88,7 @@ impl Pool {
     pub(crate) fn open_what_is_left(ours: &Arc<dyn Dir>) -> Self {
         let dir = ours.dir(b"pool").unwrap_or_else(|_| ours.clone());
         let quarantine = ours.dir(b"quarantine").unwrap_or_else(|_| ours.clone());
-        Pool { dir, quarantine, shards: (0..256).map(|_| OnceLock::new()).collect(), next: AtomicU64::new(1) }
+        Pool { shards: Shards::new(dir), quarantine, next: AtomicU64::new(1) }
     }
 
     /// Numbers up to this one are taken, by an object or by a record of the log.
@@ -103,35 +102,19 @@ impl Pool {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn shard(&self, number: u64) -> io::Result<&Arc<dyn Dir>> {
-        let slot = &self.shards[(number & 0xff) as usize];
-        if let Some(dir) = slot.get() {
-            return Ok(dir);
-        }
-        let dir = self.dir.dir(format!("{:02x}", number & 0xff).as_bytes())?;
-        // Whoever made it, another thread or a killed daemon, may not have come to this yet.
-        self.dir.sync()?;
-        Ok(slot.get_or_init(|| dir))
-    }
-
-    fn make_shard(&self, number: u64) -> io::Result<()> {
-        match self.dir.mkdir(format!("{:02x}", number & 0xff).as_bytes(), 0o700) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            _ => Ok(()),
-        }
-    }
-
     /// Creates an empty object with these mode bits.
     pub(crate) fn create(&self, number: u64, perm: u32) -> io::Result<Arc<dyn File>> {
-        match self.shard(number) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => self.make_shard(number)?,
-            other => drop(other?),
-        }
-        self.shard(number)?.create(&file_name(number), perm)
+        self.shards.made(number)?.create(&file_name(number), perm)
+    }
+
+    /// A file from elsewhere on the same file system becomes this object.
+    pub(crate) fn take_in(&self, number: u64, from: &dyn Dir, name: &[u8]) -> io::Result<()> {
+        let shard = self.shards.made(number)?;
+        from.rename(name, &**shard, &file_name(number), RenameMode::NoReplace)
     }
 
     pub(crate) fn open_object(&self, number: u64, access: Access) -> io::Result<Arc<dyn File>> {
-        self.shard(number)?.open(&file_name(number), access)
+        self.shards.of(number)?.open(&file_name(number), access)
     }
 
     /// To be read, wherever it is: a recovery may have put it aside.
@@ -143,11 +126,11 @@ impl Pool {
     }
 
     pub(crate) fn stat(&self, number: u64) -> io::Result<Stat> {
-        self.shard(number)?.stat(&file_name(number))
+        self.shards.of(number)?.stat(&file_name(number))
     }
 
     pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
-        match self.shard(number).and_then(|shard| shard.unlink(&file_name(number))) {
+        match self.shards.of(number).and_then(|shard| shard.unlink(&file_name(number))) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -155,7 +138,7 @@ impl Pool {
 
     /// Makes the object's name durable; its bytes are the file's own business.
     pub(crate) fn sync_name(&self, number: u64) -> io::Result<()> {
-        self.shard(number)?.sync()
+        self.shards.of(number)?.sync()
     }
 
     pub(crate) fn set_name(file: &dyn File, named: &Named) -> io::Result<()> {
@@ -186,8 +169,12 @@ impl Pool {
 
     /// Declares the object equal to this slow file, durably.
     pub(crate) fn prove(file: &dyn File, proof: &Proof) -> io::Result<()> {
-        file.set_xattr(CLEAN, proof.encode().as_bytes())?;
+        Self::set_proof(file, proof)?;
         file.sync()
+    }
+
+    pub(crate) fn set_proof(file: &dyn File, proof: &Proof) -> io::Result<()> {
+        file.set_xattr(CLEAN, proof.encode().as_bytes())
     }
 
     /// Takes the proof back; durable when this returns, so that not one byte changes under a proof (promise P6).
@@ -219,16 +206,9 @@ impl Pool {
     /// stays where it is: `fsck` names it.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
-        for shard in self.dir.list().at_fast("list", "pool")? {
-            let Some(low) = shard_of(&shard.name).filter(|_| shard.kind == Kind::Dir) else { continue };
-            let label = || format!("pool/{low:02x}");
-            let listed = self.shard(low).and_then(|dir| dir.list()).at_fast("list", label())?;
-            numbers.extend(
-                listed
-                    .iter()
-                    .filter(|entry| entry.kind == Kind::File)
-                    .filter_map(|entry| number_of(&entry.name).filter(|number| number & 0xff == low)),
-            );
+        for low in self.shards.list().at_fast("list", "pool")? {
+            let listed = self.shards.numbers_in(low).at_fast("list", format_args!("pool/{low:02x}"))?;
+            numbers.extend(listed.into_iter().filter(|number| *number < COUNTER_MAX));
         }
         numbers.sort_unstable();
         Ok(numbers)
@@ -247,9 +227,9 @@ impl Pool {
         remove_leftover(&*self.quarantine, &reason)?;
         let file = self.quarantine.create(&reason, 0o600).at_fast("create", "quarantine reason")?;
         file.write_at(format!("{why}\n").as_bytes(), 0).at_fast("write", "quarantine reason")?;
-        let shard = self.shard(number).at_fast("open", "pool shard")?;
+        let shard = self.shards.of(number).at_fast("open", "pool shard")?;
         shard
-            .rename(&name, &*self.quarantine, &name, crate::tiers::disk::RenameMode::Replace)
+            .rename(&name, &*self.quarantine, &name, RenameMode::Replace)
             .map_err(|e| Error::io_on_fast("quarantine", format!("object {number}"), e))
     }
 
@@ -267,20 +247,9 @@ impl Pool {
     }
 }
 
-fn file_name(number: u64) -> Vec<u8> {
-    format!("{number:016x}").into_bytes()
-}
-
-/// The number in an object's name, for exactly what [`file_name`] writes.
+/// The number in an object's name.
 pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
-    let number = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
-    (number < COUNTER_MAX && file_name(number) == name).then_some(number)
-}
-
-/// The low byte of the numbers in a directory of this name.
-pub(crate) fn shard_of(name: &[u8]) -> Option<u64> {
-    let low = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
-    (format!("{low:02x}").as_bytes() == name && low <= 0xff).then_some(low)
+    shards::number_of(name).filter(|number| *number < COUNTER_MAX)
 }
 
 #[cfg(test)]

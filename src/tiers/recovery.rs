@@ -33,6 +33,8 @@ use crate::tiers::pool::{Pool, Proof, number_of};
 use crate::tiers::record::{Home, ObjectId, Record, Step};
 use crate::tiers::replay::{Recovery, carried, object_of};
 use crate::tiers::slow::SlowTier;
+use crate::tiers::staged::Copies;
+use crate::tiers::staging::Staging;
 use crate::tiers::state::State;
 use crate::tiers::status::Counters;
 use crate::tiers::step::{Touched, step_path};
@@ -83,7 +85,7 @@ fn open_with(
         true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
         false => existing_tmp(&*ours, &*slow, &identity)?,
     };
-    let pool = Pool::open(&*ours)?;
+    let (pool, copies) = (Pool::open(&*ours)?, Copies::open(&*ours)?);
     let opened = Log::open(ours.clone(), options.ballast, boot)?; // 2
     if opened.records.is_empty() {
         expect_empty(&pool)?;
@@ -98,6 +100,8 @@ fn open_with(
     });
     let tiers = Tiers {
         pool,
+        copies,
+        staging: Staging::default(),
         slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat()),
         fast,
         log: opened.log,

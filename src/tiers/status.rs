@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::{Kind, Space};
+use crate::tiers::file::Bytes;
 use crate::tiers::queue::Notes;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::sync::Mutex;
@@ -26,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) in_place_writes: AtomicU64,
     pub(crate) spilled: AtomicU64,
     pub(crate) evictions: AtomicU64,
+    staged_files: AtomicU64,
+    staged_bytes: AtomicU64,
     pub(crate) struck: AtomicU64,
     pub(crate) damaged: AtomicU64,
     pub(crate) quarantined: AtomicU64,
@@ -62,6 +65,11 @@ impl Counters {
         let since =
             within.first().map_or(Duration::ZERO, |(at, _)| now.saturating_sub(*at)).max(Duration::from_secs(1));
         (bytes as f64 / since.as_secs_f64()) as u64
+    }
+
+    pub(crate) fn staged(&self, bytes: u64) {
+        self.staged_files.fetch_add(1, Ordering::Relaxed);
+        self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn published(&self, events: u64, batches: u64) {
@@ -190,6 +198,10 @@ impl Tiers {
             applied_lsn: applied,
             objects,
             evictions: count(&c.evictions),
+            copies: self.copies.extent().0,
+            copies_bytes: self.copies.extent().1,
+            staged_files: count(&c.staged_files),
+            staged_bytes: count(&c.staged_bytes),
             known_inodes,
             open_files,
             batches: count(&c.batches),
@@ -304,13 +316,21 @@ impl Tiers {
                 st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
             (pending, node.kind, node.file.clone())
         };
+        let has_copy = kind == Kind::File && self.copy_number(ino).is_some_and(|number| self.copies.has(number));
         let Some(file) = file else {
+            if has_copy && !pending {
+                return Ok((State::Staged, TierKind::Fast));
+            }
             let state = if pending { State::Dirty } else { State::Slow };
             // The bytes of a file without a state are on the slow tier, whatever is pending of its names.
             let fast = pending && kind != Kind::File;
             return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
         };
-        let object = file.io.read().object();
+        let (object, has_copy) = {
+            let io = file.io.read();
+            // Who opened it before the copy was made reads and writes on slow.
+            (io.object(), has_copy && (io.copy.is_some() || (io.place == Bytes::Slow && io.fd.is_none())))
+        };
         let tier = match object {
             Some(object) if object.home == crate::tiers::record::Home::Fast => TierKind::Fast,
             _ => TierKind::Slow,
@@ -323,10 +343,12 @@ impl Tiers {
             State::Dirty
         } else if object.is_some() {
             State::Clean
+        } else if has_copy {
+            State::Staged
         } else {
             State::Slow
         };
-        Ok((state, tier))
+        Ok((state, if state == State::Staged { TierKind::Fast } else { tier }))
     }
 
     /// Checks what must always hold in memory; for tests.

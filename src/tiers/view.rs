@@ -109,6 +109,11 @@ impl View {
         self.nodes.entry(ino).insert_entry(node).into_mut()
     }
 
+    /// Of the file system that the slow tier's root lies on.
+    pub(crate) fn root_dev(&self) -> u64 {
+        self.root_dev
+    }
+
     pub(crate) fn new_ino(&mut self) -> Ino {
         self.next += 1;
         self.next - 1
@@ -158,7 +163,7 @@ impl View {
         if slot.pending() || slots.known || trust {
             return Some(slot.view());
         }
-        let ours = slot.view().and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours);
+        let ours = slot.view().and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours || node.staged);
         let limit = if ours { ages.ours } else { ages.slow };
         (slot.seen.fresh(now, limit) || self.is_following(dir, name)).then_some(slot.view())
     }

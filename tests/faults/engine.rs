@@ -58,6 +58,7 @@ impl World {
             copy_up_max: COPY_UP_MAX,
             revalidate: Duration::from_secs(30),
             max_pending: 1_000_000,
+            promote: false,
             high: 0.85,
             low: 0.70,
             ballast: 16 << 10,

@@ -37,6 +37,8 @@ pub struct Tally {
     pub batches: u64,
     /// Objects that went to the slow tier, in whole or from some point on, since the last start.
     pub spilled: u64,
+    /// Copies that were made of slow files.
+    pub staged: u64,
     /// Power cuts whose outcome could not be judged.
     pub unjudged: u64,
     /// Looks at the view in the middle of a step of the background.
@@ -56,6 +58,7 @@ impl Tally {
             publishes,
             batches,
             spilled,
+            staged,
             unjudged,
             glances,
         } = other;
@@ -69,6 +72,7 @@ impl Tally {
         self.publishes += publishes;
         self.batches += batches;
         self.spilled += spilled;
+        self.staged += staged;
         self.unjudged += unjudged;
         self.glances += glances;
     }
@@ -138,6 +142,11 @@ fn no_lock_is_held() {
     assert!(held.iter().all(|rank| *rank <= Rank::Io), "the slow tier is asked under {held:?}");
 }
 
+/// Whether a case also stages slow files and promotes what it reads.
+fn stages(seed: u64) -> bool {
+    seed.is_multiple_of(3)
+}
+
 fn has_links(tree: &Image) -> bool {
     tree.paths().any(|path| tree.get(path).is_some_and(|entry| entry.same_as.is_some()))
 }
@@ -168,6 +177,7 @@ impl Case {
             copy_up_max: pick(&mut rng, 64 << 20, 6000),
             revalidate: Duration::from_secs(30),
             max_pending: 1_000_000,
+            promote: stages(seed),
             high: 0.85,
             low: 0.70,
             ballast: 16 << 10,
@@ -227,6 +237,7 @@ impl Case {
         let status = self.engine().status();
         self.tally.batches += status.batches;
         self.tally.spilled += status.spilled;
+        self.tally.staged += status.staged_files;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
         self.files = Default::default();
@@ -609,6 +620,17 @@ impl Case {
 
     // The background.
 
+    /// Stages what is next, where this case does that: all that is on the slow tier has been asked for.
+    fn stage(&mut self, engine: &Tiers, step: Step, done: EngineResult<Progress>) -> EngineResult<Progress> {
+        if !self.options.promote || !matches!(step, Step::Evict | Step::Tick) {
+            return done;
+        }
+        match (done?, engine.stage_step()?) {
+            (Progress::Idle, staged) => Ok(staged),
+            (done, _) => Ok(done),
+        }
+    }
+
     fn run_step(&mut self, step: Step) -> Check<Progress> {
         let engine = self.engine.clone().expect("open between two crashes");
         if self.rng.random_bool(0.5) {
@@ -621,6 +643,7 @@ impl Case {
             Step::Evict => engine.evict_step(),
             Step::Tick => engine.tick(),
         };
+        let done = self.stage(&engine, step, done);
         drop(engine);
         self.glance.disarm();
         let glanced = self.glanced.lock().take();
@@ -645,6 +668,9 @@ impl Case {
 
     fn background(&mut self, step: Step) -> Check {
         self.may_commit(step);
+        if self.options.promote && step == Step::Tick {
+            self.engine().stage("everything", vec![Vec::new()], None).expect("few paths");
+        }
         let batches = self.engine().status().batches;
         let progress = self.run_step(step)?;
         if self.verbose {

@@ -141,6 +141,7 @@ fn options() -> Options {
         copy_up_max: 64 << 20,
         revalidate: Duration::from_secs(30),
         max_pending: 1_000_000,
+        promote: false,
         high: 0.85,
         low: 0.70,
         ballast: 16 << 10,

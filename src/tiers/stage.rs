@@ -1,0 +1,173 @@
+//! Making a staged copy of a slow file:
+//!
+//! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it is left alone;
+//! 2. its bytes are copied to `staged/new`, holes as holes, and their hash taken;
+//! 3. it is looked at again: if it is not what it was, the copy is thrown away;
+//! 4. the copy is told whose it is and gets its proof, and is synced: bytes and proof become durable together;
+//! 5. with the file's lock held, and if nobody writes to it, the copy is renamed to the place where an open finds it.
+//!
+//! A crash leaves a file in `staged/new`, which the next start throws away. Behind step 5 nothing needs to be durable: without the
+//! name less is staged, and nothing is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::data::{copy_data, is_full};
+use crate::tiers::disk::{Access, File, Kind, Stat, Time};
+use crate::tiers::file::{Bytes, FileState};
+use crate::tiers::pool::Proof;
+use crate::tiers::staged::describe;
+use crate::tiers::verify::Sum;
+use crate::tiers::{Cx, Ino, OpenMode, Tiers};
+
+/// Two changes within this time may leave the same times on a file: the coarsest clock of a file system we know (ext3, HFS+).
+const SAME_TIME: Duration = Duration::from_secs(1);
+
+/// What came of staging one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staged {
+    /// So many bytes were copied.
+    Copied(u64),
+    /// The fast tier has its bytes already.
+    There,
+    /// There is no room for so many bytes.
+    NoRoom(u64),
+    /// It is being written, or was changed on the slow tier a moment ago or meanwhile.
+    Changing,
+    /// It has several names, or lies on a file system of its own inside of the slow tier.
+    Unfit(&'static str),
+    /// Whoever asked does not want it any more.
+    Stopped,
+}
+
+/// Asked between two pieces of a copy, with the bytes since the last time: `false` stops it. May wait.
+pub(crate) type Between<'a> = dyn FnMut(u64) -> bool + 'a;
+
+/// How far copying came.
+enum Filled {
+    Whole(u64),
+    Stopped,
+}
+
+impl Tiers {
+    /// Copies a slow file to the fast tier, from which it is read then. Waits for the slow tier.
+    pub fn stage_file(&self, cx: &Cx, ino: Ino, between: &mut Between<'_>) -> Result<Staged> {
+        cx.slow()?;
+        let held = {
+            let mut st = self.state.lock();
+            let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
+            if node.kind != Kind::File {
+                return Ok(Staged::Unfit("it is no regular file"));
+            }
+            if node.meta().nlink > 1 {
+                return Ok(Staged::Unfit("it has several names"));
+            }
+            // As an open file: the node stays, and is not taken for one of a pending event.
+            node.pins += 1;
+            let state = st.view.file(ino).ok_or(Errno::ESTALE)?;
+            state.opens.fetch_add(1, Ordering::AcqRel);
+            state
+        };
+        let held = self.hold_open(&held, OpenMode { read: true, ..OpenMode::default() });
+        let staged = self.stage_held(cx, &held.state, between);
+        self.release(cx, held);
+        staged
+    }
+
+    fn stage_held(&self, cx: &Cx, state: &Arc<FileState>, between: &mut Between<'_>) -> Result<Staged> {
+        let ino = state.ino;
+        if state.io.read().object().is_some() {
+            return Ok(Staged::There);
+        }
+        let source = self.open_slow(cx, ino, Access::Read)?; // 1
+        let before = source.stat().at("stat on slow", self.label(ino))?;
+        let Some(number) = self.copy_number(ino).filter(|number| *number == before.ino) else {
+            return Ok(Staged::Unfit("it lies on another file system inside of the slow tier"));
+        };
+        let proof = Proof::of(&before);
+        let found = self.copies.find(number, self.uptime()).at_fast("open", "a staged copy")?;
+        if found.is_some_and(|copy| copy.proof == proof) {
+            return Ok(Staged::There);
+        }
+        if is_recent(&before, self.now()) {
+            return Ok(Staged::Changing);
+        }
+        if !self.fits(before.size) {
+            return Ok(Staged::NoRoom(before.size));
+        }
+        let (name, copy) = self.copies.begin().at_fast("create", "a staged copy")?;
+        let staged = self.fill_copy(state, (&*source, &before), &*copy, between).and_then(|filled| match filled {
+            Filled::Stopped => Ok(Staged::Stopped),
+            Filled::Whole(sum) => self.finish_copy(state, (&*source, &proof), (&name, &*copy), sum),
+        });
+        source.forget_cached();
+        match staged {
+            Ok(Staged::Copied(bytes)) => {
+                self.counters.staged(bytes);
+                return staged;
+            }
+            Err(Error::Io { source: ref error, .. }) if is_full(error) => {
+                self.copies.discard(&name);
+                return Ok(Staged::NoRoom(before.size));
+            }
+            _ => {}
+        }
+        self.copies.discard(&name);
+        staged
+    }
+
+    /// Step 2.
+    fn fill_copy(
+        &self,
+        state: &FileState,
+        (source, stat): (&dyn File, &Stat),
+        copy: &dyn File,
+        between: &mut Between<'_>,
+    ) -> Result<Filled> {
+        let mut sum = Sum::default();
+        let mut stopped = false;
+        let mut watch = |at: u64, bytes: &[u8]| {
+            sum.take(at, bytes);
+            stopped = !between(bytes.len() as u64);
+            if stopped { Err(Errno::EINTR.into()) } else { Ok(()) }
+        };
+        let copied = copy_data(source, copy, 0..stat.size, &mut watch).and_then(|()| copy.set_len(stat.size));
+        if stopped {
+            return Ok(Filled::Stopped);
+        }
+        copied.at("stage", self.label(state.ino))?;
+        Ok(Filled::Whole(sum.of_size(stat.size)))
+    }
+
+    /// Steps 3 to 5.
+    fn finish_copy(
+        &self,
+        state: &Arc<FileState>,
+        (source, proof): (&dyn File, &Proof),
+        (name, copy): (&[u8], &dyn File),
+        sum: u64,
+    ) -> Result<Staged> {
+        let ino = state.ino;
+        let after = source.stat().at("stat on slow", self.label(ino))?; // 3
+        if Proof::of(&after) != *proof {
+            return Ok(Staged::Changing);
+        }
+        let Some(path) = self.path(ino) else { return Ok(Staged::Changing) };
+        describe(copy, proof, ino, path, sum).and_then(|()| copy.sync()).at_fast("stage", self.label(ino))?; // 4
+        let io = state.io.write();
+        let writers = state.writers.load(Ordering::Acquire) > 0;
+        if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(proof.ino) {
+            return Ok(Staged::Changing);
+        }
+        let finished =
+            self.copies.finish(name, proof.ino, proof.size, self.uptime()).at_fast("stage", self.label(ino))?; // 5
+        Ok(if finished { Staged::Copied(proof.size) } else { Staged::Changing })
+    }
+}
+
+/// Whether the file changed so lately that it may change again unnoticed.
+fn is_recent(stat: &Stat, now: Time) -> bool {
+    now.sec - stat.ctime.sec <= SAME_TIME.as_secs() as i64
+}

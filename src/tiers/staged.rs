@@ -1,0 +1,437 @@
+//! Staged copies: what the fast tier has of slow files, only to be read from there.
+//!
+//! `staged/<low byte>/<number>` is named by the inode number that the file has on the slow tier, so the file system is the index:
+//! a mount asks it when a file is opened, and a million copies cost a start nothing. A copy has a proof, as a clean object does, and
+//! is compared with the slow file before it is served (P11). It is in no record of the log and holds nothing that only it has: whatever
+//! is doubtful about one, it goes, and the file is read from the slow tier.
+//!
+//! The first write of a file with a copy takes the copy for the file's object ([`Tiers::adopt_copy`]). A file with several names has
+//! none, nor one on a file system that is mounted inside of the slow tier.
+//!
+//! How a copy is made is in `stage.rs`.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::{Context, Result};
+use crate::tiers::data::dress;
+use crate::tiers::disk::{Access, Dir, File, Kind, NewAttr, RenameMode};
+use crate::tiers::file::{Bytes, FileState};
+use crate::tiers::identity::ensure_dir;
+use crate::tiers::node::Seen;
+use crate::tiers::pool::{Named, Pool, Proof};
+use crate::tiers::record::{Home, ObjectId};
+use crate::tiers::shards::{Shards, file_name};
+use crate::tiers::slow::{absent_is_none, is_elsewhere};
+use crate::tiers::sync::Mutex;
+use crate::tiers::{Cx, Ino, Progress, Tiers};
+
+/// A copy that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    pub(crate) number: u64,
+    pub(crate) fd: Arc<dyn File>,
+    pub(crate) proof: Proof,
+}
+
+/// What is remembered of a copy.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    bytes: u64,
+    /// When it was last opened.
+    used: Seen,
+}
+
+/// All copies, as far as they were found: a copy may be gone although it stands here, and until all were found be there although
+/// it does not.
+#[derive(Debug, Default)]
+struct Index {
+    copies: HashMap<u64, Entry>,
+    bytes: u64,
+    /// Those that are being removed: as good as gone.
+    going: HashSet<u64>,
+    /// The directories that are still to be looked through; `None`: none was yet.
+    unread: Option<Vec<u64>>,
+}
+
+impl Index {
+    fn is_complete(&self) -> bool {
+        self.unread.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    fn put(&mut self, number: u64, entry: Entry) {
+        let before = self.copies.insert(number, entry);
+        self.bytes = self.bytes + entry.bytes - before.map_or(0, |entry| entry.bytes);
+    }
+
+    fn take(&mut self, number: u64) -> u64 {
+        let bytes = self.copies.remove(&number).map_or(0, |entry| entry.bytes);
+        self.bytes -= bytes;
+        bytes
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Copies {
+    shards: Shards,
+    /// What is being made. A leftover is nothing.
+    making: Arc<dyn Dir>,
+    next: AtomicU64,
+    index: Mutex<Index>,
+}
+
+impl Copies {
+    pub(crate) fn open(ours: &dyn Dir) -> Result<Self> {
+        let dir = ensure_dir(ours, b"staged")?;
+        let making = ensure_dir(&*dir, b"new")?;
+        for entry in making.list().at_fast("list", "staged/new")? {
+            making.unlink(&entry.name).at_fast("remove", "a staged copy that was not finished")?;
+        }
+        Ok(Copies { shards: Shards::new(dir), making, next: AtomicU64::new(0), index: Mutex::default() })
+    }
+
+    /// An empty file under a name of its own.
+    pub(crate) fn begin(&self) -> io::Result<(Vec<u8>, Arc<dyn File>)> {
+        let name = format!("{}", self.next.fetch_add(1, Ordering::Relaxed)).into_bytes();
+        let file = self.making.create(&name, 0o600)?;
+        Ok((name, file))
+    }
+
+    /// Throws away what [`Copies::begin`] made.
+    pub(crate) fn discard(&self, name: &[u8]) {
+        if let Err(error) = self.making.unlink(name) {
+            tracing::debug!(%error, "a staged copy that was not finished stays until the next start");
+        }
+    }
+
+    /// The finished copy is the one of this slow file from now on, in place of another that may be there. `false`: that one is just
+    /// being removed.
+    pub(crate) fn finish(&self, name: &[u8], number: u64, bytes: u64, now: Duration) -> io::Result<bool> {
+        if self.index.lock().going.contains(&number) {
+            return Ok(false);
+        }
+        let shard = self.shards.made(number)?;
+        self.making.rename(name, &**shard, &file_name(number), RenameMode::Replace)?;
+        self.index.lock().put(number, Entry { bytes, used: Seen::at(now) });
+        Ok(true)
+    }
+
+    /// The copy of this slow file, if there is one with a proof.
+    pub(crate) fn find(&self, number: u64, now: Duration) -> io::Result<Option<Copy>> {
+        let known = {
+            let index = self.index.lock();
+            let unknown = !index.copies.contains_key(&number);
+            if unknown && (index.is_complete() || index.going.contains(&number)) {
+                return Ok(None);
+            }
+            index.copies.contains_key(&number)
+        };
+        let opened = self.shards.of(number).and_then(|shard| shard.open(&file_name(number), Access::Read));
+        let Some(fd) = absent_is_none(opened)? else {
+            self.index.lock().take(number);
+            return Ok(None);
+        };
+        let Some(proof) = Pool::proof_of(&*fd)? else {
+            self.unlink(number, self.condemn(number))?;
+            return Ok(None);
+        };
+        let bytes = if known { None } else { Some(fd.stat()?.size) };
+        let mut index = self.index.lock();
+        match (index.copies.get_mut(&number), bytes) {
+            (Some(entry), _) => entry.used = Seen::at(now),
+            (None, Some(bytes)) => index.put(number, Entry { bytes, used: Seen::at(now) }),
+            (None, None) => {}
+        }
+        Ok(Some(Copy { number, fd, proof }))
+    }
+
+    /// Nobody finds it any more. Returns how many bytes it has; [`Copies::unlink`] is to follow.
+    fn condemn(&self, number: u64) -> u64 {
+        let mut index = self.index.lock();
+        index.going.insert(number);
+        index.take(number)
+    }
+
+    /// Removes a condemned one, of so many bytes, and returns these.
+    fn unlink(&self, number: u64, bytes: u64) -> io::Result<u64> {
+        let gone = absent_is_none(self.shards.of(number).and_then(|shard| shard.unlink(&file_name(number))));
+        self.index.lock().going.remove(&number);
+        gone.map(|_| bytes)
+    }
+
+    /// What was removed or finished stays so. Nothing to do where there never was one.
+    fn sync(&self, number: u64) -> io::Result<()> {
+        absent_is_none(self.shards.of(number).and_then(|shard| shard.sync())).map(drop)
+    }
+
+    /// It is an object of the pool from now on.
+    fn hand_over(&self, number: u64, pool: &Pool, object: u64) -> io::Result<()> {
+        self.index.lock().take(number);
+        pool.take_in(object, &**self.shards.of(number)?, &file_name(number))
+    }
+
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.index.lock().copies.contains_key(&number)
+    }
+
+    /// How many there are, and their bytes, as far as they were found.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        let index = self.index.lock();
+        (index.copies.len() as u64, index.bytes)
+    }
+
+    /// Those that were not opened for longest, at most so many.
+    pub(crate) fn longest_unused(&self, most: usize) -> Vec<u64> {
+        let index = self.index.lock();
+        let mut all: Vec<(Seen, u64)> = index.copies.iter().map(|(number, entry)| (entry.used, *number)).collect();
+        drop(index);
+        if all.len() > most {
+            all.select_nth_unstable(most);
+            all.truncate(most);
+        }
+        all.sort_unstable();
+        all.into_iter().map(|(_, number)| number).collect()
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.index.lock().copies.keys().copied().collect()
+    }
+
+    /// The path that the file had when it was copied.
+    pub(crate) fn path_of(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
+        let fd = self.shards.of(number)?.open(&file_name(number), Access::Read)?;
+        Ok(Pool::name_of(&*fd)?.map(|named| named.path))
+    }
+
+    /// Looks through the next directory; `false`: all were.
+    fn look_through_one(&self) -> io::Result<bool> {
+        let next = {
+            let mut index = self.index.lock();
+            if index.unread.is_none() {
+                drop(index);
+                let all = self.shards.list()?;
+                index = self.index.lock();
+                index.unread = Some(all);
+            }
+            index.unread.as_ref().and_then(|unread| unread.last().copied())
+        };
+        let Some(low) = next else { return Ok(false) };
+        let shard = self.shards.of(low)?;
+        for number in self.shards.numbers_in(low)? {
+            let Some(stat) = absent_is_none(shard.stat(&file_name(number)))? else { continue };
+            let mut index = self.index.lock();
+            if !index.copies.contains_key(&number) {
+                index.put(number, Entry { bytes: stat.size, used: Seen::NEVER });
+            }
+        }
+        // Only now: until then each one that is not found is looked for.
+        if let Some(unread) = &mut self.index.lock().unread {
+            unread.pop();
+        }
+        Ok(true)
+    }
+}
+
+impl Tiers {
+    /// Finds the copies of the mount before, a directory of them at a time.
+    pub fn find_copies_step(&self) -> Result<Progress> {
+        match self.copies.look_through_one().at_fast("look through", "the staged copies")? {
+            true => Ok(Progress::Did),
+            false => Ok(Progress::Idle),
+        }
+    }
+
+    /// What a copy of this file is named by, if it may have one.
+    pub(crate) fn copy_number(&self, ino: Ino) -> Option<u64> {
+        let st = self.state.lock();
+        let node = st.view.get(ino).filter(|node| node.kind == Kind::File && node.meta().nlink == 1)?;
+        node.slow_id().filter(|id| id.0 == st.view.root_dev()).map(|id| id.1)
+    }
+
+    /// Called at each open: has a file whose bytes are on the slow tier read from its copy, if that is still its equal.
+    pub(crate) fn attach_copy(&self, cx: &Cx, state: &FileState) -> Result<()> {
+        let attached = {
+            let io = self.shared(cx, state)?;
+            if io.place != Bytes::Slow || state.is_pinned() || (io.copy.is_none() && io.fd.is_some()) {
+                return Ok(());
+            }
+            io.copy.clone()
+        };
+        let Some(number) = self.copy_number(state.ino) else { return Ok(()) };
+        let found = match attached {
+            None => self.copies.find(number, self.uptime()).unwrap_or_else(|error| {
+                tracing::warn!(number, %error, "a staged copy cannot be opened; the file is read from the slow tier");
+                None
+            }),
+            copy => copy,
+        };
+        let Some(copy) = found else { return Ok(()) };
+        if !self.is_still_equal(cx, state.ino, &copy.proof)? {
+            tracing::info!(path = %self.label(state.ino), "changed on the slow tier by somebody else; the staged copy is dropped");
+            return self.lose_copy(state, copy.number);
+        }
+        let mut io = state.io.write();
+        if io.place == Bytes::Slow && !state.is_pinned() && io.fd.is_none() {
+            io.copy = Some(copy);
+            drop(io);
+            self.set_staged(state.ino, true);
+        }
+        Ok(())
+    }
+
+    fn set_staged(&self, ino: Ino, staged: bool) {
+        if let Some(node) = self.state.lock().view.get_mut(ino) {
+            node.staged = staged;
+        }
+    }
+
+    /// Whether the slow tier still has what was copied. An answer of the last `revalidate` counts, and with the slow tier down any.
+    fn is_still_equal(&self, cx: &Cx, ino: Ino, proof: &Proof) -> Result<bool> {
+        let asked = {
+            let st = self.state.lock();
+            let Some(node) = st.view.get(ino) else { return Ok(false) };
+            let twin = node.twin();
+            let fresh = node.seen.fresh(self.uptime(), self.options().revalidate);
+            if (fresh || self.slow.is_down()) && twin == Some(*proof) {
+                return Ok(true);
+            }
+            st.view.asked(self.uptime())
+        };
+        cx.slow()?;
+        let found = match self.at_slow(ino, |path, id| self.slow.stat_of(path, id)) {
+            Err(e) if is_elsewhere(&e) => return Ok(false),
+            found => found.at("stat on slow", self.label(ino))?,
+        };
+        let mut st = self.state.lock();
+        let applied = st.applied;
+        st.view.refresh(ino, &found, asked, applied);
+        Ok(Proof::of(&found) == *proof)
+    }
+
+    /// The file is read from the slow tier from now on.
+    pub(crate) fn lose_copy(&self, state: &FileState, number: u64) -> Result<()> {
+        let mut io = state.io.write();
+        if !state.is_pinned() {
+            io.copy = None;
+        }
+        drop(io);
+        self.set_staged(state.ino, false);
+        let gone = self.copies.unlink(number, self.copies.condemn(number));
+        gone.at_fast("remove", "a staged copy").map(drop)
+    }
+
+    /// Reading a file failed. If that was its copy, it is read from the slow tier from now on: `true`.
+    pub(crate) fn give_up_copy(&self, state: &FileState, error: &io::Error) -> Result<bool> {
+        let copy = state.io.read().copy.clone().filter(|_| !state.is_pinned());
+        let Some(copy) = copy else { return Ok(false) };
+        let path = self.label(state.ino);
+        tracing::warn!(path, %error, "the staged copy cannot be read; it is dropped, and the file is read from the slow tier");
+        self.lose_copy(state, copy.number).map(|()| true)
+    }
+
+    /// The file has other bytes from now on, in an object: its copy is of no use any more.
+    pub(crate) fn forget_copy(&self, ino: Ino) {
+        let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return };
+        self.set_staged(ino, false);
+        if let Err(error) = self.copies.unlink(number, self.copies.condemn(number)) {
+            tracing::debug!(number, %error, "a staged copy that is of no use could not be removed");
+        }
+    }
+
+    /// The same before its slow file is changed in place: durable when this returns, so that no byte changes under a proof (P6).
+    pub(crate) fn forget_copy_durably(&self, ino: Ino) -> Result<()> {
+        let Some(number) = self.copy_number(ino) else { return Ok(()) };
+        let condemned = self.copies.condemn(number);
+        let gone = self.copies.unlink(number, condemned).and_then(|_| self.copies.sync(number));
+        gone.at_fast("remove the staged copy of", self.label(ino))
+    }
+
+    /// Takes the copy of a file for its object, for the first write:
+    ///
+    /// 1. the copy is renamed into the pool, and gets the attributes that the view shows. A crash here leaves an object with a proof,
+    ///    which waits for its file as any other;
+    /// 2. its proof is taken back, durably (P6);
+    /// 3. a `bind` record says that the file's bytes are this object, ahead of its events.
+    ///
+    /// Whoever reads the copy, the kernel by itself too, goes on in the same file. `false`: there is no copy.
+    pub(crate) fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
+        if state.io.read().copy.is_none() {
+            return Ok(false);
+        }
+        let (birth, attr) = (self.birth_like(cx, state)?, self.getattr(cx, state.ino)?);
+        let mut io = state.io.write();
+        let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
+        let object = ObjectId { home: Home::Fast, number: self.pool.number() };
+        let label = || self.label(state.ino);
+        self.copies.hand_over(copy.number, &self.pool, object.number).at_fast("take the staged copy of", label())?; // 1
+        let fd = copy.fd.reopen().at_fast("open the staged copy of", label())?;
+        let times =
+            NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
+        let taken = dress(&*fd, &birth).and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd)); // 2
+        let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
+            self.rebind_to(cx, state, &io, object) // 3
+        });
+        if let Err(e) = bound {
+            // What reads it goes on; the file is the slow one, as before.
+            self.remove_object(object);
+            return Err(e);
+        }
+        state.place(&mut io, Bytes::Object(object), Some(fd));
+        io.dirty = true;
+        drop(io);
+        self.set_staged(state.ino, false);
+        Ok(true)
+    }
+
+    /// Lets copies go that nobody has open, those first that were not for longest, until so many bytes are free or none is left.
+    /// Returns the bytes that went.
+    pub(crate) fn evict_copies(&self, bytes: u64) -> Result<u64> {
+        const AT_ONCE: usize = 1024;
+        let mut gone = 0;
+        while gone < bytes {
+            let some = self.copies.longest_unused(AT_ONCE);
+            let before = gone;
+            for number in some {
+                if gone >= bytes {
+                    break;
+                }
+                gone += self.evict_copy(number)?.unwrap_or(0);
+            }
+            if gone == before {
+                break;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// How many bytes it had; `None`: its file is open, so the room would not be free.
+    pub(crate) fn evict_copy(&self, number: u64) -> Result<Option<u64>> {
+        let bytes = {
+            let mut st = self.state.lock();
+            let ino = st.view.at_slow((st.view.root_dev(), number));
+            let node = ino.and_then(|ino| st.view.get_mut(ino));
+            let file = node.as_ref().and_then(|node| node.file.as_ref());
+            if file.is_some_and(|file| file.opens.load(Ordering::Acquire) > 0) {
+                return Ok(None);
+            }
+            if let Some(node) = node {
+                node.staged = false;
+            }
+            // Under the lock: who opens the file from now on does not find it.
+            self.copies.condemn(number)
+        };
+        let gone = self.copies.unlink(number, bytes).at_fast("remove", "a staged copy")?;
+        self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(gone))
+    }
+}
+
+/// What a copy is told of its file when it is made; durable with its bytes.
+pub(crate) fn describe(file: &dyn File, proof: &Proof, ino: Ino, path: Vec<u8>, sum: u64) -> io::Result<()> {
+    Pool::set_sum(file, Some(sum));
+    Pool::set_name(file, &Named { lsn: 0, ino, path })?;
+    Pool::set_proof(file, proof)
+}

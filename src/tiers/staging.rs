@@ -1,0 +1,472 @@
+//! What is to be staged: jobs that somebody asked for, and files that were read (promotion).
+//!
+//! A job is a list of paths and of directories whose files are wanted. Directories are looked through first, so that it is known how
+//! much is left; then the files are copied, one after the other in the order of the list. Within a directory that is the order of
+//! their inode numbers, which on a disk is nearly that of their bytes. Nothing here knows how a file is copied: `stage.rs`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::path::{Name, escape};
+use crate::tiers::disk::Kind;
+use crate::tiers::file::Bytes;
+use crate::tiers::stage::Staged;
+use crate::tiers::sync::Mutex;
+use crate::tiers::{Cx, Ino, OpenFile, Progress, Tiers};
+
+/// How many failed files of a job are named.
+const FAILED_NAMED: usize = 1_000;
+/// Jobs that have ended and are still told of.
+const ENDED_KEPT: usize = 16;
+/// Paths that wait, of all jobs. Some hundred bytes each.
+const WAITING_MAX: u64 = 4_000_000;
+/// Bytes of files that were read and wait to be promoted: what the page cache may still have of them.
+const PROMOTE_MAX: u64 = 256 << 20;
+/// How often a file that is changing is tried, and how long it is left alone in between.
+const TRIES: u32 = 3;
+const LEFT_ALONE: Duration = Duration::from_secs(2);
+
+/// Decides by a file's path from the root.
+pub type Wanted = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    Running,
+    /// All was tried.
+    Done,
+    Cancelled,
+}
+
+impl JobState {
+    pub fn name(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Done => "done",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What is told of a job. Counts are files.
+#[derive(Clone, Debug)]
+pub struct JobStatus {
+    pub number: u64,
+    /// What was asked for.
+    pub what: String,
+    pub state: JobState,
+    /// Directories that are still to be looked through; until then more may come to `waiting`.
+    pub directories: u64,
+    pub waiting: u64,
+    pub copied: u64,
+    pub copied_bytes: u64,
+    /// The fast tier had them already.
+    pub there: u64,
+    pub no_room: u64,
+    pub failed: u64,
+    /// The first of those that failed or found no room, and why.
+    pub failures: Vec<(String, String)>,
+    /// From the first copy to now, or to the end.
+    pub took: Duration,
+}
+
+/// All that is told of staging.
+#[derive(Clone, Debug, Default)]
+pub struct StagingStatus {
+    pub paused: bool,
+    pub jobs: Vec<JobStatus>,
+    pub promoted: u64,
+    /// Files that were read to their end and not promoted, because others waited already or there was no room.
+    pub passed_over: u64,
+    /// The copies there are, as far as they were found.
+    pub copies: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Item {
+    /// A path that somebody named.
+    Named(Vec<u8>),
+    File {
+        dir: Arc<[u8]>,
+        name: Name,
+        tries: u32,
+    },
+}
+
+impl Item {
+    fn path(&self) -> Vec<u8> {
+        match self {
+            Item::Named(path) => path.clone(),
+            Item::File { dir, name, .. } if dir.is_empty() => name.as_bytes().to_vec(),
+            Item::File { dir, name, .. } => [dir, name.as_bytes()].join(&b'/'),
+        }
+    }
+}
+
+struct Job {
+    status: JobStatus,
+    wanted: Option<Wanted>,
+    /// To be looked through, the next one last.
+    directories: Vec<Vec<u8>>,
+    files: VecDeque<Item>,
+    /// Files that were changing, and when they are tried again.
+    later: VecDeque<(Duration, Item)>,
+    /// Taken and not given back.
+    under_way: u64,
+    began: Option<Duration>,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl Job {
+    fn is_running(&self) -> bool {
+        self.status.state == JobState::Running
+    }
+
+    fn waiting(&self) -> u64 {
+        (self.files.len() + self.later.len()) as u64 + self.under_way
+    }
+
+    fn fail(&mut self, path: &[u8], why: String) {
+        if self.status.failures.len() < FAILED_NAMED {
+            self.status.failures.push((escape(path), why));
+        }
+    }
+}
+
+/// What a stream works on next.
+enum Task {
+    LookThrough(u64, Vec<u8>, Option<Wanted>),
+    Copy(u64, Item),
+    Promote(Ino),
+    Wait(Duration),
+    Nothing,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: BTreeMap<u64, Job>,
+    last: u64,
+    paused: bool,
+    promote: VecDeque<(Ino, u64)>,
+    promote_bytes: u64,
+    promoted: u64,
+    passed_over: u64,
+}
+
+impl Queue {
+    fn next(&mut self, now: Duration) -> Task {
+        // First: what was read just now is in the page cache just now.
+        if let Some((ino, bytes)) = self.promote.pop_front() {
+            self.promote_bytes -= bytes;
+            return Task::Promote(ino);
+        }
+        if self.paused {
+            return Task::Nothing;
+        }
+        let mut soonest = None;
+        for job in self.jobs.values_mut().filter(|job| job.is_running()) {
+            if let Some(dir) = job.directories.pop() {
+                job.under_way += 1;
+                return Task::LookThrough(job.status.number, dir, job.wanted.clone());
+            }
+            if job.later.front().is_some_and(|(due, _)| *due <= now)
+                && let Some((_, item)) = job.later.pop_front()
+            {
+                job.files.push_back(item);
+            }
+            if let Some(item) = job.files.pop_front() {
+                job.began.get_or_insert(now);
+                job.under_way += 1;
+                return Task::Copy(job.status.number, item);
+            }
+            let due = job.later.front().map(|(due, _)| due.saturating_sub(now));
+            soonest = soonest.into_iter().chain(due).min();
+        }
+        soonest.map_or(Task::Nothing, Task::Wait)
+    }
+
+    fn job(&mut self, number: u64) -> Option<&mut Job> {
+        self.jobs.get_mut(&number)
+    }
+
+    /// What was taken is done with.
+    fn settle(&mut self, number: u64, now: Duration, settle: impl FnOnce(&mut Job)) {
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        job.under_way -= 1;
+        settle(job);
+        if let Some(began) = job.began {
+            job.status.took = now.saturating_sub(began);
+        }
+        if job.is_running() && job.waiting() == 0 && job.directories.is_empty() {
+            job.status.state = JobState::Done;
+            self.forget_old();
+        }
+    }
+
+    fn forget_old(&mut self) {
+        let ended: Vec<u64> =
+            self.jobs.iter().filter(|(_, job)| !job.is_running()).map(|(number, _)| *number).collect();
+        for number in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
+            self.jobs.remove(number);
+        }
+    }
+
+    fn waiting(&self) -> u64 {
+        self.jobs.values().map(|job| job.waiting() + job.directories.len() as u64).sum()
+    }
+}
+
+/// The jobs of one mount.
+#[derive(Debug, Default)]
+pub(crate) struct Staging {
+    queue: Mutex<Queue>,
+}
+
+impl Tiers {
+    /// Begins a job, and returns its number. `wanted` decides which files of directories; those that are named are wanted.
+    pub fn stage(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Wanted>) -> Result<u64> {
+        let mut queue = self.staging.queue.lock();
+        expect_room(&queue, paths.len())?;
+        queue.last += 1;
+        let number = queue.last;
+        let status = JobStatus {
+            number,
+            what: what.to_owned(),
+            state: JobState::Running,
+            directories: 0,
+            waiting: 0,
+            copied: 0,
+            copied_bytes: 0,
+            there: 0,
+            no_room: 0,
+            failed: 0,
+            failures: Vec::new(),
+            took: Duration::ZERO,
+        };
+        let files = paths.into_iter().map(Item::Named).collect();
+        let (directories, later) = (Vec::new(), VecDeque::new());
+        queue.jobs.insert(number, Job { status, wanted, directories, files, later, under_way: 0, began: None });
+        drop(queue);
+        self.wake();
+        Ok(number)
+    }
+
+    /// More paths for a job that has not ended, behind those it has. `false`: there is no such job.
+    pub fn stage_more(&self, number: u64, paths: Vec<Vec<u8>>) -> Result<bool> {
+        let mut queue = self.staging.queue.lock();
+        expect_room(&queue, paths.len())?;
+        let Some(job) = queue.job(number).filter(|job| job.status.state != JobState::Cancelled) else {
+            return Ok(false);
+        };
+        job.status.state = JobState::Running;
+        job.files.extend(paths.into_iter().map(Item::Named));
+        drop(queue);
+        self.wake();
+        Ok(true)
+    }
+
+    /// What is being copied stops soon. `None`: all jobs. Returns how many were running.
+    pub fn cancel_staging(&self, number: Option<u64>) -> u64 {
+        let mut queue = self.staging.queue.lock();
+        let mut cancelled = 0;
+        for job in queue.jobs.values_mut().filter(|job| number.is_none_or(|number| job.status.number == number)) {
+            if job.is_running() {
+                job.status.state = JobState::Cancelled;
+                (job.files, job.later, job.directories) = Default::default();
+                cancelled += 1;
+            }
+        }
+        queue.forget_old();
+        cancelled
+    }
+
+    /// Holds all jobs, or lets them go on. What is being copied goes back into the line.
+    pub fn pause_staging(&self, paused: bool) {
+        self.staging.queue.lock().paused = paused;
+        self.wake();
+    }
+
+    pub fn staging(&self) -> StagingStatus {
+        let queue = self.staging.queue.lock();
+        let jobs = queue.jobs.values().map(|job| JobStatus {
+            directories: job.directories.len() as u64,
+            waiting: job.waiting(),
+            ..job.status.clone()
+        });
+        let (copies, bytes) = self.copies.extent();
+        let (promoted, passed_over) = (queue.promoted, queue.passed_over);
+        StagingStatus { paused: queue.paused, jobs: jobs.collect(), promoted, passed_over, copies, bytes }
+    }
+
+    /// The size of a file that is to be promoted, when its handle is given back: all of it was read from the slow tier.
+    pub(crate) fn was_read_whole(&self, file: &OpenFile) -> Option<u64> {
+        let read = file.read.load(Ordering::Relaxed);
+        if read == 0 || file.mode.write || !self.options().promote {
+            return None;
+        }
+        let from_slow = file.state.io.try_read().is_some_and(|io| io.place == Bytes::Slow && io.copy.is_none());
+        let size = self.state.lock().view.get(file.ino)?.meta().size;
+        (from_slow && read >= size).then_some(size)
+    }
+
+    /// A slow file was read to its end and closed: its copy is made while the page cache has it.
+    pub(crate) fn promote(&self, ino: Ino, bytes: u64) {
+        let mut queue = self.staging.queue.lock();
+        if queue.promote_bytes + bytes > PROMOTE_MAX {
+            queue.passed_over += 1;
+            return;
+        }
+        queue.promote_bytes += bytes;
+        queue.promote.push_back((ino, bytes));
+        drop(queue);
+        self.wake();
+    }
+
+    /// Looks through one directory or copies one file. May run on several threads.
+    pub fn stage_step(&self) -> Result<Progress> {
+        if self.find_copies_step()? == Progress::Did {
+            return Ok(Progress::Did);
+        }
+        if self.slow.is_down() {
+            return Ok(Progress::Wait(Duration::from_secs(1)));
+        }
+        let task = self.staging.queue.lock().next(self.uptime());
+        match task {
+            Task::Nothing => return Ok(Progress::Idle),
+            Task::Wait(time) => return Ok(Progress::Wait(time)),
+            Task::LookThrough(job, dir, wanted) => self.look_through(job, &dir, wanted.as_ref()),
+            Task::Copy(job, item) => self.copy_item(job, item),
+            Task::Promote(ino) => self.promote_now(ino),
+        }
+        Ok(Progress::Did)
+    }
+
+    fn promote_now(&self, ino: Ino) {
+        let staged = self.stage_file(&Cx::internal(), ino, &mut |_| true);
+        let mut queue = self.staging.queue.lock();
+        match staged {
+            Ok(Staged::Copied(_)) => queue.promoted += 1,
+            Ok(Staged::There) => {}
+            // The next reading may have more luck.
+            _ => queue.passed_over += 1,
+        }
+    }
+
+    fn look_through(&self, number: u64, dir: &[u8], wanted: Option<&Wanted>) {
+        let found = self.entries_of(dir, wanted);
+        let now = self.uptime();
+        self.staging.queue.lock().settle(number, now, |job| match found {
+            Ok((directories, files)) if job.is_running() => {
+                job.directories.extend(directories);
+                job.files.extend(files);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                job.status.failed += 1;
+                job.fail(dir, error.to_string());
+            }
+        });
+    }
+
+    /// The directories in one, the first of them last, and its files.
+    fn entries_of(&self, dir: &[u8], wanted: Option<&Wanted>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
+        let mut entries = self.at_path(&Cx::internal(), dir, |ino| self.list(&Cx::internal(), ino))?.entries;
+        entries.sort_by_key(|entry| entry.ino);
+        let shared: Arc<[u8]> = dir.into();
+        let below = |name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, name].join(&b'/') };
+        let (mut directories, mut files) = (Vec::new(), Vec::new());
+        for entry in entries {
+            // Not `.` and `..`.
+            let Ok(name) = Name::new(&entry.name) else { continue };
+            match entry.kind {
+                Kind::Dir => directories.push(below(&entry.name)),
+                Kind::File if wanted.is_none_or(|wanted| wanted(&below(&entry.name))) => {
+                    files.push(Item::File { dir: Arc::clone(&shared), name, tries: 0 });
+                }
+                _ => {}
+            }
+        }
+        directories.sort_unstable_by(|a, b| b.cmp(a));
+        Ok((directories, files))
+    }
+
+    fn copy_item(&self, number: u64, item: Item) {
+        let path = item.path();
+        let cx = Cx::internal();
+        let mut between = |_| {
+            let mut queue = self.staging.queue.lock();
+            !queue.paused && queue.job(number).is_some_and(|job| job.is_running())
+        };
+        let staged = self.at_path(&cx, &path, |ino| {
+            // A path that was named may be a directory's.
+            match self.getattr(&cx, ino)?.kind {
+                Kind::Dir => Ok(None),
+                _ => self.stage_file(&cx, ino, &mut between).map(Some),
+            }
+        });
+        let now = self.uptime();
+        self.staging.queue.lock().settle(number, now, |job| {
+            if !job.is_running() {
+                return;
+            }
+            match staged {
+                Ok(None) => job.directories.push(path),
+                Ok(Some(Staged::Copied(bytes))) => {
+                    job.status.copied += 1;
+                    job.status.copied_bytes += bytes;
+                }
+                Ok(Some(Staged::There)) => job.status.there += 1,
+                Ok(Some(Staged::NoRoom(_))) => {
+                    job.status.no_room += 1;
+                    job.fail(&path, "no room for it on the fast tier".to_owned());
+                }
+                Ok(Some(Staged::Stopped)) => job.files.push_front(item),
+                Ok(Some(Staged::Changing)) => put_off(job, item, now),
+                Ok(Some(Staged::Unfit(why))) => {
+                    job.status.failed += 1;
+                    job.fail(&path, why.to_owned());
+                }
+                Err(error) => {
+                    job.status.failed += 1;
+                    job.fail(&path, error.to_string());
+                }
+            }
+        });
+    }
+}
+
+fn put_off(job: &mut Job, item: Item, now: Duration) {
+    let path = item.path();
+    let (dir, name, tries) = match item {
+        Item::File { dir, name, tries } => (dir, name, tries),
+        Item::Named(path) => {
+            let at = path.iter().rposition(|byte| *byte == b'/');
+            let (dir, name) = at.map_or((&[][..], &path[..]), |at| (&path[..at], &path[at + 1..]));
+            let Ok(name) = Name::new(name) else { return };
+            (dir.into(), name, 0)
+        }
+    };
+    if tries + 1 < TRIES {
+        job.later.push_back((now + LEFT_ALONE, Item::File { dir, name, tries: tries + 1 }));
+    } else {
+        job.status.failed += 1;
+        job.fail(&path, "it is being written".to_owned());
+    }
+}
+
+fn expect_room(queue: &Queue, more: usize) -> Result<()> {
+    if queue.waiting() + more as u64 > WAITING_MAX {
+        let what = format!("{WAITING_MAX} paths wait to be staged already");
+        return Err(Error::refused(what, "name a directory instead of its files, or wait"));
+    }
+    Ok(())
+}
