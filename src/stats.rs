@@ -24,6 +24,7 @@ pub mod queue;
 pub mod record;
 pub mod recording;
 pub mod render;
+pub mod staging;
 pub mod timeline;
 pub mod trace;
 pub mod windows;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::path::{Name, escape};
+use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::disk::Kind;
 use crate::tiers::file::Bytes;
 use crate::tiers::stage::Staged;
@@ -31,60 +32,6 @@ const LEFT_ALONE: Duration = Duration::from_secs(2);
 
 /// Decides by a file's path from the root.
 pub type Wanted = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
-
-/// Where a job stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobState {
-    Running,
-    /// All was tried.
-    Done,
-    Cancelled,
-}
-
-impl JobState {
-    pub fn name(self) -> &'static str {
-        match self {
-            JobState::Running => "running",
-            JobState::Done => "done",
-            JobState::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// What is told of a job. Counts are files.
-#[derive(Clone, Debug)]
-pub struct JobStatus {
-    pub number: u64,
-    /// What was asked for.
-    pub what: String,
-    pub state: JobState,
-    /// Directories that are still to be looked through; until then more may come to `waiting`.
-    pub directories: u64,
-    pub waiting: u64,
-    pub copied: u64,
-    pub copied_bytes: u64,
-    /// The fast tier had them already.
-    pub there: u64,
-    pub no_room: u64,
-    pub failed: u64,
-    /// The first of those that failed or found no room, and why.
-    pub failures: Vec<(String, String)>,
-    /// From the first copy to now, or to the end.
-    pub took: Duration,
-}
-
-/// All that is told of staging.
-#[derive(Clone, Debug, Default)]
-pub struct StagingStatus {
-    pub paused: bool,
-    pub jobs: Vec<JobStatus>,
-    pub promoted: u64,
-    /// Files that were read to their end and not promoted, because others waited already or there was no room.
-    pub passed_over: u64,
-    /// The copies there are, as far as they were found.
-    pub copies: u64,
-    pub bytes: u64,
-}
 
 #[derive(Clone, Debug)]
 enum Item {
@@ -108,7 +55,7 @@ impl Item {
 }
 
 struct Job {
-    status: JobStatus,
+    told: Told,
     wanted: Option<Wanted>,
     /// To be looked through, the next one last.
     directories: Vec<Vec<u8>>,
@@ -122,22 +69,26 @@ struct Job {
 
 impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Job").field("status", &self.status).finish_non_exhaustive()
+        f.debug_struct("Job").field("told", &self.told).finish_non_exhaustive()
     }
 }
 
 impl Job {
     fn is_running(&self) -> bool {
-        self.status.state == JobState::Running
+        self.told.state == JobState::Running
     }
 
     fn waiting(&self) -> u64 {
         (self.files.len() + self.later.len()) as u64 + self.under_way
     }
 
+    fn tell(&self) -> Told {
+        Told { directories: self.directories.len() as u64, pending: self.waiting(), ..self.told.clone() }
+    }
+
     fn fail(&mut self, path: &[u8], why: String) {
-        if self.status.failures.len() < FAILED_NAMED {
-            self.status.failures.push((escape(path), why));
+        if self.told.failures.len() < FAILED_NAMED {
+            self.told.failures.push(Failure { path: escape(path), why });
         }
     }
 }
@@ -176,7 +127,7 @@ impl Queue {
         for job in self.jobs.values_mut().filter(|job| job.is_running()) {
             if let Some(dir) = job.directories.pop() {
                 job.under_way += 1;
-                return Task::LookThrough(job.status.number, dir, job.wanted.clone());
+                return Task::LookThrough(job.told.number, dir, job.wanted.clone());
             }
             if job.later.front().is_some_and(|(due, _)| *due <= now)
                 && let Some((_, item)) = job.later.pop_front()
@@ -186,7 +137,7 @@ impl Queue {
             if let Some(item) = job.files.pop_front() {
                 job.began.get_or_insert(now);
                 job.under_way += 1;
-                return Task::Copy(job.status.number, item);
+                return Task::Copy(job.told.number, item);
             }
             let due = job.later.front().map(|(due, _)| due.saturating_sub(now));
             soonest = soonest.into_iter().chain(due).min();
@@ -204,10 +155,10 @@ impl Queue {
         job.under_way -= 1;
         settle(job);
         if let Some(began) = job.began {
-            job.status.took = now.saturating_sub(began);
+            job.told.took = now.saturating_sub(began);
         }
         if job.is_running() && job.waiting() == 0 && job.directories.is_empty() {
-            job.status.state = JobState::Done;
+            job.told.state = JobState::Done;
             self.forget_old();
         }
     }
@@ -238,23 +189,12 @@ impl Tiers {
         expect_room(&queue, paths.len())?;
         queue.last += 1;
         let number = queue.last;
-        let status = JobStatus {
-            number,
-            what: what.to_owned(),
-            state: JobState::Running,
-            directories: 0,
-            waiting: 0,
-            copied: 0,
-            copied_bytes: 0,
-            there: 0,
-            no_room: 0,
-            failed: 0,
-            failures: Vec::new(),
-            took: Duration::ZERO,
-        };
         let files = paths.into_iter().map(Item::Named).collect();
         let (directories, later) = (Vec::new(), VecDeque::new());
-        queue.jobs.insert(number, Job { status, wanted, directories, files, later, under_way: 0, began: None });
+        queue.jobs.insert(
+            number,
+            Job { told: Told::new(number, what), wanted, directories, files, later, under_way: 0, began: None },
+        );
         drop(queue);
         self.wake();
         Ok(number)
@@ -264,10 +204,10 @@ impl Tiers {
     pub fn stage_more(&self, number: u64, paths: Vec<Vec<u8>>) -> Result<bool> {
         let mut queue = self.staging.queue.lock();
         expect_room(&queue, paths.len())?;
-        let Some(job) = queue.job(number).filter(|job| job.status.state != JobState::Cancelled) else {
+        let Some(job) = queue.job(number).filter(|job| job.told.state != JobState::Cancelled) else {
             return Ok(false);
         };
-        job.status.state = JobState::Running;
+        job.told.state = JobState::Running;
         job.files.extend(paths.into_iter().map(Item::Named));
         drop(queue);
         self.wake();
@@ -278,9 +218,9 @@ impl Tiers {
     pub fn cancel_staging(&self, number: Option<u64>) -> u64 {
         let mut queue = self.staging.queue.lock();
         let mut cancelled = 0;
-        for job in queue.jobs.values_mut().filter(|job| number.is_none_or(|number| job.status.number == number)) {
+        for job in queue.jobs.values_mut().filter(|job| number.is_none_or(|number| job.told.number == number)) {
             if job.is_running() {
-                job.status.state = JobState::Cancelled;
+                job.told.state = JobState::Cancelled;
                 (job.files, job.later, job.directories) = Default::default();
                 cancelled += 1;
             }
@@ -295,16 +235,16 @@ impl Tiers {
         self.wake();
     }
 
-    pub fn staging(&self) -> StagingStatus {
+    pub fn staging(&self) -> AllTold {
+        let (copies, copies_bytes) = self.copies.extent();
         let queue = self.staging.queue.lock();
-        let jobs = queue.jobs.values().map(|job| JobStatus {
-            directories: job.directories.len() as u64,
-            waiting: job.waiting(),
-            ..job.status.clone()
-        });
-        let (copies, bytes) = self.copies.extent();
-        let (promoted, passed_over) = (queue.promoted, queue.passed_over);
-        StagingStatus { paused: queue.paused, jobs: jobs.collect(), promoted, passed_over, copies, bytes }
+        let (paused, promoted, passed_over) = (queue.paused, queue.promoted, queue.passed_over);
+        let jobs = queue.jobs.values().map(Job::tell).collect();
+        AllTold { paused, copies, copies_bytes, promoted, passed_over, jobs }
+    }
+
+    pub fn staging_job(&self, number: u64) -> Option<Told> {
+        self.staging.queue.lock().jobs.get(&number).map(Job::tell)
     }
 
     /// The size of a file that is to be promoted, when its handle is given back: all of it was read from the slow tier.
@@ -371,7 +311,7 @@ impl Tiers {
             }
             Ok(_) => {}
             Err(error) => {
-                job.status.failed += 1;
+                job.told.failed += 1;
                 job.fail(dir, error.to_string());
             }
         });
@@ -421,22 +361,22 @@ impl Tiers {
             match staged {
                 Ok(None) => job.directories.push(path),
                 Ok(Some(Staged::Copied(bytes))) => {
-                    job.status.copied += 1;
-                    job.status.copied_bytes += bytes;
+                    job.told.complete += 1;
+                    job.told.complete_bytes += bytes;
                 }
-                Ok(Some(Staged::There)) => job.status.there += 1,
+                Ok(Some(Staged::There)) => job.told.there += 1,
                 Ok(Some(Staged::NoRoom(_))) => {
-                    job.status.no_room += 1;
+                    job.told.no_room += 1;
                     job.fail(&path, "no room for it on the fast tier".to_owned());
                 }
                 Ok(Some(Staged::Stopped)) => job.files.push_front(item),
                 Ok(Some(Staged::Changing)) => put_off(job, item, now),
                 Ok(Some(Staged::Unfit(why))) => {
-                    job.status.failed += 1;
+                    job.told.failed += 1;
                     job.fail(&path, why.to_owned());
                 }
                 Err(error) => {
-                    job.status.failed += 1;
+                    job.told.failed += 1;
                     job.fail(&path, error.to_string());
                 }
             }
@@ -458,7 +398,7 @@ fn put_off(job: &mut Job, item: Item, now: Duration) {
     if tries + 1 < TRIES {
         job.later.push_back((now + LEFT_ALONE, Item::File { dir, name, tries: tries + 1 }));
     } else {
-        job.status.failed += 1;
+        job.told.failed += 1;
         job.fail(&path, "it is being written".to_owned());
     }
 }

@@ -1,0 +1,218 @@
+//! What is staged, as `.dlio/staging` shows it. Pure: filled by the engine, a string out.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::render::{as_seconds, bytes, count, one_line, seconds};
+
+/// The failed files of a job that the text names; the JSON has more.
+const FAILURES_SHOWN: usize = 20;
+
+/// The jobs of a mount, oldest first, and what the fast tier has of slow files. Durations are in seconds, sizes in bytes; the JSON
+/// keys are the field names.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Staging {
+    pub paused: bool,
+    /// Copies of slow files on the fast tier, as far as they were found since the start.
+    pub copies: u64,
+    pub copies_bytes: u64,
+    /// Files that were copied because they were read.
+    pub promoted: u64,
+    /// Files that were read to their end and not copied, because others waited already or there was no room.
+    pub passed_over: u64,
+    pub jobs: Vec<Job>,
+}
+
+/// One job. Counts are files.
+#[derive(Clone, Debug, Serialize)]
+pub struct Job {
+    pub number: u64,
+    /// What was asked for.
+    pub what: String,
+    pub state: JobState,
+    /// Directories that are still to be looked through; until then more may come to `pending`.
+    pub directories: u64,
+    pub pending: u64,
+    pub complete: u64,
+    pub complete_bytes: u64,
+    /// The fast tier had them already.
+    pub there: u64,
+    pub no_room: u64,
+    pub failed: u64,
+    /// The first of those that failed or found no room.
+    pub failures: Vec<Failure>,
+    /// From the first copy to the last, or to now.
+    #[serde(serialize_with = "as_seconds")]
+    pub took: Duration,
+}
+
+/// A file that is not staged. `path`: from the mount's root, escaped.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failure {
+    pub path: String,
+    pub why: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    Running,
+    /// All was tried.
+    Done,
+    Cancelled,
+}
+
+impl JobState {
+    fn word(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Done => "done",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl Job {
+    pub fn new(number: u64, what: &str) -> Self {
+        Job {
+            number,
+            what: what.to_owned(),
+            state: JobState::Running,
+            directories: 0,
+            pending: 0,
+            complete: 0,
+            complete_bytes: 0,
+            there: 0,
+            no_room: 0,
+            failed: 0,
+            failures: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// Bytes per second; `None` before anything was copied.
+    fn rate(&self) -> Option<f64> {
+        let took = self.took.as_secs_f64();
+        (self.complete > 0 && took > 0.0).then(|| self.complete_bytes as f64 / took)
+    }
+
+    /// Until what is known of is copied, if it goes on as until now.
+    fn to_go(&self) -> Option<Duration> {
+        let each = (self.complete > 0).then(|| self.took.as_secs_f64() / self.complete as f64)?;
+        Some(Duration::from_secs_f64(each * self.pending as f64))
+    }
+
+    /// How far it is, as `N of M files, ...`.
+    pub fn progress(&self) -> String {
+        let done = self.complete + self.there + self.no_room + self.failed;
+        let mut text = format!("{done} of {}, {}", count(done + self.pending, "file"), bytes(self.complete_bytes));
+        if let Some(rate) = self.rate() {
+            text.push_str(&format!(", {}/s", bytes(rate as u64)));
+        }
+        match (self.directories, self.to_go().filter(|_| self.pending > 0)) {
+            (1, _) => text.push_str(", 1 directory to look through"),
+            (2.., _) => text.push_str(&format!(", {} directories to look through", self.directories)),
+            (0, Some(left)) => text.push_str(&format!(", {} to go", seconds(left))),
+            (0, None) => {}
+        }
+        text
+    }
+
+    /// What came of it.
+    pub fn result(&self) -> String {
+        let mut text = format!("{} staged, {}", count(self.complete, "file"), bytes(self.complete_bytes));
+        for (files, what) in [(self.there, "there already"), (self.no_room, "without room"), (self.failed, "failed")] {
+            if files > 0 {
+                text.push_str(&format!("; {files} {what}"));
+            }
+        }
+        if self.state == JobState::Cancelled {
+            text.push_str("; cancelled");
+        }
+        text
+    }
+}
+
+impl Staging {
+    /// The text of `.dlio/staging`. Ends with a newline.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        self.lines(&mut out).expect("formatting into memory");
+        out
+    }
+
+    /// The same as JSON, one object. Ends with a newline.
+    pub fn json(&self) -> String {
+        let mut out = serde_json::to_string_pretty(self).expect("plain numbers and strings have a JSON form");
+        out.push('\n');
+        out
+    }
+
+    fn lines(&self, out: &mut String) -> std::fmt::Result {
+        let Staging { copies, copies_bytes, promoted, passed_over, .. } = self;
+        writeln!(out, "{} on the fast tier, {}", count(*copies, "staged file"), bytes(*copies_bytes))?;
+        if promoted + passed_over > 0 {
+            writeln!(out, "promoted because they were read: {promoted}; passed over: {passed_over}")?;
+        }
+        if self.paused {
+            writeln!(out, "PAUSED: dlio-fs stage --resume lets it go on")?;
+        }
+        for job in &self.jobs {
+            let told = if job.state == JobState::Running { job.progress() } else { job.result() };
+            writeln!(out, "\n{:>4}  {:<10}{}\n      {told}", job.number, job.state.word(), one_line(&job.what))?;
+            for Failure { path, why } in job.failures.iter().take(FAILURES_SHOWN) {
+                writeln!(out, "      /{path}: {}", one_line(why))?;
+            }
+            let more = job.failures.len().saturating_sub(FAILURES_SHOWN);
+            if more > 0 {
+                writeln!(out, "      and {more} more: .dlio/staging.json")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        Job {
+            pending: 30,
+            complete: 10,
+            complete_bytes: 10 << 20,
+            there: 2,
+            took: Duration::from_secs(5),
+            ..Job::new(3, "/data")
+        }
+    }
+
+    #[test]
+    fn progress_tells_how_much_is_left() {
+        assert_eq!(job().progress(), "12 of 42 files, 10.0 MiB, 2.0 MiB/s, 15 s to go");
+        let looking = Job { directories: 4, ..job() };
+        assert!(looking.progress().ends_with("4 directories to look through"), "{}", looking.progress());
+        assert_eq!(Job::new(1, "/data").progress(), "0 of 0 files, 0 B");
+    }
+
+    #[test]
+    fn the_result_names_what_is_missing() {
+        let done = Job { pending: 0, state: JobState::Done, no_room: 1, failed: 2, ..job() };
+        assert_eq!(done.result(), "10 files staged, 10.0 MiB; 2 there already; 1 without room; 2 failed");
+    }
+
+    #[test]
+    fn the_text_names_failures_and_says_where_the_others_are() {
+        let failures = (0..25).map(|n| Failure { path: format!("data/{n}"), why: "gone\naway".to_owned() });
+        let done = Job { state: JobState::Done, failed: 25, failures: failures.collect(), ..job() };
+        let text = Staging { paused: true, jobs: vec![done], ..Staging::default() }.text();
+        assert!(
+            text.contains("PAUSED") && text.contains("/data/19: gone away\n") && !text.contains("/data/20:"),
+            "{text}"
+        );
+        assert!(text.ends_with("and 5 more: .dlio/staging.json\n"), "{text}");
+    }
+}
