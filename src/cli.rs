@@ -20,7 +20,7 @@ mod queue;
 mod reload;
 mod report;
 mod rescue;
-mod stage;
+mod sandbox;
 mod status;
 mod talk;
 mod top;

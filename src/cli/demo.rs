@@ -15,7 +15,7 @@ use clap::Args;
 
 use super::drain::{self, Place};
 use super::progress::Progress;
-use super::stage::{self, Stage};
+use super::sandbox::{self, Sandbox};
 use super::{Exit, Failure, Outcome, say, talk, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
@@ -37,7 +37,7 @@ type Expected = BTreeMap<PathBuf, Vec<u8>>;
 pub(super) fn run(args: &DemoArgs) -> Outcome {
     mount::open_device()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    match stage::perform(&parent, play)? {
+    match sandbox::run(&parent, show)? {
         None => Ok(Exit::Interrupted),
         Some(()) => {
             say("Nothing is left behind. With your own directories:")?;
@@ -47,38 +47,38 @@ pub(super) fn run(args: &DemoArgs) -> Outcome {
     }
 }
 
-fn play(stage: &Stage) -> Result<(), Failure> {
-    say(format_args!("A fast tier, a slow tier and a mount over both, in {}", stage.root().display()))?;
+fn show(sandbox: &Sandbox) -> Result<(), Failure> {
+    say(format_args!("A fast tier, a slow tier and a mount over both, in {}", sandbox.root().display()))?;
     say("(on one disk here, so the figures say nothing about yours):")?;
     say("   dlio-fs mount mnt --fast fast --slow slow\n")?;
-    stage.mount(&[])?;
+    sandbox.mount(&[])?;
 
     say("1. Training writes checkpoints to the mount; they land on the fast tier.")?;
-    let expected = train(stage)?;
-    say(format_args!("   {}\n", talk::first_line(stage.mountpoint())?))?;
+    let expected = train(sandbox)?;
+    say(format_args!("   {}\n", talk::first_line(sandbox.mountpoint())?))?;
 
     say("2. They are copied to the slow tier and published in the order of writing.")?;
     let begun = Instant::now();
-    let progress = Progress::watch(stage.mountpoint());
-    drain::wait(&Place::whole(stage.mountpoint().to_path_buf()), None)?;
+    let progress = Progress::watch(sandbox.mountpoint());
+    drain::wait(&Place::whole(sandbox.mountpoint().to_path_buf()), None)?;
     drop(progress);
     say(format_args!("   done in {:.1} s\n", begun.elapsed().as_secs_f64()))?;
 
     say("3. What the mount says of itself: cat mnt/.dlio/stats")?;
-    let stats = talk::read(stage.mountpoint(), "stats")?;
+    let stats = talk::read(sandbox.mountpoint(), "stats")?;
     // The table of operations would fill the screen.
     let shown = stats.lines().filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("operation"));
     shown.map(|line| format!("   {line}")).try_for_each(say)?;
 
     say("\n4. The mount is left. The slow tier alone holds, byte for byte:")?;
-    match umount::leave(stage.mountpoint())? {
-        Exit::Done => verify(stage.slow(), &expected),
+    match umount::leave(sandbox.mountpoint())? {
+        Exit::Done => verify(sandbox.slow(), &expected),
         _ => Err(wrong("something is left on the fast tier after the drain".to_owned())),
     }
 }
 
 /// Saves as TensorFlow and Keras do, and says how fast the fast tier took it.
-fn train(stage: &Stage) -> Result<Expected, Failure> {
+fn train(sandbox: &Sandbox) -> Result<Expected, Failure> {
     say("   TensorFlow: ckpt-N under temporary names, renamed, then the manifest;")?;
     say("               only the newest two are kept")?;
     say("   Keras: model.keras, overwritten in place each epoch")?;
@@ -86,8 +86,8 @@ fn train(stage: &Stage) -> Result<Expected, Failure> {
     for number in 1..=frameworks::EPOCHS {
         let epoch = Epoch::new(number);
         let begun = Instant::now();
-        epoch.save_as_tensorflow(stage.mountpoint())?;
-        epoch.save_as_keras(stage.mountpoint())?;
+        epoch.save_as_tensorflow(sandbox.mountpoint())?;
+        epoch.save_as_keras(sandbox.mountpoint())?;
         took += begun.elapsed();
         bytes += epoch.bytes();
         epoch.expect(&mut expected);

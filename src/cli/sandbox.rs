@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Both tiers, the mount point and the daemon's log, in one temporary directory.
 #[derive(Clone)]
-pub(super) struct Stage {
+pub(super) struct Sandbox {
     root: PathBuf,
     mountpoint: PathBuf,
     fast: PathBuf,
@@ -31,38 +31,38 @@ pub(super) struct Stage {
     log: PathBuf,
 }
 
-/// What ends a play.
+/// Why it is cleared away.
 enum End<T> {
-    Played(Result<T, Failure>),
+    Done(Result<T, Failure>),
     Interrupted,
 }
 
-/// Sets a stage in a directory below `parent`, has `play` played on it and clears it away. `None`: interrupted.
-pub(super) fn perform<T: Send + 'static>(
+/// Makes a sandbox in a directory below `parent`, runs `work` in it and clears it away. `None`: interrupted.
+pub(super) fn run<T: Send + 'static>(
     parent: &Path,
-    play: impl FnOnce(&Stage) -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce(&Sandbox) -> Result<T, Failure> + Send + 'static,
 ) -> Result<Option<T>, Failure> {
     let (ended, end) = mpsc::channel();
     let _signals = watch_signals(ended.clone())?;
-    let (stage, dir) = Stage::set(parent)?;
+    let (sandbox, dir) = Sandbox::make(parent)?;
     // On a thread of its own, which Ctrl-C leaves behind wherever it is.
-    let player = stage.clone();
-    std::thread::spawn(move || ended.send(End::Played(play(&player))).is_ok());
+    let inside = sandbox.clone();
+    std::thread::spawn(move || ended.send(End::Done(work(&inside))).is_ok());
     match end.recv() {
-        Ok(End::Played(Ok(result))) => {
-            stage.clear(dir)?;
+        Ok(End::Done(Ok(result))) => {
+            sandbox.clear(dir)?;
             Ok(Some(result))
         }
-        Ok(End::Played(Err(failure))) => {
-            for line in stage.last_log_lines(5) {
+        Ok(End::Done(Err(failure))) => {
+            for line in sandbox.last_log_lines(5) {
                 complain(format_args!("the daemon said: {line}"));
             }
-            stage.clear(dir)?;
+            sandbox.clear(dir)?;
             Err(failure)
         }
         Ok(End::Interrupted) | Err(_) => {
             complain("interrupted; clearing away");
-            stage.clear(dir)?;
+            sandbox.clear(dir)?;
             Ok(None)
         }
     }
@@ -75,17 +75,17 @@ fn watch_signals<T: Send + 'static>(ended: mpsc::Sender<End<T>>) -> Result<Runti
     let inside = runtime.enter();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let (mut arrivals, ended) = (signal(kind).at("catch", "signals")?, ended.clone());
-        // Nobody listens any more once the play has ended by itself.
+        // Nobody listens any more once the work has ended by itself.
         runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| ended.send(End::Interrupted).is_ok()) });
     }
     drop(inside);
     Ok(runtime)
 }
 
-impl Stage {
+impl Sandbox {
     /// Makes the directories. They go with the returned guard, but not while something is mounted there: give it to
-    /// [`Stage::clear`].
-    fn set(parent: &Path) -> Result<(Stage, TempDir)> {
+    /// [`Sandbox::clear`].
+    fn make(parent: &Path) -> Result<(Sandbox, TempDir)> {
         let dir = tempfile::Builder::new().prefix("dlio-fs-demo-").tempdir_in(parent).map_err(|e| {
             let remedy = "name a directory that you may write to with --dir";
             Error::refused(format!("no temporary directory in {}: {e}", parent.display()), remedy)
@@ -95,7 +95,7 @@ impl Stage {
         for path in [&mountpoint, &fast, &slow] {
             fs::create_dir(path).at("mkdir", path.display())?;
         }
-        Ok((Stage { root, mountpoint, fast, slow, log }, dir))
+        Ok((Sandbox { root, mountpoint, fast, slow, log }, dir))
     }
 
     pub(super) fn root(&self) -> &Path {
