@@ -109,6 +109,7 @@ const PURE: &[&str] = &[
     "src/config.rs",
     "src/config/listen.rs",
     "src/config/settings.rs",
+    "src/fs/control/command.rs",
     "src/path.rs",
 ];
 

@@ -58,6 +58,7 @@ impl<T> Handles<T> {
 
 /// What a file handle of the kernel stands for.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "each is in a reference already, and nearly all are files")]
 pub(super) enum Open {
     File(FileHandle),
     Virtual(Virtual),

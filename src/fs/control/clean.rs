@@ -1,0 +1,66 @@
+//! The clean files at or below a path, for a command that takes them one by one.
+
+use std::time::Instant;
+
+use super::Control;
+use crate::path::Name;
+use crate::stats::render;
+use crate::tiers::Ino;
+
+/// How many objects' files are looked up in one turn.
+const MET_AT_ONCE: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct CleanFiles {
+    /// At or below this, as an inode and as a path.
+    below: (Ino, Vec<u8>),
+    /// Objects of the mount before whose files are looked up first: nobody has since.
+    unmet: Vec<u64>,
+    /// In reverse order; found when all are met.
+    left: Option<Vec<Ino>>,
+}
+
+impl CleanFiles {
+    pub(super) fn below(control: &Control, ino: Ino, names: &[Name]) -> Self {
+        let path = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        CleanFiles { below: (ino, path), unmet: control.tiers.unmet(), left: None }
+    }
+
+    /// Goes on finding them, until `until` at the latest. Whether they are found; if not, a line says what the command,
+    /// which is `doing` this, waits for.
+    pub(super) fn find(
+        &mut self,
+        control: &Control,
+        doing: &str,
+        until: Instant,
+        lines: &mut String,
+    ) -> Result<bool, String> {
+        while !self.unmet.is_empty() {
+            let some = self.unmet.split_off(self.unmet.len().saturating_sub(MET_AT_ONCE));
+            let path = self.below.1.clone();
+            control
+                .on_slow(move |tiers, _| tiers.meet(&some, &path))
+                .map_err(|error| format!("looking up the files of the mount before: {error}"))?;
+            if Instant::now() >= until {
+                let left = render::count(self.unmet.len() as u64, "object");
+                lines.push_str(&format!("{doing}: {left} of the mount before to look up\n"));
+                return Ok(false);
+            }
+        }
+        self.left.get_or_insert_with(|| {
+            let mut clean = control.tiers.evictable(self.below.0, 0).clean;
+            clean.reverse();
+            clean
+        });
+        Ok(true)
+    }
+
+    /// The next of those found.
+    pub(super) fn next(&mut self) -> Option<Ino> {
+        self.left.as_mut()?.pop()
+    }
+
+    pub(super) fn to_go(&self) -> usize {
+        self.left.as_ref().map_or(0, Vec::len)
+    }
+}

@@ -1,0 +1,170 @@
+//! The conversation on one descriptor of `control`: write one line, then read until end of file.
+//!
+//! While the command runs, each read answers within a second, with a line that tells what it waits for; then comes the
+//! result, `ok: ...` or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean
+//! nothing here.
+//!
+//! Each command is a variant of [`Command`] and a function that [`begin`] calls, in the file of its kind. A command that
+//! takes longer than a read may wait leaves a [`Running`] behind, which goes on as often as the reader asks.
+
+use std::fmt::{Debug, Display};
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
+use std::time::{Duration, Instant};
+
+use super::command::{Command, KNOWN, LINE_MAX};
+use super::{Control, evict, sync, verify, windows};
+use crate::error::{Errno, Error, Result};
+use crate::path::Name;
+use crate::tiers::{Cx, Ino, ROOT, Tiers};
+
+/// How long a read of `control` waits before it tells what it is waiting for: a process waiting for us cannot be
+/// interrupted, only between two reads.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// What a descriptor of `control` has to tell.
+#[derive(Debug)]
+pub(in crate::fs) struct Session {
+    /// What is to be read next.
+    reply: Vec<u8>,
+    /// The command that has not ended yet.
+    running: Option<Box<dyn Running>>,
+}
+
+/// A command that takes longer than a read may wait: how far it has come. Dropped when its reader has gone.
+pub(super) trait Running: Debug + Send {
+    /// Goes on, until `until` at the latest, and adds lines for the reader: what is found, and when the time is over,
+    /// what is still to be done. Ends with the text after `ok: `, or with that after `error: `; `None`: there is more.
+    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String>;
+}
+
+impl Session {
+    /// For whoever reads without a command.
+    pub(super) fn usage() -> Self {
+        Session::text(format!(
+            "commands: {KNOWN} (write one line, then read; PATH from the mount's root, escaped as in \
+             .dlio/files: %20 for a space)\n"
+        ))
+    }
+
+    /// A reply without a verdict.
+    pub(super) fn text(reply: impl Into<Vec<u8>>) -> Self {
+        Session { reply: reply.into(), running: None }
+    }
+
+    pub(super) fn ok(text: impl Display) -> Self {
+        Session::text(verdict("ok", text))
+    }
+
+    /// Lines to be read at once, and a command that goes on.
+    pub(super) fn runs(lines: String, running: impl Running + 'static) -> Self {
+        Session { reply: lines.into_bytes(), running: Some(Box::new(running)) }
+    }
+
+    pub(super) fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
+        if self.reply.is_empty()
+            && let Some(mut running) = self.running.take()
+        {
+            let mut lines = String::new();
+            match running.go_on(control, Instant::now() + PROGRESS, &mut lines) {
+                Ok(None) => self.running = Some(running),
+                Ok(Some(text)) => lines.push_str(&verdict("ok", text)),
+                Err(text) => lines.push_str(&verdict("error", text)),
+            }
+            self.reply = lines.into_bytes();
+        }
+        let taken = self.reply.len().min(size);
+        self.reply.drain(..taken).collect()
+    }
+
+    /// Runs a command line. What the reader has not read of the former reply is gone. EBUSY while the former command has
+    /// not ended.
+    pub(super) fn write(&mut self, control: &Control, line: &[u8]) -> Result<()> {
+        if self.running.is_some() {
+            return Err(Errno::EBUSY.into());
+        }
+        if line.len() > LINE_MAX {
+            return Err(Errno::E2BIG.into());
+        }
+        let begun = Command::parse(line).and_then(|command| begin(control, command));
+        *self = begun.unwrap_or_else(|text| Session::text(verdict("error", text)));
+        Ok(())
+    }
+}
+
+fn verdict(word: &str, text: impl Display) -> String {
+    format!("{word}: {text}\n")
+}
+
+/// Runs a command, or the beginning of it. The error is the text of the reply.
+fn begin(control: &Control, command: Command) -> Result<Session, String> {
+    match command {
+        Command::Sync(below) => sync::begin(control, below),
+        Command::Front(names) => sync::front(control, names),
+        Command::Evict(names) => evict::begin(control, names),
+        Command::Verify(names) => verify::begin(control, names),
+        Command::Status => Ok(Session::text(control.snapshot().json())),
+        Command::Reload => control.live.reload().map(Session::ok).map_err(|error| error.to_string()),
+        Command::StartWindow(name) => windows::start(control, &name),
+        Command::StopWindow(name) => windows::stop(control, name.as_deref()),
+        Command::WindowFiles(name) => windows::files(control, &name),
+        Command::WindowRecording(name) => windows::recording(control, &name),
+        Command::Mark(text) => windows::mark(control, &text),
+    }
+}
+
+impl Control {
+    /// The file or directory that a command names. The error is the text of the reply.
+    pub(super) fn find(&self, names: &[Name]) -> Result<Ino, String> {
+        let walked = names.to_vec();
+        self.on_slow(move |tiers, cx| find(tiers, cx, &walked)).map_err(|error| format!("{}: {error}", shown(names)))
+    }
+
+    /// Runs what may need the slow tier where waiting for it is bounded: with that tier down, `.dlio/stats` must go on
+    /// answering.
+    pub(super) fn on_slow<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Tiers, &Cx) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (found, answer) = mpsc::sync_channel(1);
+        let tiers = Arc::clone(&self.tiers);
+        let run = move |gave_up| run(&tiers, &Cx::may_wait(0, 0, gave_up));
+        // One answer at most, and one place for it: sending never blocks, and fails only if nobody listens any more.
+        let done = |found: SyncSender<_>, result| drop(found.try_send(result));
+        let expired = |found: SyncSender<_>| drop(found.try_send(Err(Error::SlowTimeout)));
+        drop(self.slow.submit(found, run, done, expired));
+        // Refused, or dropped unanswered while the mount ends.
+        answer.recv().unwrap_or(Err(Error::SlowTimeout))
+    }
+}
+
+/// A path for the reply.
+pub(super) fn shown(names: &[Name]) -> String {
+    format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"))
+}
+
+/// Walks from the root. Each step's reference is given back as soon as the next is held, and the last one's as well: a
+/// number that nobody holds any more means nothing to the engine, and nothing worse.
+fn find(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Ino> {
+    let mut held = Reference { tiers, ino: ROOT, counted: false };
+    for name in names {
+        let ino = tiers.lookup(cx, held.ino, name)?.ino;
+        held = Reference { tiers, ino, counted: true };
+    }
+    Ok(held.ino)
+}
+
+/// An inode that is held for a moment.
+struct Reference<'a> {
+    tiers: &'a Tiers,
+    ino: Ino,
+    counted: bool,
+}
+
+impl Drop for Reference<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.tiers.forget(self.ino, 1);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `sync` and `front`: getting things onto the slow tier.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::session::{Running, Session, shown};
+use super::{Control, safety};
+use crate::path::Name;
+use crate::stats::render;
+use crate::tiers::{Lsn, Tiers};
+
+/// How often the applied LSN is looked at while it is waited for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Waiting for D2: everything up to an LSN applied to the slow tier.
+#[derive(Debug)]
+struct Wait {
+    /// What will be safe then, for the reply.
+    what: String,
+    lsn: Lsn,
+    _hurry: Hurry,
+}
+
+/// While one of these lives, publishing does not wait for files to settle.
+#[derive(Debug)]
+struct Hurry {
+    tiers: Arc<Tiers>,
+    count: Arc<Mutex<u32>>,
+}
+
+impl Hurry {
+    fn new(tiers: &Arc<Tiers>, count: &Arc<Mutex<u32>>) -> Self {
+        let mut n = count.lock();
+        *n += 1;
+        if *n == 1 {
+            tiers.set_hurry(true);
+        }
+        Hurry { tiers: Arc::clone(tiers), count: Arc::clone(count) }
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        let mut n = self.count.lock();
+        *n -= 1;
+        if *n == 0 {
+            self.tiers.set_hurry(false);
+        }
+    }
+}
+
+/// D1 for everything at once, and the LSN that must be applied for D2.
+pub(super) fn begin(control: &Control, below: Option<Vec<Name>>) -> Result<Session, String> {
+    let hurry = Hurry::new(&control.tiers, &control.hurried);
+    control.tiers.sync_fast().map_err(|error| error.to_string())?;
+    let (what, lsn) = match below {
+        None => ("everything".to_owned(), Some(control.tiers.last_lsn())),
+        Some(names) => (shown(&names), control.tiers.pending_below(control.find(&names)?)),
+    };
+    Ok(match lsn {
+        None => Session::ok(format!("{what} is on the slow tier")),
+        Some(lsn) => Session::runs(String::new(), Wait { what, lsn, _hurry: hurry }),
+    })
+}
+
+impl Running for Wait {
+    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+        while control.tiers.applied_lsn() < self.lsn {
+            if Instant::now() >= until {
+                let status = control.tiers.status();
+                let left = self.lsn.saturating_sub(control.tiers.applied_lsn());
+                lines.push_str(&format!("waiting for {left} events: {}\n", safety(&status).line()));
+                return Ok(None);
+            }
+            thread::park_timeout(LOOK);
+        }
+        Ok(Some(format!("{} is on the slow tier (LSN {})", self.what, self.lsn)))
+    }
+}
+
+/// Copies a path's bytes next, and hurries all that is published before it.
+pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Session, String> {
+    let (ino, shown) = (control.find(&names)?, shown(&names));
+    match control.on_slow(move |tiers, cx| tiers.to_front(cx, ino)) {
+        Ok(None) => Ok(Session::ok(format!("{shown} is on the slow tier"))),
+        Ok(Some(events)) => {
+            let before = render::count(events.saturating_sub(1), "change");
+            Ok(Session::ok(format!("{shown} is hurried, with {before} published before it")))
+        }
+        Err(error) => Err(format!("{shown}: {error}")),
+    }
+}
