@@ -21,6 +21,7 @@ mod reload;
 mod report;
 mod rescue;
 mod sandbox;
+mod stage;
 mod status;
 mod talk;
 mod top;
@@ -64,6 +65,7 @@ enum Command {
     Sync(drain::SyncArgs),
     Queue(queue::QueueArgs),
     Top(top::TopArgs),
+    Stage(stage::StageArgs),
     Evict(evict::EvictArgs),
     Verify(verify::VerifyArgs),
     Reload(reload::ReloadArgs),
@@ -149,6 +151,7 @@ pub fn run() -> ExitCode {
         Command::Sync(args) => drain::run_sync(args),
         Command::Queue(args) => queue::run(args),
         Command::Top(args) => top::run(args),
+        Command::Stage(args) => stage::run(args),
         Command::Evict(args) => evict::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Reload(args) => reload::run(args),

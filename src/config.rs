@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::error::{Error, Result};
 pub use listen::Listen;
-pub use rules::{IoRule, IoRules};
+pub use rules::{IoRule, IoRules, Pattern};
 pub use settings::{Origin, Reloaded, Settings, Sources};
 
 /// When a key that was changed in the file takes effect.
@@ -31,7 +31,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 24] = [
+pub const KEYS: [(&str, Change); 25] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -44,6 +44,7 @@ pub const KEYS: [(&str, Change); 24] = [
     ("copy_up_max", Change::AtOnce),
     ("revalidate", Change::AtOnce),
     ("slow_wait", Change::Remount),
+    ("stage", Change::Remount),
     ("promote", Change::AtOnce),
     ("high", Change::AtOnce),
     ("low", Change::AtOnce),
@@ -91,6 +92,8 @@ pub struct Config {
     /// How long an operation waits for the slow tier before it answers EIO.
     #[serde(with = "duration")]
     pub slow_wait: Duration,
+    /// Patterns of files that are copied to the fast tier once the mount is made.
+    pub stage: Vec<String>,
     /// Whether files that are read from the slow tier get a copy on the fast one.
     pub promote: bool,
     /// Share of the fast tier in use at which eviction starts.
@@ -178,6 +181,7 @@ impl Default for Config {
             copy_up_max: 64 << 20,
             revalidate: Duration::from_secs(30),
             slow_wait: Duration::from_secs(5),
+            stage: Vec::new(),
             promote: false,
             high: 0.85,
             low: 0.70,
@@ -254,6 +258,7 @@ impl Config {
     pub fn validate(&self) -> Result<()> {
         self.validate_shares()?;
         IoRules::new(self)?;
+        self.patterns_to_stage()?;
         check_log(&self.log, &format!("log = {:?}", self.log))?;
         let durations = [
             ("settle", self.settle, Duration::ZERO, Duration::from_secs(3600)),
@@ -281,6 +286,16 @@ impl Config {
             return Err(Error::refused(what, "make settle shorter than live_after"));
         }
         Ok(())
+    }
+
+    /// Errors: a pattern that is none.
+    pub fn patterns_to_stage(&self) -> Result<Vec<Pattern>> {
+        let pattern = |text: &String| {
+            let refused =
+                |why| Error::refused(format!("stage: {text:?}: {why}"), "write a pattern such as \"data/**\"");
+            Pattern::new(text).map_err(refused)
+        };
+        self.stage.iter().map(pattern).collect()
     }
 
     fn validate_shares(&self) -> Result<()> {

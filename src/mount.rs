@@ -148,6 +148,9 @@ pub fn serve(request: Request) -> Result<Left> {
     lock.serving();
     answer(session, ended)?; // 9
     background::start(&runtime, &tiers, request.settings.config().slow_wait);
+    for pattern in request.settings.config().patterns_to_stage()? {
+        tiers.stage_fitting(pattern)?;
+    }
     // Nothing is collected where nothing is counted.
     let recorder = stats.is_on().then(|| Recorder::start(&stats, &tiers, observer, trace)).transpose()?;
     port.map_or(Ok(()), |port| metrics::serve(&runtime, port, figures))?;

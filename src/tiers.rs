@@ -90,7 +90,6 @@ pub use fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
 pub use stage::Staged;
-pub use staging::Wanted;
 
 pub use verify::{Bad, Verified, Verifying};
 

@@ -761,6 +761,8 @@ fn the_control_directory_is_there_but_not_listed() {
             "queue",
             "queue.json",
             "recording",
+            "staging",
+            "staging.json",
             "stats",
             "stats.json",
             "timeline.json",

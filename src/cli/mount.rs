@@ -51,6 +51,9 @@ pub(super) struct MountArgs {
     /// Take no changes; what the fast tier still has is copied to the slow one all the same, if that can be written
     #[arg(long)]
     read_only: bool,
+    /// Copy the files that fit to the fast tier once the mount is made: a pattern of paths from the mount's root, such as 'data/**'
+    #[arg(long, value_name = "GLOB")]
+    stage: Vec<String>,
     /// Count no operations, as profile = false does: to see what counting costs
     #[arg(long)]
     no_profile: bool,
@@ -143,10 +146,12 @@ impl MountArgs {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let no_profile = self.no_profile.then(|| "profile=false".to_owned());
         let metrics_addr = self.metrics_addr.as_ref().map(|addr| format!("metrics_addr={addr}"));
+        let patterns = toml::Value::from(self.stage.clone());
+        let stage = (!self.stage.is_empty()).then(|| format!("stage={patterns}"));
         let sources = Sources {
             file: file.clone(),
             log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
-            options: options.settings.into_iter().chain(no_profile).chain(metrics_addr).collect(),
+            options: options.settings.into_iter().chain(no_profile).chain(metrics_addr).chain(stage).collect(),
             mountpoint: self.mountpoint.as_ref().map(absolute),
             fast: self.fast.as_ref().map(absolute),
             slow: self.slow.as_ref().map(absolute),
@@ -174,6 +179,7 @@ impl MountArgs {
         arguments.extend(self.read_only.then(|| "--read-only".into()));
         arguments.extend(self.no_profile.then(|| "--no-profile".into()));
         arguments.extend(self.metrics_addr.iter().map(|addr| OsString::from(format!("--metrics-addr={addr}"))));
+        arguments.extend(self.stage.iter().map(|pattern| OsString::from(format!("--stage={pattern}"))));
         arguments.extend(self.options.iter().map(|option| OsString::from(format!("-o{option}"))));
         if let Some(mountpoint) = &self.mountpoint {
             arguments.extend(["--".into(), mountpoint.into()]);

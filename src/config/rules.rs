@@ -18,10 +18,37 @@ pub struct IoRule {
     pub io: IoPath,
 }
 
+/// Fits paths from the mount's root: `*` and `?` stay within a name, `**` goes over several.
+#[derive(Clone, Debug)]
+pub struct Pattern(GlobMatcher);
+
+impl Pattern {
+    /// A slash at its beginning makes no difference. Errors: why it is none.
+    pub fn new(text: &str) -> Result<Pattern, String> {
+        let glob = GlobBuilder::new(text.trim_start_matches('/')).literal_separator(true).build();
+        glob.map(|glob| Pattern(glob.compile_matcher())).map_err(|e| e.kind().to_string())
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.glob().glob()
+    }
+
+    pub fn fits(&self, path: &[u8]) -> bool {
+        self.0.is_match(OsStr::from_bytes(path))
+    }
+
+    /// The directory, or the file, below which all that fits lies.
+    pub fn root(&self) -> &str {
+        let text = self.text();
+        let Some(wildcard) = text.find(['*', '?', '[', '{', '\\']) else { return text };
+        text[..wildcard].rfind('/').map_or("", |slash| &text[..slash])
+    }
+}
+
 /// The rules of one mount, ready to be asked.
 #[derive(Clone, Debug)]
 pub struct IoRules {
-    rules: Vec<(GlobMatcher, IoPath)>,
+    rules: Vec<(Pattern, IoPath)>,
     otherwise: IoPath,
 }
 
@@ -29,12 +56,11 @@ impl IoRules {
     /// Errors: a pattern that is none, with its rule.
     pub fn new(config: &Config) -> Result<IoRules> {
         let rules = config.io_rules.iter().map(|rule| {
-            let glob = GlobBuilder::new(rule.path.trim_start_matches('/')).literal_separator(true).build();
-            let glob = glob.map_err(|e| {
-                let what = format!("io_rules: path = {:?}: {}", rule.path, e.kind());
+            let pattern = Pattern::new(&rule.path).map_err(|why| {
+                let what = format!("io_rules: path = {:?}: {why}", rule.path);
                 Error::refused(what, "write a pattern such as \"data/**\" or \"*.rec\"")
             })?;
-            Ok((glob.compile_matcher(), rule.io))
+            Ok((pattern, rule.io))
         });
         Ok(IoRules { rules: rules.collect::<Result<_>>()?, otherwise: config.io })
     }
@@ -53,7 +79,7 @@ impl IoRules {
     pub fn choose(&self, path: &[u8]) -> IoPath {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let candidate = Candidate::new(OsStr::from_bytes(path));
-        let fitting = self.rules.iter().find(|(glob, _)| glob.is_match_candidate(&candidate));
+        let fitting = self.rules.iter().find(|(pattern, _)| pattern.0.is_match_candidate(&candidate));
         fitting.map_or(self.otherwise, |(_, io)| *io)
     }
 
@@ -96,6 +122,17 @@ mod tests {
         let rules = rules(IoPath::Cached, &[]).expect("no pattern");
         assert_eq!(rules.choose(b"x\xff"), IoPath::Cached);
         assert!(!rules.uses(IoPath::Exact) && !rules.by_path());
+    }
+
+    #[test]
+    fn a_pattern_knows_where_to_look() {
+        let root = |text: &str| Pattern::new(text).expect("a pattern").root().to_owned();
+        assert_eq!(root("/data/train/**/*.jpg"), "data/train");
+        assert_eq!(root("data/tr*"), "data");
+        assert_eq!(root("*.rec"), "");
+        assert_eq!(root("data/one.rec"), "data/one.rec");
+        let pattern = Pattern::new("data/*.rec").expect("a pattern");
+        assert!(pattern.fits(b"data/a.rec") && !pattern.fits(b"data/b/a.rec") && !pattern.fits(b"a.rec"));
     }
 
     #[test]

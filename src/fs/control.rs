@@ -10,6 +10,7 @@ mod clean;
 mod command;
 mod evict;
 mod session;
+mod stage;
 mod sync;
 mod verify;
 mod windows;
@@ -72,6 +73,8 @@ pub(super) enum Node {
     ProcessesJson,
     Queue,
     QueueJson,
+    Staging,
+    StagingJson,
     Windows,
     WindowsJson,
     TimelineJson,
@@ -85,7 +88,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    const FILES: [Node; 20] = [
+    const FILES: [Node; 22] = [
         Node::Stats,
         Node::StatsJson,
         Node::Metrics,
@@ -96,6 +99,8 @@ impl Node {
         Node::ProcessesJson,
         Node::Queue,
         Node::QueueJson,
+        Node::Staging,
+        Node::StagingJson,
         Node::Windows,
         Node::WindowsJson,
         Node::TimelineJson,
@@ -130,6 +135,8 @@ impl Node {
             Node::ProcessesJson => "processes.json",
             Node::Queue => "queue",
             Node::QueueJson => "queue.json",
+            Node::Staging => "staging",
+            Node::StagingJson => "staging.json",
             Node::Windows => "windows",
             Node::WindowsJson => "windows.json",
             Node::TimelineJson => "timeline.json",
@@ -273,6 +280,8 @@ impl Control {
             Node::ProcessesJson => processes::json(&self.stats.processes.figures()),
             Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
             Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
+            Node::Staging => self.tiers.staging().text(),
+            Node::StagingJson => self.tiers.staging().json(),
             Node::Windows => {
                 self.observer.collected().windows().text(self.stats.now()) + &epochs::text(&self.stats.epochs())
             }
@@ -356,6 +365,10 @@ impl Control {
                 drained_bytes: status.drained_bytes,
                 drain_bytes_per_s: status.drain_bytes_per_s,
                 evictions: status.evictions,
+                copies: status.copies,
+                copies_bytes: status.copies_bytes,
+                staged_files: status.staged_files,
+                staged_bytes: status.staged_bytes,
             },
             log: render::Log { lsn: status.log_lsn, durable_lsn: status.durable_lsn, applied_lsn: status.applied_lsn },
             cache: render::Cache {

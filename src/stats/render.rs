@@ -104,6 +104,12 @@ pub struct Pipeline {
     pub drained_bytes: u64,
     pub drain_bytes_per_s: u64,
     pub evictions: u64,
+    /// Copies of slow files on the fast tier, as far as they were found since the start, and their bytes.
+    pub copies: u64,
+    pub copies_bytes: u64,
+    /// Copies made since the start.
+    pub staged_files: u64,
+    pub staged_bytes: u64,
 }
 
 /// Log sequence numbers: the last one given, the last durable on fast, the last applied to slow.
@@ -295,6 +301,10 @@ impl Snapshot {
             bytes(pipeline.drain_bytes_per_s),
             pipeline.evictions
         )?;
+        if pipeline.copies + pipeline.staged_files > 0 {
+            let (copies, new) = (count(pipeline.copies, "file"), pipeline.staged_files);
+            writeln!(out, "staged       {copies}, {}; {new} of them since the mount", bytes(pipeline.copies_bytes))?;
+        }
         writeln!(out, "log          LSN {}, durable {}, applied {}", log.lsn, log.durable_lsn, log.applied_lsn)?;
         writeln!(
             out,

@@ -106,6 +106,9 @@ impl Tiers {
     }
 
     fn evict_oldest(&self) -> Result<bool> {
+        if self.evict_copies(1)? > 0 {
+            return Ok(true);
+        }
         loop {
             if self.evict_oldest_met()? {
                 return Ok(true);
@@ -215,6 +218,6 @@ impl Tiers {
     }
 }
 
-fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
+pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
     above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use crate::error::{Context, Result};
 use crate::tiers::data::dress;
 use crate::tiers::disk::{Access, Dir, File, Kind, NewAttr, RenameMode};
+use crate::tiers::evict::is_at_or_below;
 use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::identity::ensure_dir;
 use crate::tiers::node::Seen;
@@ -405,6 +406,26 @@ impl Tiers {
             }
         }
         Ok(gone)
+    }
+
+    /// All copies, as far as they were found.
+    pub fn copies(&self) -> Vec<u64> {
+        self.copies.numbers()
+    }
+
+    /// Lets a copy go if its file is at or below this path, from the root. Returns the bytes that went.
+    pub fn evict_copy_below(&self, number: u64, below: &[u8]) -> Result<Option<u64>> {
+        let known = {
+            let st = self.state.lock();
+            st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.path(ino))
+        };
+        let path = match known {
+            Some(path) => Some(path),
+            None if below.is_empty() => None,
+            None => absent_is_none(self.copies.path_of(number)).at_fast("read name of", "a staged copy")?.flatten(),
+        };
+        let there = below.is_empty() || path.is_some_and(|path| is_at_or_below(&path, below));
+        if there { self.evict_copy(number) } else { Ok(None) }
     }
 
     /// How many bytes it had; `None`: its file is open, so the room would not be free.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::config::Pattern;
 use crate::error::{Error, Result};
 use crate::path::{Name, escape};
 use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
@@ -29,9 +30,6 @@ const PROMOTE_MAX: u64 = 256 << 20;
 /// How often a file that is changing is tried, and how long it is left alone in between.
 const TRIES: u32 = 3;
 const LEFT_ALONE: Duration = Duration::from_secs(2);
-
-/// Decides by a file's path from the root.
-pub type Wanted = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 #[derive(Clone, Debug)]
 enum Item {
@@ -56,7 +54,8 @@ impl Item {
 
 struct Job {
     told: Told,
-    wanted: Option<Wanted>,
+    /// Which files of directories are wanted.
+    wanted: Option<Arc<Pattern>>,
     /// To be looked through, the next one last.
     directories: Vec<Vec<u8>>,
     files: VecDeque<Item>,
@@ -95,7 +94,7 @@ impl Job {
 
 /// What a stream works on next.
 enum Task {
-    LookThrough(u64, Vec<u8>, Option<Wanted>),
+    LookThrough(u64, Vec<u8>, Option<Arc<Pattern>>),
     Copy(u64, Item),
     Promote(Ino),
     Wait(Duration),
@@ -183,8 +182,18 @@ pub(crate) struct Staging {
 }
 
 impl Tiers {
-    /// Begins a job, and returns its number. `wanted` decides which files of directories; those that are named are wanted.
-    pub fn stage(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Wanted>) -> Result<u64> {
+    /// Begins a job for files, and for all files below directories, and returns its number.
+    pub fn stage(&self, what: &str, paths: Vec<Vec<u8>>) -> Result<u64> {
+        self.begin_job(what, paths, None)
+    }
+
+    /// Begins a job for all files that fit, and returns its number.
+    pub fn stage_fitting(&self, pattern: Pattern) -> Result<u64> {
+        let root = pattern.root().as_bytes().to_vec();
+        self.begin_job(&pattern.text().to_owned(), vec![root], Some(Arc::new(pattern)))
+    }
+
+    fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>) -> Result<u64> {
         let mut queue = self.staging.queue.lock();
         expect_room(&queue, paths.len())?;
         queue.last += 1;
@@ -283,7 +292,7 @@ impl Tiers {
         match task {
             Task::Nothing => return Ok(Progress::Idle),
             Task::Wait(time) => return Ok(Progress::Wait(time)),
-            Task::LookThrough(job, dir, wanted) => self.look_through(job, &dir, wanted.as_ref()),
+            Task::LookThrough(job, dir, wanted) => self.look_through(job, &dir, wanted.as_deref()),
             Task::Copy(job, item) => self.copy_item(job, item),
             Task::Promote(ino) => self.promote_now(ino),
         }
@@ -301,7 +310,7 @@ impl Tiers {
         }
     }
 
-    fn look_through(&self, number: u64, dir: &[u8], wanted: Option<&Wanted>) {
+    fn look_through(&self, number: u64, dir: &[u8], wanted: Option<&Pattern>) {
         let found = self.entries_of(dir, wanted);
         let now = self.uptime();
         self.staging.queue.lock().settle(number, now, |job| match found {
@@ -318,7 +327,7 @@ impl Tiers {
     }
 
     /// The directories in one, the first of them last, and its files.
-    fn entries_of(&self, dir: &[u8], wanted: Option<&Wanted>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
+    fn entries_of(&self, dir: &[u8], wanted: Option<&Pattern>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
         let mut entries = self.at_path(&Cx::internal(), dir, |ino| self.list(&Cx::internal(), ino))?.entries;
         entries.sort_by_key(|entry| entry.ino);
         let shared: Arc<[u8]> = dir.into();
@@ -329,7 +338,7 @@ impl Tiers {
             let Ok(name) = Name::new(&entry.name) else { continue };
             match entry.kind {
                 Kind::Dir => directories.push(below(&entry.name)),
-                Kind::File if wanted.is_none_or(|wanted| wanted(&below(&entry.name))) => {
+                Kind::File if wanted.is_none_or(|wanted| wanted.fits(&below(&entry.name))) => {
                     files.push(Item::File { dir: Arc::clone(&shared), name, tries: 0 });
                 }
                 _ => {}

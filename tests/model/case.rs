@@ -669,7 +669,7 @@ impl Case {
     fn background(&mut self, step: Step) -> Check {
         self.may_commit(step);
         if self.options.promote && step == Step::Tick {
-            self.engine().stage("everything", vec![Vec::new()], None).expect("few paths");
+            self.engine().stage("everything", vec![Vec::new()]).expect("few paths");
         }
         let batches = self.engine().status().batches;
         let progress = self.run_step(step)?;

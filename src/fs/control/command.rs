@@ -6,8 +6,19 @@ use crate::path::{self, Name};
 pub(super) const LINE_MAX: usize = 3 * 4096 + 64;
 
 pub(super) const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, \
+                                stage PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
+                                staging cancel [N], staging pause, staging resume, \
                                 window start NAME, window stop [NAME], window files NAME, window recording NAME, \
                                 mark TEXT";
+
+/// What is to be staged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A file, or all files below a directory.
+    Path(Vec<Name>),
+    /// All files whose path from the root fits.
+    Pattern(String),
+}
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
@@ -22,6 +33,15 @@ pub(super) enum Command {
     Evict(Vec<Name>),
     /// Compares the fast copies of clean files with their slow ones, below a path.
     Verify(Vec<Name>),
+    /// Brings slow files to the fast tier.
+    Stage(Vec<Wanted>),
+    /// More for a job that has not ended.
+    StageMore(u64, Vec<Wanted>),
+    /// Tells how far a job is until it ends.
+    WatchStaging(u64),
+    /// One job, or all.
+    CancelStaging(Option<u64>),
+    PauseStaging(bool),
     /// What is counted from here on, or up to here, is told by itself.
     StartWindow(String),
     StopWindow(Option<String>),
@@ -51,10 +71,29 @@ impl Command {
             "front" => Command::Front(path(word, argument)?),
             "evict" => Command::Evict(path(word, argument)?),
             "verify" => Command::Verify(path(word, argument)?),
+            "stage" => Command::Stage(wanted(word, argument)?),
+            "staging" => Command::staging(argument)?,
             "window" => Command::window(argument)?,
             "mark" => Command::Mark(argument.to_owned()),
             unknown => return Err(format!("unknown command {unknown:?}; known: {KNOWN}")),
         })
+    }
+
+    fn staging(argument: &str) -> Result<Command, String> {
+        let (word, rest) = argument.split_once(' ').unwrap_or((argument, ""));
+        let (number, rest) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
+        let job = || number.parse().map_err(|_| format!("staging {word} takes a job's number, got {number:?}"));
+        match word {
+            "more" => Ok(Command::StageMore(job()?, wanted("staging more N", rest.trim())?)),
+            "watch" => Ok(Command::WatchStaging(job()?)),
+            "cancel" if number.is_empty() => Ok(Command::CancelStaging(None)),
+            "cancel" => Ok(Command::CancelStaging(Some(job()?))),
+            "pause" => no_argument("staging pause", number, Command::PauseStaging(true)),
+            "resume" => no_argument("staging resume", number, Command::PauseStaging(false)),
+            unknown => {
+                Err(format!("staging takes more N PATH..., watch N, cancel [N], pause or resume, got {unknown:?}"))
+            }
+        }
     }
 
     fn window(argument: &str) -> Result<Command, String> {
@@ -84,6 +123,21 @@ fn path(word: &str, argument: &str) -> Result<Vec<Name>, String> {
     match argument {
         "" => Err(format!("{word} takes a path, / for everything")),
         escaped => names(escaped),
+    }
+}
+
+/// Paths and patterns, at least one.
+fn wanted(word: &str, argument: &str) -> Result<Vec<Wanted>, String> {
+    let one = |word: &str| match word.strip_prefix("glob:") {
+        None => names(word).map(Wanted::Path),
+        Some(pattern) => {
+            let bytes = path::unescape(pattern).and_then(|bytes| String::from_utf8(bytes).ok());
+            bytes.map(Wanted::Pattern).ok_or_else(|| format!("pattern {pattern:?}: not escaped UTF-8; %20 for a space"))
+        }
+    };
+    match argument {
+        "" => Err(format!("{word} takes paths, / for everything, or glob:PATTERN")),
+        words => words.split(' ').filter(|word| !word.is_empty()).map(one).collect(),
     }
 }
 
@@ -120,6 +174,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_be_staged_are_paths_and_patterns() {
+        let name = |bytes: &[u8]| Name::new(bytes).expect("a valid name");
+        let wanted =
+            vec![Wanted::Path(vec![name(b"a b")]), Wanted::Path(vec![]), Wanted::Pattern("data/**/*.jpg".to_owned())];
+        assert_eq!(Command::parse(b"stage /a%20b / glob:data/**/*.jpg\n"), Ok(Command::Stage(wanted)));
+        assert_eq!(Command::parse(b"staging cancel\n"), Ok(Command::CancelStaging(None)));
+        assert_eq!(Command::parse(b"staging cancel 3\n"), Ok(Command::CancelStaging(Some(3))));
+        let more = Command::StageMore(7, vec![Wanted::Path(vec![name(b"x")])]);
+        assert_eq!(Command::parse(b"staging more 7 /x\n"), Ok(more));
+        assert_eq!(Command::parse(b"staging resume\n"), Ok(Command::PauseStaging(false)));
+    }
+
+    #[test]
     fn a_bad_command_says_what_is_known() {
         let said = |line: &[u8]| Command::parse(line).expect_err("not a command");
         assert_eq!(said(b"frobnicate now\n"), format!("unknown command \"frobnicate\"; known: {KNOWN}"));
@@ -129,6 +196,8 @@ mod tests {
         assert!(said(b"sync ../../etc\n").contains("../../etc"));
         assert!(said(b"sync \xff\n").contains("ASCII"));
         assert!(said(b"status now\n").contains("no argument"));
+        assert!(said(b"stage\n").contains("takes paths") && said(b"staging watch x\n").contains("job's number"));
+        assert!(said(b"staging pause 3\n").contains("no argument") && said(b"staging stop\n").contains("cancel [N]"));
         assert!(said(b"evict\n").contains("takes a path") && said(b"verify \n").contains("takes a path"));
     }
 }

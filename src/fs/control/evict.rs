@@ -5,9 +5,10 @@ use std::time::Instant;
 use super::clean::CleanFiles;
 use super::session::{Running, Session};
 use super::{Control, path_of};
+use crate::error::Result;
 use crate::path::Name;
 use crate::stats::render;
-use crate::tiers::{Evictable, Evicted};
+use crate::tiers::{Evictable, Evicted, Progress};
 
 /// How many dirty files are named.
 const DIRTY_SHOWN: usize = 1_000;
@@ -15,6 +16,9 @@ const DIRTY_SHOWN: usize = 1_000;
 #[derive(Debug)]
 struct Eviction {
     clean: CleanFiles,
+    /// Staged copies that are still to be looked at, and the path below which they go.
+    copies: Option<Vec<u64>>,
+    below: Vec<u8>,
     files: u64,
     bytes: u64,
     /// Files that stay: dirty, open, or changed on the slow tier.
@@ -27,7 +31,9 @@ pub(super) fn begin(control: &Control, names: Vec<Name>) -> Result<Session, Stri
     let Evictable { dirty, dirty_files, .. } = control.tiers.evictable(below, DIRTY_SHOWN);
     let lines = dirty.iter().map(|path| format!("dirty: /{path} is only on the fast tier\n")).collect();
     let clean = CleanFiles::below(control, below, &names);
-    Ok(Session::runs(lines, Eviction { clean, files: 0, bytes: 0, kept: dirty_files }))
+    let below = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+    let eviction = Eviction { clean, copies: None, below, files: 0, bytes: 0, kept: dirty_files };
+    Ok(Session::runs(lines, eviction))
 }
 
 impl Running for Eviction {
@@ -58,11 +64,36 @@ impl Running for Eviction {
                 return Ok(None);
             }
         }
+        if !self.evict_copies(control, until).map_err(|error| format!("{error}; {} evicted", self.evicted()))? {
+            lines.push_str(&format!("evicting: {}\n", self.evicted()));
+            return Ok(None);
+        }
         Ok(Some(format!("{} evicted, {}; {} kept", self.evicted(), render::bytes(self.bytes), self.kept)))
     }
 }
 
 impl Eviction {
+    /// `false`: there is more.
+    fn evict_copies(&mut self, control: &Control, until: Instant) -> Result<bool> {
+        while self.copies.is_none() {
+            if control.tiers.find_copies_step()? == Progress::Idle {
+                self.copies = Some(control.tiers.copies());
+            } else if Instant::now() >= until {
+                return Ok(false);
+            }
+        }
+        while let Some(number) = self.copies.as_mut().and_then(Vec::pop) {
+            if let Some(bytes) = control.tiers.evict_copy_below(number, &self.below)? {
+                self.files += 1;
+                self.bytes += bytes;
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn evicted(&self) -> String {
         render::count(self.files, "file")
     }

@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::command::{Command, KNOWN, LINE_MAX};
-use super::{Control, evict, sync, verify, windows};
+use super::{Control, evict, stage, sync, verify, windows};
 use crate::error::{Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::{Cx, Ino, ROOT, Tiers};
@@ -103,6 +103,11 @@ fn begin(control: &Control, command: Command) -> Result<Session, String> {
         Command::Front(names) => sync::front(control, names),
         Command::Evict(names) => evict::begin(control, names),
         Command::Verify(names) => verify::begin(control, names),
+        Command::Stage(wanted) => stage::begin(control, wanted),
+        Command::StageMore(number, wanted) => stage::more(control, number, wanted),
+        Command::WatchStaging(number) => Ok(stage::watch(number)),
+        Command::CancelStaging(number) => stage::cancel(control, number),
+        Command::PauseStaging(paused) => Ok(stage::pause(control, paused)),
         Command::Status => Ok(Session::text(control.snapshot().json())),
         Command::Reload => control.live.reload().map(Session::ok).map_err(|error| error.to_string()),
         Command::StartWindow(name) => windows::start(control, &name),

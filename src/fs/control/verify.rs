@@ -38,10 +38,7 @@ impl Running for Verification {
         }
         while let Some((ino, current)) = self.next() {
             let done = match control.on_slow(move |tiers, cx| compare(tiers, cx, ino, current)) {
-                Err(Error::SlowTimeout) => {
-                    lines.clear();
-                    return Err("the slow tier does not answer".to_owned());
-                }
+                Err(Error::SlowTimeout) => return Err("the slow tier does not answer".to_owned()),
                 done => done,
             };
             if let Ok((Verified::More, file)) = done {

@@ -1,0 +1,212 @@
+//! `dlio-fs stage`: bring slow files to the fast tier, and look after that.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::talk::{self, Control, Said};
+use super::{Exit, Failure, Outcome, complain, say};
+use crate::error::{Context, Error};
+use crate::path::escape;
+
+/// Copy slow files to the fast tier, from which they are read then
+///
+/// Files, directories with all that is below them, or patterns in quotes ('/mnt/train/data/**/*.rec'). It goes on in the background;
+/// with --wait it returns when all was copied, and fails (exit code 1) when a file was not. What finds no room is left on the slow tier.
+/// Checkpoints come first, and their room is not taken. A copy is compared with the slow file whenever that is opened, so it is never
+/// stale; it stays over a remount. `dlio-fs evict` lets copies go.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs stage /mnt/train/data --wait
+  dlio-fs stage '/mnt/train/data/**/*.rec'
+  dlio-fs stage --list epoch-2.txt /mnt/train                      in this order, ahead of the reader
+  dlio-fs stage --show                                             how far it is, and what failed
+  dlio-fs stage --cancel 3 /mnt/train")]
+pub(super) struct StageArgs {
+    /// What to copy; with --list or the options below, the mount point, which may be left out when there is only one
+    #[arg(value_name = "PATH", required_unless_present_any = ["list", "show", "cancel", "pause", "resume"])]
+    paths: Vec<PathBuf>,
+    /// Copy the files that FILE names, one a line, in this order: paths from the mount's root or in full; - is standard input
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+    /// Return when all was tried
+    #[arg(long)]
+    wait: bool,
+    /// Show the jobs
+    #[arg(long, group = "verb", conflicts_with_all = ["list", "wait"])]
+    show: bool,
+    /// The same for scripts
+    #[arg(long, requires = "show")]
+    json: bool,
+    /// Stop a job, by its number, or all
+    #[arg(long, value_name = "JOB", group = "verb", conflicts_with_all = ["list", "wait"], value_parser = parse_job)]
+    cancel: Option<String>,
+    /// Hold all jobs
+    #[arg(long, group = "verb", conflicts_with_all = ["list", "wait"])]
+    pause: bool,
+    /// Let them go on
+    #[arg(long, group = "verb", conflicts_with_all = ["list", "wait"])]
+    resume: bool,
+}
+
+pub(super) fn run(args: &StageArgs) -> Outcome {
+    let verb = match &args.cancel {
+        Some(job) => Some(format!("staging cancel {job}").trim_end_matches(" all").to_owned()),
+        None if args.pause => Some("staging pause".to_owned()),
+        None if args.resume => Some("staging resume".to_owned()),
+        None => None,
+    };
+    if args.show || verb.is_some() || args.list.is_some() {
+        let mountpoint = only_mount(&args.paths)?;
+        return match (verb, &args.list) {
+            (Some(verb), _) => answer(&mountpoint, &verb).and_then(say).map(|()| Exit::Done),
+            (None, Some(list)) => begin(&mountpoint, listed(&mountpoint, list)?, args.wait),
+            (None, None) => {
+                let name = if args.json { "staging.json" } else { "staging" };
+                say(talk::read(&mountpoint, name)?.trim_end()).map(|()| Exit::Done)
+            }
+        };
+    }
+    let mut places = args.paths.iter().map(|path| place(path)).collect::<Result<Vec<_>, Failure>>()?;
+    let mountpoint = places[0].0.clone();
+    if let Some((other, _)) = places.iter().find(|(other, _)| *other != mountpoint) {
+        let what = format!("{} and {} are two mounts; stage them one by one", mountpoint.display(), other.display());
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    begin(&mountpoint, places.drain(..).map(|(_, wanted)| wanted), args.wait)
+}
+
+fn parse_job(text: &str) -> Result<String, String> {
+    let is_number = text.parse::<u64>().is_ok();
+    if is_number || text == "all" { Ok(text.to_owned()) } else { Err("write a job's number, or all".to_owned()) }
+}
+
+fn only_mount(paths: &[PathBuf]) -> Result<PathBuf, Failure> {
+    match paths {
+        [] => talk::the_mount(None),
+        [one] => talk::the_mount(Some(one)),
+        _ => Err(Failure::new(Exit::Usage, "name one mount point")),
+    }
+}
+
+/// The mount of a path or pattern, and how `control` takes it.
+fn place(path: &Path) -> Result<(PathBuf, String), Failure> {
+    let is_pattern = path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte));
+    if !is_pattern || path.symlink_metadata().is_ok() {
+        return talk::mount_of(path).map(|(mountpoint, below)| (mountpoint, talk::escaped(&below)));
+    }
+    let has_wildcard = |part: &Path| part.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte));
+    let fixed = path.ancestors().find(|above| !has_wildcard(above)).unwrap_or(Path::new("."));
+    let fixed = if fixed.as_os_str().is_empty() { Path::new(".") } else { fixed };
+    let (mountpoint, below) = talk::mount_of(fixed)?;
+    let rest = path.strip_prefix(fixed).unwrap_or(path);
+    let pattern = below.join(rest);
+    Ok((mountpoint, format!("glob:{}", escape(pattern.as_os_str().as_bytes()))))
+}
+
+/// The paths in a list, as `control` takes them. Empty lines are left out.
+fn listed(mountpoint: &Path, list: &Path) -> Result<impl Iterator<Item = String>, Failure> {
+    let lines: Box<dyn BufRead> = if list == Path::new("-") {
+        Box::new(BufReader::new(io::stdin()))
+    } else {
+        Box::new(BufReader::new(File::open(list).at("open", list.display())?))
+    };
+    let lines = lines.split(b'\n').collect::<io::Result<Vec<_>>>().at("read", list.display())?;
+    let prefix = [mountpoint.as_os_str().as_bytes(), b"/"].concat();
+    Ok(lines.into_iter().filter(|line| !line.is_empty()).map(move |line| {
+        let below = line.strip_prefix(&prefix[..]).unwrap_or(&line);
+        format!("/{}", escape(below))
+    }))
+}
+
+/// A command is one line of at most this length.
+const LINE: usize = 8 << 10;
+
+fn begin(mountpoint: &Path, wanted: impl Iterator<Item = String>, wait: bool) -> Outcome {
+    let mut job = None;
+    let mut words = wanted.peekable();
+    if words.peek().is_none() {
+        return Err(Failure::new(Exit::Usage, "the list is empty: nothing to stage"));
+    }
+    while words.peek().is_some() {
+        let mut line = job.map_or("stage".to_owned(), |job| format!("staging more {job}"));
+        while let Some(word) = words.next_if(|word| line.len() + word.len() < LINE || !line.contains(" /")) {
+            line.push(' ');
+            line.push_str(&word);
+        }
+        let said = answer(mountpoint, &line)?;
+        job = job.or_else(|| said.strip_prefix("job ")?.parse().ok());
+    }
+    let Some(job) = job else {
+        return Err(Failure::new(Exit::Failure, "the daemon named no job; use the dlio-fs that made the mount"));
+    };
+    if wait {
+        watch(mountpoint, job)
+    } else {
+        say(format_args!("job {job}; dlio-fs stage --show tells how far it is")).map(|()| Exit::Done)
+    }
+}
+
+/// What a command that ends at once says.
+fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
+    match Control::ask(mountpoint, command)?.listen()? {
+        Said::Done(text) => Ok(text),
+        Said::Error(why) => Err(Failure::new(Exit::Failure, why)),
+        Said::Waiting(line) => Err(Failure::new(Exit::Failure, format!("unexpected answer: {line}"))),
+    }
+}
+
+/// Shows how far a job is until it ends, then what failed.
+fn watch(mountpoint: &Path, job: u64) -> Outcome {
+    let bar = io::stderr().is_terminal().then(|| {
+        let style =
+            ProgressStyle::with_template("{bar:30} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        ProgressBar::new(1).with_style(style)
+    });
+    let mut control = Control::ask(mountpoint, &format!("staging watch {job}"))?;
+    let result = loop {
+        match control.listen()? {
+            Said::Done(text) => break text,
+            Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
+            Said::Waiting(line) => show(bar.as_ref(), &line),
+        }
+    };
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    let failures = failures(mountpoint, job)?;
+    for (path, why) in &failures {
+        complain(format_args!("/{path}: {why}"));
+    }
+    let cancelled = result.ends_with("; cancelled");
+    say(result)?;
+    Ok(if failures.is_empty() && !cancelled { Exit::Done } else { Exit::Failure })
+}
+
+/// A line such as `staging: 12 of 40 files, ...`.
+fn show(bar: Option<&ProgressBar>, line: &str) {
+    let Some(bar) = bar else { return complain(line) };
+    let text = line.strip_prefix("staging: ").unwrap_or(line);
+    let mut words = text.split(' ');
+    if let (Some(Ok(done)), Some(Ok(all))) = (words.next().map(str::parse), words.nth(1).map(str::parse)) {
+        bar.set_length(all);
+        bar.set_position(done);
+    }
+    bar.set_message(text.to_owned());
+}
+
+fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
+    let text = talk::read(mountpoint, "staging.json")?;
+    let staging: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|e| Error::refused(format!(".dlio/staging.json: {e}"), "use the dlio-fs that made the mount"))?;
+    let jobs = staging["jobs"].as_array().into_iter().flatten();
+    let failures =
+        jobs.filter(|told| told["number"] == job).flat_map(|told| told["failures"].as_array().into_iter().flatten());
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    Ok(failures.map(|failure| (text(&failure["path"]), text(&failure["why"]))).collect())
+}

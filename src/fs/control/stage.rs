@@ -1,0 +1,107 @@
+//! `stage` and `staging`: bringing slow files to the fast tier.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Control;
+use super::command::Wanted;
+use super::session::{Running, Session, shown};
+use crate::config::Pattern;
+use crate::path::Name;
+use crate::stats::render;
+use crate::stats::staging::JobState;
+use crate::tiers::Tiers;
+
+/// How often a job is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) fn begin(control: &Control, wanted: Vec<Wanted>) -> Result<Session, String> {
+    let number = start(&control.tiers, wanted)?;
+    Ok(Session::ok(format!("job {number}")))
+}
+
+/// Begins a job of its own for each pattern, and one for all paths. Returns the last one's number.
+fn start(tiers: &Tiers, wanted: Vec<Wanted>) -> Result<u64, String> {
+    let (mut paths, mut named, mut last) = (Vec::new(), Vec::new(), None);
+    for one in wanted {
+        match one {
+            Wanted::Path(names) => {
+                named.push(shown(&names));
+                paths.push(joined(&names));
+            }
+            Wanted::Pattern(pattern) => last = Some(stage_pattern(tiers, &pattern)?),
+        }
+    }
+    if !paths.is_empty() {
+        let what = match named.as_slice() {
+            [one] => one.clone(),
+            several => format!("{} and {} more", several[0], several.len() - 1),
+        };
+        last = Some(tiers.stage(&what, paths).map_err(|error| error.to_string())?);
+    }
+    last.ok_or_else(|| "nothing to stage".to_owned())
+}
+
+fn stage_pattern(tiers: &Tiers, pattern: &str) -> Result<u64, String> {
+    let pattern = Pattern::new(pattern).map_err(|why| format!("pattern {pattern:?}: {why}"))?;
+    tiers.stage_fitting(pattern).map_err(|error| error.to_string())
+}
+
+pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Result<Session, String> {
+    let paths = wanted.into_iter().map(|one| match one {
+        Wanted::Path(names) => Ok(joined(&names)),
+        Wanted::Pattern(_) => Err("a job takes more paths, no patterns; begin another one with stage glob:".to_owned()),
+    });
+    let paths: Vec<_> = paths.collect::<Result<_, _>>()?;
+    let told = render::count(paths.len() as u64, "path");
+    match control.tiers.stage_more(number, paths) {
+        Ok(true) => Ok(Session::ok(format!("{told} more for job {number}"))),
+        Ok(false) => Err(no_job(number)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn no_job(number: u64) -> String {
+    format!("there is no job {number} any more: .dlio/staging")
+}
+
+pub(super) fn watch(number: u64) -> Session {
+    Session::runs(String::new(), Watching { number })
+}
+
+#[derive(Debug)]
+struct Watching {
+    number: u64,
+}
+
+impl Running for Watching {
+    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+        loop {
+            let job = control.tiers.staging_job(self.number).ok_or_else(|| no_job(self.number))?;
+            if job.state != JobState::Running {
+                return Ok(Some(job.result()));
+            }
+            if Instant::now() >= until {
+                lines.push_str(&format!("staging: {}\n", job.progress()));
+                return Ok(None);
+            }
+            thread::park_timeout(LOOK);
+        }
+    }
+}
+
+pub(super) fn cancel(control: &Control, number: Option<u64>) -> Result<Session, String> {
+    match (control.tiers.cancel_staging(number), number) {
+        (0, Some(number)) => Err(format!("job {number} does not run")),
+        (cancelled, _) => Ok(Session::ok(format!("{} cancelled", render::count(cancelled, "job")))),
+    }
+}
+
+pub(super) fn pause(control: &Control, paused: bool) -> Session {
+    control.tiers.pause_staging(paused);
+    Session::ok(if paused { "staging is paused" } else { "staging goes on" })
+}
+
+fn joined(names: &[Name]) -> Vec<u8> {
+    names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
+}
