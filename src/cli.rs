@@ -15,6 +15,7 @@ mod holders;
 mod install;
 mod mount;
 mod options;
+mod pin;
 mod progress;
 mod queue;
 mod reload;
@@ -66,6 +67,8 @@ enum Command {
     Queue(queue::QueueArgs),
     Top(top::TopArgs),
     Stage(stage::StageArgs),
+    Pin(pin::PinArgs),
+    Unpin(pin::UnpinArgs),
     Evict(evict::EvictArgs),
     Verify(verify::VerifyArgs),
     Reload(reload::ReloadArgs),
@@ -152,6 +155,8 @@ pub fn run() -> ExitCode {
         Command::Queue(args) => queue::run(args),
         Command::Top(args) => top::run(args),
         Command::Stage(args) => stage::run(args),
+        Command::Pin(args) => pin::run(args),
+        Command::Unpin(args) => pin::run_unpin(args),
         Command::Evict(args) => evict::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Reload(args) => reload::run(args),

@@ -46,6 +46,7 @@ mod log;
 mod names;
 mod node;
 pub mod os;
+mod pins;
 mod plan;
 mod pool;
 mod publish;
@@ -76,6 +77,7 @@ use crate::error::{Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use file::FileState;
 use log::Log;
+use pins::Pins;
 use pool::Pool;
 use slow::SlowTier;
 use staged::Copies;
@@ -327,6 +329,7 @@ pub struct Tiers {
     pool: Pool,
     copies: Copies,
     staging: Staging,
+    pins: Pins,
     slow: SlowTier,
     fast: Arc<dyn Dir>,
     state: Mutex<EngineState>,

@@ -153,7 +153,7 @@ fn begin(mountpoint: &Path, wanted: impl Iterator<Item = String>, wait: bool) ->
 }
 
 /// What a command that ends at once says.
-fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
+pub(super) fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
     match Control::ask(mountpoint, command)?.listen()? {
         Said::Done(text) => Ok(text),
         Said::Error(why) => Err(Failure::new(Exit::Failure, why)),

@@ -9,6 +9,7 @@
 mod clean;
 mod command;
 mod evict;
+mod pins;
 mod session;
 mod stage;
 mod sync;

@@ -61,8 +61,8 @@ pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> 
     }
 }
 
-/// `super` and `id` are a few lines.
-const TEXT_MAX: u64 = 64 << 10;
+/// `super` and `id` are a few lines, `pins` some thousand.
+pub(crate) const TEXT_MAX: u64 = 64 << 10;
 
 /// In `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
 pub(crate) const UNIDENTIFIED: &str = "read-only";
@@ -180,7 +180,7 @@ pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
 }
 
 /// Written beside, synced, renamed, synced: there is always one whole file.
-fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
+pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
     let what = || String::from_utf8_lossy(name).into_owned();
     let beside = [name, b".new"].concat();
     remove_leftover(dir, &beside)?;

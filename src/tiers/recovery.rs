@@ -29,6 +29,7 @@ use crate::tiers::file::FileState;
 use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
 use crate::tiers::log::Log;
 use crate::tiers::names::OURS;
+use crate::tiers::pins::Pins;
 use crate::tiers::pool::{Pool, Proof, number_of};
 use crate::tiers::record::{Home, ObjectId, Record, Step};
 use crate::tiers::replay::{Recovery, carried, object_of};
@@ -102,6 +103,7 @@ fn open_with(
         pool,
         copies,
         staging: Staging::default(),
+        pins: Pins::open(ours.clone())?,
         slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat()),
         fast,
         log: opened.log,

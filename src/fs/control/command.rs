@@ -8,6 +8,7 @@ pub(super) const LINE_MAX: usize = 3 * 4096 + 64;
 pub(super) const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, \
                                 stage PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
                                 staging cancel [N], staging pause, staging resume, \
+                                pin PATH, unpin PATH, pins, \
                                 window start NAME, window stop [NAME], window files NAME, window recording NAME, \
                                 mark TEXT";
 
@@ -42,6 +43,10 @@ pub(super) enum Command {
     /// One job, or all.
     CancelStaging(Option<u64>),
     PauseStaging(bool),
+    /// What is at or below a path on the fast tier stays there.
+    Pin(Vec<Name>),
+    Unpin(Vec<Name>),
+    Pins,
     /// What is counted from here on, or up to here, is told by itself.
     StartWindow(String),
     StopWindow(Option<String>),
@@ -73,6 +78,9 @@ impl Command {
             "verify" => Command::Verify(path(word, argument)?),
             "stage" => Command::Stage(wanted(word, argument)?),
             "staging" => Command::staging(argument)?,
+            "pin" => Command::Pin(path(word, argument)?),
+            "unpin" => Command::Unpin(path(word, argument)?),
+            "pins" => no_argument(word, argument, Command::Pins)?,
             "window" => Command::window(argument)?,
             "mark" => Command::Mark(argument.to_owned()),
             unknown => return Err(format!("unknown command {unknown:?}; known: {KNOWN}")),

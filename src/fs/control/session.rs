@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::command::{Command, KNOWN, LINE_MAX};
-use super::{Control, evict, stage, sync, verify, windows};
+use super::{Control, evict, pins, stage, sync, verify, windows};
 use crate::error::{Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::{Cx, Ino, ROOT, Tiers};
@@ -108,6 +108,9 @@ fn begin(control: &Control, command: Command) -> Result<Session, String> {
         Command::WatchStaging(number) => Ok(stage::watch(number)),
         Command::CancelStaging(number) => stage::cancel(control, number),
         Command::PauseStaging(paused) => Ok(stage::pause(control, paused)),
+        Command::Pin(names) => pins::pin(control, &names),
+        Command::Unpin(names) => pins::unpin(control, &names),
+        Command::Pins => Ok(pins::list(control)),
         Command::Status => Ok(Session::text(control.snapshot().json())),
         Command::Reload => control.live.reload().map(Session::ok).map_err(|error| error.to_string()),
         Command::StartWindow(name) => windows::start(control, &name),

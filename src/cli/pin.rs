@@ -1,0 +1,65 @@
+//! `dlio-fs pin` and `dlio-fs unpin`: what stays on the fast tier.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::stage::answer;
+use super::talk::{self, Control};
+use super::{Exit, Outcome, say};
+
+/// Keep what the fast tier has of PATH, and of all below it, whatever else needs the room
+///
+/// A pin is for a path, whatever is there, and outlives the mount. It copies nothing: `dlio-fs stage` does. A file that does not fit on the
+/// fast tier goes to the slow one in any case.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs stage /mnt/train/data/val --wait && dlio-fs pin /mnt/train/data/val
+  dlio-fs pin --list")]
+pub(super) struct PinArgs {
+    /// Files or directories of a mount; with --list the mount point, which may be left out when there is only one
+    #[arg(value_name = "PATH", required_unless_present = "list")]
+    paths: Vec<PathBuf>,
+    /// Show what is pinned
+    #[arg(long)]
+    list: bool,
+}
+
+/// Let what the fast tier has of PATH be evicted again
+#[derive(Debug, Args)]
+pub(super) struct UnpinArgs {
+    /// What was pinned
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: &PinArgs) -> Outcome {
+    if args.list {
+        let mountpoint = talk::the_mount(args.paths.first().map(PathBuf::as_path))?;
+        let list = Control::ask(&mountpoint, "pins")?.bytes()?;
+        let list = String::from_utf8_lossy(&list).into_owned();
+        return if list.is_empty() { Ok(Exit::Done) } else { say(list.trim_end()).map(|()| Exit::Done) };
+    }
+    tell_all(&args.paths, "pin")
+}
+
+pub(super) fn run_unpin(args: &UnpinArgs) -> Outcome {
+    tell_all(&args.paths, "unpin")
+}
+
+fn tell_all(paths: &[PathBuf], verb: &str) -> Outcome {
+    for path in paths {
+        let (mountpoint, below) = talk::mount_of(path).or_else(|failure| gone(path).ok_or(failure))?;
+        say(answer(&mountpoint, &format!("{verb} {}", talk::escaped(&below)))?)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// A path at which nothing is any more, by the directory above it.
+fn gone(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let (above, name) = (path.parent()?, path.file_name()?);
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    let (mountpoint, below) = talk::mount_of(above).ok().or_else(|| gone(above))?;
+    Some((mountpoint, below.join(name)))
+}
