@@ -67,14 +67,14 @@ fn quoted(path: &str) -> String {
     }
 }
 
-/// As rsync takes it.
-fn rsync_size(size: u64) -> String {
+/// As find(1) takes it. It rounds sizes up to the unit, so no file that is larger counts as no larger.
+fn find_size(size: u64) -> String {
     let exact = |unit: u32| (size.is_multiple_of(1 << unit)).then_some(size >> unit);
     match (exact(30), exact(20), exact(10)) {
-        (Some(n), _, _) => format!("{n}g"),
-        (_, Some(n), _) => format!("{n}m"),
+        (Some(n), _, _) => format!("{n}G"),
+        (_, Some(n), _) => format!("{n}M"),
         (_, _, Some(n)) => format!("{n}k"),
-        _ => size.to_string(),
+        _ => format!("{size}c"),
     }
 }
 
@@ -108,7 +108,7 @@ fn stage(summary: &Summary) -> Option<Advice> {
     };
     Some(Advice {
         rule: "stage",
-        what: format!("Keep the files of at most {} on fast storage", bytes(size)),
+        what: format!("Stage the files of at most {}", bytes(size)),
         evidence: format!(
             "{} ({} of those that were read) hold {} ({} of the bytes), and are {} of the time in reads from the slow tier",
             render_count(files, "file", "files"),
@@ -119,9 +119,9 @@ fn stage(summary: &Summary) -> Option<Advice> {
         ),
         threshold: format!("at least {} of that time, and twice their share of the bytes", percent(STAGE_SHARE)),
         command: format!(
-            "rsync -a --max-size={} {}/ FAST_STORAGE/    # then read these from there",
-            rsync_size(size),
-            quoted(summary.job.slow.path.trim_end_matches('/'))
+            "find {0} -type f ! -size +{1} | dlio-fs stage --list - {0}    # or only in the directories that are read",
+            quoted(&summary.job.mountpoint),
+            find_size(size)
         ),
         gain: best.gain.map(gain).or_else(|| {
             Some(format!("at most {}: nothing was read from the fast tier to compare with", seconds_text(slow_seconds)))
@@ -144,14 +144,16 @@ fn again(summary: &Summary) -> Option<Advice> {
     if sum < BYTES_MIN || share(sum, of) <= AGAIN_SHARE {
         return None;
     }
-    let (mount, slow_path) = (quoted(&summary.job.mountpoint), quoted(summary.job.slow.path.trim_end_matches('/')));
+    let mount = quoted(&summary.job.mountpoint);
     let command = if summary.completeness.is_exact {
         format!(
-            "dlio-fs umount {mount} && dlio-fs mount {mount} --fast {} --slow {slow_path} -o io=cached    # where it fits into memory",
-            quoted(&summary.job.fast.path)
+            "dlio-fs umount {mount} && dlio-fs mount {mount} --fast {} --slow {} -o io=cached    # where it fits into memory; \
+             else stage what is read: dlio-fs stage",
+            quoted(&summary.job.fast.path),
+            quoted(&summary.job.slow.path)
         )
     } else {
-        format!("rsync -a {slow_path}/ FAST_STORAGE/    # then read it from there")
+        format!("dlio-fs stage {mount}    # or only the directories that are read")
     };
     Some(Advice {
         rule: "again",
@@ -495,7 +497,10 @@ mod tests {
         };
         let advice = said("stage", |summary| summary.staging = curve(0.165)).expect("worth it");
         assert!(
-            advice.what.contains("2.0 MiB") && advice.command.starts_with("rsync -a --max-size=2m /hdd/ "),
+            advice.what.contains("2.0 MiB")
+                && advice
+                    .command
+                    .starts_with("find /mnt/train -type f ! -size +2M | dlio-fs stage --list - /mnt/train    # "),
             "{advice:?}"
         );
         assert!(advice.gain.as_ref().is_some_and(|gain| gain.contains("speed of reading +19 %")), "{advice:?}");
@@ -517,11 +522,11 @@ mod tests {
         let unknown = |summary: &mut Summary| {
             summary.staging = curve(0.165);
             summary.staging.iter_mut().for_each(|point| point.gain = None);
-            summary.job.slow.path = "/mnt/it's here".into();
+            summary.job.mountpoint = "/mnt/it's here".into();
         };
         let advice = said("stage", unknown).expect("worth it");
         assert!(advice.gain.is_some_and(|gain| gain.starts_with("at most")));
-        assert!(advice.command.contains(r"'/mnt/it'\''s here'/"), "{}", advice.command);
+        assert!(advice.command.contains(r"--list - '/mnt/it'\''s here'    # "), "{}", advice.command);
     }
 
     #[test]
@@ -533,14 +538,16 @@ mod tests {
         let advice = said("again", |summary| summary.epochs = epochs(1 << 29)).expect("half of it");
         assert!(
             advice.evidence.contains("512.0 MiB of 1.0 GiB")
-                && advice.command.ends_with("-o io=cached    # where it fits into memory")
+                && advice
+                    .command
+                    .ends_with("-o io=cached    # where it fits into memory; else stage what is read: dlio-fs stage")
         );
         assert_eq!(said("again", |summary| summary.epochs = epochs(1 << 27)), None);
         let cached = |summary: &mut Summary| {
             summary.epochs = epochs(1 << 29);
             summary.completeness.is_exact = false;
         };
-        assert!(said("again", cached).expect("half of it").command.starts_with("rsync -a /hdd/"));
+        assert!(said("again", cached).expect("half of it").command.starts_with("dlio-fs stage /mnt/train    # "));
         assert!(
             said("again", |summary| summary.files.slow_again = 1 << 38).is_some(),
             "without epochs the files tell it"

@@ -209,7 +209,7 @@ mod tests {
         assert!(text.contains("| read | 4 | 0 | 3 | 488.3 KiB | 299.0 ms |"), "{text}");
         assert!(text.contains("| 2.0 s | step 100 |"), "{text}");
         let text = document(Format::Md, &hostile());
-        let prose = |line: &&str| !line.starts_with("dlio-fs") && !line.starts_with("rsync");
+        let prose = |line: &&str| !line.starts_with("dlio-fs") && !line.starts_with("find");
         assert!(
             !text.lines().filter(prose).any(|line| line.contains("<b>") || line.contains("[x](")),
             "names are markup"
