@@ -1,0 +1,123 @@
+//! How a copy in the background leaves the disks to others: rest and rate. Pure; moments come in.
+
+use std::time::Duration;
+
+/// What a copy does before its next piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    None,
+    /// So long; to be asked again meanwhile if it is long.
+    For(Duration),
+    /// Until nothing is being drained. Whoever waits for the copy should be told.
+    Drain,
+}
+
+impl Rest {
+    /// After a piece that took so long. `reads`: somebody read from the slow tier lately, and waited for it. `drains`: there is
+    /// something to drain. Checkpoints come first: until they are on the slow tier they are at risk.
+    pub(crate) fn after(took: Duration, reads: bool, drains: bool) -> Self {
+        match (reads, drains) {
+            (_, true) => Rest::Drain,
+            // A quarter of the time is ours.
+            (true, false) => Rest::For(took.saturating_mul(3)),
+            (false, false) => Rest::None,
+        }
+    }
+}
+
+/// So much time's worth of bytes may go at once after a pause.
+const BURST: Duration = Duration::from_secs(1);
+
+/// A limit of bytes per second, as a token bucket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bucket {
+    rate: u64,
+    /// When what was taken is paid for.
+    paid: Duration,
+}
+
+impl Bucket {
+    /// The limit from now on; `None` or 0: none. What was taken stays to be paid for at the former one.
+    pub(crate) fn set_rate(&mut self, rate: Option<u64>) {
+        self.rate = rate.unwrap_or(0);
+    }
+
+    /// Takes bytes, however many, and says how long to wait before they are moved.
+    pub(crate) fn take(&mut self, now: Duration, bytes: u64) -> Duration {
+        if self.rate == 0 {
+            return Duration::ZERO;
+        }
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+        let costs = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        self.paid = self.paid.max(now.saturating_sub(BURST)).saturating_add(costs);
+        self.paid.saturating_sub(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    fn limited(rate: Option<u64>) -> Bucket {
+        let mut bucket = Bucket::default();
+        bucket.set_rate(rate);
+        bucket
+    }
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn a_copy_rests_for_readers_and_waits_for_the_drain() {
+        assert_eq!(Rest::after(ms(10), false, false), Rest::None);
+        assert_eq!(Rest::after(ms(10), true, false), Rest::For(ms(30)));
+        assert_eq!(Rest::after(ms(10), true, true), Rest::Drain);
+        assert_eq!(Rest::after(ms(10), false, true), Rest::Drain);
+        assert_eq!(Rest::after(Duration::MAX, true, false), Rest::For(Duration::MAX));
+    }
+
+    #[test]
+    fn a_bucket_lets_through_what_it_should_over_any_time() {
+        let mut random = SmallRng::seed_from_u64(1);
+        for _ in 0..200 {
+            let rate = random.random_range(1..1_000_000);
+            let mut bucket = limited(Some(rate));
+            let (mut now, mut moved) = (ms(random.random_range(0..5_000)), Vec::new());
+            for _ in 0..100 {
+                let bytes = random.random_range(0..rate * 2);
+                now += bucket.take(now, bytes);
+                moved.push((now, bytes));
+                now += if random.random_bool(0.3) { ms(random.random_range(0..3_000)) } else { Duration::ZERO };
+            }
+            for first in 0..moved.len() {
+                let sum: u64 = moved[first..].iter().map(|(_, bytes)| bytes).sum();
+                // A piece is moved at the end of its wait, so the first one was paid for before.
+                let time = (moved[moved.len() - 1].0 - moved[first].0 + BURST).as_secs_f64();
+                assert!((sum - moved[first].1) as f64 <= rate as f64 * time + 1.0, "{rate} B/s: {sum} in {time} s");
+            }
+            let (total, time): (u64, _) = (moved.iter().map(|(_, bytes)| bytes).sum(), now.as_secs_f64());
+            assert!(total as f64 >= 0.3 * rate as f64 * (time - 5.0), "it is not slower than asked for by far");
+        }
+    }
+
+    #[test]
+    fn a_bucket_without_a_limit_never_waits_and_any_figure_will_do() {
+        for rate in [None, Some(0)] {
+            assert_eq!(limited(rate).take(ms(1), u64::MAX), Duration::ZERO);
+        }
+        let mut bucket = limited(Some(1_000));
+        assert_eq!((bucket.take(ms(0), 500), bucket.take(ms(100), 500)), (ms(500), ms(900)));
+        bucket.set_rate(Some(500));
+        assert_eq!(bucket.take(ms(200), 500), ms(1_800), "what was taken is paid for");
+        assert_eq!(bucket.take(ms(60_000), 500), Duration::ZERO, "a second's worth after a pause");
+        assert_eq!(bucket.take(ms(60_000), 500), ms(1_000));
+        bucket.set_rate(None);
+        assert_eq!(bucket.take(ms(60_000), 500), Duration::ZERO);
+        let mut slow = limited(Some(1));
+        (0..3).for_each(|_| assert!(slow.take(Duration::MAX - ms(5), u64::MAX) <= Duration::MAX));
+    }
+}
