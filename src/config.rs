@@ -31,7 +31,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 25] = [
+pub const KEYS: [(&str, Change); 29] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -46,6 +46,10 @@ pub const KEYS: [(&str, Change); 25] = [
     ("slow_wait", Change::Remount),
     ("stage", Change::Remount),
     ("promote", Change::AtOnce),
+    ("staged_max", Change::AtOnce),
+    ("stage_bandwidth", Change::AtOnce),
+    ("keep", Change::AtOnce),
+    ("reserve", Change::AtOnce),
     ("high", Change::AtOnce),
     ("low", Change::AtOnce),
     ("ballast", Change::Remount),
@@ -96,6 +100,17 @@ pub struct Config {
     pub stage: Vec<String>,
     /// Whether files that are read from the slow tier get a copy on the fast one.
     pub promote: bool,
+    /// Bytes that copies of slow files may take; without it, what the watermarks leave.
+    #[serde(with = "optional_size")]
+    pub staged_max: Option<u64>,
+    /// Bytes per second that staging jobs copy at most; without it, what the slow tier gives.
+    #[serde(with = "optional_size")]
+    pub stage_bandwidth: Option<u64>,
+    /// So many of the newest checkpoints are not evicted.
+    pub keep: u32,
+    /// Share of the fast tier that staging never takes.
+    #[serde(with = "share")]
+    pub reserve: f64,
     /// Share of the fast tier in use at which eviction starts.
     #[serde(with = "share")]
     pub high: f64,
@@ -183,6 +198,10 @@ impl Default for Config {
             slow_wait: Duration::from_secs(5),
             stage: Vec::new(),
             promote: false,
+            staged_max: None,
+            stage_bandwidth: None,
+            keep: 2,
+            reserve: 0.10,
             high: 0.85,
             low: 0.70,
             ballast: 64 << 20,
@@ -302,6 +321,7 @@ impl Config {
         let percent = |share: &f64| share::text(*share);
         check_range("high", self.high, 0.02, 0.98, percent)?;
         check_range("low", self.low, 0.01, 0.97, percent)?;
+        check_range("reserve", self.reserve, 0.0, 0.95, percent)?;
         if self.low >= self.high {
             let what = format!("low = {} is not below high = {}", percent(&self.low), percent(&self.high));
             return Err(Error::refused(what, "eviction runs from high down to low: choose low below high"));
@@ -363,6 +383,23 @@ mod duration {
             || de::Error::custom("not a duration; write a number and a unit, as \"500ms\", \"1s\" or \"10min\"");
         let text = String::deserialize(d).map_err(|_| error())?;
         humantime::parse_duration(&text).map_err(|_| error())
+    }
+}
+
+/// The same, where nothing means no limit.
+mod optional_size {
+    use serde::{Deserializer, Serializer};
+
+    #[allow(clippy::ref_option, reason = "as serde calls it")]
+    pub(super) fn serialize<S: Serializer>(value: &Option<u64>, s: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(bytes) => super::size::serialize(bytes, s),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+        super::size::deserialize(d).map(Some)
     }
 }
 
@@ -468,7 +505,8 @@ mod tests {
         let some = || Some(PathBuf::from("/x"));
         let metrics_addr = Some("[::1]:9464".parse().expect("an address"));
         let paths = Config { mountpoint: some(), fast: some(), slow: some(), log_file: some(), ..Config::default() };
-        let full = Config { metrics_addr, trace: some(), ..paths };
+        let bytes = Some(200 << 30);
+        let full = Config { metrics_addr, trace: some(), staged_max: bytes, stage_bandwidth: bytes, ..paths };
         let text = toml::to_string(&full).expect("plain values");
         let keys: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key).collect();
         assert_eq!(keys, KEYS.map(|(key, _)| key));

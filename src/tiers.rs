@@ -32,6 +32,7 @@ macro_rules! left_out {
 
 mod acl;
 mod attrs;
+mod bursts;
 mod commit;
 mod data;
 pub mod disk;
@@ -46,6 +47,7 @@ mod log;
 mod names;
 mod node;
 pub mod os;
+mod pace;
 mod pins;
 mod plan;
 mod pool;
@@ -55,6 +57,7 @@ mod record;
 mod recovery;
 mod replay;
 mod rescue;
+mod room;
 mod seal;
 mod shards;
 mod slow;
@@ -313,6 +316,14 @@ pub struct Options {
     pub max_pending: u64,
     /// Whether files that are read from slow get a copy on fast.
     pub promote: bool,
+    /// Bytes that copies of slow files may take.
+    pub staged_max: Option<u64>,
+    /// Bytes per second that staging jobs copy at most.
+    pub stage_bandwidth: Option<u64>,
+    /// So many of the newest checkpoints are not evicted.
+    pub keep: u32,
+    /// Fraction of the fast tier that staging never takes.
+    pub reserve: f64,
     /// Fractions of the fast tier.
     pub high: f64,
     pub low: f64,

@@ -103,7 +103,7 @@ fn a_copy_is_never_older_than_the_slow_file() {
     let files = ["data/even/00.rec", "data/even/02.rec", "data/even/04.rec"];
     let slow = |file: &str| mount.slow().join(file);
     // In place, by another file of the same length, and gone.
-    OpenOptions::new().write(true).open(slow(files[0])).unwrap().write_at(b"changed", 100).unwrap();
+    OpenOptions::new().write(true).open(slow(files[0])).unwrap().write_all_at(b"changed", 100).unwrap();
     fs::write(slow("new"), vec![7; 10_002]).unwrap();
     fs::rename(slow("new"), slow(files[1])).unwrap();
     fs::remove_file(slow(files[2])).unwrap();
@@ -127,7 +127,7 @@ fn the_first_write_takes_the_copy_and_leaves_the_slow_file_alone_until_it_is_pub
     staged(&mount, 0, &[name, "--wait"]);
     let before = fs::metadata(mount.at(name)).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(mount.at(name)).unwrap();
-    file.write_at(b"new", 0).unwrap();
+    file.write_all_at(b"new", 0).unwrap();
     assert_eq!((state(&mount, name), staging(&mount)["copies"].clone()), ("dirty".into(), 0.into()));
     assert!(fs::read(&slow).unwrap() == pattern(10_005), "nothing was written in place");
     let expected = [b"new", &pattern(10_005)[3..]].concat();
@@ -159,7 +159,7 @@ fn what_is_written_in_place_is_not_read_from_a_copy() {
     early.read_at(&mut [0; 10], 0).unwrap();
     staged(&mount, 0, &[name, "--wait"]);
     let writer = OpenOptions::new().read(true).write(true).open(mount.at(name)).unwrap();
-    writer.write_at(b"in place", 0).unwrap();
+    writer.write_all_at(b"in place", 0).unwrap();
     mount.kill();
     drop((early, writer));
     mount.start();
@@ -258,7 +258,7 @@ fn passthrough_reads_the_copy_and_sees_what_is_written() {
     };
     assert_eq!(read(0), pattern(4)[..]);
     let writer = OpenOptions::new().write(true).open(&name).unwrap();
-    writer.write_at(b"seen", 8).unwrap();
+    writer.write_all_at(b"seen", 8).unwrap();
     assert_eq!(read(8), *b"seen");
     drop((reader, writer));
     mount.sync();
@@ -288,4 +288,38 @@ fn what_finds_no_room_is_left_on_the_slow_tier_and_told() {
         assert!(fs::read(mount.at(format!("big/{n}"))).unwrap() == vec![n; 4 << 20]);
     }
     assert_eq!(mount.stats_json()["exceptions"]["spilled"], 0);
+}
+
+#[test]
+fn what_is_pinned_stays_when_a_checkpoint_needs_the_room() {
+    let fast = Volume::new(96, 20_000);
+    let elsewhere = Elsewhere { fast: Some(fast.tier()), ..Elsewhere::default() };
+    let mut mount = Mount::idle(elsewhere, &["ballast=1MiB", "high=85%", "low=70%"]);
+    for dir in ["kept", "other"] {
+        fs::create_dir(mount.slow().join(dir)).unwrap();
+        for n in 0..4 {
+            fs::write(mount.slow().join(format!("{dir}/{n}")), vec![n; 4 << 20]).unwrap();
+        }
+    }
+    mount.start();
+    staged(&mount, 0, &["kept", "other", "--wait"]);
+    let pin = |arguments: &[&str]| {
+        let output = Command::new(PROGRAM).args(arguments).current_dir(mount.root()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(pin(&["pin", "kept"]), "/kept is pinned\n");
+    assert_eq!(pin(&["pin", "--list", "."]), "/kept\n");
+    mount.put("checkpoint", pattern(45 << 20));
+    mount.sync();
+    let states = |dir: &str| (0..4).map(|n| state(&mount, &format!("{dir}/{n}"))).collect::<Vec<_>>();
+    assert_eq!(states("kept"), ["staged"; 4], "they are pinned");
+    assert!(states("other").contains(&"slow".to_owned()), "the checkpoint had their room: {:?}", states("other"));
+    assert!(!mount.control("evict /kept").contains("4 files evicted"));
+    assert_eq!(states("kept"), ["staged"; 4]);
+    mount.stop();
+    mount.start();
+    assert_eq!(mount.control("pins").trim(), "/kept", "a pin outlives the mount");
+    assert!(mount.control("unpin /kept").contains("not pinned any more"));
+    assert!(mount.control("evict /kept").contains("4 files evicted"));
+    assert!(mount.control("unpin /kept").contains("error: /kept is not pinned"));
 }

@@ -62,7 +62,7 @@ fn evict(mountpoint: &Path, below: &Path) -> Outcome {
             Said::Waiting(line) => {
                 worst = worst.max(match line.split_once(": ") {
                     Some(("dirty", _)) => Exit::Undrained,
-                    Some(("kept", why)) if why.ends_with("is open") => Exit::Failure,
+                    Some(("kept", why)) if why.ends_with("is open") || why.ends_with("is pinned") => Exit::Failure,
                     Some(("kept", _)) => Exit::Conflict,
                     // How far it is.
                     _ => continue,

@@ -60,7 +60,7 @@ impl Tiers {
     /// while somebody else writes: the kernel tells of a release when it comes to it, and who has opened the file anew since
     /// may have truncated it and not written yet.
     pub fn release(&self, cx: &Cx, file: OpenFile) {
-        let read_whole = self.was_read_whole(&file);
+        let read = self.note_reading(&file);
         let state = &file.state;
         if file.mode.write {
             let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
@@ -89,8 +89,8 @@ impl Tiers {
         self.settle_removed(&mut st, ino);
         st.view.collect(ino);
         drop(st);
-        if let Some(bytes) = read_whole {
-            self.promote(ino, bytes);
+        if let Some(read) = read {
+            self.promote(read);
         }
         self.wake();
     }
@@ -248,7 +248,8 @@ impl Tiers {
         let Some(at) = st.view.get(state.ino).and_then(|node| node.links.first().cloned()) else { return Ok(None) };
         let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
         let Frozen { size, attrs, .. } = frozen;
-        let content = Arc::new(Content::new(copy, size, attrs.clone()));
+        let burst = self.note_burst(&mut st, state.ino, size);
+        let content = Arc::new(Content::new(copy, size, attrs.clone(), burst));
         let mut records = vec![
             Record::Content { path: path.clone(), ino: state.ino, object: copy, size, attrs },
             Record::Bind { path, ino: state.ino, object: live },
@@ -289,7 +290,8 @@ impl Tiers {
         };
         let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
         let Frozen { object, size, attrs, fd } = frozen;
-        let content = Arc::new(Content::new(object, size, attrs.clone()));
+        let burst = self.note_burst(st, ino, size);
+        let content = Arc::new(Content::new(object, size, attrs.clone(), burst));
         let record = Record::Content { path: path.clone(), ino, object, size, attrs };
         let change = Change::Content { ino, at, content: content.clone() };
         if let Some(names) = st.names_record(ino) {
@@ -308,6 +310,17 @@ impl Tiers {
             }
         }
         Ok(Some(lsn))
+    }
+
+    /// A version is complete; returns the number of the burst it belongs to.
+    fn note_burst(&self, st: &mut State, ino: Ino, size: u64) -> u64 {
+        let now = self.uptime();
+        let began = st.uncommitted.get(&ino).copied().unwrap_or(now);
+        let (burst, over) = st.bursts.add(began, now, size);
+        if let Some(over) = over {
+            st.expected.learn(over.began, over.bytes);
+        }
+        burst
     }
 
     /// The object's descriptor: the one kept open, or one for this call.
@@ -438,6 +451,9 @@ impl Tiers {
         self.delete_doomed(&cx)?;
         let ages = self.ages();
         let mut st = self.state.lock();
+        if let Some(over) = st.bursts.end_if_over(now) {
+            st.expected.learn(over.began, over.bytes);
+        }
         for ino in std::mem::take(&mut st.orphans) {
             self.settle_removed(&mut st, ino);
             st.view.collect(ino);

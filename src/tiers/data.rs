@@ -315,6 +315,7 @@ impl Tiers {
         let (fd, on_fast) = self.readable(cx, file)?;
         if !on_fast {
             cx.slow()?;
+            self.counters.read_from_slow(self.uptime());
         }
         match fd.read_at(buf, offset) {
             Err(error) if self.give_up_copy(&file.state, &error)? => self.read(cx, file, buf, offset),

@@ -1,21 +1,32 @@
-//! Letting objects of clean files go, oldest drained first, while the fast tier is above its watermarks.
+//! Making room on the fast tier: objects of clean files and staged copies go, in the order that `room.rs` says.
 //!
-//! The proof is compared with the slow file once more just before (P6). Nothing that is open, dirty or unproven goes. An
-//! operator may ask for the same at once, file by file.
+//! An object's proof is compared with the slow file once more just before (P6). Nothing that is open, dirty, unproven or pinned goes,
+//! nor the newest checkpoints. An operator may ask for the same at once, file by file.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
-use crate::tiers::disk::{Access, Stat};
+use crate::tiers::disk::{Access, Space, Stat};
 use crate::tiers::file::FileState;
-use crate::tiers::node::{Meta, Seen};
+use crate::tiers::node::{Meta, Node, Seen};
 use crate::tiers::pool::{Pool, Proof};
-use crate::tiers::state::State;
-use crate::tiers::{Cx, Ino, Progress, Tiers};
+use crate::tiers::room::{Amount, Candidate, Class, Limits, Order, Usage, Wanted};
+use crate::tiers::state::{Clean, State};
+use crate::tiers::{Cx, Ino, Options, Progress, Tiers};
 
 /// How many files are looked at before the engine's lock is given back.
 const AT_ONCE: usize = 16;
+/// Share of the fast tier's inodes that is kept free.
+const INODES_KEPT: f64 = 0.05;
+
+/// What may go.
+enum Victim {
+    Object(Ino),
+    Copy(u64),
+}
 
 /// What can be evicted on demand, and what cannot because the slow tier does not have it.
 #[derive(Debug, Default)]
@@ -37,6 +48,8 @@ pub enum Evicted {
     NotClean,
     /// It stays while it is open.
     Open,
+    /// It, or a directory above it, is pinned.
+    Pinned,
     /// The slow file is not the one that was proven; the next open of the file decides.
     Changed,
 }
@@ -49,7 +62,7 @@ impl Tiers {
         let inside = |ino: &Ino| st.view.is_above(below, *ino);
         let dirty: Vec<Ino> = dirty.into_iter().filter(inside).collect();
         Evictable {
-            clean: st.clean.values().copied().filter(inside).collect(),
+            clean: st.clean.values().map(|clean| clean.ino).filter(inside).collect(),
             dirty: dirty.iter().take(limit).map(|ino| self.label_in(&st, *ino)).collect(),
             dirty_files: dirty.len() as u64,
         }
@@ -67,6 +80,9 @@ impl Tiers {
         if file.opens.load(Ordering::Acquire) > 0 {
             return Ok(Evicted::Open);
         }
+        if self.path(ino).is_some_and(|path| self.pins.has(&path)) {
+            return Ok(Evicted::Pinned);
+        }
         let size = file.io.read().object().and_then(|object| self.pool.stat(object.number).ok()).map_or(0, |s| s.size);
         if !self.evict(&file)? {
             let opened = file.opens.load(Ordering::Acquire) > 0;
@@ -76,47 +92,118 @@ impl Tiers {
         Ok(Evicted::Gone(size))
     }
 
-    /// Evicts one object if the fast tier is above the high watermark, or still above the low one after that.
+    /// Lets something go if the fast tier is above the high watermark, or still above the low one after that, short of inodes, or without
+    /// room for a checkpoint that is due.
     pub fn evict_step(&self) -> Result<Progress> {
         self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
-        if self.pressure() {
-            self.counters.evicting.store(true, Ordering::Relaxed);
-        }
-        if !self.counters.evicting.load(Ordering::Relaxed) || !self.above_low() {
-            self.counters.evicting.store(false, Ordering::Relaxed);
-            return Ok(Progress::Idle);
-        }
-        if self.evict_oldest()? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
+        let ahead = {
+            let st = self.state.lock();
+            st.expected.ahead(self.uptime(), st.bursts.being_written())
+        };
+        let wanted = {
+            let (usage, limits) = (self.usage()?, self.limits());
+            let mut evicting = self.counters.evicting.lock();
+            let wanted = limits.to_free(&usage, *evicting, ahead);
+            *evicting = wanted.evicting;
+            wanted
+        };
+        let asks = Class::ALL.into_iter().any(|class| wanted.asks(class));
+        if asks && self.let_go(wanted)? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
     }
 
-    fn above_low(&self) -> bool {
-        self.fast.space().is_ok_and(|space| {
-            let used = space.total.saturating_sub(space.avail) as f64;
-            used > self.options().low * space.total as f64
-        })
+    /// What eviction and staging go by.
+    pub(crate) fn limits(&self) -> Limits {
+        let options = self.options();
+        let quotas = [None, None, options.staged_max];
+        let Options { high, low, reserve, keep, .. } = *options;
+        Limits { high, low, reserve, inodes: INODES_KEPT, quotas, keep }
+    }
+
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        let Space { total, avail, files, files_free, .. } = self.fast.space().at_fast("statfs", "fast tier")?;
+        // Only what is staged has a quota.
+        let classes = [0, 0, self.copies.extent().1];
+        Ok(Usage { total, avail, files_total: files, files_free, classes })
     }
 
     /// Makes room for a write that found the tier full; `false` if nothing could go.
     pub(crate) fn evict_for(&self, bytes: u64) -> Result<bool> {
         let mut any = false;
-        while self.fast.space().is_ok_and(|space| space.avail < bytes.min(space.total / 4)) && self.evict_oldest()? {
+        loop {
+            let Space { total, avail, .. } = self.fast.space().at_fast("statfs", "fast tier")?;
+            let lacking = bytes.min(total / 4).saturating_sub(avail);
+            let amount = Amount { bytes: lacking, files: 0 };
+            if lacking == 0 || !self.let_go(Wanted { all: amount, data: amount, ..Wanted::default() })? {
+                return Ok(any);
+            }
             any = true;
         }
-        Ok(any)
     }
 
-    fn evict_oldest(&self) -> Result<bool> {
-        if self.evict_copies(1)? > 0 {
-            return Ok(true);
-        }
+    /// Lets some of what is wanted go; `false`: there is nothing that could.
+    fn let_go(&self, wanted: Wanted) -> Result<bool> {
         loop {
-            if self.evict_oldest_met()? {
-                return Ok(true);
+            let candidates = self.candidates();
+            let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
+            let order = Order::new(&self.limits(), self.checkpoints_here());
+            let mut any = false;
+            for at in order.pick(&described, wanted) {
+                any |= match candidates[at].0 {
+                    Victim::Object(ino) => self.evict_object(ino)?,
+                    Victim::Copy(number) => self.evict_copy(number)?.is_some(),
+                };
             }
-            if !self.meet_waiting()? {
-                return Ok(false);
+            // What waits since the start comes behind all others that are clean: it is looked up only now.
+            if any || !self.meet_waiting()? {
+                return Ok(any);
             }
         }
+    }
+
+    fn evict_object(&self, ino: Ino) -> Result<bool> {
+        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let Some(file) = file else { return Ok(false) };
+        let gone = self.evict(&file)?;
+        if gone {
+            self.delete_doomed(&Cx::internal())?;
+        }
+        Ok(gone)
+    }
+
+    /// Of each kind those that go first, if they could go at all.
+    fn candidates(&self) -> Vec<(Victim, Candidate)> {
+        let copies = self.copies.longest_unused(AT_ONCE);
+        let st = self.state.lock();
+        let open = |node: &Node| {
+            let opens = node.file.as_ref().is_some_and(|file| file.opens.load(Ordering::Acquire) > 0);
+            node.pins > 0 || opens
+        };
+        let clean = st.clean.iter().filter_map(|(seq, clean)| {
+            let node = st.view.get(clean.ino).filter(|node| !open(node))?;
+            node.file.as_ref()?;
+            let is_checkpoint = st.bursts.is_checkpoint(clean.burst);
+            let class = if is_checkpoint { Class::Checkpoint } else { Class::Other };
+            let pinned = st.view.path(clean.ino).is_some_and(|path| self.pins.has(&path));
+            let group = is_checkpoint.then_some(clean.burst);
+            let (last_used, bytes, drained) = (Duration::ZERO, clean.bytes, *seq);
+            Some((Victim::Object(clean.ino), Candidate { class, pinned, group, last_used, bytes, drained }))
+        });
+        let mut found: Vec<_> = clean.filter(|(_, candidate)| !candidate.pinned).take(AT_ONCE).collect();
+        drop(st);
+        let class = Class::Data;
+        found.extend(copies.into_iter().map(|(number, bytes, last_used)| {
+            let pinned = self.is_copy_pinned(number);
+            (Victim::Copy(number), Candidate { class, pinned, group: None, last_used, bytes, drained: number })
+        }));
+        found
+    }
+
+    /// The checkpoints of which something is on the fast tier.
+    fn checkpoints_here(&self) -> BTreeSet<u64> {
+        let st = self.state.lock();
+        let dirty = st.contents.values().flatten().map(|(_, content)| content.burst);
+        let clean = st.clean.values().map(|clean| clean.burst);
+        dirty.chain(clean).filter(|burst| st.bursts.is_checkpoint(*burst)).collect()
     }
 
     /// Looks up some of the files whose objects have waited for that since the start, by the names they had then. Each is
@@ -164,24 +251,6 @@ impl Tiers {
         }
     }
 
-    fn evict_oldest_met(&self) -> Result<bool> {
-        let candidates: Vec<Arc<FileState>> = {
-            let st = self.state.lock();
-            let files = st.clean.values().filter_map(|ino| {
-                let node = st.view.get(*ino)?;
-                node.file.clone().filter(|file| node.pins == 0 && file.opens.load(Ordering::Acquire) == 0)
-            });
-            files.take(AT_ONCE).collect()
-        };
-        for file in candidates {
-            if self.evict(&file)? {
-                self.delete_doomed(&Cx::internal())?;
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     fn evict(&self, file: &Arc<FileState>) -> Result<bool> {
         let path = self.state.lock().view.slow_path(file.ino);
         let Some(path) = path else { return Ok(false) };
@@ -190,7 +259,7 @@ impl Tiers {
         let (Some(proof), Some(object), Some(twin)) = (io.clean, io.object(), twin) else { return Ok(false) };
         if Proof::of(&twin) != proof && !left_out!(CompareProof) {
             // Changed by somebody else; the next open decides. Not ours to delete meanwhile, and last in line.
-            self.state.lock().set_clean(file.ino);
+            self.state.lock().set_clean(Clean { ino: file.ino, bytes: proof.size, burst: 0 });
             return Ok(false);
         }
         let shown = self.pool.stat(object.number).at_fast("stat", "object")?;

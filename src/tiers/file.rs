@@ -95,6 +95,8 @@ pub(crate) struct Content {
     pub(crate) object: ObjectId,
     pub(crate) size: u64,
     pub(crate) attrs: Attrs,
+    /// Of its burst; 0: not known.
+    pub(crate) burst: u64,
     /// Cleared by the first write into the first `size` bytes: the version no longer exists.
     pub(crate) intact: AtomicBool,
     /// The object's bytes and name are durable on fast.
@@ -119,11 +121,12 @@ pub(crate) struct Copied {
 }
 
 impl Content {
-    pub(crate) fn new(object: ObjectId, size: u64, attrs: Attrs) -> Self {
+    pub(crate) fn new(object: ObjectId, size: u64, attrs: Attrs, burst: u64) -> Self {
         Content {
             object,
             size,
             attrs,
+            burst,
             intact: AtomicBool::new(true),
             sealed: AtomicBool::new(false),
             sealing: AtomicBool::new(false),

@@ -15,7 +15,7 @@ use crate::tiers::node::{Meta, Slot};
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::absent_is_none;
-use crate::tiers::state::{Change, State};
+use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::sync::RwLockWriteGuard;
 use crate::tiers::view::Asked;
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
@@ -161,7 +161,7 @@ impl Tiers {
         io.checked = self.uptime();
         drop(io);
         st.refer(waiting.object);
-        st.set_clean(ino);
+        st.set_clean(Clean { ino, bytes: stat.size, burst: 0 });
     }
 
     /// What the view has in a directory: the slow tier's entries, under the view's. No lock is held while the slow tier
@@ -420,7 +420,12 @@ impl Tiers {
             if st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir) {
                 return Err(Errno::EISDIR.into());
             }
+            // Whoever has it open may still write to it, and takes the copy for that.
+            let opens = st.view.get(ino).and_then(|node| Some(node.file.as_ref()?.opens.load(Ordering::Acquire)));
+            let copy = self.copy_number_in(&st, ino).filter(|_| opens.unwrap_or(0) == 0);
             self.remove(cx, &mut st, ino, parent, name, false, now)?;
+            drop(st);
+            copy.into_iter().for_each(|number| self.drop_copy(number));
             break;
         }
         self.wake();

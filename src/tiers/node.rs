@@ -112,6 +112,11 @@ impl Seen {
         Seen(u32::try_from(ticks + 1).unwrap_or(0))
     }
 
+    /// The uptime of then; nothing for never.
+    pub(crate) fn since_start(self) -> Duration {
+        Duration::from_secs(1) * self.0.saturating_sub(1) / Self::PER_SECOND as u32
+    }
+
     /// Whether an answer of then still holds.
     pub(crate) fn fresh(self, now: Duration, limit: Duration) -> bool {
         let Some(ticks) = self.0.checked_sub(1) else { return false };

@@ -37,6 +37,10 @@ impl Pins {
         !paths.is_empty() && [&b""[..], path].into_iter().chain(above).any(|path| paths.contains(path))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.paths.lock().is_empty()
+    }
+
     /// Changes the list, on the disk first. `false`: the change makes none.
     fn change(&self, change: impl FnOnce(&mut BTreeSet<Vec<u8>>) -> bool) -> Result<bool> {
         let _one_at_a_time = self.writing.lock();

@@ -30,7 +30,7 @@ use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::slow::Moving;
-use crate::tiers::state::{Change, State};
+use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::step::{Met, Touched, step_path};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
@@ -400,7 +400,7 @@ impl Tiers {
         Pool::set_sum(&*fd, sum);
         if self.prove_or_let_go(&file, &mut io, fd, Proof::of(stat))? {
             io.checked = self.uptime();
-            self.state.lock().set_clean(ino);
+            self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst });
         }
         Ok(())
     }

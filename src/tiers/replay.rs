@@ -379,7 +379,7 @@ impl<'a> Recovery<'a> {
             let blocks = size.div_ceil(512);
             node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, mtime, ..*meta });
         }
-        let content = Arc::new(Content::new(object, size, attrs.clone()));
+        let content = Arc::new(Content::new(object, size, attrs.clone(), 0));
         let sealed = self.sealed.contains(&lsn);
         content.sealing.store(sealed, Ordering::SeqCst);
         content.sealed.store(sealed, Ordering::Release);

@@ -87,14 +87,15 @@ impl Tiers {
             return Ok(Staged::Unfit("it lies on another file system inside of the slow tier"));
         };
         let proof = Proof::of(&before);
-        let found = self.copies.find(number, self.uptime()).at_fast("open", "a staged copy")?;
+        let found = self.copies.find(number).at_fast("open", "a staged copy")?;
         if found.is_some_and(|copy| copy.proof == proof) {
             return Ok(Staged::There);
         }
         if is_recent(&before, self.now()) {
             return Ok(Staged::Changing);
         }
-        if !self.fits(before.size) {
+        let expected = self.state.lock().expected.expected();
+        if !self.limits().admits(&self.usage()?, expected, before.size) {
             return Ok(Staged::NoRoom(before.size));
         }
         let (name, copy) = self.copies.begin().at_fast("create", "a staged copy")?;

@@ -25,8 +25,10 @@ use crate::tiers::identity::ensure_dir;
 use crate::tiers::node::Seen;
 use crate::tiers::pool::{Named, Pool, Proof};
 use crate::tiers::record::{Home, ObjectId};
+use crate::tiers::room::Rounds;
 use crate::tiers::shards::{Shards, file_name};
 use crate::tiers::slow::{absent_is_none, is_elsewhere};
+use crate::tiers::state::State;
 use crate::tiers::sync::Mutex;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
@@ -38,11 +40,14 @@ pub(crate) struct Copy {
     pub(crate) proof: Proof,
 }
 
+/// Of so many files without a copy it is remembered when they were read. Some 30 bytes each.
+const READ_KEPT: usize = 1 << 20;
+
 /// What is remembered of a copy.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     bytes: u64,
-    /// When it was last opened.
+    /// When it was last read to its end; if never, when it was made.
     used: Seen,
 }
 
@@ -54,6 +59,8 @@ struct Index {
     bytes: u64,
     /// Those that are being removed: as good as gone.
     going: HashSet<u64>,
+    /// When files without a copy were last read to their end.
+    read: HashMap<u64, Seen>,
     /// The directories that are still to be looked through; `None`: none was yet.
     unread: Option<Vec<u64>>,
 }
@@ -82,6 +89,8 @@ pub(crate) struct Copies {
     making: Arc<dyn Dir>,
     next: AtomicU64,
     index: Mutex<Index>,
+    /// What is read again, by directory.
+    rounds: Mutex<Rounds>,
 }
 
 impl Copies {
@@ -91,7 +100,13 @@ impl Copies {
         for entry in making.list().at_fast("list", "staged/new")? {
             making.unlink(&entry.name).at_fast("remove", "a staged copy that was not finished")?;
         }
-        Ok(Copies { shards: Shards::new(dir), making, next: AtomicU64::new(0), index: Mutex::default() })
+        Ok(Copies {
+            shards: Shards::new(dir),
+            making,
+            next: AtomicU64::new(0),
+            index: Mutex::default(),
+            rounds: Mutex::default(),
+        })
     }
 
     /// An empty file under a name of its own.
@@ -116,12 +131,14 @@ impl Copies {
         }
         let shard = self.shards.made(number)?;
         self.making.rename(name, &**shard, &file_name(number), RenameMode::Replace)?;
-        self.index.lock().put(number, Entry { bytes, used: Seen::at(now) });
+        let mut index = self.index.lock();
+        index.read.remove(&number);
+        index.put(number, Entry { bytes, used: Seen::at(now) });
         Ok(true)
     }
 
     /// The copy of this slow file, if there is one with a proof.
-    pub(crate) fn find(&self, number: u64, now: Duration) -> io::Result<Option<Copy>> {
+    pub(crate) fn find(&self, number: u64) -> io::Result<Option<Copy>> {
         let known = {
             let index = self.index.lock();
             let unknown = !index.copies.contains_key(&number);
@@ -139,12 +156,12 @@ impl Copies {
             self.unlink(number, self.condemn(number))?;
             return Ok(None);
         };
-        let bytes = if known { None } else { Some(fd.stat()?.size) };
-        let mut index = self.index.lock();
-        match (index.copies.get_mut(&number), bytes) {
-            (Some(entry), _) => entry.used = Seen::at(now),
-            (None, Some(bytes)) => index.put(number, Entry { bytes, used: Seen::at(now) }),
-            (None, None) => {}
+        if !known {
+            let bytes = fd.stat()?.size;
+            let mut index = self.index.lock();
+            if !index.copies.contains_key(&number) {
+                index.put(number, Entry { bytes, used: Seen::NEVER });
+            }
         }
         Ok(Some(Copy { number, fd, proof }))
     }
@@ -174,6 +191,26 @@ impl Copies {
         pool.take_in(object, &**self.shards.of(number)?, &file_name(number))
     }
 
+    /// A file of a directory was read to its end, from its copy or not. Returns the interval for `room::replaces`.
+    pub(crate) fn was_read(&self, number: u64, dir: Ino, now: Duration) -> Option<Duration> {
+        let before = {
+            let mut index = self.index.lock();
+            let Index { copies, read, .. } = &mut *index;
+            let seen = Seen::at(now);
+            match copies.get_mut(&number) {
+                Some(entry) => Some(std::mem::replace(&mut entry.used, seen)),
+                None if read.len() < READ_KEPT || read.contains_key(&number) => read.insert(number, seen),
+                None => None,
+            }
+        };
+        let before = before.filter(|seen| *seen != Seen::NEVER).map(Seen::since_start);
+        let mut rounds = self.rounds.lock();
+        if let Some(before) = before {
+            rounds.read_again(dir, before, now);
+        }
+        rounds.interval(dir, before, now)
+    }
+
     pub(crate) fn has(&self, number: u64) -> bool {
         self.index.lock().copies.contains_key(&number)
     }
@@ -184,17 +221,18 @@ impl Copies {
         (index.copies.len() as u64, index.bytes)
     }
 
-    /// Those that were not opened for longest, at most so many.
-    pub(crate) fn longest_unused(&self, most: usize) -> Vec<u64> {
+    /// Those that were not opened for longest, at most so many, the longest unused first: numbers, bytes and when that was.
+    pub(crate) fn longest_unused(&self, most: usize) -> Vec<(u64, u64, Duration)> {
         let index = self.index.lock();
-        let mut all: Vec<(Seen, u64)> = index.copies.iter().map(|(number, entry)| (entry.used, *number)).collect();
+        let all = index.copies.iter().map(|(number, entry)| (entry.used, *number, entry.bytes));
+        let mut all: Vec<(Seen, u64, u64)> = all.collect();
         drop(index);
         if all.len() > most {
             all.select_nth_unstable(most);
             all.truncate(most);
         }
         all.sort_unstable();
-        all.into_iter().map(|(_, number)| number).collect()
+        all.into_iter().map(|(used, number, bytes)| (number, bytes, used.since_start())).collect()
     }
 
     pub(crate) fn numbers(&self) -> Vec<u64> {
@@ -247,7 +285,10 @@ impl Tiers {
 
     /// What a copy of this file is named by, if it may have one.
     pub(crate) fn copy_number(&self, ino: Ino) -> Option<u64> {
-        let st = self.state.lock();
+        self.copy_number_in(&self.state.lock(), ino)
+    }
+
+    pub(crate) fn copy_number_in(&self, st: &State, ino: Ino) -> Option<u64> {
         let node = st.view.get(ino).filter(|node| node.kind == Kind::File && node.meta().nlink == 1)?;
         node.slow_id().filter(|id| id.0 == st.view.root_dev()).map(|id| id.1)
     }
@@ -263,7 +304,7 @@ impl Tiers {
         };
         let Some(number) = self.copy_number(state.ino) else { return Ok(()) };
         let found = match attached {
-            None => self.copies.find(number, self.uptime()).unwrap_or_else(|error| {
+            None => self.copies.find(number).unwrap_or_else(|error| {
                 tracing::warn!(number, %error, "a staged copy cannot be opened; the file is read from the slow tier");
                 None
             }),
@@ -271,7 +312,7 @@ impl Tiers {
         };
         let Some(copy) = found else { return Ok(()) };
         if !self.is_still_equal(cx, state.ino, &copy.proof)? {
-            tracing::info!(path = %self.label(state.ino), "changed on the slow tier by somebody else; the staged copy is dropped");
+            tracing::info!(path = %self.label(state.ino), "the slow file is not what was copied any more; the staged copy is dropped");
             return self.lose_copy(state, copy.number);
         }
         let mut io = state.io.write();
@@ -335,9 +376,17 @@ impl Tiers {
 
     /// The file has other bytes from now on, in an object: its copy is of no use any more.
     pub(crate) fn forget_copy(&self, ino: Ino) {
-        let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return };
-        self.set_staged(ino, false);
-        if let Err(error) = self.copies.unlink(number, self.copies.condemn(number)) {
+        if let Some(number) = self.copy_number(ino) {
+            self.set_staged(ino, false);
+            self.drop_copy(number);
+        }
+    }
+
+    /// Of a file that is removed, or has other bytes.
+    pub(crate) fn drop_copy(&self, number: u64) {
+        if self.copies.has(number)
+            && let Err(error) = self.copies.unlink(number, self.copies.condemn(number))
+        {
             tracing::debug!(number, %error, "a staged copy that is of no use could not be removed");
         }
     }
@@ -367,7 +416,11 @@ impl Tiers {
         let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
         let object = ObjectId { home: Home::Fast, number: self.pool.number() };
         let label = || self.label(state.ino);
-        self.copies.hand_over(copy.number, &self.pool, object.number).at_fast("take the staged copy of", label())?; // 1
+        let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 1
+        if taken.at_fast("take the staged copy of", label())?.is_none() {
+            io.copy = None;
+            return Ok(false);
+        }
         let fd = copy.fd.reopen().at_fast("open the staged copy of", label())?;
         let times =
             NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
@@ -387,25 +440,17 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Lets copies go that nobody has open, those first that were not for longest, until so many bytes are free or none is left.
-    /// Returns the bytes that went.
-    pub(crate) fn evict_copies(&self, bytes: u64) -> Result<u64> {
-        const AT_ONCE: usize = 1024;
-        let mut gone = 0;
-        while gone < bytes {
-            let some = self.copies.longest_unused(AT_ONCE);
-            let before = gone;
-            for number in some {
-                if gone >= bytes {
-                    break;
-                }
-                gone += self.evict_copy(number)?.unwrap_or(0);
-            }
-            if gone == before {
-                break;
-            }
-        }
-        Ok(gone)
+    /// Whether its file is pinned, under the name it has or, if nobody has looked it up, had.
+    pub(crate) fn is_copy_pinned(&self, number: u64) -> bool {
+        !self.pins.is_empty() && self.copy_path(number).is_some_and(|path| self.pins.has(&path))
+    }
+
+    fn copy_path(&self, number: u64) -> Option<Vec<u8>> {
+        let known = {
+            let st = self.state.lock();
+            st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.path(ino))
+        };
+        known.or_else(|| self.copies.path_of(number).ok().flatten())
     }
 
     /// All copies, as far as they were found.
@@ -413,19 +458,10 @@ impl Tiers {
         self.copies.numbers()
     }
 
-    /// Lets a copy go if its file is at or below this path, from the root. Returns the bytes that went.
+    /// Lets a copy go if its file is at or below this path, from the root, and not pinned. Returns the bytes that went.
     pub fn evict_copy_below(&self, number: u64, below: &[u8]) -> Result<Option<u64>> {
-        let known = {
-            let st = self.state.lock();
-            st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.path(ino))
-        };
-        let path = match known {
-            Some(path) => Some(path),
-            None if below.is_empty() => None,
-            None => absent_is_none(self.copies.path_of(number)).at_fast("read name of", "a staged copy")?.flatten(),
-        };
-        let there = below.is_empty() || path.is_some_and(|path| is_at_or_below(&path, below));
-        if there { self.evict_copy(number) } else { Ok(None) }
+        let there = below.is_empty() || self.copy_path(number).is_some_and(|path| is_at_or_below(&path, below));
+        if there && !self.is_copy_pinned(number) { self.evict_copy(number) } else { Ok(None) }
     }
 
     /// How many bytes it had; `None`: its file is open, so the room would not be free.

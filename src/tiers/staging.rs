@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::Pattern;
 use crate::error::{Error, Result};
@@ -15,6 +15,8 @@ use crate::path::{Name, escape};
 use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::disk::Kind;
 use crate::tiers::file::Bytes;
+use crate::tiers::pace::{Bucket, Rest};
+use crate::tiers::room::{Candidate, Class};
 use crate::tiers::stage::Staged;
 use crate::tiers::sync::Mutex;
 use crate::tiers::{Cx, Ino, OpenFile, Progress, Tiers};
@@ -27,6 +29,8 @@ const ENDED_KEPT: usize = 16;
 const WAITING_MAX: u64 = 4_000_000;
 /// Bytes of files that were read and wait to be promoted: what the page cache may still have of them.
 const PROMOTE_MAX: u64 = 256 << 20;
+/// How long jobs rest for a checkpoint before it is looked at again.
+const RESTS: Duration = Duration::from_millis(100);
 /// How often a file that is changing is tried, and how long it is left alone in between.
 const TRIES: u32 = 3;
 const LEFT_ALONE: Duration = Duration::from_secs(2);
@@ -50,6 +54,15 @@ impl Item {
             Item::File { dir, name, .. } => [dir, name.as_bytes()].join(&b'/'),
         }
     }
+}
+
+/// A file that was read to its end from the slow tier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    ino: Ino,
+    bytes: u64,
+    /// For `room::replaces`.
+    interval: Option<Duration>,
 }
 
 struct Job {
@@ -96,7 +109,7 @@ impl Job {
 enum Task {
     LookThrough(u64, Vec<u8>, Option<Arc<Pattern>>),
     Copy(u64, Item),
-    Promote(Ino),
+    Promote(Read),
     Wait(Duration),
     Nothing,
 }
@@ -106,21 +119,25 @@ struct Queue {
     jobs: BTreeMap<u64, Job>,
     last: u64,
     paused: bool,
-    promote: VecDeque<(Ino, u64)>,
+    promote: VecDeque<Read>,
     promote_bytes: u64,
     promoted: u64,
     passed_over: u64,
 }
 
 impl Queue {
-    fn next(&mut self, now: Duration) -> Task {
+    /// `rests`: jobs wait, a checkpoint comes first.
+    fn next(&mut self, now: Duration, rests: bool) -> Task {
         // First: what was read just now is in the page cache just now.
-        if let Some((ino, bytes)) = self.promote.pop_front() {
-            self.promote_bytes -= bytes;
-            return Task::Promote(ino);
+        if let Some(read) = self.promote.pop_front() {
+            self.promote_bytes -= read.bytes;
+            return Task::Promote(read);
         }
         if self.paused {
             return Task::Nothing;
+        }
+        if rests && self.jobs.values().any(Job::is_running) {
+            return Task::Wait(RESTS);
         }
         let mut soonest = None;
         for job in self.jobs.values_mut().filter(|job| job.is_running()) {
@@ -179,6 +196,16 @@ impl Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     queue: Mutex<Queue>,
+    bucket: Mutex<Bucket>,
+}
+
+impl Staging {
+    /// How long to wait for so many bytes at this rate, in bytes per second.
+    fn rate(&self, rate: Option<u64>, now: Duration, bytes: u64) -> Duration {
+        let mut bucket = self.bucket.lock();
+        bucket.set_rate(rate);
+        bucket.take(now, bytes)
+    }
 }
 
 impl Tiers {
@@ -190,7 +217,8 @@ impl Tiers {
     /// Begins a job for all files that fit, and returns its number.
     pub fn stage_fitting(&self, pattern: Pattern) -> Result<u64> {
         let root = pattern.root().as_bytes().to_vec();
-        self.begin_job(&pattern.text().to_owned(), vec![root], Some(Arc::new(pattern)))
+        let pattern = Arc::new(pattern);
+        self.begin_job(pattern.text(), vec![root], Some(Arc::clone(&pattern)))
     }
 
     fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>) -> Result<u64> {
@@ -256,26 +284,33 @@ impl Tiers {
         self.staging.queue.lock().jobs.get(&number).map(Job::tell)
     }
 
-    /// The size of a file that is to be promoted, when its handle is given back: all of it was read from the slow tier.
-    pub(crate) fn was_read_whole(&self, file: &OpenFile) -> Option<u64> {
+    /// A handle is given back. If all of the file was read through it that is noted, and a file that was read from the slow tier is
+    /// to be promoted while the page cache has it.
+    pub(crate) fn note_reading(&self, file: &OpenFile) -> Option<Read> {
         let read = file.read.load(Ordering::Relaxed);
-        if read == 0 || file.mode.write || !self.options().promote {
+        let promotes = self.options().promote;
+        if read == 0 || file.mode.write || (!promotes && self.copies.extent().0 == 0) {
             return None;
         }
+        let (bytes, dir) = {
+            let st = self.state.lock();
+            let node = st.view.get(file.ino)?;
+            (node.meta().size, node.links.first()?.0)
+        };
+        let number = self.copy_number(file.ino).filter(|_| read >= bytes)?;
         let from_slow = file.state.io.try_read().is_some_and(|io| io.place == Bytes::Slow && io.copy.is_none());
-        let size = self.state.lock().view.get(file.ino)?.meta().size;
-        (from_slow && read >= size).then_some(size)
+        let interval = self.copies.was_read(number, dir, self.uptime());
+        (from_slow && promotes).then_some(Read { ino: file.ino, bytes, interval })
     }
 
-    /// A slow file was read to its end and closed: its copy is made while the page cache has it.
-    pub(crate) fn promote(&self, ino: Ino, bytes: u64) {
+    pub(crate) fn promote(&self, read: Read) {
         let mut queue = self.staging.queue.lock();
-        if queue.promote_bytes + bytes > PROMOTE_MAX {
+        if queue.promote_bytes + read.bytes > PROMOTE_MAX {
             queue.passed_over += 1;
             return;
         }
-        queue.promote_bytes += bytes;
-        queue.promote.push_back((ino, bytes));
+        queue.promote_bytes += read.bytes;
+        queue.promote.push_back(read);
         drop(queue);
         self.wake();
     }
@@ -288,19 +323,24 @@ impl Tiers {
         if self.slow.is_down() {
             return Ok(Progress::Wait(Duration::from_secs(1)));
         }
-        let task = self.staging.queue.lock().next(self.uptime());
+        let rests = self.saves();
+        let task = self.staging.queue.lock().next(self.uptime(), rests);
         match task {
             Task::Nothing => return Ok(Progress::Idle),
             Task::Wait(time) => return Ok(Progress::Wait(time)),
             Task::LookThrough(job, dir, wanted) => self.look_through(job, &dir, wanted.as_deref()),
             Task::Copy(job, item) => self.copy_item(job, item),
-            Task::Promote(ino) => self.promote_now(ino),
+            Task::Promote(read) => self.promote_now(read),
         }
         Ok(Progress::Did)
     }
 
-    fn promote_now(&self, ino: Ino) {
-        let staged = self.stage_file(&Cx::internal(), ino, &mut |_| true);
+    fn promote_now(&self, read: Read) {
+        let stage = || self.stage_file(&Cx::internal(), read.ino, &mut |_| true);
+        let staged = match stage() {
+            Ok(Staged::NoRoom(bytes)) if self.make_way(bytes, read.interval) => stage(),
+            staged => staged,
+        };
         let mut queue = self.staging.queue.lock();
         match staged {
             Ok(Staged::Copied(_)) => queue.promoted += 1,
@@ -308,6 +348,21 @@ impl Tiers {
             // The next reading may have more luck.
             _ => queue.passed_over += 1,
         }
+    }
+
+    /// Copies that are out of use make way for one of so many bytes; `false`: there are too few.
+    fn make_way(&self, bytes: u64, interval: Option<Duration>) -> bool {
+        const AT_MOST: usize = 256;
+        let class = Class::Data;
+        let victims = self.copies.longest_unused(AT_MOST).into_iter().map(|(number, bytes, last_used)| {
+            (number, Candidate { class, pinned: false, group: None, last_used, bytes, drained: number })
+        });
+        let victims = victims.filter(|(number, _)| !self.is_copy_pinned(*number));
+        let expected = self.state.lock().expected.expected();
+        let usage = self.usage().ok();
+        let go =
+            usage.and_then(|usage| self.limits().make_way(&usage, expected, bytes, victims, interval, self.uptime()));
+        go.is_some_and(|go| go.into_iter().all(|number| self.evict_copy(number).is_ok()))
     }
 
     fn look_through(&self, number: u64, dir: &[u8], wanted: Option<&Pattern>) {
@@ -348,12 +403,48 @@ impl Tiers {
         Ok((directories, files))
     }
 
+    /// Between two pieces of a copy: rests while others need the disks, and keeps to the rate. `false`: it is not wanted any more.
+    fn make_room_for_others(&self, job: u64, bytes: u64, took: Duration) -> bool {
+        const AT_ONCE: Duration = Duration::from_millis(50);
+        let is_wanted = || {
+            let mut queue = self.staging.queue.lock();
+            !queue.paused && queue.job(job).is_some_and(|job| job.is_running())
+        };
+        let reads = self.counters.reads_from_slow(self.uptime());
+        let owed = self.staging.rate(self.options().stage_bandwidth, self.uptime(), bytes);
+        let mut rested = Duration::ZERO;
+        while is_wanted() {
+            let rest = match Rest::after(took, reads, self.saves()) {
+                Rest::None => owed,
+                Rest::For(time) => owed.max(time),
+                Rest::Drain => rested + AT_ONCE,
+            };
+            if rested >= rest {
+                return true;
+            }
+            let some = AT_ONCE.min(rest - rested);
+            std::thread::sleep(some);
+            rested += some;
+        }
+        false
+    }
+
+    /// Whether a checkpoint is on its way: it comes first.
+    fn saves(&self) -> bool {
+        const CHECKPOINT: u64 = 1 << 20;
+        let st = self.state.lock();
+        let pending: u64 = st.contents.values().flatten().map(|(_, content)| content.size).sum();
+        st.bursts.being_written() > 0 || pending >= CHECKPOINT
+    }
+
     fn copy_item(&self, number: u64, item: Item) {
         let path = item.path();
         let cx = Cx::internal();
-        let mut between = |_| {
-            let mut queue = self.staging.queue.lock();
-            !queue.paused && queue.job(number).is_some_and(|job| job.is_running())
+        let mut since = Instant::now();
+        let mut between = |bytes| {
+            let goes_on = self.make_room_for_others(number, bytes, since.elapsed());
+            since = Instant::now();
+            goes_on
         };
         let staged = self.at_path(&cx, &path, |ino| {
             // A path that was named may be a directory's.

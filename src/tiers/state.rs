@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::tiers::bursts::Bursts;
 use crate::tiers::disk::{Kind, NewAttr};
 use crate::tiers::file::Content;
 use crate::tiers::node::{Node, Place};
 use crate::tiers::record::{ObjectId, Record, Spec};
+use crate::tiers::room::Checkpoints;
 use crate::tiers::sync::atomic::Ordering;
 use crate::tiers::view::View;
 use crate::tiers::{Ino, Lsn};
@@ -99,9 +101,21 @@ pub(crate) struct State {
     /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
     pub(crate) doomed: VecDeque<(Lsn, ObjectId)>,
     /// Clean files with an object, oldest drained first.
-    pub(crate) clean: BTreeMap<u64, Ino>,
+    pub(crate) clean: BTreeMap<u64, Clean>,
     pub(crate) clean_at: HashMap<Ino, u64>,
     pub(crate) clean_next: u64,
+    /// Which versions were written together, and when the next such burst may come.
+    pub(crate) bursts: Bursts,
+    pub(crate) expected: Checkpoints,
+}
+
+/// A clean file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clean {
+    pub(crate) ino: Ino,
+    pub(crate) bytes: u64,
+    /// Of its burst; 0: not known.
+    pub(crate) burst: u64,
 }
 
 impl State {
@@ -124,6 +138,8 @@ impl State {
             clean: BTreeMap::new(),
             clean_at: HashMap::new(),
             clean_next: 0,
+            bursts: Bursts::default(),
+            expected: Checkpoints::default(),
         }
     }
 
@@ -299,9 +315,11 @@ impl State {
         self.uncommitted.remove(&ino);
     }
 
-    pub(crate) fn set_clean(&mut self, ino: Ino) {
+    /// The file was drained last; to call it again moves it behind all others.
+    pub(crate) fn set_clean(&mut self, clean: Clean) {
+        let ino = clean.ino;
         self.unset_clean(ino);
-        self.clean.insert(self.clean_next, ino);
+        self.clean.insert(self.clean_next, clean);
         self.clean_at.insert(ino, self.clean_next);
         self.clean_next += 1;
     }

@@ -9,6 +9,7 @@ use crate::path::escape;
 use crate::tiers::disk::{Kind, Space};
 use crate::tiers::file::Bytes;
 use crate::tiers::queue::Notes;
+use crate::tiers::room::Evicting;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::sync::Mutex;
 use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers, plan};
@@ -27,12 +28,14 @@ pub(crate) struct Counters {
     pub(crate) in_place_writes: AtomicU64,
     pub(crate) spilled: AtomicU64,
     pub(crate) evictions: AtomicU64,
+    /// When somebody last read from the slow tier, in milliseconds of uptime; 0: never.
+    slow_read: AtomicU64,
     staged_files: AtomicU64,
     staged_bytes: AtomicU64,
     pub(crate) struck: AtomicU64,
     pub(crate) damaged: AtomicU64,
     pub(crate) quarantined: AtomicU64,
-    pub(crate) evicting: AtomicBool,
+    pub(crate) evicting: Mutex<Evicting>,
     /// The last object that was not needed could not be deleted.
     pub(crate) undeleted: AtomicBool,
     pub(crate) notes: Notes,
@@ -65,6 +68,18 @@ impl Counters {
         let since =
             within.first().map_or(Duration::ZERO, |(at, _)| now.saturating_sub(*at)).max(Duration::from_secs(1));
         (bytes as f64 / since.as_secs_f64()) as u64
+    }
+
+    /// Somebody who waits reads from the slow tier.
+    pub(crate) fn read_from_slow(&self, now: Duration) {
+        self.slow_read.store(now.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether that was a moment ago.
+    pub(crate) fn reads_from_slow(&self, now: Duration) -> bool {
+        const LATELY: u64 = 200;
+        let at = self.slow_read.load(Ordering::Relaxed);
+        at > 0 && (now.as_millis() as u64).saturating_sub(at) < LATELY
     }
 
     pub(crate) fn staged(&self, bytes: u64) {

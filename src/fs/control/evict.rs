@@ -53,6 +53,10 @@ impl Running for Eviction {
                     self.kept += 1;
                     lines.push_str(&format!("kept: {} is open\n", path()));
                 }
+                Ok(Evicted::Pinned) => {
+                    self.kept += 1;
+                    lines.push_str(&format!("kept: {} is pinned\n", path()));
+                }
                 Ok(Evicted::Changed) => {
                     self.kept += 1;
                     lines.push_str(&format!("kept: {} was changed on the slow tier by somebody else\n", path()));
