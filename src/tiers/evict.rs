@@ -143,9 +143,9 @@ impl Tiers {
     /// Lets some of what is wanted go; `false`: there is nothing that could.
     fn let_go(&self, wanted: Wanted) -> Result<bool> {
         loop {
-            let candidates = self.candidates();
-            let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
             let order = Order::new(&self.limits(), self.checkpoints_here());
+            let candidates = self.candidates(&order);
+            let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
             let mut any = false;
             for at in order.pick(&described, wanted) {
                 any |= match candidates[at].0 {
@@ -170,9 +170,10 @@ impl Tiers {
         Ok(gone)
     }
 
-    /// Of each kind those that go first, if they could go at all.
-    fn candidates(&self) -> Vec<(Victim, Candidate)> {
-        let copies = self.copies.longest_unused(AT_ONCE);
+    /// Of each kind those that go first, of those that may go at all.
+    fn candidates(&self, order: &Order) -> Vec<(Victim, Candidate)> {
+        // Some of them may be pinned.
+        let copies = self.copies.longest_unused(64 * AT_ONCE);
         let st = self.state.lock();
         let open = |node: &Node| {
             let opens = node.file.as_ref().is_some_and(|file| file.opens.load(Ordering::Acquire) > 0);
@@ -188,13 +189,15 @@ impl Tiers {
             let (last_used, bytes, drained) = (Duration::ZERO, clean.bytes, *seq);
             Some((Victim::Object(clean.ino), Candidate { class, pinned, group, last_used, bytes, drained }))
         });
-        let mut found: Vec<_> = clean.filter(|(_, candidate)| !candidate.pinned).take(AT_ONCE).collect();
+        let may_go = |(_, candidate): &(Victim, Candidate)| order.place(candidate).is_some();
+        let mut found: Vec<_> = clean.filter(may_go).take(AT_ONCE).collect();
         drop(st);
         let class = Class::Data;
-        found.extend(copies.into_iter().map(|(number, bytes, last_used)| {
+        let copies = copies.into_iter().map(|(number, bytes, last_used)| {
             let pinned = self.is_copy_pinned(number);
             (Victim::Copy(number), Candidate { class, pinned, group: None, last_used, bytes, drained: number })
-        }));
+        });
+        found.extend(copies.filter(may_go).take(AT_ONCE));
         found
     }
 
