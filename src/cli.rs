@@ -15,6 +15,7 @@ mod holders;
 mod install;
 mod mount;
 mod options;
+mod pause;
 mod pin;
 mod progress;
 mod queue;
@@ -64,6 +65,8 @@ enum Command {
     Status(status::StatusArgs),
     Drain(drain::DrainArgs),
     Sync(drain::SyncArgs),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
     Queue(queue::QueueArgs),
     Top(top::TopArgs),
     Stage(stage::StageArgs),
@@ -152,6 +155,8 @@ pub fn run() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Sync(args) => drain::run_sync(args),
+        Command::Pause(args) => pause::run(args),
+        Command::Resume(args) => pause::run_resume(args),
         Command::Queue(args) => queue::run(args),
         Command::Top(args) => top::run(args),
         Command::Stage(args) => stage::run(args),

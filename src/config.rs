@@ -31,7 +31,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 29] = [
+pub const KEYS: [(&str, Change); 30] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -44,6 +44,7 @@ pub const KEYS: [(&str, Change); 29] = [
     ("copy_up_max", Change::AtOnce),
     ("revalidate", Change::AtOnce),
     ("slow_wait", Change::Remount),
+    ("drain_bandwidth", Change::AtOnce),
     ("stage", Change::Remount),
     ("promote", Change::AtOnce),
     ("staged_max", Change::AtOnce),
@@ -96,6 +97,9 @@ pub struct Config {
     /// How long an operation waits for the slow tier before it answers EIO.
     #[serde(with = "duration")]
     pub slow_wait: Duration,
+    /// Bytes per second that the drain copies at most; without it, what the slow tier takes.
+    #[serde(with = "optional_size")]
+    pub drain_bandwidth: Option<u64>,
     /// Patterns of files that are copied to the fast tier once the mount is made.
     pub stage: Vec<String>,
     /// Whether files that are read from the slow tier get a copy on the fast one.
@@ -196,6 +200,7 @@ impl Default for Config {
             copy_up_max: 64 << 20,
             revalidate: Duration::from_secs(30),
             slow_wait: Duration::from_secs(5),
+            drain_bandwidth: None,
             stage: Vec::new(),
             promote: false,
             staged_max: None,
@@ -506,7 +511,14 @@ mod tests {
         let metrics_addr = Some("[::1]:9464".parse().expect("an address"));
         let paths = Config { mountpoint: some(), fast: some(), slow: some(), log_file: some(), ..Config::default() };
         let bytes = Some(200 << 30);
-        let full = Config { metrics_addr, trace: some(), staged_max: bytes, stage_bandwidth: bytes, ..paths };
+        let full = Config {
+            metrics_addr,
+            trace: some(),
+            staged_max: bytes,
+            stage_bandwidth: bytes,
+            drain_bandwidth: bytes,
+            ..paths
+        };
         let text = toml::to_string(&full).expect("plain values");
         let keys: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key).collect();
         assert_eq!(keys, KEYS.map(|(key, _)| key));

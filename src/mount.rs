@@ -147,7 +147,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let session = session(fs, attached, mountpoint)?;
     lock.serving();
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers, request.settings.config().slow_wait);
+    background::start(&runtime, &tiers, request.settings.config().slow_wait, background::streams(tree.path()));
     for pattern in request.settings.config().patterns_to_stage()? {
         tiers.stage_fitting(pattern)?;
     }
@@ -245,6 +245,7 @@ fn engine_options(config: &Config) -> tiers::Options {
         max_pending: config.max_pending,
         promote: config.promote,
         staged_max: config.staged_max,
+        drain_bandwidth: config.drain_bandwidth,
         stage_bandwidth: config.stage_bandwidth,
         keep: config.keep,
         reserve: config.reserve,

@@ -80,6 +80,7 @@ use crate::error::{Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use file::FileState;
 use log::Log;
+use pace::Bucket;
 use pins::Pins;
 use pool::Pool;
 use slow::SlowTier;
@@ -318,6 +319,8 @@ pub struct Options {
     pub promote: bool,
     /// Bytes that copies of slow files may take.
     pub staged_max: Option<u64>,
+    /// Bytes per second that the drain copies at most.
+    pub drain_bandwidth: Option<u64>,
     /// Bytes per second that staging jobs copy at most.
     pub stage_bandwidth: Option<u64>,
     /// So many of the newest checkpoints are not evicted.
@@ -350,6 +353,9 @@ pub struct Tiers {
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// How many wait for everything to be published.
     hurry: AtomicU64,
+    /// Nothing is copied or published: somebody asked for that.
+    paused: AtomicBool,
+    drain_rate: Mutex<Bucket>,
     /// Taken by the one who publishes; a group that an error interrupted.
     publishing: Mutex<Option<publish::Unfinished>>,
     /// Damage in the log: nothing is published until somebody has looked.
@@ -409,6 +415,16 @@ impl Tiers {
             self.hurry.fetch_sub(1, Ordering::Relaxed);
         }
         self.wake();
+    }
+
+    /// Holds the drain, or lets it go on. What is being copied is copied to its end; the application goes on.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
     }
 
     fn hurried(&self) -> bool {

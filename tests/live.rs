@@ -477,3 +477,22 @@ fn a_conflict_is_counted_named_and_an_exit_code() {
     assert_eq!((dlio(&["queue"], &mount.root()).0, dlio(&["status"], &mount.root()).0), (5, 5));
     assert_eq!(metrics(&read(&mount, "metrics")).0["dliofs_conflicts_total"], 1.0);
 }
+
+#[test]
+fn a_paused_drain_is_told_first_and_goes_on_when_it_is_resumed() {
+    let mount = Mount::with(&["settle=0s"], |_| ());
+    assert_eq!(dlio(&["pause"], &mount.root()).0, 0);
+    fs::write(mount.at("held"), "x").unwrap();
+    assert!(read(&mount, "stats").lines().next().unwrap().contains("HELD: it is paused; dlio-fs resume"));
+    assert_eq!(dlio(&["status"], &mount.root()).0, 4);
+    // A sync hurries, and waits all the same.
+    let mut waiting = fs::OpenOptions::new().read(true).write(true).open(mount.at(".dlio/control")).unwrap();
+    waiting.write_all(b"sync\n").unwrap();
+    let mut line = [0; 64];
+    let got = std::io::Read::read(&mut waiting, &mut line).unwrap();
+    assert!(line[..got].starts_with(b"waiting for "), "{:?}", String::from_utf8_lossy(&line[..got]));
+    assert!(!mount.slow().join("held").exists());
+    assert_eq!(dlio(&["resume"], &mount.root()), (0, "the drain goes on".into(), String::new()));
+    mount.sync();
+    assert!(mount.slow().join("held").exists());
+}

@@ -10,7 +10,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{Elsewhere, Mount, Relay, Volume, pattern, until};
+use common::{Elsewhere, Mount, Relay, USER, Volume, errno, pattern, until};
+use nix::errno::Errno;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
 
@@ -288,6 +289,35 @@ fn what_finds_no_room_is_left_on_the_slow_tier_and_told() {
         assert!(fs::read(mount.at(format!("big/{n}"))).unwrap() == vec![n; 4 << 20]);
     }
     assert_eq!(mount.stats_json()["exceptions"]["spilled"], 0);
+}
+
+/// By the file's owner, who owns no mount.
+#[test]
+fn an_owner_asks_by_extended_attributes() {
+    let mount = Mount::with(&["settle=1h", "live_after=2h"], |slow| {
+        data(slow);
+        assert!(
+            Command::new("chown").arg(USER.to_string()).arg(slow.join("data/odd/01.rec")).status().unwrap().success()
+        );
+    });
+    let set = |name: &str, attribute: &str| {
+        let script = format!("setfattr -n user.dlio.{attribute} -v 1 {name}");
+        mount.as_user(USER, &script).status.success()
+    };
+    assert!(set("data/odd/01.rec", "stage") && !set("data/odd/03.rec", "stage"));
+    until("it is staged", || state(&mount, "data/odd/01.rec") == "staged");
+    assert_eq!(staging(&mount)["copies"], 1);
+    assert!(set("data/odd/01.rec", "pin"));
+    assert_eq!(mount.control("pins").trim(), "/data/odd/01.rec");
+    xattr::set(mount.at("data/odd/01.rec"), "user.dlio.pin", b"0").unwrap();
+    assert!(set("data/odd/01.rec", "evict"));
+    assert_eq!(state(&mount, "data/odd/01.rec"), "slow");
+    // What only the fast tier has is not evicted, but copied down before all others.
+    mount.put("new", "x");
+    assert_eq!(errno(xattr::set(mount.at("new"), "user.dlio.evict", b"1")), Errno::EBUSY);
+    xattr::set(mount.at("new"), "user.dlio.drain", b"1").unwrap();
+    until("it is there", || mount.slow().join("new").exists());
+    assert_eq!(xattr::list(mount.at("new")).unwrap().count(), 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //!
 //! Here is the directory; what is written to `control` is answered in `control/session.rs`.
 
+pub(super) mod by_xattr;
 mod clean;
 mod command;
 mod evict;

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use fuser::{FopenFlags, TimeOrNow};
 
+use super::control::by_xattr::Verb;
 use super::control::{self, Control};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
 use super::io_paths::{IoPaths, Lease};
@@ -175,6 +176,9 @@ impl Core {
     }
 
     pub(super) fn setxattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        if let Some(verb) = Verb::of(key) {
+            return self.control.by_xattr(cx, user_ino(ino)?, verb, value);
+        }
         let flag = |flag| flags & flag != 0;
         let (create, replace) = (flag(nix::libc::XATTR_CREATE), flag(nix::libc::XATTR_REPLACE));
         self.tiers.set_xattr(cx, user_ino(ino)?, user_key(key)?, value, create, replace)

@@ -3,9 +3,11 @@
 //! A step is synchronous and may hang in the slow tier, so it runs on a blocking thread; the loop around it decides when
 //! the next one is due. What a step does, and that it may be cut off at any point, is the engine's business.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::stat::{major, minor};
 use rand::RngExt;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -33,33 +35,51 @@ struct Work {
     needs_slow: bool,
     /// Whether new work wakes it; what only passing time brings up is left to the timer.
     woken: bool,
+    /// Whether several may go on side by side.
+    side_by_side: bool,
 }
 
 const WORKS: [Work; 6] = [
-    Work { name: "seal", step: Tiers::seal_step, needs_slow: false, woken: true },
-    Work { name: "drain", step: Tiers::drain_step, needs_slow: true, woken: true },
-    Work { name: "publish", step: Tiers::publish_step, needs_slow: true, woken: true },
-    Work { name: "evict", step: Tiers::evict_step, needs_slow: true, woken: false },
-    Work { name: "stage", step: Tiers::stage_step, needs_slow: true, woken: true },
-    Work { name: "tick", step: Tiers::tick, needs_slow: false, woken: false },
+    Work { name: "seal", step: Tiers::seal_step, needs_slow: false, woken: true, side_by_side: false },
+    Work { name: "drain", step: Tiers::drain_step, needs_slow: true, woken: true, side_by_side: false },
+    Work { name: "publish", step: Tiers::publish_step, needs_slow: true, woken: true, side_by_side: false },
+    Work { name: "evict", step: Tiers::evict_step, needs_slow: true, woken: false, side_by_side: false },
+    Work { name: "stage", step: Tiers::stage_step, needs_slow: true, woken: true, side_by_side: true },
+    Work { name: "tick", step: Tiers::tick, needs_slow: false, woken: false, side_by_side: false },
 ];
 
 /// Makes the runtime of the background. Shut down with a timeout: a step may hang.
 pub(super) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     // Two carry timers and signals; the steps have threads of their own.
-    let built = builder.worker_threads(2).max_blocking_threads(2 * WORKS.len()).thread_name("dlio-work").enable_all();
+    let built = builder.worker_threads(2).max_blocking_threads(4 * WORKS.len()).thread_name("dlio-work").enable_all();
     built.build().at("start", "background threads")
 }
 
-/// Starts all loops. They end with the runtime.
-pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
+/// How many copies from this directory go on side by side: one from a disk that turns, for which others are in the way of each other; else
+/// a few, which a network or many disks carry better than one.
+pub(super) fn streams(slow: &std::path::Path) -> usize {
+    const FEW: usize = 4;
+    let rotates = || {
+        let dev = std::fs::metadata(slow).ok()?.dev();
+        let device = format!("/sys/dev/block/{}:{}", major(dev), minor(dev));
+        // A partition has its disk's queue above itself.
+        let queue = ["queue/rotational", "../queue/rotational"].map(|name| std::path::Path::new(&device).join(name));
+        queue.iter().find_map(|path| std::fs::read_to_string(path).ok())
+    };
+    if rotates().is_some_and(|text| text.trim() == "1") { 1 } else { FEW }
+}
+
+/// Starts all loops. They end with the runtime. `streams`: see [`streams`].
+pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration, streams: usize) {
     let mut wakes: Vec<Arc<Notify>> = Vec::new();
     for work in WORKS {
-        let wake = Arc::new(Notify::new());
-        runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake), slow_wait * SILENT_AFTER));
-        if work.woken {
-            wakes.push(wake);
+        for _ in 0..if work.side_by_side { streams } else { 1 } {
+            let wake = Arc::new(Notify::new());
+            runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake), slow_wait * SILENT_AFTER));
+            if work.woken {
+                wakes.push(wake);
+            }
         }
     }
     // `notify_one` keeps a permit when the loop is not waiting yet, so no wake-up is lost between a step and the sleep.
@@ -175,7 +195,8 @@ mod tests {
     use super::*;
     use crate::error::{Errno, Error};
 
-    const SLOW: Work = Work { name: "test", step: |_| Ok(Progress::Idle), needs_slow: true, woken: true };
+    const SLOW: Work =
+        Work { name: "test", step: |_| Ok(Progress::Idle), needs_slow: true, woken: true, side_by_side: false };
 
     #[test]
     fn backoff_goes_from_one_second_to_sixty() {

@@ -37,6 +37,9 @@ impl Tiers {
     }
 
     fn next_to_copy(&self) -> Option<(Lsn, Arc<FileState>, Arc<Content>)> {
+        if self.is_paused() {
+            return None;
+        }
         let pressure = self.pressure();
         let st = self.state.lock();
         for (lsn, ino, content) in self.first_to_copy(&st).into_iter().chain(plan::wanted(&st, pressure)) {
@@ -69,6 +72,7 @@ impl Tiers {
         let mut watch = |at, bytes: &[u8]| {
             sum.take(at, bytes);
             self.counters.notes.copied(lsn, at + bytes.len() as u64);
+            self.keep_to_the_rate(bytes.len() as u64);
             Ok(())
         };
         let copied = copy_data(&*source, &*file, 0..content.size, &mut watch) // 2
@@ -98,6 +102,19 @@ impl Tiers {
             discard(&*self.slow.tmp, &tmp);
         }
         Ok(intact)
+    }
+
+    /// Waits before more is copied, as `drain_bandwidth` has it.
+    fn keep_to_the_rate(&self, bytes: u64) {
+        let rate = self.options().drain_bandwidth;
+        let wait = {
+            let mut bucket = self.drain_rate.lock();
+            bucket.set_rate(rate);
+            bucket.take(self.uptime(), bytes)
+        };
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
     }
 
     /// What the fast tier has lost of a version would be copied as zeros, over a good one. Who shortens the file takes its lock

@@ -77,6 +77,9 @@ impl Tiers {
             self.finish_group(&mut unfinished)?;
             return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
         }
+        if self.is_paused() {
+            return Ok(Progress::Idle);
+        }
         let pressure = self.pressure();
         let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options().settle };
         let front = self.counters.notes.front();

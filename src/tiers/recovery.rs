@@ -17,7 +17,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
@@ -112,6 +112,8 @@ fn open_with(
         clock,
         wake: OnceLock::new(),
         hurry: AtomicU64::new(0),
+        paused: AtomicBool::new(false),
+        drain_rate: Mutex::default(),
         publishing: Mutex::new(Rank::Publishing, None),
         damaged,
         counters: Counters::default(),

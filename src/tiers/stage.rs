@@ -18,6 +18,7 @@ use crate::tiers::data::{copy_data, is_full};
 use crate::tiers::disk::{Access, File, Kind, Stat, Time};
 use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::pool::Proof;
+use crate::tiers::room::Class;
 use crate::tiers::staged::describe;
 use crate::tiers::verify::Sum;
 use crate::tiers::{Cx, Ino, OpenMode, Tiers};
@@ -95,7 +96,8 @@ impl Tiers {
             return Ok(Staged::Changing);
         }
         let expected = self.state.lock().expected.expected();
-        if !self.limits().admits(&self.usage()?, expected, before.size) {
+        let (_counted, others) = self.copies.count(before.size);
+        if !self.limits().admits(&self.usage()?.with(Class::Data, others), expected, before.size) {
             return Ok(Staged::NoRoom(before.size));
         }
         let (name, copy) = self.copies.begin().at_fast("create", "a staged copy")?;

@@ -88,9 +88,24 @@ pub(crate) struct Copies {
     /// What is being made. A leftover is nothing.
     making: Arc<dyn Dir>,
     next: AtomicU64,
+    /// Of what is being made, as large as it will be.
+    making_bytes: AtomicU64,
     index: Mutex<Index>,
     /// What is read again, by directory.
     rounds: Mutex<Rounds>,
+}
+
+/// A copy that is being made.
+#[derive(Debug)]
+pub(crate) struct Making<'a> {
+    all: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Copies {
@@ -104,9 +119,16 @@ impl Copies {
             shards: Shards::new(dir),
             making,
             next: AtomicU64::new(0),
+            making_bytes: AtomicU64::new(0),
             index: Mutex::default(),
             rounds: Mutex::default(),
         })
+    }
+
+    /// Counts a copy that is about to be made until what is returned is dropped. Second: the bytes of the others.
+    pub(crate) fn count(&self, bytes: u64) -> (Making<'_>, u64) {
+        let others = self.making_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (Making { all: &self.making_bytes, bytes }, others)
     }
 
     /// An empty file under a name of its own.
@@ -266,9 +288,9 @@ impl Copies {
                 index.put(number, Entry { bytes: stat.size, used: Seen::NEVER });
             }
         }
-        // Only now: until then each one that is not found is looked for.
+        // Only now: until then each one that is not found is looked for. Another thread may have been through the same one.
         if let Some(unread) = &mut self.index.lock().unread {
-            unread.pop();
+            unread.retain(|other| *other != low);
         }
         Ok(true)
     }
@@ -456,6 +478,12 @@ impl Tiers {
     /// All copies, as far as they were found.
     pub fn copies(&self) -> Vec<u64> {
         self.copies.numbers()
+    }
+
+    /// Lets the copy of a file go; `false`: there is none that may go.
+    pub fn evict_copy_of(&self, ino: Ino) -> Result<bool> {
+        let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return Ok(false) };
+        if self.is_copy_pinned(number) { Ok(false) } else { Ok(self.evict_copy(number)?.is_some()) }
     }
 
     /// Lets a copy go if its file is at or below this path, from the root, and not pinned. Returns the bytes that went.

@@ -184,7 +184,9 @@ impl Tiers {
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
         // Behind the reason of a refusal, which is what closed it.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
-        let held = self.damaged.clone().or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
+        let paused = || self.is_paused().then(|| "it is paused; dlio-fs resume lets it go on".to_owned());
+        let held =
+            self.damaged.clone().or_else(paused).or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
         let (objects, known_inodes, open_files, interrupted, events, applied, refusing) = {
             let st = self.state.lock();
             let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();

@@ -60,6 +60,7 @@ impl World {
             max_pending: 1_000_000,
             promote: false,
             staged_max: None,
+            drain_bandwidth: None,
             stage_bandwidth: None,
             keep: 0,
             reserve: 0.0,

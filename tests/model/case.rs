@@ -179,6 +179,7 @@ impl Case {
             max_pending: 1_000_000,
             promote: stages(seed),
             staged_max: None,
+            drain_bandwidth: None,
             stage_bandwidth: None,
             keep: 0,
             reserve: 0.0,

@@ -143,6 +143,7 @@ fn options() -> Options {
         max_pending: 1_000_000,
         promote: false,
         staged_max: None,
+        drain_bandwidth: None,
         stage_bandwidth: None,
         keep: 0,
         reserve: 0.0,

@@ -5,7 +5,7 @@ use crate::path::{self, Name};
 /// The longest command: a path of 4,096 bytes, each escaped.
 pub(super) const LINE_MAX: usize = 3 * 4096 + 64;
 
-pub(super) const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, \
+pub(super) const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, pause, resume, \
                                 stage PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
                                 staging cancel [N], staging pause, staging resume, \
                                 pin PATH, unpin PATH, pins, \
@@ -28,6 +28,8 @@ pub(super) enum Command {
     Status,
     /// Reads the configuration file again.
     Reload,
+    /// Holds the drain, or lets it go on.
+    Pause(bool),
     /// Hurries a path, and what is to be published before it.
     Front(Vec<Name>),
     /// Lets the fast copies of clean files go: below a path, which is empty for all.
@@ -73,6 +75,8 @@ impl Command {
             "sync" => Command::Sync(Some(names(argument)?)),
             "status" => no_argument(word, argument, Command::Status)?,
             "reload" => no_argument(word, argument, Command::Reload)?,
+            "pause" => no_argument(word, argument, Command::Pause(true))?,
+            "resume" => no_argument(word, argument, Command::Pause(false))?,
             "front" => Command::Front(path(word, argument)?),
             "evict" => Command::Evict(path(word, argument)?),
             "verify" => Command::Verify(path(word, argument)?),

@@ -100,6 +100,7 @@ fn verdict(word: &str, text: impl Display) -> String {
 fn begin(control: &Control, command: Command) -> Result<Session, String> {
     match command {
         Command::Sync(below) => sync::begin(control, below),
+        Command::Pause(paused) => Ok(sync::pause(control, paused)),
         Command::Front(names) => sync::front(control, names),
         Command::Evict(names) => evict::begin(control, names),
         Command::Verify(names) => verify::begin(control, names),

@@ -93,3 +93,8 @@ pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Session, Stri
         Err(error) => Err(format!("{shown}: {error}")),
     }
 }
+
+pub(super) fn pause(control: &Control, paused: bool) -> Session {
+    control.tiers.pause(paused);
+    Session::ok(if paused { "nothing is copied to the slow tier until it is resumed" } else { "the drain goes on" })
+}

@@ -1,0 +1,62 @@
+//! What `setfattr -n user.dlio.VERB` asks for: the owner of a file may say of it what only the mount's owner may tell `control`.
+
+use super::Control;
+use crate::error::{Errno, Result};
+use crate::path::escape;
+use crate::tiers::{Cx, Evicted, Ino};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fs) enum Verb {
+    /// It, and all below it.
+    Stage,
+    /// The value `0` unpins.
+    Pin,
+    Evict,
+    /// Copies it down before all others.
+    Drain,
+}
+
+impl Verb {
+    /// `None`: no attribute that anybody sets.
+    pub(in crate::fs) fn of(key: &[u8]) -> Option<Verb> {
+        match key.strip_prefix(b"user.dlio.")? {
+            b"stage" => Some(Verb::Stage),
+            b"pin" => Some(Verb::Pin),
+            b"evict" => Some(Verb::Evict),
+            b"drain" => Some(Verb::Drain),
+            _ => None,
+        }
+    }
+}
+
+impl Control {
+    /// EPERM for whoever owns neither the file nor the mount; EBUSY where a file that is open or pinned is to be evicted, and while only
+    /// the fast tier has it.
+    pub(in crate::fs) fn by_xattr(&self, cx: &Cx, ino: Ino, verb: Verb, value: &[u8]) -> Result<()> {
+        let owner = self.tiers.getattr(cx, ino)?.uid;
+        if ![0, self.owner.0, owner].contains(&cx.uid) {
+            return Err(Errno::EPERM.into());
+        }
+        let path = self.tiers.path(ino).ok_or(Errno::ENOENT)?;
+        match verb {
+            Verb::Stage => self.tiers.stage(&format!("/{}", escape(&path)), vec![path]).map(drop),
+            Verb::Pin if value == b"0" => self.tiers.unpin_path(&path).map(drop),
+            Verb::Pin => self.tiers.pin_path(&path).map(drop),
+            Verb::Evict => self.evict_one(cx, ino),
+            Verb::Drain => self.tiers.to_front(cx, ino).map(drop),
+        }
+    }
+
+    fn evict_one(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        if self.tiers.evict_copy_of(ino)? {
+            return Ok(());
+        }
+        match self.tiers.evict_now(cx, ino)? {
+            Evicted::Gone(_) => Ok(()),
+            // Nothing of it is on the fast tier, or nothing that may go.
+            Evicted::NotClean if self.tiers.pending_below(ino).is_none() => Ok(()),
+            Evicted::NotClean | Evicted::Open | Evicted::Pinned => Err(Errno::EBUSY.into()),
+            Evicted::Changed => Err(Errno::ESTALE.into()),
+        }
+    }
+}
