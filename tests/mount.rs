@@ -1002,7 +1002,7 @@ fn clean_files_that_nobody_has_looked_at_since_the_start_are_evicted_too() {
 #[test]
 fn a_file_keeps_its_inode_number_and_content_when_it_is_evicted() {
     // The watermarks are below what the file system of the fast tier has in use anyway: what is clean goes at once.
-    let mount = Mount::with(&["high=2%", "low=1%"], |_| ());
+    let mount = Mount::with(&["high=2%", "low=1%", "keep=0"], |_| ());
     let path = mount.put("f", pattern(1 << 20));
     let ino = fs::metadata(&path).unwrap().ino();
     mount.sync();

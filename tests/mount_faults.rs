@@ -684,8 +684,15 @@ fn a_foreign_removal_does_not_stop_the_order() {
 #[test]
 fn eviction_compares_the_proof_once_more() {
     let volume = Volume::new(64, 256);
-    let options =
-        ["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s", "ballast=1MiB", "high=85%", "low=70%"];
+    let options = [
+        "revalidate=0s",
+        "attribute_lifetime=0s",
+        "attribute_lifetime_slow=0s",
+        "ballast=1MiB",
+        "high=85%",
+        "low=70%",
+        "keep=0",
+    ];
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
     // The one that is changed is the older: it is looked at first.
     let changed = mount.put("changed", content(1, 1 << 20));

@@ -135,7 +135,7 @@ pub(crate) fn fsx(cx: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
     for io in IO_PATHS {
         // Everything is drained at once and, always above its watermarks, evicted at once.
-        let evicting = [io, "settle=0s", "high=2%", "low=1%"];
+        let evicting = [io, "settle=0s", "high=2%", "low=1%", "keep=0"];
         fsx_runs(cx, &mut tally, &evicting, |scratch, seed| fsx_while_evicted(cx, scratch, io, seed))?;
         fsx_runs(cx, &mut tally, &[io], |scratch, seed| fsx_beside_readers(cx, scratch, io, seed))?;
     }

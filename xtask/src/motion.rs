@@ -17,7 +17,7 @@ use crate::scratch::Scratch;
 
 /// Mount options with which the daemon does by itself as much as it can: everything is drained at once and, always above its
 /// watermarks, evicted at once; an open file holds up what comes after it only for a moment.
-pub(crate) const OPTIONS: [&str; 4] = ["settle=0s", "live_after=1s", "high=2%", "low=1%"];
+pub(crate) const OPTIONS: [&str; 5] = ["settle=0s", "live_after=1s", "high=2%", "low=1%", "keep=0"];
 
 /// What was done to a mount while something ran on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
