@@ -216,11 +216,15 @@ impl Terminal {
         until(word, || self.screen().contains(word));
     }
 
+    /// Returns when all is drawn anew: of a key that comes in the same moment as a change of size crossterm tells with the next key.
     fn resize(&self, rows: u16, columns: u16) {
+        let cleared = || self.shown().matches("\u{1b}[2J").count();
+        let before = cleared();
         self.shown.lock().unwrap().screen.screen_mut().set_size(rows, columns);
         let tty = self.shown().lines().find(|line| line.starts_with("/dev/pts/")).unwrap().trim().to_owned();
         let size = [("rows", rows), ("cols", columns)].map(|(name, value)| [name.to_owned(), value.to_string()]);
         assert!(Command::new("stty").args(["-F", &tty]).args(size.as_flattened()).status().unwrap().success());
+        until("it is drawn anew", || cleared() > before);
     }
 
     fn press(&mut self, keys: &str) {
