@@ -6,7 +6,7 @@ mod common;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -299,6 +299,8 @@ fn an_owner_asks_by_extended_attributes() {
         assert!(
             Command::new("chown").arg(USER.to_string()).arg(slow.join("data/odd/01.rec")).status().unwrap().success()
         );
+        // Whoever may write to a file is not its owner.
+        fs::set_permissions(slow.join("data/odd/03.rec"), fs::Permissions::from_mode(0o666)).unwrap();
     });
     let set = |name: &str, attribute: &str| {
         let script = format!("setfattr -n user.dlio.{attribute} -v 1 {name}");
