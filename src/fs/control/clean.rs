@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Control;
+use super::session::joined;
 use crate::path::Name;
 use crate::stats::render;
 use crate::tiers::Ino;
@@ -22,8 +23,7 @@ pub(super) struct CleanFiles {
 
 impl CleanFiles {
     pub(super) fn below(control: &Control, ino: Ino, names: &[Name]) -> Self {
-        let path = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
-        CleanFiles { below: (ino, path), unmet: control.tiers.unmet(), left: None }
+        CleanFiles { below: (ino, joined(names)), unmet: control.tiers.unmet(), left: None }
     }
 
     /// Goes on finding them, until `until` at the latest. Whether they are found; if not, a line says what the command,

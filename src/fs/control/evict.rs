@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::clean::CleanFiles;
-use super::session::{Running, Session};
+use super::session::{Running, Session, joined};
 use super::{Control, path_of};
 use crate::error::Result;
 use crate::path::Name;
@@ -31,7 +31,7 @@ pub(super) fn begin(control: &Control, names: Vec<Name>) -> Result<Session, Stri
     let Evictable { dirty, dirty_files, .. } = control.tiers.evictable(below, DIRTY_SHOWN);
     let lines = dirty.iter().map(|path| format!("dirty: /{path} is only on the fast tier\n")).collect();
     let clean = CleanFiles::below(control, below, &names);
-    let below = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+    let below = joined(&names);
     let eviction = Eviction { clean, copies: None, below, files: 0, bytes: 0, kept: dirty_files };
     Ok(Session::runs(lines, eviction))
 }

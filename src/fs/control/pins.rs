@@ -1,7 +1,7 @@
 //! `pin`, `unpin` and `pins`: what stays on the fast tier.
 
 use super::Control;
-use super::session::{Session, shown};
+use super::session::{Session, joined, shown};
 use crate::path::Name;
 
 /// Nothing needs to be there yet.
@@ -23,8 +23,4 @@ pub(super) fn unpin(control: &Control, names: &[Name]) -> Result<Session, String
 
 pub(super) fn list(control: &Control) -> Session {
     Session::text(control.tiers.pinned_paths().iter().map(|path| format!("/{path}\n")).collect::<String>())
-}
-
-fn joined(names: &[Name]) -> Vec<u8> {
-    names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
 }

@@ -147,6 +147,11 @@ impl Control {
     }
 }
 
+/// A path as the engine takes it.
+pub(super) fn joined(names: &[Name]) -> Vec<u8> {
+    names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
+}
+
 /// A path for the reply.
 pub(super) fn shown(names: &[Name]) -> String {
     format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"))

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::Control;
 use super::command::Wanted;
-use super::session::{Running, Session, shown};
+use super::session::{Running, Session, joined, shown};
 use crate::config::Pattern;
-use crate::path::Name;
 use crate::stats::render;
 use crate::stats::staging::JobState;
 use crate::tiers::Tiers;
@@ -100,8 +99,4 @@ pub(super) fn cancel(control: &Control, number: Option<u64>) -> Result<Session, 
 pub(super) fn pause(control: &Control, paused: bool) -> Session {
     control.tiers.pause_staging(paused);
     Session::ok(if paused { "staging is paused" } else { "staging goes on" })
-}
-
-fn joined(names: &[Name]) -> Vec<u8> {
-    names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
 }
