@@ -175,7 +175,7 @@ impl Tiers {
 
     /// Of each kind those that go first, of those that may go at all.
     fn candidates(&self, order: &Order) -> Vec<(Victim, Candidate)> {
-        // Some of them may be pinned.
+        // Many at once: to find them takes a look at all.
         let copies = self.copies.longest_unused(64 * AT_ONCE);
         let st = self.state.lock();
         let open = |node: &Node| {
@@ -200,7 +200,7 @@ impl Tiers {
             let pinned = self.is_copy_pinned(number);
             (Victim::Copy(number), Candidate { class, pinned, group: None, last_used, bytes, drained: number })
         });
-        found.extend(copies.filter(may_go).take(AT_ONCE));
+        found.extend(copies.filter(may_go));
         found
     }
 

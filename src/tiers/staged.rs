@@ -237,6 +237,12 @@ impl Copies {
         self.index.lock().copies.contains_key(&number)
     }
 
+    /// Whether it is known that there is none.
+    fn are_none(&self) -> bool {
+        let index = self.index.lock();
+        index.copies.is_empty() && index.is_complete()
+    }
+
     /// How many there are, and their bytes, as far as they were found.
     pub(crate) fn extent(&self) -> (u64, u64) {
         let index = self.index.lock();
@@ -317,6 +323,9 @@ impl Tiers {
 
     /// Called at each open: has a file whose bytes are on the slow tier read from its copy, if that is still its equal.
     pub(crate) fn attach_copy(&self, cx: &Cx, state: &FileState) -> Result<()> {
+        if self.copies.are_none() {
+            return Ok(());
+        }
         let attached = {
             let io = self.shared(cx, state)?;
             if io.place != Bytes::Slow || state.is_pinned() || (io.copy.is_none() && io.fd.is_some()) {

@@ -311,8 +311,6 @@ impl Tiers {
         }
         queue.promote_bytes += read.bytes;
         queue.promote.push_back(read);
-        drop(queue);
-        self.wake();
     }
 
     /// Looks through one directory or copies one file. May run on several threads.
@@ -323,7 +321,9 @@ impl Tiers {
         if self.slow.is_down() {
             return Ok(Progress::Wait(Duration::from_secs(1)));
         }
-        let rests = self.saves();
+        // Asked only where there is a job: it goes through what is pending, under the engine's lock.
+        let has_job = self.staging.queue.lock().jobs.values().any(Job::is_running);
+        let rests = has_job && self.saves();
         let task = self.staging.queue.lock().next(self.uptime(), rests);
         match task {
             Task::Nothing => return Ok(Progress::Idle),
@@ -433,8 +433,11 @@ impl Tiers {
     fn saves(&self) -> bool {
         const CHECKPOINT: u64 = 1 << 20;
         let st = self.state.lock();
-        let pending: u64 = st.contents.values().flatten().map(|(_, content)| content.size).sum();
-        st.bursts.being_written() > 0 || pending >= CHECKPOINT
+        let mut pending = st.contents.values().flatten().scan(0, |sum: &mut u64, (_, content)| {
+            *sum += content.size;
+            Some(*sum)
+        });
+        st.bursts.being_written() > 0 || pending.any(|sum| sum >= CHECKPOINT)
     }
 
     fn copy_item(&self, number: u64, item: Item) {
