@@ -338,7 +338,8 @@ def text_is_darshans(mount, notes):
     command = [sys.executable, "-c", PRINTER, str(notes / "run.darshan"), str(mount)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     ours = lines_of(notes / "run.txt")
-    expect(len(ours) > 4000, f"{len(ours)} lines")
+    # How many there are depends on which of the workers read what.
+    expect(len(ours) > 1000, f"{len(ours)} lines")
     different = [pair for pair in zip(ours, printed) if pair[0] != pair[1]]
     expect(len(ours) == len(printed) and not different, f"{len(printed)} lines, not {len(ours)}: {different[:1]}")
 
