@@ -160,9 +160,10 @@ pub fn serve(request: Request) -> Result<Left> {
     let entry = table_entry(mountpoint);
     info!(mountpoint = %mountpoint.display(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
     request.places.notes.iter().for_each(|note| warn!("{note}"));
-    wait_for_the_end(&end, &tiers, &request, entry.as_ref())?; // 10
+    let ended = wait_for_the_end(&end, &tiers, &request, entry.as_ref()); // 10
     utab::forget(tree.path(), mountpoint);
-    leave(runtime, &tiers, lock, recorder) // 11
+    let left = leave(runtime, &tiers, lock, recorder)?; // 11, also where the session failed
+    ended.map(|()| left)
 }
 
 /// The slow tier's root, whether there is a dead mount to be replaced, and whether the tree can be written.
@@ -316,11 +317,17 @@ fn session(fs: DlioFs, attached: attach::Attached, mountpoint: &Path) -> Result<
 /// Answers the kernel on threads of its own until the mount is gone.
 fn answer(session: Session<DlioFs>, ended: SyncSender<End>) -> Result<()> {
     let run = move || {
-        let end = End::Session(session.run());
+        let end = End::Session(without_abort(session.run()));
         // Nobody listens once the daemon is on its way out.
         drop(ended.send(end));
     };
     std::thread::Builder::new().name("dlio-session".into()).spawn(run).map(drop).at("start", "the session thread")
+}
+
+/// The kernel tells most threads of the end of a connection by ENODEV, which is no error to the session. A thread whose read
+/// the end catches half way may get ECONNABORTED, also from a plain unmount.
+fn without_abort(ran: io::Result<()>) -> io::Result<()> {
+    ran.or_else(|e| if e.raw_os_error() == Some(Errno::ECONNABORTED as i32) { Ok(()) } else { Err(e) })
 }
 
 fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
@@ -443,4 +450,17 @@ fn raise_descriptor_limit() {
 pub fn boot_id() -> Result<String> {
     let file = "/proc/sys/kernel/random/boot_id";
     Ok(std::fs::read_to_string(file).at("read", file)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_the_end_of_the_connection_catches_is_no_failure() {
+        assert!(without_abort(Ok(())).is_ok());
+        assert!(without_abort(Err(Errno::ECONNABORTED.into())).is_ok());
+        assert!(without_abort(Err(Errno::EIO.into())).is_err());
+        assert!(without_abort(Err(io::Error::other("event loop thread panicked"))).is_err());
+    }
 }
