@@ -81,6 +81,7 @@ contract! {
         assert_eq!(errno(root.open(b"b", Access::Read)), Errno::ENOENT);
         let reader = root.open(b"a", Access::Read).unwrap();
         assert_eq!(errno(reader.write_at(b"x", 0)), Errno::EBADF);
+        assert_eq!(errno(root.open(b"a", Access::Unnoticed).unwrap().write_at(b"x", 0)), Errno::EBADF);
         root.open(b"a", Access::ReadWrite).unwrap().set_len(2).unwrap();
         assert_eq!(read(&*reader), b"\0\0");
         file.sync().unwrap();
@@ -112,7 +113,7 @@ contract! {
         root.mknod(b"fifo", Kind::Fifo, 0o600, 0).unwrap();
         root.mknod(b"socket", Kind::Socket, 0o600, 0).unwrap();
         for name in [&b"dir"[..], b"link", b"dangling", b"fifo", b"socket"] {
-            for access in [Access::Read, Access::ReadWrite] {
+            for access in [Access::Read, Access::Unnoticed, Access::ReadWrite] {
                 assert_eq!(errno(root.open(name, access)), Errno::EINVAL, "{name:?} {access:?}");
             }
         }

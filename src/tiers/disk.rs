@@ -87,6 +87,8 @@ pub enum RenameMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
+    /// To be read on nobody's behalf: the time of the last access stays, where the owner of the file lets us.
+    Unnoticed,
     ReadWrite,
 }
 

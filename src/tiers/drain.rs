@@ -62,7 +62,7 @@ impl Tiers {
             return self.adopt_slow_object(lsn, state, content);
         }
         let label = || self.label(state.ino);
-        let source = self.pool.open_object(content.object.number, Access::ReadWrite);
+        let source = self.pool.open_object(content.object.number, Access::Unnoticed);
         let source = source.at_fast("open the object of", label())?;
         self.expect_all_bytes(state, content, &*source)?;
         let tmp = copy_name(lsn);

@@ -82,7 +82,7 @@ impl Tiers {
         if state.io.read().object().is_some() {
             return Ok(Staged::There);
         }
-        let source = self.open_slow(cx, ino, Access::Read)?; // 1
+        let source = self.open_slow(cx, ino, Access::Unnoticed)?; // 1
         let before = source.stat().at("stat on slow", self.label(ino))?;
         let Some(number) = self.copy_number(ino).filter(|number| *number == before.ino) else {
             return Ok(Staged::Unfit("it lies on another file system inside of the slow tier"));
