@@ -418,6 +418,9 @@ fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock, recorder: Option<Recor
     // Stopped before the list is made, so that the list is true. A step that hangs in the slow tier ends with us.
     runtime.shutdown_timeout(STOP_WAIT);
     tiers.sync_fast()?;
+    if let Err(error) = tiers.sync_copies() {
+        warn!(%error, "the last staged copies are not durable; they are made again");
+    }
     let status = tiers.status();
     let left = Left { files: status.unsafe_files, events: status.pending_events, paths: tiers.unsafe_paths(LEFT_MAX) };
     lock.leave(&left)?;

@@ -37,6 +37,7 @@ mod commit;
 mod data;
 pub mod disk;
 mod drain;
+mod durable;
 mod evict;
 #[cfg(feature = "faults")]
 pub mod faults;

@@ -44,12 +44,12 @@ impl Proof {
         (self.size, self.mtime) == (stat.size, stat.mtime)
     }
 
-    fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         let Proof { ino, size, mtime, ctime } = self;
         format!("{ino} {size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)
     }
 
-    fn decode(text: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(text: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(text).ok()?.split(' ');
         let time = |words: &mut std::str::Split<'_, char>| {
             let (sec, nsec) = words.next()?.split_once('.')?;

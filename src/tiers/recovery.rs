@@ -86,7 +86,7 @@ fn open_with(
         true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
         false => existing_tmp(&*ours, &*slow, &identity)?,
     };
-    let (pool, copies) = (Pool::open(&*ours)?, Copies::open(&*ours)?);
+    let (pool, copies) = (Pool::open(&*ours)?, Copies::open(&*ours, clock.now())?);
     let opened = Log::open(ours.clone(), options.ballast, boot)?; // 2
     if opened.records.is_empty() {
         expect_empty(&pool)?;

@@ -1,13 +1,13 @@
 //! Making a staged copy of a slow file:
 //!
 //! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it is left alone;
-//! 2. its bytes are copied to `staged/new`, holes as holes, and their hash taken;
+//! 2. its bytes are copied to `staged/new`, holes as holes;
 //! 3. it is looked at again: if it is not what it was, the copy is thrown away;
-//! 4. the copy is told whose it is and gets its proof, and is synced: bytes and proof become durable together;
+//! 4. the copy is told what it is a copy of, and in which round it becomes durable (`durable.rs`);
 //! 5. with the file's lock held, and if nobody writes to it, the copy is renamed to the place where an open finds it.
 //!
-//! A crash leaves a file in `staged/new`, which the next start throws away. Behind step 5 nothing needs to be durable: without the
-//! name less is staged, and nothing is lost.
+//! A crash leaves a file in `staged/new`, which the next start throws away, or behind step 5 a copy that counts only if its round was
+//! synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,8 +19,6 @@ use crate::tiers::disk::{Access, File, Kind, Stat, Time};
 use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::pool::Proof;
 use crate::tiers::room::Class;
-use crate::tiers::staged::describe;
-use crate::tiers::verify::Sum;
 use crate::tiers::{Cx, Ino, OpenMode, Tiers};
 
 /// Two changes within this time may leave the same times on a file: the coarsest clock of a file system we know (ext3, HFS+).
@@ -48,7 +46,7 @@ pub(crate) type Between<'a> = dyn FnMut(u64) -> bool + 'a;
 
 /// How far copying came.
 enum Filled {
-    Whole(u64),
+    Whole,
     Stopped,
 }
 
@@ -103,7 +101,7 @@ impl Tiers {
         let (name, copy) = self.copies.begin().at_fast("create", "a staged copy")?;
         let staged = self.fill_copy(state, (&*source, &before), &*copy, between).and_then(|filled| match filled {
             Filled::Stopped => Ok(Staged::Stopped),
-            Filled::Whole(sum) => self.finish_copy(state, (&*source, &proof), (&name, &*copy), sum),
+            Filled::Whole => self.finish_copy(state, (&*source, &proof), (&name, &*copy)),
         });
         source.forget_cached();
         match staged {
@@ -129,10 +127,8 @@ impl Tiers {
         copy: &dyn File,
         between: &mut Between<'_>,
     ) -> Result<Filled> {
-        let mut sum = Sum::default();
         let mut stopped = false;
-        let mut watch = |at: u64, bytes: &[u8]| {
-            sum.take(at, bytes);
+        let mut watch = |_: u64, bytes: &[u8]| {
             stopped = !between(bytes.len() as u64);
             if stopped { Err(Errno::EINTR.into()) } else { Ok(()) }
         };
@@ -141,7 +137,7 @@ impl Tiers {
             return Ok(Filled::Stopped);
         }
         copied.at("stage", self.label(state.ino))?;
-        Ok(Filled::Whole(sum.of_size(stat.size)))
+        Ok(Filled::Whole)
     }
 
     /// Steps 3 to 5.
@@ -150,7 +146,6 @@ impl Tiers {
         state: &Arc<FileState>,
         (source, proof): (&dyn File, &Proof),
         (name, copy): (&[u8], &dyn File),
-        sum: u64,
     ) -> Result<Staged> {
         let ino = state.ino;
         let after = source.stat().at("stat on slow", self.label(ino))?; // 3
@@ -158,14 +153,13 @@ impl Tiers {
             return Ok(Staged::Changing);
         }
         let Some(path) = self.path(ino) else { return Ok(Staged::Changing) };
-        describe(copy, proof, ino, path, sum).and_then(|()| copy.sync()).at_fast("stage", self.label(ino))?; // 4
+        let round = self.copies.label(copy, proof, path, self.uptime())?; // 4
         let io = state.io.write();
         let writers = state.writers.load(Ordering::Acquire) > 0;
         if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(proof.ino) {
             return Ok(Staged::Changing);
         }
-        let finished =
-            self.copies.finish(name, proof.ino, proof.size, self.uptime()).at_fast("stage", self.label(ino))?; // 5
+        let finished = self.copies.finish(name, proof, round, self.uptime()).at_fast("stage", self.label(ino))?; // 5
         Ok(if finished { Staged::Copied(proof.size) } else { Staged::Changing })
     }
 }

@@ -1,9 +1,9 @@
 //! Staged copies: what the fast tier has of slow files, only to be read from there.
 //!
 //! `staged/<low byte>/<number>` is named by the inode number that the file has on the slow tier, so the file system is the index:
-//! a mount asks it when a file is opened, and a million copies cost a start nothing. A copy has a proof, as a clean object does, and
+//! a mount asks it when a file is opened, and a million copies cost a start nothing. A copy says of itself what it is a copy of, and
 //! is compared with the slow file before it is served (P11). It is in no record of the log and holds nothing that only it has: whatever
-//! is doubtful about one, it goes, and the file is read from the slow tier.
+//! is doubtful about one, it goes, and the file is read from the slow tier. Which copies a crash leaves whole: `durable.rs`.
 //!
 //! The first write of a file with a copy takes the copy for the file's object ([`Tiers::adopt_copy`]). A file with several names has
 //! none, nor one on a file system that is mounted inside of the slow tier.
@@ -16,9 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Errno, Result};
+use crate::path::{escape, unescape};
 use crate::tiers::data::dress;
-use crate::tiers::disk::{Access, Dir, File, Kind, NewAttr, RenameMode};
+use crate::tiers::disk::{Access, Dir, File, Kind, NewAttr, RenameMode, Time};
+use crate::tiers::durable::Durable;
 use crate::tiers::evict::is_at_or_below;
 use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::identity::ensure_dir;
@@ -32,12 +34,41 @@ use crate::tiers::state::State;
 use crate::tiers::sync::Mutex;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
+/// What a copy says of itself.
+const LABEL: &[u8] = b"user.dlio.staged";
+
 /// A copy that is open.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy {
     pub(crate) number: u64,
     pub(crate) fd: Arc<dyn File>,
     pub(crate) proof: Proof,
+}
+
+/// What a copy says of itself: the slow file whose equal it is, the round that makes it durable, and the path that the file had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Label {
+    proof: Proof,
+    round: u64,
+    path: Vec<u8>,
+}
+
+impl Label {
+    /// `<round> <path> <proof>`.
+    fn encode(&self) -> String {
+        format!("{} {} {}", self.round, escape(&self.path), self.proof.encode())
+    }
+
+    /// `None`: not one of ours.
+    fn decode(text: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(text).ok()?.splitn(3, ' ');
+        let (round, path) = (words.next()?.parse().ok()?, unescape(words.next()?)?);
+        Some(Label { proof: Proof::decode(words.next()?.as_bytes())?, round, path })
+    }
+
+    fn of(file: &dyn File) -> io::Result<Option<Self>> {
+        Ok(file.get_xattr(LABEL)?.and_then(|text| Label::decode(&text)))
+    }
 }
 
 /// Of so many files without a copy it is remembered when they were read. Some 30 bytes each.
@@ -49,6 +80,7 @@ struct Entry {
     bytes: u64,
     /// When it was last read to its end; if never, when it was made.
     used: Seen,
+    round: u64,
 }
 
 /// All copies, as far as they were found: a copy may be gone although it stands here, and until all were found be there although
@@ -93,6 +125,7 @@ pub(crate) struct Copies {
     index: Mutex<Index>,
     /// What is read again, by directory.
     rounds: Mutex<Rounds>,
+    durable: Durable,
 }
 
 /// A copy that is being made.
@@ -109,13 +142,15 @@ impl Drop for Making<'_> {
 }
 
 impl Copies {
-    pub(crate) fn open(ours: &dyn Dir) -> Result<Self> {
+    /// `now`: by the day's clock.
+    pub(crate) fn open(ours: &dyn Dir, now: Time) -> Result<Self> {
         let dir = ensure_dir(ours, b"staged")?;
         let making = ensure_dir(&*dir, b"new")?;
         for entry in making.list().at_fast("list", "staged/new")? {
             making.unlink(&entry.name).at_fast("remove", "a staged copy that was not finished")?;
         }
         Ok(Copies {
+            durable: Durable::open(dir.clone(), now.sec.unsigned_abs())?,
             shards: Shards::new(dir),
             making,
             next: AtomicU64::new(0),
@@ -145,9 +180,18 @@ impl Copies {
         }
     }
 
+    /// Tells a copy, whose bytes are all written, what it is. Returns its round.
+    pub(crate) fn label(&self, copy: &dyn File, proof: &Proof, path: Vec<u8>, now: Duration) -> Result<u64> {
+        let round = self.durable.round(now)?;
+        let label = Label { proof: *proof, round, path };
+        copy.set_xattr(LABEL, label.encode().as_bytes()).at_fast("label", "a staged copy")?;
+        Ok(round)
+    }
+
     /// The finished copy is the one of this slow file from now on, in place of another that may be there. `false`: that one is just
     /// being removed.
-    pub(crate) fn finish(&self, name: &[u8], number: u64, bytes: u64, now: Duration) -> io::Result<bool> {
+    pub(crate) fn finish(&self, name: &[u8], proof: &Proof, round: u64, now: Duration) -> io::Result<bool> {
+        let (number, bytes) = (proof.ino, proof.size);
         if self.index.lock().going.contains(&number) {
             return Ok(false);
         }
@@ -155,11 +199,11 @@ impl Copies {
         self.making.rename(name, &**shard, &file_name(number), RenameMode::Replace)?;
         let mut index = self.index.lock();
         index.read.remove(&number);
-        index.put(number, Entry { bytes, used: Seen::at(now) });
+        index.put(number, Entry { bytes, used: Seen::at(now), round });
         Ok(true)
     }
 
-    /// The copy of this slow file, if there is one with a proof.
+    /// The copy of this slow file, if there is one that is whole for certain.
     pub(crate) fn find(&self, number: u64) -> io::Result<Option<Copy>> {
         let known = {
             let index = self.index.lock();
@@ -174,7 +218,7 @@ impl Copies {
             self.index.lock().take(number);
             return Ok(None);
         };
-        let Some(proof) = Pool::proof_of(&*fd)? else {
+        let Some(label) = Label::of(&*fd)?.filter(|label| self.durable.counts(label.round)) else {
             self.unlink(number, self.condemn(number))?;
             return Ok(None);
         };
@@ -182,10 +226,10 @@ impl Copies {
             let bytes = fd.stat()?.size;
             let mut index = self.index.lock();
             if !index.copies.contains_key(&number) {
-                index.put(number, Entry { bytes, used: Seen::NEVER });
+                index.put(number, Entry { bytes, used: Seen::NEVER, round: label.round });
             }
         }
-        Ok(Some(Copy { number, fd, proof }))
+        Ok(Some(Copy { number, fd, proof: label.proof }))
     }
 
     /// Nobody finds it any more. Returns how many bytes it has; [`Copies::unlink`] is to follow.
@@ -267,13 +311,20 @@ impl Copies {
         self.index.lock().copies.keys().copied().collect()
     }
 
+    /// Those that a sync has failed to make durable.
+    fn lost(&self) -> Vec<u64> {
+        let rounds: Vec<(u64, u64)> =
+            self.index.lock().copies.iter().map(|(number, entry)| (*number, entry.round)).collect();
+        rounds.into_iter().filter(|(_, round)| !self.durable.counts(*round)).map(|(number, _)| number).collect()
+    }
+
     /// The path that the file had when it was copied.
     pub(crate) fn path_of(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
         let fd = self.shards.of(number)?.open(&file_name(number), Access::Read)?;
-        Ok(Pool::name_of(&*fd)?.map(|named| named.path))
+        Ok(Label::of(&*fd)?.map(|label| label.path))
     }
 
-    /// Looks through the next directory; `false`: all were.
+    /// Looks through the next directory, and removes what no round has made durable; `false`: all were.
     fn look_through_one(&self) -> io::Result<bool> {
         let next = {
             let mut index = self.index.lock();
@@ -288,10 +339,16 @@ impl Copies {
         let Some(low) = next else { return Ok(false) };
         let shard = self.shards.of(low)?;
         for number in self.shards.numbers_in(low)? {
-            let Some(stat) = absent_is_none(shard.stat(&file_name(number)))? else { continue };
+            let name = file_name(number);
+            let Some(stat) = absent_is_none(shard.stat(&name))? else { continue };
+            let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten().and_then(|text| Label::decode(&text));
+            let Some(label) = label.filter(|label| self.durable.counts(label.round)) else {
+                absent_is_none(shard.unlink(&name))?;
+                continue;
+            };
             let mut index = self.index.lock();
             if !index.copies.contains_key(&number) {
-                index.put(number, Entry { bytes: stat.size, used: Seen::NEVER });
+                index.put(number, Entry { bytes: stat.size, used: Seen::NEVER, round: label.round });
             }
         }
         // Only now: until then each one that is not found is looked for. Another thread may have been through the same one.
@@ -353,6 +410,32 @@ impl Tiers {
             self.set_staged(state.ino, true);
         }
         Ok(())
+    }
+
+    /// Makes all finished copies durable. After an error those that were not are removed, and nobody reads from them: what a failed
+    /// sync leaves of a file is not known.
+    pub fn sync_copies(&self) -> Result<()> {
+        let synced = self.copies.durable.sync();
+        let lost = if synced.is_err() { self.copies.lost() } else { Vec::new() };
+        for number in lost {
+            let file = {
+                let st = self.state.lock();
+                st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.get(ino)?.file.clone())
+            };
+            let gone = match file {
+                Some(file) => self.lose_copy(&file, number),
+                None => self.copies.unlink(number, self.copies.condemn(number)).at_fast("remove", "copy").map(drop),
+            };
+            if let Err(error) = gone {
+                tracing::warn!(number, %error, "a staged copy that is not durable could not be removed");
+            }
+        }
+        synced
+    }
+
+    /// Whether finished copies have waited long enough to be made durable.
+    pub(crate) fn copies_are_due(&self) -> bool {
+        self.copies.durable.is_due(self.uptime(), || self.saves())
     }
 
     fn set_staged(&self, ino: Ino, staged: bool) {
@@ -432,10 +515,11 @@ impl Tiers {
 
     /// Takes the copy of a file for its object, for the first write:
     ///
-    /// 1. the copy is renamed into the pool, and gets the attributes that the view shows. A crash here leaves an object with a proof,
-    ///    which waits for its file as any other;
-    /// 2. its proof is taken back, durably (P6);
-    /// 3. a `bind` record says that the file's bytes are this object, ahead of its events.
+    /// 1. the copy says that it is an object with a proof, and no copy any more, durably and with its bytes. A crash here leaves what is no
+    ///    copy and is removed;
+    /// 2. it is renamed into the pool. A crash here leaves an object with a proof, which waits for its file as any other;
+    /// 3. it gets the attributes that the view shows, and its proof is taken back, durably (P6);
+    /// 4. a `bind` record says that the file's bytes are this object, ahead of its events.
     ///
     /// Whoever reads the copy, the kernel by itself too, goes on in the same file. `false`: there is no copy.
     pub(crate) fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
@@ -447,7 +531,9 @@ impl Tiers {
         let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
         let object = ObjectId { home: Home::Fast, number: self.pool.number() };
         let label = || self.label(state.ino);
-        let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 1
+        let path = self.path(state.ino).ok_or(Errno::ESTALE)?;
+        become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
+        let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 2
         if taken.at_fast("take the staged copy of", label())?.is_none() {
             io.copy = None;
             return Ok(false);
@@ -455,9 +541,9 @@ impl Tiers {
         let fd = copy.fd.reopen().at_fast("open the staged copy of", label())?;
         let times =
             NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
-        let taken = dress(&*fd, &birth).and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd)); // 2
+        let taken = dress(&*fd, &birth).and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd)); // 3
         let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
-            self.rebind_to(cx, state, &io, object) // 3
+            self.rebind_to(cx, state, &io, object) // 4
         });
         if let Err(e) = bound {
             // What reads it goes on; the file is the slow one, as before.
@@ -523,9 +609,28 @@ impl Tiers {
     }
 }
 
-/// What a copy is told of its file when it is made; durable with its bytes.
-pub(crate) fn describe(file: &dyn File, proof: &Proof, ino: Ino, path: Vec<u8>, sum: u64) -> io::Result<()> {
-    Pool::set_sum(file, Some(sum));
-    Pool::set_name(file, &Named { lsn: 0, ino, path })?;
-    Pool::set_proof(file, proof)
+/// Step 1 of taking a copy for an object. Also of one whose round was not synced yet.
+fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
+    Pool::set_name(&*copy.fd, &named)?;
+    Pool::set_proof(&*copy.fd, &copy.proof)?;
+    copy.fd.remove_xattr(LABEL)?;
+    copy.fd.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_round_trips_and_nonsense_is_none() {
+        let time = Time { sec: 1_700_000_000, nsec: 1 };
+        let proof = Proof { ino: 7, size: 12_288, mtime: time, ctime: time };
+        for path in [&b"train/0001.jpg"[..], b"with space\n\xff", b"a"] {
+            let label = Label { proof, round: 1_700_000_123, path: path.to_vec() };
+            assert_eq!(Label::decode(label.encode().as_bytes()), Some(label));
+        }
+        for bad in ["", "1", "1 a", "x a 2 3 4.0 5.0", "1 a 2 3 4.0", "\u{1F600} a b"] {
+            assert_eq!(Label::decode(bad.as_bytes()), None, "{bad}");
+        }
+    }
 }

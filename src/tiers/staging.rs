@@ -13,6 +13,7 @@ use crate::config::Pattern;
 use crate::error::{Error, Result};
 use crate::path::{Name, escape};
 use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
+use crate::tiers::data::is_full;
 use crate::tiers::disk::Kind;
 use crate::tiers::file::Bytes;
 use crate::tiers::pace::{Bucket, Rest};
@@ -76,6 +77,8 @@ struct Job {
     later: VecDeque<(Duration, Item)>,
     /// Taken and not given back.
     under_way: u64,
+    /// Copies, and their bytes, that are not durable yet.
+    unsynced: (u64, u64),
     began: Option<Duration>,
 }
 
@@ -92,6 +95,11 @@ impl Job {
 
     fn waiting(&self) -> u64 {
         (self.files.len() + self.later.len()) as u64 + self.under_way
+    }
+
+    /// Whether all is copied: it has ended when that is durable.
+    fn is_finishing(&self) -> bool {
+        self.is_running() && self.waiting() == 0 && self.directories.is_empty()
     }
 
     fn tell(&self) -> Told {
@@ -123,6 +131,8 @@ struct Queue {
     promote_bytes: u64,
     promoted: u64,
     passed_over: u64,
+    /// A stream syncs; the others have no need to.
+    syncing: bool,
 }
 
 impl Queue {
@@ -173,10 +183,35 @@ impl Queue {
         if let Some(began) = job.began {
             job.told.took = now.saturating_sub(began);
         }
-        if job.is_running() && job.waiting() == 0 && job.directories.is_empty() {
-            job.told.state = JobState::Done;
-            self.forget_old();
+    }
+
+    /// The copies that a sync may now begin to make durable: of each job, how many and how many bytes.
+    fn take_unsynced(&mut self) -> Vec<(u64, u64, u64)> {
+        let jobs = self.jobs.iter_mut().filter(|(_, job)| job.unsynced.0 > 0);
+        let taken = jobs.map(|(number, job)| {
+            let (files, bytes) = std::mem::take(&mut job.unsynced);
+            (*number, files, bytes)
+        });
+        taken.collect()
+    }
+
+    /// These copies were not made durable, and are gone.
+    fn lost(&mut self, copies: &[(u64, u64, u64)], why: &Error) {
+        for (number, files, bytes) in copies {
+            let Some(job) = self.jobs.get_mut(number) else { continue };
+            job.told.complete -= files;
+            job.told.complete_bytes -= bytes;
+            job.told.failed += files;
+            job.fail(b"", format!("{files} copies could not be made durable and are dropped: {why}"));
         }
+    }
+
+    /// Jobs of which all is copied and durable have ended.
+    fn end_finished(&mut self) {
+        for job in self.jobs.values_mut().filter(|job| job.is_finishing() && job.unsynced.0 == 0) {
+            job.told.state = JobState::Done;
+        }
+        self.forget_old();
     }
 
     fn forget_old(&mut self) {
@@ -230,7 +265,16 @@ impl Tiers {
         let (directories, later) = (Vec::new(), VecDeque::new());
         queue.jobs.insert(
             number,
-            Job { told: Told::new(number, what), wanted, directories, files, later, under_way: 0, began: None },
+            Job {
+                told: Told::new(number, what),
+                wanted,
+                directories,
+                files,
+                later,
+                under_way: 0,
+                unsynced: (0, 0),
+                began: None,
+            },
         );
         drop(queue);
         self.wake();
@@ -313,9 +357,12 @@ impl Tiers {
         queue.promote.push_back(read);
     }
 
-    /// Looks through one directory or copies one file. May run on several threads.
+    /// Looks through one directory, copies one file, or makes copies durable. May run on several threads.
     pub fn stage_step(&self) -> Result<Progress> {
         if self.find_copies_step()? == Progress::Did {
+            return Ok(Progress::Did);
+        }
+        if self.end_round()? {
             return Ok(Progress::Did);
         }
         if self.slow.is_down() {
@@ -333,6 +380,34 @@ impl Tiers {
             Task::Promote(read) => self.promote_now(read),
         }
         Ok(Progress::Did)
+    }
+
+    /// Makes the copies durable when they have waited long enough, or a job has no others. `false`: it is not time.
+    fn end_round(&self) -> Result<bool> {
+        let is_due = self.copies_are_due();
+        let taken = {
+            let mut queue = self.staging.queue.lock();
+            if queue.syncing || !(is_due || queue.jobs.values().any(Job::is_finishing)) {
+                return Ok(false);
+            }
+            queue.syncing = true;
+            // Before the sync: what is finished while it goes on is the next one's.
+            queue.take_unsynced()
+        };
+        let synced = self.sync_copies();
+        let mut queue = self.staging.queue.lock();
+        queue.syncing = false;
+        if let Err(error) = &synced {
+            let meanwhile = queue.take_unsynced();
+            queue.lost(&taken, error);
+            queue.lost(&meanwhile, error);
+        }
+        queue.end_finished();
+        match synced {
+            // What was copied has made way again; the jobs have told it.
+            Err(Error::Io { source, .. }) if is_full(&source) => Ok(true),
+            synced => synced.map(|()| true),
+        }
     }
 
     fn promote_now(&self, read: Read) {
@@ -430,7 +505,7 @@ impl Tiers {
     }
 
     /// Whether a checkpoint is on its way: it comes first.
-    fn saves(&self) -> bool {
+    pub(crate) fn saves(&self) -> bool {
         const CHECKPOINT: u64 = 1 << 20;
         let st = self.state.lock();
         let mut pending = st.contents.values().flatten().scan(0, |sum: &mut u64, (_, content)| {
@@ -466,6 +541,8 @@ impl Tiers {
                 Ok(Some(Staged::Copied(bytes))) => {
                     job.told.complete += 1;
                     job.told.complete_bytes += bytes;
+                    job.unsynced.0 += 1;
+                    job.unsynced.1 += bytes;
                 }
                 Ok(Some(Staged::There)) => job.told.there += 1,
                 Ok(Some(Staged::NoRoom(_))) => {

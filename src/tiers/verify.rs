@@ -119,7 +119,8 @@ impl Tiers {
             Some((io.clean?, io.object()?))
         });
         let (Some((proof, object)), Some(path)) = (clean, path) else { return Ok(Err(Verified::NotClean)) };
-        let fast = self.pool.open_object(object.number, Access::Unnoticed).at_fast("open the object of", self.label(ino))?;
+        let fast =
+            self.pool.open_object(object.number, Access::Unnoticed).at_fast("open the object of", self.label(ino))?;
         let recorded = Pool::sum_of(&*fast).at_fast("read the hash of", self.label(ino))?;
         let (dir, name) = self.slow.parent(&path).at("open on slow", self.label(ino))?;
         let Some(slow) = absent_is_none(dir.open(name, Access::Unnoticed)).at("open on slow", self.label(ino))? else {
