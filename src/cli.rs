@@ -17,6 +17,7 @@ mod mount;
 mod options;
 mod pause;
 mod pin;
+mod plan;
 mod progress;
 mod queue;
 mod reload;
@@ -77,6 +78,7 @@ enum Command {
     Reload(reload::ReloadArgs),
     Report(report::ReportArgs),
     Advise(advise::AdviseArgs),
+    Plan(plan::PlanArgs),
     Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
@@ -167,6 +169,7 @@ pub fn run() -> ExitCode {
         Command::Reload(args) => reload::run(args),
         Command::Report(args) => report::run(args),
         Command::Advise(args) => advise::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),

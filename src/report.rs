@@ -16,6 +16,7 @@ pub mod formats;
 pub mod html;
 pub mod markdown;
 pub mod page;
+pub mod plan;
 pub mod rebuild;
 pub mod summary;
 mod tables;

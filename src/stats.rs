@@ -19,6 +19,7 @@ pub mod files;
 pub mod heat;
 pub mod metrics;
 pub mod ops;
+pub mod plans;
 pub mod processes;
 pub mod queue;
 pub mod record;
@@ -46,6 +47,7 @@ use catalog::{Catalog, Extent};
 use collect::Watch;
 use counters::{Call, Op, OpCounters, OpFigures, Tier};
 use files::{AtHand, Busy, Done, Files};
+use plans::{Paths, Plans, Spent, Told};
 use processes::{Process, Processes};
 use record::{Record, failed, failure};
 use timeline::{Amounts, Timeline};
@@ -75,6 +77,8 @@ pub struct Stats {
     windows: Windows,
     timeline: Mutex<Timeline>,
     pub trace: Trace,
+    /// What is held against what was counted later.
+    pub plans: Plans,
     watch: Mutex<Watch>,
     /// Of open files, so far.
     handles: AtomicU64,
@@ -151,6 +155,7 @@ impl Stats {
             windows: Windows::new(memory),
             timeline: Mutex::default(),
             trace: Trace::default(),
+            plans: Plans::default(),
             watch: Mutex::default(),
             handles: AtomicU64::new(0),
             since: Instant::now(),
@@ -333,6 +338,36 @@ impl Stats {
         };
         let files = at_hand.into_iter().filter_map(one).collect();
         AtHand { files, known: self.catalog.extent().files }
+    }
+
+    /// Notes what was spent until now on the files of a job that has ended. Goes through all files.
+    pub fn end_plan(&self, job: u64, name: impl Fn(u64) -> Option<String>) {
+        let plan = self.plans.paths().into_iter().filter(|(number, _)| *number == job);
+        for ((job, spent), (_, paths)) in self.spent(plan.clone(), name).into_iter().zip(plan) {
+            self.plans.ended(job, &paths, spent);
+        }
+    }
+
+    /// What came of all plans. Goes through all files, if there is one.
+    pub fn plans(&self, name: impl Fn(u64) -> Option<String>) -> Vec<Told> {
+        if self.plans.is_empty() {
+            return Vec::new();
+        }
+        self.plans.told(&self.spent(self.plans.paths().into_iter(), name))
+    }
+
+    fn spent(
+        &self,
+        plans: impl Iterator<Item = (u64, Paths)>,
+        name: impl Fn(u64) -> Option<String>,
+    ) -> Vec<(u64, Spent)> {
+        self.settle();
+        let mut sums: Vec<(u64, Paths, Spent)> = plans.map(|(job, paths)| (job, paths, Spent::default())).collect();
+        self.catalog.for_each(|ino, first, record| {
+            let Some(path) = name(ino).or_else(|| first.map(str::to_owned)) else { return };
+            sums.iter_mut().filter(|(_, paths, _)| paths.has(&path)).for_each(|(_, _, spent)| spent.add(&record));
+        });
+        sums.into_iter().map(|(job, _, spent)| (job, spent)).collect()
     }
 
     fn shown(&self, catalog: &Catalog, name: impl Fn(u64) -> Option<String>) -> Files {

@@ -361,6 +361,7 @@ fn help_says_at_once_what_each_command_is_for() {
         "reload",
         "report",
         "advise",
+        "plan",
         "completions",
         "fsck",
         "verify",

@@ -94,7 +94,7 @@ pub(in crate::cli) fn read(sources: &[PathBuf], window: Option<&str>) -> Result<
 
 type Sources = Vec<Box<dyn Source>>;
 
-fn is_mount(path: &Path) -> Result<bool, Error> {
+pub(in crate::cli) fn is_mount(path: &Path) -> Result<bool, Error> {
     let mounts = mount::mounts()?;
     let path = std::path::absolute(path).at("find", path.display())?;
     Ok(mount::mounted_at(&mounts, &path).is_some_and(mount::MountEntry::is_ours))

@@ -1,7 +1,7 @@
 //! `dlio-fs stage`: bring slow files to the fast tier, and look after that.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,8 @@ use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::path::escape;
+use crate::report::plan::Plan;
+use crate::stats::plans::Promise;
 
 /// Copy slow files to the fast tier, from which they are read then
 ///
@@ -25,32 +27,37 @@ Examples:
   dlio-fs stage /mnt/train/data --wait
   dlio-fs stage '/mnt/train/data/**/*.rec'
   dlio-fs stage --list epoch-2.txt /mnt/train                      in this order, ahead of the reader
+  dlio-fs plan /mnt/train --json | dlio-fs stage --plan - /mnt/train
   dlio-fs stage --show                                             how far it is, and what failed
   dlio-fs stage --cancel 3 /mnt/train")]
 pub(super) struct StageArgs {
     /// What to copy; with --list or the options below, the mount point, which may be left out when there is only one
-    #[arg(value_name = "PATH", required_unless_present_any = ["list", "show", "cancel", "pause", "resume"])]
+    #[arg(value_name = "PATH", required_unless_present_any = ["list", "plan", "show", "cancel", "pause", "resume"])]
     paths: Vec<PathBuf>,
     /// Copy the files that FILE names, one a line, in this order: paths from the mount's root or in full; - is standard input
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
+    /// Copy the files of a plan, as `dlio-fs plan --json` writes it, the one that saves most for its size first; - is standard input.
+    /// `dlio-fs advise` tells what came of it
+    #[arg(long, value_name = "FILE", conflicts_with = "list")]
+    plan: Option<PathBuf>,
     /// Return when all was tried
     #[arg(long)]
     wait: bool,
     /// Show the jobs
-    #[arg(long, group = "verb", conflicts_with_all = ["list", "wait"])]
+    #[arg(long, group = "verb", conflicts_with_all = ["list", "plan", "wait"])]
     show: bool,
     /// The same for scripts
     #[arg(long, requires = "show")]
     json: bool,
     /// Stop a job, by its number, or all
-    #[arg(long, value_name = "JOB", group = "verb", conflicts_with_all = ["list", "wait"], value_parser = parse_job)]
+    #[arg(long, value_name = "JOB", group = "verb", conflicts_with_all = ["list", "plan", "wait"], value_parser = parse_job)]
     cancel: Option<String>,
     /// Hold all jobs
-    #[arg(long, group = "verb", conflicts_with_all = ["list", "wait"])]
+    #[arg(long, group = "verb", conflicts_with_all = ["list", "plan", "wait"])]
     pause: bool,
     /// Let them go on
-    #[arg(long, group = "verb", conflicts_with_all = ["list", "wait"])]
+    #[arg(long, group = "verb", conflicts_with_all = ["list", "plan", "wait"])]
     resume: bool,
 }
 
@@ -61,6 +68,10 @@ pub(super) fn run(args: &StageArgs) -> Outcome {
         None if args.resume => Some("staging resume".to_owned()),
         None => None,
     };
+    if let Some(plan) = &args.plan {
+        let words = planned(plan)?;
+        return begin(&only_mount(&args.paths)?, words.into_iter(), args.wait);
+    }
     if args.show || verb.is_some() || args.list.is_some() {
         let mountpoint = only_mount(&args.paths)?;
         return match (verb, &args.list) {
@@ -122,6 +133,25 @@ fn listed(mountpoint: &Path, list: &Path) -> Result<impl Iterator<Item = String>
         let below = line.strip_prefix(&prefix[..]).unwrap_or(&line);
         format!("/{}", escape(below))
     }))
+}
+
+/// What a plan promises, and its paths, as `control` takes them.
+fn planned(path: &Path) -> Result<Vec<String>, Failure> {
+    let bytes = match path == Path::new("-") {
+        true => {
+            let mut bytes = Vec::new();
+            io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+        }
+        false => fs::read(path),
+    };
+    let plan = Plan::read(&bytes.at("read", path.display())?);
+    let plan = plan.map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.display())))?;
+    if plan.files.is_empty() {
+        return Err(Failure::new(Exit::Usage, "the plan names no file: nothing to stage"));
+    }
+    let Promise { before, after, bytes } = plan.promise;
+    let promise = std::iter::once(format!("plan:{before}:{after}:{bytes}"));
+    Ok(promise.chain(plan.files.into_iter().map(|file| file.path)).collect())
 }
 
 /// A command is one line of at most this length.

@@ -4,12 +4,15 @@
 //! a recording is written after it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 
 use super::control::{path_of, safety, tier};
 use super::io_paths::IoPaths;
 use crate::stats::Stats;
 use crate::stats::recording::{IoPath, Meta, Place};
 use crate::stats::render;
+use crate::stats::staging::JobState;
 use crate::tiers::disk::Space;
 use crate::tiers::{Ino, Tiers};
 
@@ -20,12 +23,14 @@ pub struct Observer {
     stats: Arc<Stats>,
     io: Arc<IoPaths>,
     about: Meta,
+    /// Somebody goes through all files for a plan.
+    busy: Arc<AtomicBool>,
 }
 
 impl Observer {
     /// `about`: which program and machine this is, and what the tiers are.
     pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, io: Arc<IoPaths>, about: Meta) -> Self {
-        Observer { tiers, stats, io, about }
+        Observer { tiers, stats, io, about, busy: Arc::default() }
     }
 
     /// As of now, with all that was counted.
@@ -45,6 +50,25 @@ impl Observer {
         &self.stats
     }
 
+    /// Notes what was counted until now of each plan whose staging job has ended. To be called some ten times a second; what goes
+    /// through all files does so on a thread of its own, as calls are to be collected meanwhile.
+    pub fn look_after_plans(&self) {
+        let is_over = |job: &u64| self.tiers.staging_job(*job).is_none_or(|job| job.state != JobState::Running);
+        let over: Vec<u64> = self.stats.plans.open().into_iter().filter(is_over).collect();
+        if over.is_empty() || self.busy.swap(true, Relaxed) {
+            return;
+        }
+        let observer = self.clone();
+        let look = move || {
+            over.into_iter().for_each(|job| observer.stats.end_plan(job, |ino| observer.path_of(ino)));
+            observer.busy.store(false, Relaxed);
+        };
+        // Without a thread it is tried again.
+        if thread::Builder::new().name("dlio-plan".to_owned()).spawn(look).is_err() {
+            self.busy.store(false, Relaxed);
+        }
+    }
+
     /// What a recording says besides what was counted.
     pub(super) fn about(&self) -> Meta {
         let (status, io) = (self.tiers.status(), self.io.figures());
@@ -61,6 +85,7 @@ impl Observer {
             },
             fast: place(&self.about.fast, &status.fast),
             slow: place(&self.about.slow, &status.slow),
+            plans: self.stats.plans(|ino| self.path_of(ino)),
             ..self.about.clone()
         }
     }

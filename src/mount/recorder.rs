@@ -149,6 +149,7 @@ fn collect(stats: &Stats, tiers: &Tiers, observer: &Observer, stop: &AtomicBool,
         if sampled.elapsed() >= FINEST || ending {
             sampled = Instant::now();
             stats.sample(tiers.copied_bytes());
+            observer.look_after_plans();
         }
         if ending {
             break;

@@ -12,6 +12,7 @@ use super::totals::TINY;
 use crate::path;
 use crate::stats::access::Pattern;
 use crate::stats::counters::Op;
+use crate::stats::plans::{Promise, Told};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::bytes;
 
@@ -54,7 +55,8 @@ const FASTER: f64 = 1.15;
 /// All that there is to say, what concerns safety first.
 pub fn advise(summary: &Summary) -> Vec<Advice> {
     let rules = [full, drain, stall, stage, again, readers, metadata, tiny_files, tiny_reads, end_of_file, misses];
-    rules.iter().filter_map(|rule| rule(summary)).collect()
+    let plans = summary.plans.iter().map(|told| plan(summary, told));
+    rules.iter().filter_map(|rule| rule(summary)).chain(plans).collect()
 }
 
 /// A path as one word of a shell's command line.
@@ -386,6 +388,41 @@ fn stall(summary: &Summary) -> Option<Advice> {
             .to_owned(),
         gain: Some(format!("up to {}", seconds_text(stalled))),
     })
+}
+
+/// What came of an advice that was followed.
+fn plan(summary: &Summary, told: &Told) -> Advice {
+    let Told { job, files, promise: Promise { before, after, .. }, since } = *told;
+    let seconds = |nanos: u64| seconds_text(nanos as f64 / 1e9);
+    let predicted = format!("{} of {} per epoch", seconds(before.saturating_sub(after)), seconds(before));
+    let mount = quoted(&summary.job.mountpoint);
+    let (what, evidence, command) = match told.measured() {
+        Some((epochs, each)) => {
+            let saved = seconds(before.saturating_sub(u64::try_from(each.as_nanos()).unwrap_or(u64::MAX)));
+            let slow = since.map_or(0.0, |since| share(since.slow_bytes, since.bytes));
+            let left = match slow {
+                slow if slow > 0.0 => format!("; {} of that still came from the slow tier", percent(slow)),
+                _ => String::new(),
+            };
+            (
+                format!("See what came of job {job}: {saved} per epoch are saved, {predicted} were predicted"),
+                format!(
+                    "its {} took {} per epoch since, {} were predicted; read {epochs:.1} times{left}",
+                    render_count(files, "file", "files"),
+                    seconds_text(each.as_secs_f64()),
+                    seconds(after)
+                ),
+                format!("dlio-fs plan {mount}    # what more could be staged"),
+            )
+        }
+        None => (
+            format!("Read on to see what comes of job {job}: {predicted} are to be saved"),
+            format!("its {} were hardly read since they were staged", render_count(files, "file", "files")),
+            format!("dlio-fs advise {mount}    # after the next epoch"),
+        ),
+    };
+    let threshold = "the job was made of a plan; what it saves is measured in seconds in calls".to_owned();
+    Advice { rule: "plan", what, evidence, threshold, command, gain: None }
 }
 
 /// The middle one.

@@ -13,6 +13,7 @@ use super::rebuild;
 use super::totals::{FileRow, Kind, Speeds, Totals};
 use crate::stats::access::{Pattern, SIZE_NAMES};
 use crate::stats::counters::{Op, Tier};
+use crate::stats::plans::Told;
 use crate::stats::record::Field;
 use crate::stats::recording::{
     Checkpoint, Epoch, Failure, Heat, Mark, Meta, Operation, Place, Process, Recording, Timeline, Window,
@@ -61,6 +62,8 @@ pub struct Summary {
     pub readers: Vec<Readers>,
     pub windows: Vec<Window>,
     pub marks: Vec<Mark>,
+    /// Staging jobs that were made of plans.
+    pub plans: Vec<Told>,
     pub top: Vec<FileRow>,
 }
 
@@ -283,6 +286,7 @@ impl Summary {
             readers: seen.readers,
             windows: meta.windows.clone(),
             marks: meta.marks.clone(),
+            plans: meta.plans.clone(),
             top: totals.top,
         };
         (summary.timeline_from, summary.timeline) = timeline(meta);
@@ -306,7 +310,7 @@ impl Summary {
 }
 
 /// Counts that are no counts any more are cut down, moments that are none become 0.
-fn bounded(meta: &mut Meta) {
+pub(super) fn bounded(meta: &mut Meta) {
     let low = |n: &mut u64| *n = (*n).min(COUNT_MAX);
     for Operation { calls, errors, bytes, latency, .. } in &mut meta.operations {
         [calls, errors, bytes].into_iter().for_each(low);
@@ -341,9 +345,12 @@ fn bounded(meta: &mut Meta) {
     meta.heat.rows.iter_mut().flat_map(|row| [&mut row.read, &mut row.written]).flatten().for_each(low);
 }
 
-/// Of reads, from all that were counted by tier.
-fn speeds(meta: &Meta) -> Speeds {
+/// Of reads and opens, from all that were counted by tier.
+pub(super) fn speeds(meta: &Meta) -> Speeds {
     let mut speeds = Speeds::default();
+    for open in meta.operations.iter().filter(|line| line.op == Op::Open) {
+        speeds.open[open.tier as usize] = ratio(open.total as f64 / 1e9, open.calls as f64);
+    }
     for read in meta.operations.iter().filter(|line| line.op == Op::Read) {
         speeds.call[read.tier as usize] = ratio(read.total as f64 / 1e9, read.calls as f64);
         if read.tier == Tier::Fast {

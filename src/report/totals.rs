@@ -105,6 +105,36 @@ pub struct Speeds {
     pub call: [f64; 2],
     /// Bytes of a read on the fast tier.
     pub bytes: f64,
+    /// As `call`, of an open.
+    pub open: [f64; 2],
+}
+
+impl Speeds {
+    /// Whether enough was read from the fast tier to tell how fast it is: empty reads alone do not.
+    pub fn knows_fast(&self) -> bool {
+        self.bytes >= 1.0
+    }
+
+    /// Seconds that a file's reads from the slow tier took, and what the fast one would have taken for them.
+    pub fn reads(&self, record: &Record) -> (f64, f64) {
+        let (reads, slow) = (record.get(Field::Calls(Op::Read)), record.get(Field::SlowReads));
+        let seconds = record.time(Field::ReadTime).as_secs_f64();
+        let weights = [reads.saturating_sub(slow) as f64 * self.call[0], slow as f64 * self.call[1]];
+        let slow_share = if weights[1] > 0.0 { weights[1] / (weights[0] + weights[1]) } else { 0.0 };
+        let larger = (record.get(Field::SlowBytesRead) as f64 / (slow.max(1) as f64 * self.bytes.max(1.0))).max(1.0);
+        let slow_seconds = seconds * slow_share;
+        let fast_seconds =
+            if self.knows_fast() { (slow as f64 * self.call[0] * larger).min(slow_seconds) } else { 0.0 };
+        (slow_seconds, fast_seconds)
+    }
+
+    /// The same of its opens, of which as many were the slow tier's as of its reads.
+    pub fn opens(&self, record: &Record) -> (f64, f64) {
+        let slow_share = record.get(Field::SlowReads) as f64 / record.get(Field::Calls(Op::Read)).max(1) as f64;
+        let slow = opens(record) as f64 * slow_share.min(1.0);
+        let slow_seconds = (slow * self.open[1]).min(record.time(Field::MetaTime).as_secs_f64());
+        (slow_seconds, (slow * self.open[0]).min(slow_seconds))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -214,22 +244,15 @@ impl Totals {
         self.sizes.push(size);
         let slow_bytes = record.get(Field::SlowBytesRead);
         self.slow_again = self.slow_again.saturating_add(slow_bytes.saturating_sub(record.get(Field::EndRead)));
-        let (reads, slow) = (record.get(Field::Calls(Op::Read)), record.get(Field::SlowReads));
-        let seconds = record.time(Field::ReadTime).as_secs_f64();
-        let weights = [reads.saturating_sub(slow) as f64 * speeds.call[0], slow as f64 * speeds.call[1]];
-        let slow_share = if weights[1] > 0.0 { weights[1] / (weights[0] + weights[1]) } else { 0.0 };
-        let larger = (slow_bytes as f64 / (slow.max(1) as f64 * speeds.bytes.max(1.0))).max(1.0);
+        let (slow_seconds, fast_seconds) = speeds.reads(record);
         let class = (64 - size.saturating_sub(1).leading_zeros()).saturating_sub(FIRST_BOUND) as usize;
         let Some(entry) = self.curve.get_mut(class.min(BOUNDS - 1)) else { return };
         entry.files += 1;
         entry.bytes = entry.bytes.saturating_add(size);
-        entry.seconds += seconds;
-        entry.slow_seconds += seconds * slow_share;
-        // Empty reads alone do not tell how fast the fast tier is.
-        if speeds.bytes >= 1.0 {
-            entry.fast_seconds += (slow as f64 * speeds.call[0] * larger).min(seconds * slow_share);
-        }
-        entry.slow_reads = entry.slow_reads.saturating_add(slow);
+        entry.seconds += record.time(Field::ReadTime).as_secs_f64();
+        entry.slow_seconds += slow_seconds;
+        entry.fast_seconds += fast_seconds;
+        entry.slow_reads = entry.slow_reads.saturating_add(record.get(Field::SlowReads));
     }
 
     fn rank(&mut self, path: &str, record: &Record) {

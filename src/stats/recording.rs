@@ -26,6 +26,7 @@ use crate::error::Errno;
 
 use super::catalog;
 use super::counters::{Op, OpFigures, Tier};
+use super::plans;
 use super::processes::{Identity, ProcessFigures};
 use super::record::{Record, read_number, write_number};
 use super::trace::block;
@@ -77,6 +78,7 @@ pub struct Meta {
     pub marks: Vec<Mark>,
     pub epochs: Vec<Epoch>,
     pub checkpoints: Vec<Checkpoint>,
+    pub plans: Vec<plans::Told>,
     pub files: catalog::Extent,
     pub trace: trace::Extent,
 }

@@ -18,6 +18,8 @@ pub struct Staging {
     /// Copies of slow files on the fast tier, as far as they were found since the start.
     pub copies: u64,
     pub copies_bytes: u64,
+    /// Bytes that more copies may take.
+    pub room: u64,
     /// Files that were copied because they were read.
     pub promoted: u64,
     /// Files that were read to their end and not copied, because others waited already or there was no room.

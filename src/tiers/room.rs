@@ -155,6 +155,15 @@ impl Limits {
             && (usage.files_total == 0 || after.files_free >= self.inodes_kept(usage))
     }
 
+    /// The largest copy that is admitted: so much may still be staged, in few or in many files.
+    pub(crate) fn room(&self, usage: &Usage, ahead: u64) -> u64 {
+        let below_high = self.high_mark(usage).saturating_sub(usage.used()).saturating_sub(ahead);
+        let beside_reserve = usage.avail.saturating_sub(share(usage.total, self.reserve));
+        let quota = self.quotas[Class::Data as usize].unwrap_or(u64::MAX);
+        let below_quota = quota.saturating_sub(usage.classes[Class::Data as usize]);
+        if self.admits(usage, ahead, 0) { below_high.min(beside_reserve).min(below_quota) } else { 0 }
+    }
+
     /// Which of `victims` make way for a copy of `size` bytes that is not admitted as it is; `None`: too few are out of use.
     /// `victims` come in the order of [`Order::sort`], `interval` from [`Rounds::interval`]; the rest is as for
     /// [`Limits::admits`].
@@ -378,6 +387,8 @@ mod tests {
                     && (usage.files_total == 0 || usage.files_free as f64 - 1.0 + slack >= inodes)
             };
             let admits = limits.admits(&usage, ahead, size);
+            let room = limits.room(&usage, ahead);
+            assert!(admits == (size <= room && limits.admits(&usage, ahead, 0)), "{limits:?} {usage:?} {ahead} {size}");
             assert!(if admits { fine(1.0) } else { !fine(-1.0) }, "{limits:?} {usage:?} {ahead} {size}");
             if admits {
                 admitted += 1;

@@ -318,10 +318,12 @@ impl Tiers {
 
     pub fn staging(&self) -> AllTold {
         let (copies, copies_bytes) = self.copies.extent();
+        let expected = self.state.lock().expected.expected();
+        let room = self.usage().map_or(0, |usage| self.limits().room(&usage, expected));
         let queue = self.staging.queue.lock();
         let (paused, promoted, passed_over) = (queue.paused, queue.promoted, queue.passed_over);
         let jobs = queue.jobs.values().map(Job::tell).collect();
-        AllTold { paused, copies, copies_bytes, promoted, passed_over, jobs }
+        AllTold { paused, copies, copies_bytes, room, promoted, passed_over, jobs }
     }
 
     pub fn staging_job(&self, number: u64) -> Option<Told> {

@@ -1,12 +1,13 @@
 //! The commands of `.dlio/control`, read from their lines.
 
 use crate::path::{self, Name};
+use crate::stats::plans::Promise;
 
 /// The longest command: a path of 4,096 bytes, each escaped.
 pub(super) const LINE_MAX: usize = 3 * 4096 + 64;
 
 pub(super) const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, pause, resume, \
-                                stage PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
+                                stage [plan:BEFORE:AFTER:BYTES] PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
                                 staging cancel [N], staging pause, staging resume, \
                                 pin PATH, unpin PATH, pins, \
                                 window start NAME, window stop [NAME], window files NAME, window recording NAME, \
@@ -19,6 +20,8 @@ pub(super) enum Wanted {
     Path(Vec<Name>),
     /// All files whose path from the root fits.
     Pattern(String),
+    /// No files: what those beside it are to save.
+    Promise(Promise),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -141,6 +144,7 @@ fn path(word: &str, argument: &str) -> Result<Vec<Name>, String> {
 /// Paths and patterns, at least one.
 fn wanted(word: &str, argument: &str) -> Result<Vec<Wanted>, String> {
     let one = |word: &str| match word.strip_prefix("glob:") {
+        None if word.starts_with("plan:") => promise(word).map(Wanted::Promise),
         None => names(word).map(Wanted::Path),
         Some(pattern) => {
             let bytes = path::unescape(pattern).and_then(|bytes| String::from_utf8(bytes).ok());
@@ -150,6 +154,15 @@ fn wanted(word: &str, argument: &str) -> Result<Vec<Wanted>, String> {
     match argument {
         "" => Err(format!("{word} takes paths, / for everything, or glob:PATTERN")),
         words => words.split(' ').filter(|word| !word.is_empty()).map(one).collect(),
+    }
+}
+
+/// `plan:BEFORE:AFTER:BYTES`: see [`Promise`].
+fn promise(word: &str) -> Result<Promise, String> {
+    let mut numbers = word.split(':').skip(1).map(str::parse);
+    match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Ok(before)), Some(Ok(after)), Some(Ok(bytes)), None) => Ok(Promise { before, after, bytes }),
+        _ => Err(format!("{word:?}: write plan:BEFORE:AFTER:BYTES, nanoseconds and bytes of an epoch")),
     }
 }
 
@@ -191,6 +204,12 @@ mod tests {
         let wanted =
             vec![Wanted::Path(vec![name(b"a b")]), Wanted::Path(vec![]), Wanted::Pattern("data/**/*.jpg".to_owned())];
         assert_eq!(Command::parse(b"stage /a%20b / glob:data/**/*.jpg\n"), Ok(Command::Stage(wanted)));
+        let planned = vec![Wanted::Promise(Promise { before: 9, after: 8, bytes: 7 }), Wanted::Path(vec![name(b"x")])];
+        assert_eq!(Command::parse(b"stage plan:9:8:7 /x\n"), Ok(Command::Stage(planned)));
+        for bad in ["plan:", "plan:1:2", "plan:1:2:3:4", "plan:1:-2:3", "plan:1:x:3"] {
+            let said = Command::parse(format!("stage {bad} /x").as_bytes()).expect_err("no promise");
+            assert!(said.contains("plan:BEFORE"), "{bad}: {said}");
+        }
         assert_eq!(Command::parse(b"staging cancel\n"), Ok(Command::CancelStaging(None)));
         assert_eq!(Command::parse(b"staging cancel 3\n"), Ok(Command::CancelStaging(Some(3))));
         let more = Command::StageMore(7, vec![Wanted::Path(vec![name(b"x")])]);

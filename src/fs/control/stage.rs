@@ -15,13 +15,14 @@ use crate::tiers::Tiers;
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn begin(control: &Control, wanted: Vec<Wanted>) -> Result<Session, String> {
-    let number = start(&control.tiers, wanted)?;
+    let number = start(control, wanted)?;
     Ok(Session::ok(format!("job {number}")))
 }
 
 /// Begins a job of its own for each pattern, and one for all paths. Returns the last one's number.
-fn start(tiers: &Tiers, wanted: Vec<Wanted>) -> Result<u64, String> {
-    let (mut paths, mut named, mut last) = (Vec::new(), Vec::new(), None);
+fn start(control: &Control, wanted: Vec<Wanted>) -> Result<u64, String> {
+    let tiers = &control.tiers;
+    let (mut paths, mut named, mut last, mut promised) = (Vec::new(), Vec::new(), None, None);
     for one in wanted {
         match one {
             Wanted::Path(names) => {
@@ -29,6 +30,7 @@ fn start(tiers: &Tiers, wanted: Vec<Wanted>) -> Result<u64, String> {
                 paths.push(joined(&names));
             }
             Wanted::Pattern(pattern) => last = Some(stage_pattern(tiers, &pattern)?),
+            Wanted::Promise(promise) => promised = Some(promise),
         }
     }
     if !paths.is_empty() {
@@ -36,7 +38,12 @@ fn start(tiers: &Tiers, wanted: Vec<Wanted>) -> Result<u64, String> {
             [one] => one.clone(),
             several => format!("{} and {} more", several[0], several.len() - 1),
         };
-        last = Some(tiers.stage(&what, paths).map_err(|error| error.to_string())?);
+        let what = if promised.is_some() { format!("planned: {what}") } else { what };
+        let number = tiers.stage(&what, paths).map_err(|error| error.to_string())?;
+        if let Some(promise) = promised {
+            control.stats.plans.begin(number, promise, named.iter().map(String::as_str));
+        }
+        last = Some(number);
     }
     last.ok_or_else(|| "nothing to stage".to_owned())
 }
@@ -47,14 +54,23 @@ fn stage_pattern(tiers: &Tiers, pattern: &str) -> Result<u64, String> {
 }
 
 pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Result<Session, String> {
+    let mut named = Vec::new();
     let paths = wanted.into_iter().map(|one| match one {
-        Wanted::Path(names) => Ok(joined(&names)),
-        Wanted::Pattern(_) => Err("a job takes more paths, no patterns; begin another one with stage glob:".to_owned()),
+        Wanted::Path(names) => {
+            named.push(shown(&names));
+            Ok(joined(&names))
+        }
+        Wanted::Pattern(_) | Wanted::Promise(_) => {
+            Err("a job takes more paths, no patterns; begin another one with stage glob:".to_owned())
+        }
     });
     let paths: Vec<_> = paths.collect::<Result<_, _>>()?;
     let told = render::count(paths.len() as u64, "path");
     match control.tiers.stage_more(number, paths) {
-        Ok(true) => Ok(Session::ok(format!("{told} more for job {number}"))),
+        Ok(true) => {
+            control.stats.plans.more(number, named.iter().map(String::as_str));
+            Ok(Session::ok(format!("{told} more for job {number}")))
+        }
         Ok(false) => Err(no_job(number)),
         Err(error) => Err(error.to_string()),
     }

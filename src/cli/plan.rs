@@ -1,0 +1,93 @@
+//! `dlio-fs plan`: what staging would save, before anything is copied.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use clap::Args;
+
+use super::{Exit, Failure, Outcome, complain, report, say, talk};
+use crate::error::Error;
+use crate::path::unescape;
+use crate::report::plan::{File, Plan};
+
+/// Say which files to stage, and what that would save per epoch, from what was recorded
+///
+/// Files are chosen that save most seconds for each of their bytes, until the room is taken. SOURCE is as for `dlio-fs report`: a
+/// mount point, a recording, or the directory that `trace` names. Nothing is copied: `dlio-fs stage --plan` does that.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs plan /mnt/train                                          for the room that there is
+  dlio-fs plan /mnt/train --window epoch-3 --size 200GiB
+  dlio-fs plan run.dlio --list --size 20GiB | dlio-fs stage --list - /mnt/train
+  dlio-fs plan /mnt/train --json > plan.json; dlio-fs stage --plan plan.json /mnt/train --wait
+  dlio-fs advise /mnt/train                                        what came of it, an epoch later")]
+pub(super) struct PlanArgs {
+    /// A mount point, recorded files, or a directory of them
+    #[arg(value_name = "SOURCE")]
+    sources: Vec<PathBuf>,
+    /// Of this window of the mount, which is closed
+    #[arg(long, value_name = "NAME")]
+    window: Option<String>,
+    /// The room that staged files may take; without it that of the mount, or of a recording as much as they take
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+    /// Print the plan for `stage --plan` and for scripts
+    #[arg(long, conflicts_with = "list")]
+    json: bool,
+    /// Print the paths alone, for `stage --list`
+    #[arg(long)]
+    list: bool,
+}
+
+pub(super) fn run(args: &PlanArgs) -> Outcome {
+    let size = match (args.size, &*args.sources) {
+        (Some(size), _) => Some(size.as_u64()),
+        (None, []) => Some(room(&talk::the_mount(None)?)?),
+        (None, [one]) if report::is_mount(one)? => Some(room(&talk::the_mount(Some(one))?)?),
+        _ => None,
+    };
+    let mut recording = report::read(&args.sources, args.window.as_deref())?;
+    let plan = Plan::of(&mut recording, size);
+    match (args.json, args.list) {
+        (true, _) => say(plan.json().trim_end())?,
+        (_, true) => list(&plan.files)?,
+        _ => say(plan.text().trim_end())?,
+    }
+    recording.flaws.iter().for_each(|flaw| complain(format!("the recording: {flaw}")));
+    Ok(Exit::Done)
+}
+
+/// What copies may take on the fast tier of a mount, with those that are there.
+fn room(mountpoint: &Path) -> Result<u64, Failure> {
+    let bad =
+        |what: String| Error::refused(format!(".dlio/staging.json: {what}"), "use the dlio-fs that made the mount");
+    let text = talk::read(mountpoint, "staging.json")?;
+    let staging: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    let figure = |name: &str| staging[name].as_u64().ok_or_else(|| bad(format!("it tells no {name}")));
+    Ok(figure("room")?.saturating_add(figure("copies_bytes")?))
+}
+
+/// Paths as they are, a line each. A name with a newline in it cannot be told so.
+fn list(files: &[File]) -> Result<(), Failure> {
+    let (mut lines, mut left_out) = (Vec::new(), 0);
+    for path in files.iter().filter_map(|file| unescape(&file.path)) {
+        if path.contains(&b'\n') {
+            left_out += 1;
+        } else {
+            lines.extend_from_slice(&path);
+            lines.push(b'\n');
+        }
+    }
+    match io::stdout().write_all(&lines) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            return Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")));
+        }
+        _ => {}
+    }
+    if left_out > 0 {
+        complain(format_args!("{left_out} paths with a newline in them are left out; use --json and stage --plan"));
+    }
+    Ok(())
+}
