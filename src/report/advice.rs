@@ -481,6 +481,7 @@ mod tests {
     use super::*;
     use crate::report::sample::empty;
     use crate::report::summary::{Cost, Counted, Moved, SizeClass};
+    use crate::stats::plans::Spent;
     use crate::stats::recording::{Epoch, Failure};
 
     /// A summary in which no rule finds anything.
@@ -520,6 +521,24 @@ mod tests {
             slow_reads: 10_000,
             gain: Some(1.0 / (1.0 - slow_share * 0.98) - 1.0),
         }
+    }
+
+    #[test]
+    fn what_came_of_a_plan_is_told_once_it_was_read_again() {
+        let plan = |since| {
+            let promise = Promise { before: 60_000_000_000, after: 20_000_000_000, bytes: 1000 };
+            said("plan", |summary| summary.plans = vec![Told { job: 3, files: 12, promise, since }]).expect("a plan")
+        };
+        let open = plan(None);
+        assert_eq!(open.what, "Read on to see what comes of job 3: 40.0 s of 60.0 s per epoch are to be saved");
+        let measured = plan(Some(Spent { time: 50_000_000_000, bytes: 2000, slow_bytes: 200 }));
+        let what = "See what came of job 3: 35.0 s per epoch are saved, 40.0 s of 60.0 s per epoch were predicted";
+        assert_eq!(measured.what, what);
+        let evidence = "its 12 files took 25.0 s per epoch since, 20.0 s were predicted; read 2.0 times; 10 % of that still \
+                        came from the slow tier";
+        assert_eq!(measured.evidence, evidence);
+        let worse = plan(Some(Spent { time: 90_000_000_000, bytes: 1000, slow_bytes: 0 }));
+        assert!(worse.what.contains(": 0 s per epoch are saved") && !worse.evidence.contains("slow tier"), "{worse:?}");
     }
 
     /// The case of tf-Darshan: 40 % of the files and 8 % of the bytes lie below 2 MB, and staging them made reading 19 % faster.

@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(
             keys.join(" "),
             "advice checkpoints common_sizes common_strides completeness cost epochs failures files heat heat_from job latency \
-             marks moved operations patterns readers schema sizes spans staging tiers timeline timeline_from top verdict windows \
+             marks moved operations patterns plans readers schema sizes spans staging tiers timeline timeline_from top verdict windows \
              workers"
         );
         assert_eq!((&value["schema"], &value["moved"]["bytes_read"]), (&1.into(), &500_000.into()));

@@ -453,8 +453,9 @@ mod tests {
         let fast = [(Op::Open, 3000, 1_000, 0, 0, Tier::Fast), (Op::Read, 3010, 10_000, 0, 100_000, Tier::Fast)];
         made.file(4, "/ckpt", 1, &fast);
         let plan = Plan::of(&mut made.recording(), None);
-        assert!(plan.is_compared && plan.chosen.files == 1, "{plan:?}");
+        assert!(plan.is_compared && plan.chosen.files == 2, "{plan:?}");
         assert!(near(plan.files[0].seconds, 0.11) && near(plan.files[0].saved, 0.099), "{plan:?}");
+        assert!(near(plan.files[1].saved, 0.009), "ten times the bytes take the fast tier ten times as long: {plan:?}");
         assert!(plan.text().contains("saves about"));
     }
 
