@@ -4,6 +4,7 @@
 //! error can name its key, its value and the remedy. No I/O: reading the file is the caller's. `settings` remembers where
 //! each value came from and says which may change while mounted.
 
+mod hours;
 mod listen;
 mod rules;
 mod settings;
@@ -17,6 +18,7 @@ use toml::Spanned;
 use tracing_subscriber::EnvFilter;
 
 use crate::error::{Error, Result};
+pub use hours::{Closed, Hours};
 pub use listen::Listen;
 pub use rules::{IoRule, IoRules, Pattern};
 pub use settings::{Origin, Reloaded, Settings, Sources};
@@ -31,7 +33,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 30] = [
+pub const KEYS: [(&str, Change); 31] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -45,6 +47,7 @@ pub const KEYS: [(&str, Change); 30] = [
     ("revalidate", Change::AtOnce),
     ("slow_wait", Change::Remount),
     ("drain_bandwidth", Change::AtOnce),
+    ("drain_hours", Change::AtOnce),
     ("stage", Change::Remount),
     ("promote", Change::AtOnce),
     ("staged_max", Change::AtOnce),
@@ -100,6 +103,8 @@ pub struct Config {
     /// Bytes per second that the drain copies at most; without it, what the slow tier takes.
     #[serde(with = "optional_size")]
     pub drain_bandwidth: Option<u64>,
+    /// When the drain copies, of each day, as long as nobody asks for it and there is room.
+    pub drain_hours: Hours,
     /// Patterns of files that are copied to the fast tier once the mount is made.
     pub stage: Vec<String>,
     /// Whether files that are read from the slow tier get a copy on the fast one.
@@ -201,6 +206,7 @@ impl Default for Config {
             revalidate: Duration::from_secs(30),
             slow_wait: Duration::from_secs(5),
             drain_bandwidth: None,
+            drain_hours: Hours::default(),
             stage: Vec::new(),
             promote: false,
             staged_max: None,
@@ -517,6 +523,7 @@ mod tests {
             staged_max: bytes,
             stage_bandwidth: bytes,
             drain_bandwidth: bytes,
+            drain_hours: "22:00-06:00,12:30-13:00".parse().expect("hours"),
             ..paths
         };
         let text = toml::to_string(&full).expect("plain values");
@@ -602,6 +609,8 @@ mod tests {
             ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
             ("settle = \"2s\"\n\nhigh = 85\n", ["x.toml, line 3: high = 85", "\"85%\""]),
             ("metrics_addr = 70000", ["metrics_addr = 70000", "HOST:PORT"]),
+            ("drain_hours = \"22:00\"", ["drain_hours = \"22:00\"", "write \"22:00-06:00\""]),
+            ("drain_hours = 22", ["drain_hours = 22", "write \"22:00-06:00\""]),
             ("metrics_addr = true", ["metrics_addr = true", "HOST:PORT"]),
             ("settle = \"1s", ["line 1", "TOML"]),
             ("a = 1\n[[", ["line 2", "TOML"]),

@@ -247,6 +247,7 @@ fn engine_options(config: &Config) -> tiers::Options {
         promote: config.promote,
         staged_max: config.staged_max,
         drain_bandwidth: config.drain_bandwidth,
+        drain_hours: config.drain_hours.clone(),
         stage_bandwidth: config.stage_bandwidth,
         keep: config.keep,
         reserve: config.reserve,

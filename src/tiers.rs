@@ -77,6 +77,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::config::{Closed, Hours};
 use crate::error::{Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use file::FileState;
@@ -296,6 +297,8 @@ pub struct Status {
     pub quarantined: u64,
     /// Why publishing stands still, with the remedy; shown first.
     pub held: Option<String>,
+    /// The drain waits for its hours, which begin then.
+    pub waits_until: Option<String>,
     /// Set while the slow tier does not answer.
     pub slow_down: bool,
     /// Set while `max_pending` is reached: changes get ENOSPC.
@@ -322,6 +325,8 @@ pub struct Options {
     pub staged_max: Option<u64>,
     /// Bytes per second that the drain copies at most.
     pub drain_bandwidth: Option<u64>,
+    /// When the drain copies; see [`Tiers::waits`].
+    pub drain_hours: Hours,
     /// Bytes per second that staging jobs copy at most.
     pub stage_bandwidth: Option<u64>,
     /// So many of the newest checkpoints are not evicted.
@@ -426,6 +431,18 @@ impl Tiers {
 
     fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Relaxed)
+    }
+
+    /// Outside of `drain_hours`, and nothing asks for more: somebody who waits, an event to be hurried, the room on the fast tier,
+    /// or that of the log. `None`: the drain need not wait.
+    fn waits(&self) -> Option<Closed> {
+        let options = self.options();
+        let closed = options.drain_hours.closed(self.clock.second_of_day())?;
+        let is_urgent = || {
+            let st = self.state.lock();
+            self.counters.notes.front() > st.applied || st.events.len() as u64 >= options.max_pending / 4 * 3
+        };
+        (!self.hurried() && !is_urgent() && !self.pressure()).then_some(closed)
     }
 
     fn hurried(&self) -> bool {

@@ -118,6 +118,7 @@ const PURE: &[&str] = &[
     "src/report/text.rs",
     "src/report/totals.rs",
     "src/config.rs",
+    "src/config/hours.rs",
     "src/config/listen.rs",
     "src/config/settings.rs",
     "src/fs/control/command.rs",

@@ -428,6 +428,7 @@ pub(super) fn safety(status: &Status) -> render::Safety {
         oldest: status.oldest,
         eta: status.eta,
         held: status.held.clone(),
+        waits_until: status.waits_until.clone(),
         slow_down: status.slow_down,
         refusing: status.refusing,
         interrupted: status.interrupted,

@@ -81,6 +81,8 @@ pub struct Safety {
     pub eta: Option<Duration>,
     /// Why publishing stands still, with the remedy.
     pub held: Option<String>,
+    /// The drain waits for its hours, which begin then.
+    pub waits_until: Option<String>,
     /// The slow tier does not answer.
     pub slow_down: bool,
     /// `max_pending` is reached: changes get ENOSPC.
@@ -436,7 +438,11 @@ impl Safety {
         if !self.safe {
             parts.extend(self.oldest.map(|age| format!("oldest {}", seconds(age))));
             let eta = self.eta.filter(|eta| *eta < ETA_MAX);
-            parts.push(eta.map_or_else(|| "ETA unknown".into(), |eta| format!("ETA {}", seconds(eta))));
+            parts.push(match (&self.waits_until, eta) {
+                (Some(until), _) => format!("drain waits until {until}"),
+                (None, Some(eta)) => format!("ETA {}", seconds(eta)),
+                (None, None) => "ETA unknown".to_owned(),
+            });
         }
         parts.join("; ")
     }
@@ -557,6 +563,8 @@ mod tests {
         assert_eq!(unsafe_now().line(), "NOT SAFE: 2 files, 1.8 GiB only on fast; oldest 14 s; ETA 11 s");
         let one = Safety { files: 1, bytes: 512, oldest: None, eta: None, ..unsafe_now() };
         assert_eq!(one.line(), "NOT SAFE: 1 file, 512 B only on fast; ETA unknown");
+        let waits = Safety { waits_until: Some("22:00".into()), ..unsafe_now() };
+        assert_eq!(waits.line(), "NOT SAFE: 2 files, 1.8 GiB only on fast; oldest 14 s; drain waits until 22:00");
         let names_only = Safety { files: 0, eta: None, ..unsafe_now() };
         let stalled = Safety { eta: Some(Duration::from_secs(15_724_800)), ..names_only.clone() };
         assert_eq!(stalled.line(), names_only.line(), "a rate of almost nothing tells nothing");

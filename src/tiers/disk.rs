@@ -191,4 +191,8 @@ pub trait Clock: Send + Sync + Debug {
     fn now(&self) -> Time;
     /// Time since some fixed start, for ages and intervals.
     fn uptime(&self) -> Duration;
+    /// Seconds since midnight where the machine is; where that is not known, in Greenwich.
+    fn second_of_day(&self) -> u32 {
+        self.now().sec.rem_euclid(86_400) as u32
+    }
 }

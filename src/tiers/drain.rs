@@ -37,7 +37,7 @@ impl Tiers {
     }
 
     fn next_to_copy(&self) -> Option<(Lsn, Arc<FileState>, Arc<Content>)> {
-        if self.is_paused() {
+        if self.is_paused() || self.waits().is_some() {
             return None;
         }
         let pressure = self.pressure();

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::Timelike as _;
 use nix::dir;
 use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, PosixFadviseAdvice, RenameFlags};
@@ -384,6 +385,10 @@ impl Clock for OsClock {
 
     fn uptime(&self) -> Duration {
         clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux always has this clock").into()
+    }
+
+    fn second_of_day(&self) -> u32 {
+        chrono::Local::now().num_seconds_from_midnight()
     }
 }
 

@@ -80,6 +80,9 @@ impl Tiers {
         if self.is_paused() {
             return Ok(Progress::Idle);
         }
+        if let Some(closed) = self.waits() {
+            return Ok(Progress::Wait(closed.left));
+        }
         let pressure = self.pressure();
         let settle = if self.hurried() { std::time::Duration::ZERO } else { self.options().settle };
         let front = self.counters.notes.front();

@@ -506,15 +506,16 @@ impl Tiers {
         false
     }
 
-    /// Whether a checkpoint is on its way: it comes first.
+    /// Whether a checkpoint is on its way: it comes first. One that waits for the hours of the drain is not.
     pub(crate) fn saves(&self) -> bool {
         const CHECKPOINT: u64 = 1 << 20;
+        let waits = self.waits().is_some();
         let st = self.state.lock();
         let mut pending = st.contents.values().flatten().scan(0, |sum: &mut u64, (_, content)| {
             *sum += content.size;
             Some(*sum)
         });
-        st.bursts.being_written() > 0 || pending.any(|sum| sum >= CHECKPOINT)
+        st.bursts.being_written() > 0 || (!waits && pending.any(|sum| sum >= CHECKPOINT))
     }
 
     fn copy_item(&self, number: u64, item: Item) {

@@ -196,6 +196,7 @@ impl Tiers {
             let refusing = self.refuses_changes(&st);
             (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied, refusing)
         };
+        let waits = self.waits();
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
         Status {
@@ -204,7 +205,7 @@ impl Tiers {
             pending_events: events,
             oldest: pending.oldest.map(|at| now.saturating_sub(at)),
             // At the rate of before something stood in the way nothing goes on.
-            eta: (rate > 0 && held.is_none() && !self.slow.is_down())
+            eta: (rate > 0 && held.is_none() && waits.is_none() && !self.slow.is_down())
                 .then(|| Duration::from_secs(pending.bytes() / rate)),
             drained_bytes: count(&c.drained_bytes),
             drained_files: count(&c.drained_files),
@@ -230,6 +231,7 @@ impl Tiers {
             damaged: count(&c.damaged),
             quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
             held,
+            waits_until: waits.map(|closed| closed.until.to_string()),
             slow_down: self.slow.is_down(),
             refusing,
             interrupted,

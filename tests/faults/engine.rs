@@ -61,6 +61,7 @@ impl World {
             promote: false,
             staged_max: None,
             drain_bandwidth: None,
+            drain_hours: dlio_fs::config::Hours::default(),
             stage_bandwidth: None,
             keep: 0,
             reserve: 0.0,

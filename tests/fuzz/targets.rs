@@ -62,6 +62,7 @@ impl Scene {
             promote: false,
             staged_max: None,
             drain_bandwidth: None,
+            drain_hours: dlio_fs::config::Hours::default(),
             stage_bandwidth: None,
             keep: 0,
             reserve: 0.0,

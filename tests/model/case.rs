@@ -180,6 +180,7 @@ impl Case {
             promote: stages(seed),
             staged_max: None,
             drain_bandwidth: None,
+            drain_hours: dlio_fs::config::Hours::default(),
             stage_bandwidth: None,
             keep: 0,
             reserve: 0.0,

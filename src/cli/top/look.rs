@@ -49,6 +49,8 @@ pub(super) struct Safety {
     pub(super) oldest: Option<f64>,
     pub(super) eta: Option<f64>,
     pub(super) held: Option<String>,
+    #[serde(default)]
+    pub(super) waits_until: Option<String>,
     pub(super) slow_down: bool,
     pub(super) refusing: bool,
     pub(super) interrupted: u64,
@@ -300,6 +302,7 @@ impl Safety {
             oldest: span(self.oldest),
             eta: span(self.eta),
             held: self.held.clone(),
+            waits_until: self.waits_until.clone(),
             slow_down: self.slow_down,
             refusing: self.refusing,
             interrupted: self.interrupted,
