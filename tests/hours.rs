@@ -174,6 +174,7 @@ fn staging_does_not_wait_for_a_checkpoint_that_waits() {
     assert!(!scene.has("checkpoint"));
     // Until the burst of writes is over, and the slow file is no new one.
     scene.clock.advance(Duration::from_secs(600));
+    scene.engine.tick().unwrap();
     scene.engine.stage("data", vec![b"data".to_vec()]).unwrap();
     while scene.engine.stage_step().unwrap() == Progress::Did {}
     assert_eq!(scene.engine.staging().copies, 1, "{:?}", scene.engine.staging());

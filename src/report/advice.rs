@@ -412,7 +412,9 @@ fn plan(summary: &Summary, told: &Told) -> Advice {
                     seconds_text(each.as_secs_f64()),
                     seconds(after)
                 ),
-                format!("dlio-fs plan {mount}    # what more could be staged"),
+                format!(
+                    "dlio-fs stage --show {mount}    # what found no room; a window since then plans what is left: dlio-fs plan --window"
+                ),
             )
         }
         None => (
