@@ -4,6 +4,7 @@
 //! mount (`.dlio/control`, `.dlio/stats.json`), so whoever may use the mount needs nothing else.
 
 mod advise;
+mod checkpoints;
 mod completions;
 mod demo;
 mod doctor;
@@ -69,6 +70,7 @@ enum Command {
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Queue(queue::QueueArgs),
+    Checkpoints(checkpoints::CheckpointsArgs),
     Top(top::TopArgs),
     Stage(stage::StageArgs),
     Pin(pin::PinArgs),
@@ -160,6 +162,7 @@ pub fn run() -> ExitCode {
         Command::Pause(args) => pause::run(args),
         Command::Resume(args) => pause::run_resume(args),
         Command::Queue(args) => queue::run(args),
+        Command::Checkpoints(args) => checkpoints::run(args),
         Command::Top(args) => top::run(args),
         Command::Stage(args) => stage::run(args),
         Command::Pin(args) => pin::run(args),

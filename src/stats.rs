@@ -25,6 +25,7 @@ pub mod queue;
 pub mod record;
 pub mod recording;
 pub mod render;
+pub mod safe;
 pub mod staging;
 pub mod timeline;
 pub mod trace;

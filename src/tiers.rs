@@ -33,6 +33,7 @@ macro_rules! left_out {
 mod acl;
 mod attrs;
 mod bursts;
+mod checkpoints;
 mod commit;
 mod data;
 pub mod disk;
@@ -44,6 +45,7 @@ pub mod faults;
 mod file;
 mod fsck;
 mod identity;
+mod latest;
 mod log;
 mod names;
 mod node;
@@ -397,7 +399,8 @@ impl Tiers {
         self.clock.now()
     }
 
-    fn uptime(&self) -> Duration {
+    /// Time since some fixed start: what the engine's moments are counted from.
+    pub fn uptime(&self) -> Duration {
         self.clock.uptime()
     }
 

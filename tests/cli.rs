@@ -357,6 +357,7 @@ fn help_says_at_once_what_each_command_is_for() {
         "drain",
         "sync",
         "queue",
+        "checkpoints",
         "evict",
         "reload",
         "report",

@@ -10,6 +10,7 @@ pub(super) mod by_xattr;
 mod clean;
 mod command;
 mod evict;
+mod latest;
 mod pins;
 mod session;
 mod stage;
@@ -20,6 +21,7 @@ mod windows;
 use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -34,7 +36,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::report::{self, summary::Summary};
 use crate::stats::files::Files;
 use crate::stats::recording::{Recording, Source};
-use crate::stats::{Stats, checkpoints, daemon, epochs, ops, processes, render};
+use crate::stats::{Stats, daemon, epochs, ops, processes, render, safe};
 use crate::tiers::disk::{Kind, Space, Time};
 use crate::tiers::{Attr, Ino, ListEntry, Listing, OpenMode, ROOT, Status, Tiers};
 pub use command::parse_command;
@@ -43,8 +45,11 @@ use session::Session;
 /// The name of the directory in the root. A user's file of this name is hidden by it.
 pub(super) const NAME: &[u8] = b".dlio";
 
-/// The first inode number that is ours; the engine's numbers stay below.
+/// The first inode number of the files; the engine's numbers stay below [`LINKS`].
 const FIRST: Ino = u64::MAX - 0xFF;
+/// From here on up to [`FIRST`] all numbers are the link's, another one at each look-up: the kernel keeps what a link says, for whoever
+/// asks, as long as it has the number.
+const LINKS: Ino = u64::MAX - 0xFFFF_FFFF;
 
 /// Nothing in here ever changes but the text, and that is never cached.
 const TTL: Duration = Duration::from_secs(60);
@@ -59,7 +64,7 @@ const QUEUE_SHOWN: usize = 1_000;
 
 /// Whether an inode number is one of ours.
 pub(super) fn owns(ino: Ino) -> bool {
-    ino >= FIRST
+    ino >= LINKS
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +87,7 @@ pub(super) enum Node {
     TimelineJson,
     Checkpoints,
     CheckpointsJson,
+    LatestSafe,
     Ops,
     Recording,
     Advice,
@@ -90,7 +96,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    const FILES: [Node; 22] = [
+    const FILES: [Node; 23] = [
         Node::Stats,
         Node::StatsJson,
         Node::Metrics,
@@ -108,6 +114,7 @@ impl Node {
         Node::TimelineJson,
         Node::Checkpoints,
         Node::CheckpointsJson,
+        Node::LatestSafe,
         Node::Ops,
         Node::Recording,
         Node::Advice,
@@ -121,6 +128,9 @@ impl Node {
 
     /// ENOENT for a number that is in our range but names nothing.
     fn of(ino: Ino) -> Result<Node, Errno> {
+        if (LINKS..FIRST).contains(&ino) {
+            return Ok(Node::LatestSafe);
+        }
         [Node::Dir].into_iter().chain(Node::FILES).find(|node| node.ino() == ino).ok_or(Errno::ENOENT)
     }
 
@@ -144,6 +154,7 @@ impl Node {
             Node::TimelineJson => "timeline.json",
             Node::Checkpoints => "checkpoints",
             Node::CheckpointsJson => "checkpoints.json",
+            Node::LatestSafe => "latest-safe",
             Node::Ops => "ops",
             Node::Recording => "recording",
             Node::Advice => "advice",
@@ -157,6 +168,8 @@ impl Node {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson | Node::Metrics | Node::TimelineJson => 0o444,
             Node::Control => 0o600,
+            // As of any symbolic link; whom it is shown to, `latest` decides.
+            Node::LatestSafe => 0o777,
             // The others name the paths or the processes of all users, or the tiers.
             _ => 0o400,
         }
@@ -176,6 +189,10 @@ pub(super) struct Control {
     observer: Observer,
     metrics_addr: Option<SocketAddr>,
     since: Time,
+    /// Look-ups of the link so far.
+    looks: AtomicU64,
+    /// When the statistics began, by the engine's clock.
+    mounted_at: Duration,
     /// How many commands want publishing to hurry.
     hurried: Arc<Mutex<u32>>,
 }
@@ -215,7 +232,9 @@ impl Control {
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
         let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
-        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, hurried: Arc::default() }
+        let (looks, hurried) = (AtomicU64::new(0), Arc::default());
+        let mounted_at = tiers.uptime().saturating_sub(stats.now());
+        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, looks, mounted_at, hurried }
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -223,17 +242,33 @@ impl Control {
     }
 
     pub(super) fn attr(&self, ino: Ino) -> Result<Attr> {
-        Ok(self.node_attr(Node::of(ino)?))
+        Ok(Attr { ino, ..self.node_attr(Node::of(ino)?) })
     }
 
     /// Finds a name in `.dlio` itself.
     pub(super) fn lookup(&self, name: &[u8]) -> Result<Attr> {
         let node = Node::FILES.into_iter().find(|node| node.name().as_bytes() == name).ok_or(Errno::ENOENT)?;
-        Ok(self.node_attr(node))
+        match node {
+            Node::LatestSafe if self.tiers.latest_safe().is_none() => Err(Errno::ENOENT.into()),
+            Node::LatestSafe => {
+                let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+                self.attr(LINKS + looks % (FIRST - LINKS))
+            }
+            _ => Ok(self.node_attr(node)),
+        }
+    }
+
+    /// All but the link, which may have nothing to lead to.
+    fn is_there(&self, node: Node) -> bool {
+        node != Node::LatestSafe || self.tiers.latest_safe().is_some()
     }
 
     fn node_attr(&self, node: Node) -> Attr {
-        let (kind, nlink) = if node == Node::Dir { (Kind::Dir, 2) } else { (Kind::File, 1) };
+        let (kind, nlink) = match node {
+            Node::Dir => (Kind::Dir, 2),
+            Node::LatestSafe => (Kind::Symlink, 1),
+            _ => (Kind::File, 1),
+        };
         Attr {
             ino: node.ino(),
             kind,
@@ -248,17 +283,18 @@ impl Control {
             atime: self.since,
             mtime: self.since,
             ctime: self.since,
-            ttl: if node == Node::Ops { Duration::ZERO } else { TTL },
+            ttl: if matches!(node, Node::Ops | Node::LatestSafe) { Duration::ZERO } else { TTL },
         }
     }
 
     pub(super) fn list(&self) -> Listing {
         let dir = |name: &[u8], ino| ListEntry { name: name.to_vec(), ino, kind: Kind::Dir };
         let mut entries = vec![dir(b".", Node::Dir.ino()), dir(b"..", ROOT)];
-        entries.extend(Node::FILES.map(|node| ListEntry {
+        let there = Node::FILES.into_iter().filter(|node| self.is_there(*node));
+        entries.extend(there.map(|node| ListEntry {
             name: node.name().into(),
             ino: node.ino(),
-            kind: Kind::File,
+            kind: self.node_attr(node).kind,
         }));
         Listing { entries }
     }
@@ -272,6 +308,7 @@ impl Control {
         }
         let text = match node {
             Node::Dir => return Err(Errno::EISDIR.into()),
+            Node::LatestSafe => return Err(Errno::ELOOP.into()),
             Node::Stats => self.snapshot_for(uid).text(),
             Node::StatsJson => self.snapshot_for(uid).json(),
             Node::Metrics => self.snapshot_for(uid).metrics(),
@@ -290,9 +327,10 @@ impl Control {
             Node::WindowsJson => self.observer.collected().windows().json(&self.stats.epochs()),
             Node::TimelineJson => self.stats.timeline().json(),
             Node::Checkpoints => {
-                checkpoints::text(&self.observer.collected().checkpoints(), self.stats.now().as_secs_f64())
+                let now = self.stats.now();
+                safe::text(&self.tiers.checkpoints(self.mounted_at), now.as_secs_f64())
             }
-            Node::CheckpointsJson => json(&self.observer.collected().checkpoints()),
+            Node::CheckpointsJson => json(&self.tiers.checkpoints(self.mounted_at)),
             Node::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
                 return Ok(Virtual::Ops(Lines { stats: Arc::clone(&self.stats), reader }));
@@ -450,7 +488,8 @@ mod tests {
 
     #[test]
     fn our_inode_numbers_are_apart_from_the_engine_s() {
-        assert!(!owns(ROOT) && !owns(FIRST - 1) && owns(FIRST));
+        assert!(!owns(ROOT) && !owns(LINKS - 1) && owns(LINKS) && owns(FIRST));
+        assert_eq!([LINKS, FIRST - 1].map(Node::of), [Ok(Node::LatestSafe); 2]);
         for node in [Node::Dir].into_iter().chain(Node::FILES) {
             assert_eq!(Node::of(node.ino()), Ok(node));
         }

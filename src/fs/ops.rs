@@ -132,6 +132,9 @@ impl Core {
     }
 
     pub(super) fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Bytes> {
+        if control::owns(ino) {
+            return self.control.latest_safe(ino, cx).map(Bytes::from);
+        }
         self.tiers.readlink(cx, user_ino(ino)?).map(Bytes::from)
     }
 

@@ -1,4 +1,5 @@
-//! Checkpoints, found from the writes themselves: bursts of writing, each with what it took until the slow tier had it.
+//! Checkpoints, found from the writes themselves: bursts of writing, each with what it took until the slow tier had it. For
+//! recordings and what is made of them; `.dlio/checkpoints` is the engine's (`src/tiers/checkpoints.rs`), which knows the files.
 //! Pure; calls and moments come in.
 //!
 //! A program that trains writes little for minutes and then gigabytes at once. A burst begins with a write and ends when for
@@ -7,12 +8,10 @@
 //! found as well: what it was for, no file system knows.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write;
 use std::time::Duration;
 
 use super::counters::Op;
 use super::recording::Checkpoint;
-use super::render::{bytes, count};
 use super::trace::Traced;
 
 /// A burst is over after so long without a write.
@@ -131,33 +130,6 @@ impl Burst {
     }
 }
 
-/// The table of `.dlio/checkpoints`. Ends with a newline.
-pub fn text(checkpoints: &[Checkpoint], now: f64) -> String {
-    let mut out = match checkpoints.len() {
-        0 => format!("no burst of writes of {} or more so far\n", bytes(SMALLEST)),
-        n => format!("{} of writes, taken for checkpoints; seconds since the mount\n\n", count(n as u64, "burst")),
-    };
-    if !checkpoints.is_empty() {
-        out.push_str("   no     from  absorb   drain    files       size     MiB/s  largest file\n");
-    }
-    for checkpoint in checkpoints {
-        let absorb = checkpoint.absorbed - checkpoint.began;
-        let drain = match checkpoint.drained {
-            Some(drained) => format!("{:>7.1}s", drained - checkpoint.absorbed),
-            None => format!(">{:>6.1}s", now - checkpoint.absorbed),
-        };
-        let rate = checkpoint.bytes as f64 / absorb.max(1e-6) / f64::from(1 << 20);
-        let Checkpoint { number, began, files, bytes: size, path, .. } = checkpoint;
-        writeln!(
-            out,
-            "{number:>5}{began:>8.1}s{absorb:>7.2}s{drain}{files:>9}{:>11}{rate:>10.1}  {path}",
-            bytes(*size)
-        )
-        .expect("formatting into memory");
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,8 +170,6 @@ mod tests {
         assert_eq!(all.told()[0].drained, None);
         all.tick(ms(5_000), 70, 40, name);
         assert_eq!(all.told()[0].drained, Some(5.0));
-        let text = text(&all.told(), 9.0);
-        assert!(text.contains("10.0 MiB") && text.lines().all(|line| line.len() <= 80), "{text}");
     }
 
     #[test]
@@ -231,6 +201,5 @@ mod tests {
         all.see(&call(Op::Write, 1, 100, SMALLEST - 1));
         all.tick(ms(9_000), 1, 1, name);
         assert!(all.told().is_empty());
-        assert!(text(&[], 1.0).contains("no burst"));
     }
 }

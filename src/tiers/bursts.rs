@@ -1,8 +1,8 @@
-//! Which files were written together: the checkpoints, as eviction knows them. Pure; moments come in.
+//! Which files were written together: what a checkpoint is, for eviction and for `.dlio/checkpoints`. Pure; moments come in.
 //!
 //! A burst goes on as long as files are written whose first write comes within [`PAUSE`] of the last close. One of less than
-//! [`SMALLEST`] is no checkpoint. The statistics find bursts from each write and tell of them; they may be off, and eviction must not
-//! depend on that.
+//! [`SMALLEST`] is no checkpoint. The statistics find bursts from each write, for reports; they may be off, and nothing
+//! here depends on that.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Between two files of one checkpoint.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Bytes.
-const SMALLEST: u64 = 1 << 20;
+pub(crate) const SMALLEST: u64 = 1 << 20;
 /// So many bursts are remembered.
 const KEPT: usize = 1_000;
 
@@ -63,6 +63,25 @@ impl Bursts {
         (over.bytes >= SMALLEST).then_some(Finished { began: over.began, bytes: over.bytes })
     }
 
+    /// The same, unless a file that belongs to it is still being written: each of `writing` is one's first write. That is waited for no
+    /// longer than `patience`, or a file that is always written to would hold it open for good.
+    pub(crate) fn end_if_quiet(&mut self, now: Duration, writing: &[Duration], patience: Duration) -> Option<Finished> {
+        let burst = self.current?;
+        let waits = self.is_joined_by(writing) && now <= burst.last + patience;
+        if waits { None } else { self.end_if_over(now) }
+    }
+
+    /// Whether one of these first writes is of a file that will belong to the burst that is not over.
+    pub(crate) fn is_joined_by(&self, writing: &[Duration]) -> bool {
+        let joins = |burst: Burst| writing.iter().any(|since| (burst.began..=burst.last + PAUSE).contains(since));
+        self.current.is_some_and(joins)
+    }
+
+    /// The number of the burst that is not over.
+    pub(crate) fn going_on(&self) -> Option<u64> {
+        self.current.map(|_| self.last)
+    }
+
     /// Bytes of the one that is being written; 0: none is.
     pub(crate) fn being_written(&self) -> u64 {
         self.current.map_or(0, |burst| if burst.bytes >= SMALLEST { burst.bytes } else { 0 })
@@ -92,5 +111,18 @@ mod tests {
         assert_eq!(bursts.add(44 * S, 44 * S, 5), (2, Some(over)));
         assert_eq!(bursts.end_if_over(50 * S), None, "a line of a log is no checkpoint");
         assert_eq!((bursts.is_checkpoint(1), bursts.is_checkpoint(2), bursts.being_written()), (true, false, 0));
+    }
+
+    #[test]
+    fn a_file_that_takes_long_keeps_its_burst_open_but_not_for_good() {
+        let mut bursts = Bursts::default();
+        bursts.add(10 * S, 11 * S, 2 << 20);
+        assert_eq!(bursts.end_if_quiet(15 * S, &[12 * S], 30 * S), None, "the weights, behind their configuration");
+        assert!(
+            bursts.going_on() == Some(1) && bursts.is_joined_by(&[12 * S]) && !bursts.is_joined_by(&[9 * S, 15 * S])
+        );
+        assert_eq!(bursts.add(12 * S, 25 * S, 5).0, 1);
+        assert!(bursts.end_if_quiet(56 * S, &[13 * S], 30 * S).is_some(), "a log that is always written to");
+        assert_eq!((bursts.going_on(), bursts.end_if_quiet(57 * S, &[13 * S], 30 * S)), (None, None));
     }
 }

@@ -109,8 +109,7 @@ impl Tiers {
         }
         self.commit(cx, state)?;
         let pending = self.unsealed(|ino, _| ino == state.ino);
-        self.seal(cx, &pending)?;
-        self.log.sync(self.log.last())
+        self.seal_durably(cx, &pending)
     }
 
     /// D1 for a directory's names and for the files in it; for the root, D1 for everything.
@@ -134,8 +133,7 @@ impl Tiers {
             named.collect()
         };
         let pending = self.unsealed(|file, _| files.contains(&file));
-        self.seal(cx, &pending)?;
-        self.log.sync(self.log.last())
+        self.seal_durably(cx, &pending)
     }
 
     /// D1 for everything: commits, seals and syncs all that was written. Waits for the fast tier only, but for objects that
@@ -150,8 +148,7 @@ impl Tiers {
             self.commit(cx, &state)?;
         }
         let pending = self.unsealed(|_, _| true);
-        self.seal(cx, &pending)?;
-        self.log.sync(self.log.last())?;
+        self.seal_durably(cx, &pending)?;
         self.wake();
         Ok(())
     }
@@ -257,7 +254,9 @@ impl Tiers {
         records.splice(0..0, st.names_record(state.ino));
         let last = self.log.append(&records)?;
         let now = self.uptime();
-        st.push(last - 1, now, Change::Content { ino: state.ino, at, content });
+        let change = Change::Content { ino: state.ino, at, content };
+        self.note_checkpoint(&mut st, last - 1, &change);
+        st.push(last - 1, now, change);
         st.committed(state.ino);
         st.bind(state.ino, last, live, now);
         Ok(Some(last - 1))
@@ -364,12 +363,20 @@ impl Tiers {
         contents.collect()
     }
 
+    /// D1 for these content events, and for all that is in the log.
+    pub(crate) fn seal_durably(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
+        self.seal(cx, pending)?;
+        self.log.sync(self.log.last())?;
+        self.note_sealed(pending.iter().map(|(lsn, ..)| *lsn));
+        Ok(())
+    }
+
     /// Seals these content events, in order:
     ///
     /// 1. sync the object's bytes;
     /// 2. sync its name;
     /// 3. log the seals (made durable by the caller's log sync).
-    pub(crate) fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
+    fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
         let seals: Vec<Record> =
             pending.iter().map(|(lsn, _, content)| Record::Seal { of: *lsn, size: content.size }).collect();
         if left_out!(SealLast) && !seals.is_empty() {
@@ -449,11 +456,9 @@ impl Tiers {
             }
         }
         self.delete_doomed(&cx)?;
+        self.look_at_checkpoints(now);
         let ages = self.ages();
         let mut st = self.state.lock();
-        if let Some(over) = st.bursts.end_if_over(now) {
-            st.expected.learn(over.began, over.bytes);
-        }
         for ino in std::mem::take(&mut st.orphans) {
             self.settle_removed(&mut st, ino);
             st.view.collect(ino);

@@ -642,6 +642,7 @@ impl Tiers {
         let records: Vec<Record> = expected.into_iter().chain([record]).collect();
         let append = || self.log.append(&records);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
+        self.note_checkpoint(st, lsn, &change);
         apply(st, lsn);
         st.push(lsn, self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }

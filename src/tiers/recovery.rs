@@ -125,6 +125,7 @@ fn open_with(
         tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
     }
     Recovery::new(&tiers, opened.records, boot).run(writable)?;
+    tiers.remember_latest_safe();
     Ok(tiers)
 }
 

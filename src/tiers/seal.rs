@@ -16,8 +16,7 @@ impl Tiers {
         if pending.is_empty() {
             return self.sync_in_place(&cx, |_| true).map(|()| Progress::Idle);
         }
-        self.seal(&cx, &pending)?;
-        self.log.sync(self.log.last())?;
+        self.seal_durably(&cx, &pending)?;
         self.wake();
         Ok(Progress::Did)
     }

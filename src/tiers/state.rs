@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tiers::bursts::Bursts;
+use crate::tiers::checkpoints::Book;
 use crate::tiers::disk::{Kind, NewAttr};
 use crate::tiers::file::Content;
 use crate::tiers::node::{Node, Place};
@@ -106,6 +107,7 @@ pub(crate) struct State {
     pub(crate) clean_next: u64,
     /// Which versions were written together, and when the next such burst may come.
     pub(crate) bursts: Bursts,
+    pub(crate) book: Book,
     pub(crate) expected: Checkpoints,
 }
 
@@ -139,6 +141,7 @@ impl State {
             clean_at: HashMap::new(),
             clean_next: 0,
             bursts: Bursts::default(),
+            book: Book::default(),
             expected: Checkpoints::default(),
         }
     }

@@ -1,13 +1,14 @@
 //! What the engine tells about itself: counters, the state of a file, what only the fast tier has.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::{Kind, Space};
-use crate::tiers::file::Bytes;
+use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::queue::Notes;
 use crate::tiers::room::Evicting;
 use crate::tiers::state::{Change, State as EngineState};
@@ -50,6 +51,8 @@ pub(crate) struct Counters {
     /// When a tier that had been silent answered, in milliseconds of uptime; 0: it never was.
     answered: AtomicU64,
     troubles: Mutex<Troubles>,
+    /// What the file of that name on the fast tier says.
+    pub(crate) latest_safe: Mutex<Option<Vec<u8>>>,
 }
 
 impl Counters {
@@ -264,27 +267,33 @@ impl Tiers {
                 }
             }
         }
-        let uncommitted: Vec<_> = st
-            .uncommitted
-            .iter()
-            .filter_map(|(ino, since)| Some((*ino, *since, st.view.get(*ino)?.file.clone()?)))
-            .collect();
+        let uncommitted = uncommitted(&st);
         drop(st);
         for (ino, since, file) in uncommitted {
             pending.since(since);
-            let size = file.io.try_read().and_then(|io| {
-                let fd = io.fd.clone();
-                let object = io.object()?;
-                match fd {
-                    Some(fd) if object.home == crate::tiers::record::Home::Fast => fd.stat().ok(),
-                    _ if object.home == crate::tiers::record::Home::Fast => self.pool.stat(object.number).ok(),
-                    _ => None,
-                }
-            });
+            let size = self.size_at_once(&file).unwrap_or(0);
             let node = pending.node(ino, since);
-            (node.content, node.bytes) = (true, node.bytes.max(size.map_or(0, |stat| stat.size)));
+            (node.content, node.bytes) = (true, node.bytes.max(size));
         }
         pending
+    }
+
+    /// How large a file on the fast tier is, where nobody has to be waited for.
+    fn size_at_once(&self, file: &FileState) -> Option<u64> {
+        let io = file.io.try_read()?;
+        let object = io.object().filter(|object| object.home == crate::tiers::record::Home::Fast)?;
+        let stat = match io.fd.clone() {
+            Some(fd) => fd.stat(),
+            None => self.pool.stat(object.number),
+        };
+        stat.ok().map(|stat| stat.size)
+    }
+
+    /// The first writes of the files with bytes that no event has, of those that are `large` or not known to be small.
+    pub(crate) fn written_since(&self, large: u64) -> Vec<Duration> {
+        let mut files = uncommitted(&self.state.lock());
+        files.retain(|(_, _, file)| self.size_at_once(file).is_none_or(|size| size >= large));
+        files.into_iter().map(|(_, since, _)| since).collect()
     }
 
     pub(crate) fn pending_bytes(&self) -> u64 {
@@ -382,6 +391,12 @@ impl Tiers {
         let named: HashSet<Ino> = st.bound.values().map(|(ino, _)| *ino).collect();
         assert_eq!(named.len(), st.bound.len(), "one bind record a file");
     }
+}
+
+/// Files with bytes that no event has, and since when.
+fn uncommitted(st: &EngineState) -> Vec<(Ino, Duration, Arc<FileState>)> {
+    let files = st.uncommitted.iter();
+    files.filter_map(|(ino, since)| Some((*ino, *since, st.view.get(*ino)?.file.clone()?))).collect()
 }
 
 /// Whether some work is known to wait for an answer.

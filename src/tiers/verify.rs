@@ -153,7 +153,11 @@ impl Tiers {
             file.sums[1].take(file.at, slow);
             file.at += from_fast.max(from_slow) as u64;
             if from_fast.max(from_slow) < PIECE {
-                return self.verdict(file);
+                let verdict = self.verdict(file)?;
+                if verdict == Verified::Same {
+                    self.note_verified(file.ino);
+                }
+                return Ok(verdict);
             }
         }
         Ok(Verified::More)

@@ -16,7 +16,7 @@ use super::command::{Command, KNOWN, LINE_MAX};
 use super::{Control, evict, pins, stage, sync, verify, windows};
 use crate::error::{Errno, Error, Result};
 use crate::path::Name;
-use crate::tiers::{Cx, Ino, ROOT, Tiers};
+use crate::tiers::{Attr, Cx, Ino, ROOT, Tiers};
 
 /// How long a read of `control` waits before it tells what it is waiting for: a process waiting for us cannot be
 /// interrupted, only between two reads.
@@ -160,12 +160,19 @@ pub(super) fn shown(names: &[Name]) -> String {
 /// Walks from the root. Each step's reference is given back as soon as the next is held, and the last one's as well: a
 /// number that nobody holds any more means nothing to the engine, and nothing worse.
 fn find(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Ino> {
+    Ok(walk(tiers, cx, names)?.pop().map_or(ROOT, |last| last.ino))
+}
+
+/// The same: the attributes of each step but the root.
+pub(super) fn walk(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Vec<Attr>> {
     let mut held = Reference { tiers, ino: ROOT, counted: false };
+    let mut steps = Vec::with_capacity(names.len());
     for name in names {
-        let ino = tiers.lookup(cx, held.ino, name)?.ino;
-        held = Reference { tiers, ino, counted: true };
+        let attr = tiers.lookup(cx, held.ino, name)?;
+        held = Reference { tiers, ino: attr.ino, counted: true };
+        steps.push(attr);
     }
-    Ok(held.ino)
+    Ok(steps)
 }
 
 /// An inode that is held for a moment.

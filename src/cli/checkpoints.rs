@@ -1,0 +1,36 @@
+//! `dlio-fs checkpoints`: which were written, and which of them are safe.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Outcome, say, talk};
+
+/// List the checkpoints that were written since the mount was made, and which of them are on the slow tier
+///
+/// A checkpoint is what was written in one go, 1 MiB or more, whatever the names. States: writing (more may come), dirty (complete, and
+/// not all of it on the slow tier yet), safe (all of it is there), verified (and dlio-fs verify has compared each of its files), replaced
+/// (a file of it was removed or written anew). D1 and D2 say how long after its last close it was durable on the fast tier, and published
+/// on the slow one. The star is at the newest that is complete. The exit code is that of `status`.
+///
+/// .dlio/latest-safe is a symbolic link to the newest safe one; there is none as long as there is no such checkpoint.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs checkpoints /mnt/train
+  dlio-fs checkpoints --json | jq -r '.[] | select(.current) | .path'
+  cp -rL /mnt/train/.dlio/latest-safe /backup/")]
+pub(super) struct CheckpointsArgs {
+    /// The mount; may be left out when there is only one
+    mountpoint: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &CheckpointsArgs) -> Outcome {
+    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
+    let name = if args.json { "checkpoints.json" } else { "checkpoints" };
+    say(talk::read(&mountpoint, name)?.trim_end())?;
+    Ok(talk::standing(&mountpoint)?.exit())
+}

@@ -1,0 +1,129 @@
+//! The checkpoints of a mount, as `.dlio/checkpoints` shows them. Pure: filled by the engine, a string out.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::render::{bytes, count};
+
+/// A checkpoint. Moments are seconds since the mount was made, sizes bytes; the JSON keys are the field names.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Checkpoint {
+    /// From 1 on; not each number is that of a checkpoint.
+    pub number: u64,
+    /// As its names tell.
+    pub step: Option<u64>,
+    /// From the mount's root, escaped: its directory, or its file.
+    pub path: String,
+    pub files: u64,
+    pub bytes: u64,
+    /// Its first write, and its last close.
+    pub began: f64,
+    pub absorbed: f64,
+    /// When all of it was durable on the fast tier (D1), and published on the slow one (D2).
+    pub durable: Option<f64>,
+    pub drained: Option<f64>,
+    /// Nobody writes to it any more.
+    pub complete: bool,
+    /// All its files are there, and none is written anew.
+    pub whole: bool,
+    /// All of it is on the slow tier, under the names of now.
+    pub safe: bool,
+    /// `dlio-fs verify` has compared both copies of each of its files.
+    pub verified: bool,
+    /// The newest that is complete and whole.
+    pub current: bool,
+}
+
+impl Checkpoint {
+    fn state(&self) -> &'static str {
+        match self {
+            Checkpoint { whole: false, .. } => "replaced",
+            Checkpoint { complete: false, .. } => "writing",
+            Checkpoint { safe: false, .. } => "dirty",
+            Checkpoint { verified: false, .. } => "safe",
+            Checkpoint { verified: true, .. } => "verified",
+        }
+    }
+}
+
+/// The text of `.dlio/checkpoints`. Ends with a newline. `now`: as the moments.
+pub fn text(checkpoints: &[Checkpoint], now: f64) -> String {
+    let mut out = match (checkpoints.len(), checkpoints.iter().find(|one| one.current)) {
+        (0, _) => "no checkpoint of 1.0 MiB or more since the mount was made\n".to_owned(),
+        (n, None) => format!("{}; none of them is complete and still there\n", count(n as u64, "checkpoint")),
+        (n, Some(Checkpoint { path, safe: true, .. })) => {
+            format!("{}; the newest, {path}, is on the slow tier\n", count(n as u64, "checkpoint"))
+        }
+        (n, Some(Checkpoint { path, .. })) => {
+            format!("{}; the newest, {path}, is not yet on the slow tier\n", count(n as u64, "checkpoint"))
+        }
+    };
+    if !checkpoints.is_empty() {
+        out.push_str("\n    no      step     from  absorb       D1       D2  files       size  state     path\n");
+    }
+    checkpoints.iter().for_each(|one| line(one, now, &mut out));
+    out
+}
+
+/// D1 and D2 count from the last close.
+fn line(one: &Checkpoint, now: f64, out: &mut String) {
+    let after = |moment: Option<f64>| match moment {
+        Some(moment) => format!("{:.2}s", (moment - one.absorbed).max(0.0)),
+        None => format!(">{:.1}s", (now - one.absorbed).max(0.0)),
+    };
+    let current = if one.current { '*' } else { ' ' };
+    let step = one.step.map_or_else(|| "-".to_owned(), |step| step.to_string());
+    let absorb = format!("{:.2}s", (one.absorbed - one.began).max(0.0));
+    let Checkpoint { number, began, files, bytes: size, path, .. } = one;
+    let (d1, d2, size, state) = (after(one.durable), after(one.drained), bytes(*size), one.state());
+    writeln!(
+        out,
+        "{current}{number:>5}{step:>10}{began:>8.1}s{absorb:>8}{d1:>9}{d2:>9}{files:>7}{size:>11}  {state:<10}{path}"
+    )
+    .expect("formatting into memory");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_says_whether_the_newest_is_safe() {
+        assert_eq!(text(&[], 1.0), "no checkpoint of 1.0 MiB or more since the mount was made\n");
+        let old = Checkpoint {
+            number: 1,
+            step: Some(1200),
+            path: "/run/ckpt-1200".to_owned(),
+            files: 2,
+            bytes: 3 << 30,
+            began: 10.0,
+            absorbed: 12.5,
+            durable: Some(12.75),
+            drained: Some(20.0),
+            complete: true,
+            whole: true,
+            safe: true,
+            ..Checkpoint::default()
+        };
+        let path = "/run/ckpt-1400".to_owned();
+        let mut new = Checkpoint { number: 7, current: true, safe: false, drained: None, path, ..old.clone() };
+        let told = text(&[old.clone(), new.clone()], 14.0);
+        assert_eq!(
+            told,
+            "\
+2 checkpoints; the newest, /run/ckpt-1400, is not yet on the slow tier
+
+    no      step     from  absorb       D1       D2  files       size  state     path
+     1      1200    10.0s   2.50s    0.25s    7.50s      2    3.0 GiB  safe      /run/ckpt-1200
+*    7      1200    10.0s   2.50s    0.25s    >1.5s      2    3.0 GiB  dirty     /run/ckpt-1400
+"
+        );
+        (new.safe, new.verified) = (true, true);
+        let told = text(&[new], 14.0);
+        assert!(told.starts_with("1 checkpoint; the newest, /run/ckpt-1400, is on the slow tier\n"), "{told}");
+        assert!(told.contains("verified"));
+        let replaced = text(&[Checkpoint { whole: false, ..old }], 14.0);
+        assert!(replaced.contains("none of them") && replaced.contains(" replaced "), "{replaced}");
+    }
+}

@@ -1,0 +1,162 @@
+//! What is known of checkpoints: which are complete, which are safe, and the link to the newest one that is.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{Elsewhere, Mount, USER, names, pattern, until};
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
+/// Nothing is published unless somebody asks for it.
+const NEVER_SETTLES: [&str; 2] = ["settle=50min", "live_after=1h"];
+
+fn dlio(arguments: &[&str], path: &Path) -> Output {
+    Command::new(PROGRAM).args(arguments).arg(path).output().unwrap()
+}
+
+fn told(mount: &Mount) -> Vec<Value> {
+    serde_json::from_str(&fs::read_to_string(mount.at(".dlio/checkpoints.json")).unwrap()).unwrap()
+}
+
+/// The last one, when it is as wanted.
+fn last(mount: &Mount, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    until(what, || {
+        last = told(mount).pop().unwrap_or_default();
+        wanted(&last)
+    });
+    last
+}
+
+fn latest_safe(mount: &Mount) -> Option<String> {
+    Some(fs::read_link(mount.at(".dlio/latest-safe")).ok()?.into_os_string().into_string().unwrap())
+}
+
+/// Writes one as frameworks do: under a temporary name, and something small behind it. It is no name that says that all is there, so
+/// the next one is not taken for a part of it once it is complete.
+fn write(mount: &Mount, step: u64) {
+    mount.put("run/ckpt.tmp", pattern(3 << 20));
+    fs::rename(mount.at("run/ckpt.tmp"), mount.at(format!("run/ckpt-{step}"))).unwrap();
+    mount.put("run/note", format!("ckpt-{step}"));
+}
+
+#[test]
+fn a_checkpoint_is_complete_durable_safe_and_verified_in_turn() {
+    let mount = Mount::with(&NEVER_SETTLES, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    assert!(fs::read_to_string(mount.at(".dlio/checkpoints")).unwrap().starts_with("no checkpoint"));
+    write(&mount, 1200);
+    let one =
+        last(&mount, "it is complete, and durable on fast", |one| one["complete"] == true && one["durable"].is_f64());
+    assert_eq!((&one["step"], &one["path"]), (&1200.into(), &"/run/ckpt-1200".into()), "{one}");
+    assert_eq!((&one["files"], &one["bytes"]), (&2.into(), &((3 << 20) + 9).into()), "{one}");
+    assert_eq!((&one["current"], &one["safe"], &one["drained"]), (&true.into(), &false.into(), &Value::Null), "{one}");
+    assert_eq!(latest_safe(&mount), None);
+    assert!(!names(&mount.at(".dlio")).contains(&"latest-safe".into()));
+    mount.sync();
+    let one = told(&mount).pop().unwrap();
+    assert!(one["safe"] == true && one["verified"] == false, "{one}");
+    let moment = |name: &str| one[name].as_f64().unwrap();
+    assert!(moment("began") <= moment("absorbed") && moment("absorbed") <= moment("durable"), "{one}");
+    assert!(moment("durable") <= moment("drained"), "{one}");
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-1200"));
+    assert!(fs::read(mount.at(".dlio/latest-safe")).unwrap() == pattern(3 << 20));
+    assert!(names(&mount.at(".dlio")).contains(&"latest-safe".into()));
+    assert!(dlio(&["verify"], &mount.at("run")).status.success());
+    assert_eq!(told(&mount).pop().unwrap()["verified"], true);
+    let output = dlio(&["checkpoints"], &mount.root());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text.starts_with("1 checkpoint; the newest, /run/ckpt-1200, is on the slow tier\n"), "{text}");
+    assert!(text.contains(" verified  /run/ckpt-1200\n"), "{text}");
+    let json: Vec<Value> = serde_json::from_slice(&dlio(&["checkpoints", "--json"], &mount.root()).stdout).unwrap();
+    assert_eq!(json, told(&mount));
+}
+
+#[test]
+fn the_newest_safe_one_is_offered_also_without_a_profile() {
+    let mut mount = Mount::idle(Elsewhere::default(), &NEVER_SETTLES);
+    mount.arguments(&["--no-profile"]);
+    mount.start();
+    fs::create_dir(mount.at("run")).unwrap();
+    write(&mount, 1);
+    last(&mount, "the first is complete", |one| one["complete"] == true);
+    mount.sync();
+    write(&mount, 2);
+    last(&mount, "the second is complete", |one| one["step"] == 2 && one["complete"] == true);
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-1"), "the second is on the fast tier only");
+    mount.sync();
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-2"));
+    fs::remove_file(mount.at("run/ckpt-2")).unwrap();
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-1"));
+    let states: Vec<_> = told(&mount).iter().map(|one| (one["whole"].clone(), one["current"].clone())).collect();
+    assert_eq!(states, [(true.into(), true.into()), (false.into(), false.into())]);
+    fs::rename(mount.at("run"), mount.at("kept")).unwrap();
+    assert_eq!(latest_safe(&mount), None, "the slow tier has it under its former name");
+    mount.sync();
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../kept/ckpt-1"));
+    // Somebody begins to write over it.
+    let mut file = OpenOptions::new().write(true).open(mount.at("kept/ckpt-1")).unwrap();
+    file.write_all(b"x").unwrap();
+    assert_eq!(latest_safe(&mount), None);
+}
+
+#[test]
+fn the_weights_belong_to_the_small_files_before_them_however_long_they_take() {
+    let mount = Mount::with(&NEVER_SETTLES, |_| ());
+    fs::create_dir_all(mount.at("run/checkpoint-7")).unwrap();
+    mount.put("run/checkpoint-7/config.json", pattern(2 << 20));
+    let mut weights = fs::File::create(mount.at("run/checkpoint-7/model.bin")).unwrap();
+    weights.write_all(&pattern(1 << 20)).unwrap();
+    // Longer than a burst takes to end.
+    let began = |one: &Value| one["absorbed"].as_f64().unwrap();
+    let first = last(&mount, "there is one", |one| one["files"] == 1);
+    until("a burst would be over", || {
+        let now: Value = serde_json::from_str(&fs::read_to_string(mount.at(".dlio/stats.json")).unwrap()).unwrap();
+        now["mounted_for"].as_f64().unwrap() > began(&first) + 5.0
+    });
+    assert_eq!(told(&mount)[0]["complete"], false);
+    weights.write_all(&pattern(1 << 20)).unwrap();
+    drop(weights);
+    let one = last(&mount, "it is complete", |one| one["complete"] == true);
+    assert_eq!((&one["number"], &one["files"]), (&1.into(), &2.into()), "{one}");
+    assert_eq!(one["path"], "/run/checkpoint-7");
+}
+
+#[test]
+fn the_link_outlives_the_mount_and_leads_nowhere_when_its_end_is_gone() {
+    let mut mount = Mount::new();
+    fs::create_dir(mount.at("run")).unwrap();
+    write(&mount, 5);
+    until("it is safe", || latest_safe(&mount).is_some());
+    let remembered = mount.fast().join(".dlio-fs/latest-safe");
+    until("it is remembered", || fs::read_to_string(&remembered).is_ok_and(|text| text == "run/ckpt-5\n"));
+    mount.kill();
+    mount.start();
+    assert!(told(&mount).is_empty());
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-5"));
+    mount.stop();
+    fs::remove_file(mount.slow().join("run/ckpt-5")).unwrap();
+    mount.start();
+    assert_eq!(latest_safe(&mount), None);
+}
+
+#[test]
+fn the_link_names_only_what_the_reader_may_see() {
+    let mount = Mount::new();
+    fs::create_dir(mount.at("run")).unwrap();
+    write(&mount, 5);
+    until("it is safe", || latest_safe(&mount).is_some());
+    let link = |mount: &Mount| mount.as_user(USER, "readlink .dlio/latest-safe");
+    assert_eq!(String::from_utf8(link(&mount).stdout).unwrap(), "../run/ckpt-5\n");
+    mount.sh("chmod 700 run");
+    assert!(!link(&mount).status.success() && link(&mount).stdout.is_empty());
+    assert!(latest_safe(&mount).is_some());
+    assert!(!mount.as_user(USER, "cat .dlio/checkpoints").status.success());
+}
