@@ -72,6 +72,7 @@ mod state;
 mod status;
 mod step;
 pub mod sync;
+mod urgent;
 mod verify;
 mod view;
 
@@ -92,6 +93,7 @@ use staged::Copies;
 use staging::Staging;
 use state::State as EngineState;
 use sync::{Mutex, RwLock};
+use urgent::Urgency;
 use view::Ages;
 
 pub use evict::{Evictable, Evicted};
@@ -100,6 +102,7 @@ pub use fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
 pub use stage::Staged;
+pub use urgent::{Saved, Saving, Unsaved};
 
 pub use verify::{Bad, Verified, Verifying};
 
@@ -363,6 +366,7 @@ pub struct Tiers {
     hurry: AtomicU64,
     /// Nothing is copied or published: somebody asked for that.
     paused: AtomicBool,
+    urgency: Urgency,
     drain_rate: Mutex<Bucket>,
     /// Taken by the one who publishes; a group that an error interrupted.
     publishing: Mutex<Option<publish::Unfinished>>,
@@ -433,7 +437,7 @@ impl Tiers {
     }
 
     fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
+        self.paused.load(Ordering::Relaxed) && !self.urgency.is_on()
     }
 
     /// Outside of `drain_hours`, and nothing asks for more: somebody who waits, an event to be hurried, the room on the fast tier,

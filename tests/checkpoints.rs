@@ -6,10 +6,11 @@ mod common;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Elsewhere, Mount, USER, names, pattern, until};
+use common::{Elsewhere, Mount, USER, Volume, mode, names, pattern, succeeded, until};
+use nix::mount::{MntFlags, umount2};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -159,4 +160,115 @@ fn the_link_names_only_what_the_reader_may_see() {
     assert!(!link(&mount).status.success() && link(&mount).stdout.is_empty());
     assert!(latest_safe(&mount).is_some());
     assert!(!mount.as_user(USER, "cat .dlio/checkpoints").status.success());
+}
+
+// A deadline
+
+/// `dlio-fs drain --deadline`: exit code, standard output, the rest.
+fn drain(mount: &Mount, deadline: &str) -> (Option<i32>, String, String) {
+    let output = dlio(&["drain", "--deadline", deadline], &mount.root());
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn saved(mount: &Mount) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(mount.slow().join(".dlio-fs/saved")) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// A directory of the slow tier on a file system of its own: nothing can be renamed into it, so what is written there holds the order.
+struct OtherFileSystem(PathBuf);
+
+impl OtherFileSystem {
+    fn at(dir: PathBuf) -> Self {
+        fs::create_dir(&dir).unwrap();
+        succeeded(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&dir).output().unwrap());
+        OtherFileSystem(dir)
+    }
+}
+
+impl Drop for OtherFileSystem {
+    fn drop(&mut self) {
+        umount2(&self.0, MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_deadline_that_suffices_drops_limits_and_pauses_and_leaves_nothing() {
+    let options = ["settle=50min", "live_after=1h", "drain_bandwidth=1K"];
+    let mount = Mount::with(&options, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    write(&mount, 1);
+    until("the first file is on its way, at a kilobyte a second", || {
+        fs::read_to_string(mount.at(".dlio/queue")).unwrap().contains("copying")
+    });
+    assert!(mount.control("pause").starts_with("ok"));
+    mount.put("run/after", "x");
+    let (code, out, err) = drain(&mount, "50s");
+    assert_eq!((code, out.as_str()), (Some(0), "SAFE: all that was written is on the slow tier\n"), "{err}");
+    assert!(fs::read(mount.slow().join("run/ckpt-1")).unwrap() == pattern(3 << 20));
+    assert_eq!(fs::read_to_string(mount.slow().join("run/after")).unwrap(), "x");
+    assert!(saved(&mount).is_empty(), "there was no need");
+    // The pause was the operator's.
+    assert!(mount.stats_json()["safety"]["held"].as_str().unwrap().contains("paused"));
+}
+
+#[test]
+fn what_cannot_come_in_its_turn_is_saved_beside_the_tree() {
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=50min", "live_after=1h"]);
+    let _elsewhere = OtherFileSystem::at(mount.slow().join("other"));
+    mount.start();
+    mount.put("other/first", "holds the order");
+    fs::create_dir(mount.at("run")).unwrap();
+    write(&mount, 7);
+    last(&mount, "it is complete", |one| one["complete"] == true);
+    let (code, out, err) = drain(&mount, "15s");
+    assert_eq!(code, Some(3), "{out}{err}");
+    let [place] = &saved(&mount)[..] else { panic!("{:?}: {out}{err}", saved(&mount)) };
+    let line = format!("saved: /run/ckpt-7: 3 files, 3.0 MiB, below {}\n", place.display());
+    assert!(out.contains(&line), "{out}");
+    assert!(fs::read(place.join("run/ckpt-7")).unwrap() == pattern(3 << 20));
+    assert_eq!(fs::read_to_string(place.join("run/note")).unwrap(), "ckpt-7");
+    assert_eq!(mode(&place.join("run/ckpt-7")), mode(&mount.at("run/ckpt-7")));
+    for left in ["left: /other/first\n", "left: /run/ckpt-7\n", "left: /run\n"] {
+        assert!(out.contains(left), "{out}");
+    }
+    assert!(out.lines().last().unwrap().starts_with("NOT SAFE: "), "{out}");
+    assert!(!mount.slow().join("run").exists() && !mount.slow().join("other/first").exists(), "a prefix");
+    assert!(err.contains(" left. NOT SAFE"), "it tells how far it is: {err}");
+    assert_eq!(latest_safe(&mount), None, "it is not in the tree");
+}
+
+#[test]
+fn a_slow_tier_that_hangs_does_not_hold_up_the_deadline() {
+    let volume = Volume::new(64, 512);
+    let options = ["settle=50min", "live_after=1h"];
+    let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &options);
+    // Whatever is being copied now waits until it goes on.
+    let frozen = Frozen::freeze(volume.root());
+    fs::create_dir(mount.at("run")).unwrap();
+    write(&mount, 7);
+    last(&mount, "it is complete", |one| one["complete"] == true);
+    let (code, out, err) = drain(&mount, "6s");
+    assert_eq!(code, Some(3), "{out}{err}");
+    assert!(out.contains("left: /run/ckpt-7\n") && !out.contains("saved: /"), "{out}");
+    drop(frozen);
+    mount.sync();
+    assert!(fs::read(volume.tier().join("run/ckpt-7")).unwrap() == pattern(3 << 20));
+}
+
+/// A file system whose changes wait.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn freeze(root: PathBuf) -> Self {
+        succeeded(Command::new("fsfreeze").arg("-f").arg(&root).output().unwrap());
+        Frozen(root)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        succeeded(Command::new("fsfreeze").arg("-u").arg(&self.0).output().unwrap());
+    }
 }

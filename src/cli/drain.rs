@@ -7,20 +7,31 @@ use clap::Args;
 
 use super::progress::Progress;
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, say};
+use super::{Exit, Failure, Outcome, complain, say};
 
 /// Bring everything, or what is below PATH, to the slow tier, showing progress
 ///
 /// Without --wait it only says whether anything is left (exit code 3), for it is on its way anyway; with it, it returns
 /// once all that was written before is on the slow tier under its name.
+///
+/// --deadline is for a machine that goes away (a spot instance, the end of a batch job). Until then the drain has no bandwidth limit, is
+/// not paused, and waits for nothing; nothing is staged, and what was replaced or removed meanwhile is not copied. Where not everything
+/// will be over in time, the newest complete checkpoint is copied first, as plain files below .dlio-fs/saved on the slow tier: in the
+/// tree itself everything comes in its order. At the deadline what was saved, and what is left, is listed; the exit code is 3 then.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  dlio-fs drain /mnt/train/run1 --wait")]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs drain /mnt/train/run1 --wait
+  dlio-fs drain /mnt/train --deadline 110s")]
 pub(super) struct DrainArgs {
     /// A mount point, or a file or directory below one; may be left out when there is only one mount
     path: Option<PathBuf>,
     /// Return only when everything has arrived
     #[arg(long)]
     wait: bool,
+    /// Bring over what can be within this time, the newest checkpoint in any case; for all of a mount
+    #[arg(long, value_name = "TIME", value_parser = super::parse_duration, conflicts_with = "wait")]
+    deadline: Option<Duration>,
 }
 
 /// Return once everything written so far is on the slow tier; quiet, for scripts
@@ -35,6 +46,9 @@ pub(super) struct SyncArgs {
 }
 
 pub(super) fn run(args: &DrainArgs) -> Outcome {
+    if let Some(time) = args.deadline {
+        return drain_until(&talk::the_mount(args.path.as_deref())?, time);
+    }
     let place = Place::of(args.path.as_deref())?;
     if !args.wait {
         say(talk::first_line(&place.mountpoint)?)?;
@@ -43,6 +57,25 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     }
     let _progress = Progress::watch(&place.mountpoint);
     wait(&place, None).map(|_| Exit::Done)
+}
+
+/// What was saved and what is left goes to standard output, how far it is beside that.
+fn drain_until(mountpoint: &Path, time: Duration) -> Outcome {
+    let mut control = Control::ask(
+        mountpoint,
+        &format!("deadline {}", humantime::format_duration(time).to_string().replace(' ', "")),
+    )?;
+    loop {
+        match control.listen()? {
+            Said::Done(verdict) => {
+                say(&verdict)?;
+                return Ok(if verdict.starts_with("SAFE") { Exit::Done } else { Exit::Undrained });
+            }
+            Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
+            Said::Waiting(line) if ["saved: ", "left: "].iter().any(|kind| line.starts_with(kind)) => say(line)?,
+            Said::Waiting(line) => complain(line),
+        }
+    }
 }
 
 pub(super) fn run_sync(args: &SyncArgs) -> Outcome {

@@ -9,6 +9,7 @@
 pub(super) mod by_xattr;
 mod clean;
 mod command;
+mod deadline;
 mod evict;
 mod latest;
 mod pins;

@@ -225,6 +225,11 @@ impl Book {
         newest.map(|one| one.path).or_else(|| self.remembered.clone())
     }
 
+    /// How many files a checkpoint has.
+    pub(crate) fn files_of(&self, number: u64) -> u64 {
+        self.bursts.get(&number).map_or(0, |burst| burst.files)
+    }
+
     fn carry(&mut self, moves: &[(&[u8], &[u8])], lsn: Lsn, going_on: Option<u64>) {
         let mut carried = Vec::new();
         for (from, to) in moves {

@@ -37,7 +37,7 @@ impl Tiers {
     }
 
     fn next_to_copy(&self) -> Option<(Lsn, Arc<FileState>, Arc<Content>)> {
-        if self.is_paused() || self.waits().is_some() {
+        if self.is_paused() || self.waits().is_some() || self.urgency.is_saving() {
             return None;
         }
         let pressure = self.pressure();
@@ -106,15 +106,13 @@ impl Tiers {
 
     /// Waits before more is copied, as `drain_bandwidth` has it.
     fn keep_to_the_rate(&self, bytes: u64) {
-        let rate = self.options().drain_bandwidth;
+        let rate = self.options().drain_bandwidth.filter(|_| !self.urgency.is_on());
         let wait = {
             let mut bucket = self.drain_rate.lock();
             bucket.set_rate(rate);
             bucket.take(self.uptime(), bytes)
         };
-        if !wait.is_zero() {
-            std::thread::sleep(wait);
-        }
+        self.wait_for_rate(wait);
     }
 
     /// What the fast tier has lost of a version would be copied as zeros, over a good one. Who shortens the file takes its lock
@@ -183,8 +181,12 @@ impl Tiers {
         act().at("copy to the slow tier", self.label(state.ino)).map(Some)
     }
 
-    /// The fast tier is nearly full: what will be deleted or replaced anyway need not be copied first.
+    /// The fast tier is nearly full, or somebody has a deadline: what will be deleted or replaced anyway need not be copied first.
     pub(crate) fn pressure(&self) -> bool {
+        self.urgency.skips_superseded() || self.is_nearly_full()
+    }
+
+    fn is_nearly_full(&self) -> bool {
         self.fast.space().is_ok_and(|space| {
             let used = space.total.saturating_sub(space.avail) as f64;
             used > self.options().high * space.total as f64

@@ -40,6 +40,7 @@ use crate::tiers::state::State;
 use crate::tiers::status::Counters;
 use crate::tiers::step::{Touched, step_path};
 use crate::tiers::sync::{Mutex, Rank, RwLock};
+use crate::tiers::urgent::Urgency;
 use crate::tiers::view::{FIRST_OWN, View, Waiting};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
@@ -113,6 +114,7 @@ fn open_with(
         wake: OnceLock::new(),
         hurry: AtomicU64::new(0),
         paused: AtomicBool::new(false),
+        urgency: Urgency::default(),
         drain_rate: Mutex::default(),
         publishing: Mutex::new(Rank::Publishing, None),
         damaged,

@@ -364,6 +364,9 @@ impl Tiers {
         if self.find_copies_step()? == Progress::Did {
             return Ok(Progress::Did);
         }
+        if self.urgency.is_on() {
+            return Ok(Progress::Wait(Duration::from_secs(1)));
+        }
         if self.end_round()? {
             return Ok(Progress::Did);
         }

@@ -272,7 +272,7 @@ fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
     Err(std::io::Error::from_raw_os_error(Errno::EEXIST as i32))
 }
 
-fn conflict_suffix() -> String {
+pub(crate) fn conflict_suffix() -> String {
     let host =
         nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_else(|| "host".into());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs());

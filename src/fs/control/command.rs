@@ -1,12 +1,14 @@
 //! The commands of `.dlio/control`, read from their lines.
 
+use std::time::Duration;
+
 use crate::path::{self, Name};
 use crate::stats::plans::Promise;
 
 /// The longest command: a path of 4,096 bytes, each escaped.
 pub(super) const LINE_MAX: usize = 3 * 4096 + 64;
 
-pub(super) const KNOWN: &str = "sync, sync PATH, status, reload, front PATH, evict PATH, verify PATH, pause, resume, \
+pub(super) const KNOWN: &str = "sync, sync PATH, deadline TIME, status, reload, front PATH, evict PATH, verify PATH, pause, resume, \
                                 stage [plan:BEFORE:AFTER:BYTES] PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
                                 staging cancel [N], staging pause, staging resume, \
                                 pin PATH, unpin PATH, pins, \
@@ -28,6 +30,8 @@ pub(super) enum Wanted {
 pub(super) enum Command {
     /// Waits until everything, or everything below a path (its names, from the root), is on the slow tier.
     Sync(Option<Vec<Name>>),
+    /// Brings over what can be within this time, and says what could not.
+    Deadline(Duration),
     Status,
     /// Reads the configuration file again.
     Reload,
@@ -76,6 +80,10 @@ impl Command {
         Ok(match word {
             "sync" if argument.is_empty() => Command::Sync(None),
             "sync" => Command::Sync(Some(names(argument)?)),
+            "deadline" => Command::Deadline(
+                humantime::parse_duration(argument)
+                    .map_err(|_| format!("deadline takes a time as 120s or 2min, got {argument:?}"))?,
+            ),
             "status" => no_argument(word, argument, Command::Status)?,
             "reload" => no_argument(word, argument, Command::Reload)?,
             "pause" => no_argument(word, argument, Command::Pause(true))?,
@@ -229,6 +237,8 @@ mod tests {
         assert!(said(b"status now\n").contains("no argument"));
         assert!(said(b"stage\n").contains("takes paths") && said(b"staging watch x\n").contains("job's number"));
         assert!(said(b"staging pause 3\n").contains("no argument") && said(b"staging stop\n").contains("cancel [N]"));
+        assert!(said(b"deadline soon\n").contains("120s"));
+        assert_eq!(Command::parse(b"deadline 2min\n"), Ok(Command::Deadline(Duration::from_secs(120))));
         assert!(said(b"evict\n").contains("takes a path") && said(b"verify \n").contains("takes a path"));
     }
 }

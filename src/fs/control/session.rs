@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::command::{Command, KNOWN, LINE_MAX};
-use super::{Control, evict, pins, stage, sync, verify, windows};
+use super::{Control, deadline, evict, pins, stage, sync, verify, windows};
 use crate::error::{Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::{Attr, Cx, Ino, ROOT, Tiers};
@@ -100,6 +100,7 @@ fn verdict(word: &str, text: impl Display) -> String {
 fn begin(control: &Control, command: Command) -> Result<Session, String> {
     match command {
         Command::Sync(below) => sync::begin(control, below),
+        Command::Deadline(time) => Ok(deadline::begin(control, time)),
         Command::Pause(paused) => Ok(sync::pause(control, paused)),
         Command::Front(names) => sync::front(control, names),
         Command::Evict(names) => evict::begin(control, names),

@@ -13,7 +13,7 @@ use crate::stats::render;
 use crate::tiers::{Lsn, Tiers};
 
 /// How often the applied LSN is looked at while it is waited for.
-const LOOK: Duration = Duration::from_millis(5);
+pub(super) const LOOK: Duration = Duration::from_millis(5);
 
 /// Waiting for D2: everything up to an LSN applied to the slow tier.
 #[derive(Debug)]
@@ -26,13 +26,13 @@ struct Wait {
 
 /// While one of these lives, publishing does not wait for files to settle.
 #[derive(Debug)]
-struct Hurry {
+pub(super) struct Hurry {
     tiers: Arc<Tiers>,
     count: Arc<Mutex<u32>>,
 }
 
 impl Hurry {
-    fn new(tiers: &Arc<Tiers>, count: &Arc<Mutex<u32>>) -> Self {
+    pub(super) fn new(tiers: &Arc<Tiers>, count: &Arc<Mutex<u32>>) -> Self {
         let mut n = count.lock();
         *n += 1;
         if *n == 1 {

@@ -1,0 +1,220 @@
+//! `deadline`: bringing over what can be within a time that is given, the newest checkpoint in any case.
+//!
+//! Nothing here waits for the slow tier: what does, runs on threads of its own, which may hang. The reply comes when the time is up.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::session::{Running, Session};
+use super::sync::{Hurry, LOOK};
+use super::{Control, safety};
+use crate::error::Result as Done;
+use crate::stats::render::{bytes, count, seconds};
+use crate::tiers::{Lsn, Saved, Saving, Tiers};
+
+/// How many paths are named that are left.
+const LEFT_SHOWN: usize = 1_000;
+/// What is measured for less long tells nothing of a rate.
+const MEASURE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Deadline {
+    begun: Instant,
+    until: Instant,
+    /// What had arrived then.
+    before: u64,
+    /// Comes when all that was written before is durable on fast: what is to be applied.
+    synced: Receiver<Done<Lsn>>,
+    lsn: Option<Lsn>,
+    save: Option<Save>,
+    saved: Vec<Saved>,
+    /// The last checkpoint that was begun to be saved.
+    tried: Option<u64>,
+    _urgent: Urgent,
+    _hurry: Hurry,
+}
+
+/// A checkpoint is being saved; given up when this goes.
+#[derive(Debug)]
+struct Save {
+    path: String,
+    saving: Arc<Saving>,
+    done: Receiver<Done<Saved>>,
+}
+
+impl Drop for Save {
+    fn drop(&mut self) {
+        self.saving.cancel();
+    }
+}
+
+/// While one of these lives, nothing but the deadline counts.
+#[derive(Debug)]
+struct Urgent(Arc<Tiers>);
+
+impl Urgent {
+    fn new(tiers: &Arc<Tiers>) -> Self {
+        tiers.set_urgent(true);
+        Urgent(Arc::clone(tiers))
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        self.0.set_urgent(false);
+    }
+}
+
+pub(super) fn begin(control: &Control, time: Duration) -> Session {
+    let begun = Instant::now();
+    let (urgent, hurry) = (Urgent::new(&control.tiers), Hurry::new(&control.tiers, &control.hurried));
+    let synced = aside(&control.tiers, |tiers| tiers.sync_fast().map(|()| tiers.last_lsn()));
+    let deadline = Deadline {
+        begun,
+        until: begun.checked_add(time).unwrap_or(begun),
+        before: control.tiers.copied_bytes(),
+        synced,
+        lsn: None,
+        save: None,
+        saved: Vec::new(),
+        tried: None,
+        _urgent: urgent,
+        _hurry: hurry,
+    };
+    Session::runs(String::new(), deadline)
+}
+
+/// Runs what may hang. Without a thread for it nothing ever comes, which is what a deadline is for.
+fn aside<T: Send + 'static>(
+    tiers: &Arc<Tiers>,
+    run: impl FnOnce(&Tiers) -> Done<T> + Send + 'static,
+) -> Receiver<Done<T>> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let tiers = Arc::clone(tiers);
+    let started = thread::Builder::new().name("deadline".to_owned()).spawn(move || {
+        // Nobody listens any more: the time is up.
+        drop(tell.try_send(run(&tiers)));
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "no thread for what a deadline wants done");
+    }
+    told
+}
+
+impl Running for Deadline {
+    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+        let until = until.min(self.until);
+        self.judge(control);
+        loop {
+            self.listen(lines);
+            if self.lsn.is_some_and(|lsn| control.tiers.applied_lsn() >= lsn) {
+                return Ok(Some("SAFE: all that was written is on the slow tier".to_owned()));
+            }
+            let now = Instant::now();
+            if now >= self.until {
+                return Ok(Some(self.verdict(control, lines)));
+            }
+            if now >= until {
+                lines.push_str(&self.progress(control));
+                return Ok(None);
+            }
+            thread::park_timeout(LOOK);
+        }
+    }
+}
+
+impl Deadline {
+    /// What came from the threads.
+    fn listen(&mut self, lines: &mut String) {
+        match self.synced.try_recv() {
+            Ok(Ok(lsn)) => self.lsn = Some(lsn),
+            Ok(Err(error)) => lines.push_str(&format!("not durable on the fast tier: {error}\n")),
+            Err(_) => {}
+        }
+        let Some(done) = self.save.as_ref().and_then(|save| save.done.try_recv().ok()) else { return };
+        let path = self.save.take().map_or(String::new(), |save| save.path.clone());
+        match done {
+            Ok(saved) => self.saved.push(saved),
+            Err(error) => lines.push_str(&format!("not saved: {path}: {error}\n")),
+        }
+    }
+
+    /// Where not all will be there in time, the newest complete checkpoint is saved first, each time there is a newer one.
+    fn judge(&mut self, control: &Control) {
+        let status = control.tiers.status();
+        // With the order held, or the slow tier down, there is nothing to measure.
+        let stuck = status.held.is_some() || status.slow_down;
+        let arrived = control.tiers.copied_bytes().saturating_sub(self.before);
+        let now = Instant::now();
+        let (measured, left) = (now - self.begun, self.until.saturating_duration_since(now));
+        let fit = !stuck && fits(status.unsafe_bytes, arrived, measured, left);
+        control.tiers.set_fits(fit && measured >= MEASURE);
+        if fit || self.save.is_some() {
+            return;
+        }
+        let Some(unsaved) = control.tiers.newest_unsaved().filter(|one| self.tried != Some(one.number)) else { return };
+        let (saving, path) = (Arc::new(Saving::default()), unsaved.path.clone());
+        self.tried = Some(unsaved.number);
+        let watched = Arc::clone(&saving);
+        let done = aside(&control.tiers, move |tiers| tiers.save_checkpoint(&unsaved, &watched));
+        self.save = Some(Save { path, saving, done });
+    }
+
+    fn progress(&self, control: &Control) -> String {
+        let left = seconds(self.until.saturating_duration_since(Instant::now()));
+        let saving = self.save.as_ref().map_or(String::new(), |save| {
+            format!("; saving {} first, {} so far", save.path, bytes(save.saving.bytes()))
+        });
+        format!("{left} left. {}{saving}\n", safety(&control.tiers.status()).line())
+    }
+
+    /// The time is up: what was saved, and what is left.
+    fn verdict(&self, control: &Control, lines: &mut String) -> String {
+        let slow = control.observer.about().slow.path;
+        for Saved { place, path, files, bytes: size, published } in &self.saved {
+            let (files, size) = (count(*files, "file"), bytes(*size));
+            let more = match published {
+                0 => String::new(),
+                n => format!("; {} more of it in the tree already", count(*n, "file")),
+            };
+            lines.push_str(&format!("saved: {path}: {files}, {size}, below {slow}/{place}{more}\n"));
+        }
+        if let Some(save) = &self.save {
+            lines.push_str(&format!("not saved: {}: the deadline came first\n", save.path));
+        }
+        let left = control.tiers.unsafe_paths(LEFT_SHOWN);
+        left.iter().for_each(|path| lines.push_str(&format!("left: /{path}\n")));
+        let status = control.tiers.status();
+        // What has come meanwhile is not what was asked for, and there may be nothing left of that but changes of names.
+        match safety(&status).line() {
+            line if line.starts_with("NOT SAFE") => line,
+            line => format!("NOT SAFE: the deadline came first; now {line}"),
+        }
+    }
+}
+
+/// Whether `to_copy` bytes come over in the time `left`, when `arrived` did in the time `measured`, with a fifth to spare.
+fn fits(to_copy: u64, arrived: u64, measured: Duration, left: Duration) -> bool {
+    if to_copy == 0 || measured < MEASURE.min(left) {
+        return true;
+    }
+    let rate = arrived as f64 / measured.as_secs_f64();
+    to_copy as f64 <= rate * left.as_secs_f64() * 0.8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_is_told_by_what_has_arrived() {
+        let s = Duration::from_secs;
+        assert!(fits(80, 10, s(1), s(10)) && !fits(81, 10, s(1), s(10)), "a fifth is to spare");
+        assert!(!fits(1, 0, s(1), s(100)), "nothing has arrived at all");
+        assert!(fits(0, 0, s(5), s(1)));
+        assert!(fits(1 << 40, 0, Duration::from_millis(10), s(100)), "nothing is known yet");
+        assert!(!fits(1 << 40, 0, Duration::from_millis(10), Duration::from_millis(5)), "there is no time to measure");
+    }
+}
