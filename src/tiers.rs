@@ -330,7 +330,7 @@ pub struct Options {
     pub staged_max: Option<u64>,
     /// Bytes per second that the drain copies at most.
     pub drain_bandwidth: Option<u64>,
-    /// When the drain copies; see [`Tiers::waits`].
+    /// When the drain copies; see `Tiers::waits`.
     pub drain_hours: Hours,
     /// Bytes per second that staging jobs copy at most.
     pub stage_bandwidth: Option<u64>,

@@ -69,7 +69,11 @@ impl Tiers {
         remove_leftover(&*self.slow.tmp, &tmp)?; // 1
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
         let mut sum = Sum::default();
+        let is_pending = || self.state.lock().applied < lsn;
         let mut watch = |at, bytes: &[u8]| {
+            if !is_pending() {
+                return Err(Errno::ECANCELED.into());
+            }
             sum.take(at, bytes);
             self.counters.notes.copied(lsn, at + bytes.len() as u64);
             self.keep_to_the_rate(bytes.len() as u64);
@@ -84,14 +88,16 @@ impl Tiers {
             Ok(stat) => stat,
             Err(e) => {
                 discard(&*self.slow.tmp, &tmp);
-                return Err(Error::io("copy to the slow tier", label(), e));
+                return if is_pending() { Err(Error::io("copy to the slow tier", label(), e)) } else { Ok(false) };
             }
         };
         file.forget_cached();
-        // 6: exclusive, so that no write that came before is still on its way.
+        // 6: exclusive, so that no write that came before is still on its way. Its event may be published already, with one that made it
+        // superfluous; who does that looks for copies with the engine's lock held.
         let intact = {
             let _io = state.io.write();
-            let intact = content.is_intact() || left_out!(WrittenOver);
+            let st = self.state.lock();
+            let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < lsn;
             if intact {
                 *content.copy.lock() =
                     Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum.of_size(content.size)) });
