@@ -224,6 +224,11 @@ impl Copies {
         };
         if !known {
             let bytes = fd.stat()?.size;
+            if bytes != label.proof.size {
+                // Whatever shortened it: a file system that was repaired, somebody's hand.
+                self.unlink(number, self.condemn(number))?;
+                return Ok(None);
+            }
             let mut index = self.index.lock();
             if !index.copies.contains_key(&number) {
                 index.put(number, Entry { bytes, used: Seen::NEVER, round: label.round });
@@ -324,7 +329,7 @@ impl Copies {
         Ok(Label::of(&*fd)?.map(|label| label.path))
     }
 
-    /// Looks through the next directory, and removes what no round has made durable; `false`: all were.
+    /// Looks through the next directory, and removes what is not whole for certain; `false`: all were.
     fn look_through_one(&self) -> io::Result<bool> {
         let next = {
             let mut index = self.index.lock();
@@ -342,7 +347,8 @@ impl Copies {
             let name = file_name(number);
             let Some(stat) = absent_is_none(shard.stat(&name))? else { continue };
             let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten().and_then(|text| Label::decode(&text));
-            let Some(label) = label.filter(|label| self.durable.counts(label.round)) else {
+            let is_whole = |label: &Label| self.durable.counts(label.round) && label.proof.size == stat.size;
+            let Some(label) = label.filter(is_whole) else {
                 absent_is_none(shard.unlink(&name))?;
                 continue;
             };
