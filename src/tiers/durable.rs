@@ -226,7 +226,7 @@ mod tests {
                 self.file = Some(wanted.text(1));
                 self.rounds.take();
             }
-            self.rounds.ours.unwrap().1
+            self.rounds.ours.expect("it takes them first").1
         }
     }
 
@@ -248,7 +248,11 @@ mod tests {
                 let step = any_step(&mut random);
                 let lose = |copies: &mut Vec<Made>| copies.iter_mut().for_each(|copy| copy.lost |= !copy.synced);
                 // One that is made while a sync goes on.
-                let beside = |mount: &Mount| Made { round: mount.rounds.ours.unwrap().1, synced: false, lost: false };
+                let beside = |mount: &Mount| Made {
+                    round: mount.rounds.ours.expect("one is ended").1,
+                    synced: false,
+                    lost: false,
+                };
                 match step {
                     Step::Copy => copies.push(Made { round: mount.round(), synced: false, lost: false }),
                     Step::Sync => {
