@@ -52,6 +52,19 @@ fn expect_data(mount: &Mount) {
     }
 }
 
+/// What an ext4 keeps back for root, or a quota leaves no use of, is no use of the tier.
+#[test]
+fn what_the_file_system_keeps_back_is_not_taken_for_used() {
+    let fast = Volume::holding_back(50, 96, 20_000);
+    let elsewhere = Elsewhere { fast: Some(fast.tier()), ..Elsewhere::default() };
+    let mut mount = Mount::idle(elsewhere, &["high=60%", "low=30%", "reserve=0%", "ballast=1MiB"]);
+    data(&mount.slow());
+    mount.start();
+    let (said, _) = staged(&mount, 0, &["data", "--wait"]);
+    assert_eq!(said, "40 files staged, 391.4 KiB\n");
+    mount.stop();
+}
+
 #[test]
 fn staged_files_are_read_while_the_slow_tier_hangs() {
     let below = Relay::new(data);

@@ -475,7 +475,7 @@ pub(super) fn safety(status: &Status) -> render::Safety {
 }
 
 pub(super) fn tier(space: &Space) -> render::Tier {
-    render::Tier { total: space.total, used: space.total.saturating_sub(space.free), available: space.avail }
+    render::Tier { total: space.capacity(), used: space.used(), available: space.avail }
 }
 
 /// EPERM for the name of our directory in the root, and for everything inside it.

@@ -653,7 +653,7 @@ impl Tiers {
 
     /// Whether the fast tier has room for this many bytes and some to spare.
     pub(crate) fn fits(&self, size: u64) -> bool {
-        self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.total / FLOOR)
+        self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.capacity() / FLOOR)
     }
 
     /// A change of `object` found no room: room is made by eviction, or the file is split there. `full` is what the tier said,

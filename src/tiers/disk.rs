@@ -77,6 +77,18 @@ pub struct Space {
     pub name_max: u32,
 }
 
+impl Space {
+    pub fn used(&self) -> u64 {
+        self.total.saturating_sub(self.free)
+    }
+
+    /// What is used and what may be, as the percentage of `df(1)` counts. Less than `total` where blocks are held back: for root,
+    /// or beyond a quota that the file system shows as free.
+    pub fn capacity(&self) -> u64 {
+        self.used().saturating_add(self.avail)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     Replace,

@@ -193,10 +193,7 @@ impl Tiers {
     }
 
     fn is_nearly_full(&self) -> bool {
-        self.fast.space().is_ok_and(|space| {
-            let used = space.total.saturating_sub(space.avail) as f64;
-            used > self.options().high * space.total as f64
-        })
+        self.fast.space().is_ok_and(|space| space.used() as f64 > self.options().high * space.capacity() as f64)
     }
 
     /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or when

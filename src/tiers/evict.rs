@@ -120,10 +120,11 @@ impl Tiers {
     }
 
     pub(crate) fn usage(&self) -> Result<Usage> {
-        let Space { total, avail, files, files_free, .. } = self.fast.space().at_fast("statfs", "fast tier")?;
+        let space = self.fast.space().at_fast("statfs", "fast tier")?;
         // Only what is staged has a quota.
         let classes = [0, 0, self.copies.extent().1];
-        Ok(Usage { total, avail, files_total: files, files_free, classes })
+        let Space { avail, files, files_free, .. } = space;
+        Ok(Usage { total: space.capacity(), avail, files_total: files, files_free, classes })
     }
 
     /// Makes room for a write that found the tier full; `false` if nothing could go. Where there is no other, of the checkpoints that are
@@ -131,8 +132,8 @@ impl Tiers {
     pub(crate) fn evict_for(&self, bytes: u64) -> Result<bool> {
         let mut any = false;
         loop {
-            let Space { total, avail, .. } = self.fast.space().at_fast("statfs", "fast tier")?;
-            let lacking = bytes.min(total / 4).saturating_sub(avail);
+            let space = self.fast.space().at_fast("statfs", "fast tier")?;
+            let lacking = bytes.min(space.capacity() / 4).saturating_sub(space.avail);
             let amount = Amount { bytes: lacking, files: 0 };
             let wanted = Wanted { all: amount, data: amount, ..Wanted::default() };
             let keep = self.options().keep;

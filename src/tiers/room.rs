@@ -57,6 +57,7 @@ pub(crate) struct Limits {
 /// What is in use. Who copies on several threads counts what is under way as if it were there ([`Usage::with`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
+    /// Bytes that are used or may be.
     pub(crate) total: u64,
     pub(crate) avail: u64,
     /// 0: the file system has no limit, as btrfs.

@@ -86,8 +86,8 @@ impl Mount {
         for name in ["fast", "slow", "mnt"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        // Whatever else fills the disk beneath must not make the engine hurry.
-        let options = ["high=98%", "low=97%"].iter().chain(options).map(|&o| o.to_owned()).collect();
+        // Whatever else fills the disk beneath must not make the engine hurry, nor leave no room to stage.
+        let options = ["high=98%", "low=97%", "reserve=0%"].iter().chain(options).map(|&o| o.to_owned()).collect();
         Mount { dir, elsewhere, options, arguments: Vec::new(), launcher: Vec::new(), daemon: None }
     }
 
@@ -318,8 +318,13 @@ impl Volume {
     /// An ext4 of this many MiB in a loop device, with room for this many files.
     pub fn new(mib: u64, inodes: u32) -> Self {
         // Nothing kept back for root: full is full.
+        Volume::holding_back(0, mib, inodes)
+    }
+
+    /// One that keeps this percentage back for root.
+    pub fn holding_back(percent: u32, mib: u64, inodes: u32) -> Self {
         let mut mkfs = Command::new("mkfs.ext4");
-        mkfs.args(["-q", "-b", "4096", "-m", "0", "-J", "size=4", "-N", &inodes.to_string()]);
+        mkfs.args(["-q", "-b", "4096", "-J", "size=4", "-m", &percent.to_string(), "-N", &inodes.to_string()]);
         Volume::made_by(mkfs, mib)
     }
 
