@@ -20,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 use crate::error::{Error, Result};
 pub use hours::{Closed, Hours};
 pub use listen::Listen;
-pub use rules::{IoRule, IoRules, Pattern};
+pub use rules::{Durable, Pattern, Rule, Rules};
 pub use settings::{Origin, Reloaded, Settings, Sources};
 
 /// When a key that was changed in the file takes effect.
@@ -40,7 +40,7 @@ pub const KEYS: [(&str, Change); 31] = [
     ("log_file", Change::Remount),
     ("log", Change::AtOnce),
     ("io", Change::Remount),
-    ("io_rules", Change::Remount),
+    ("rules", Change::Remount),
     ("settle", Change::AtOnce),
     ("live_after", Change::AtOnce),
     ("copy_up_max", Change::AtOnce),
@@ -83,8 +83,8 @@ pub struct Config {
     pub log: String,
     /// How the daemon sees reads and writes.
     pub io: IoPath,
-    /// The same for some files; the first that fits decides.
-    pub io_rules: Vec<IoRule>,
+    /// What holds for some files only; the first that fits decides.
+    pub rules: Vec<Rule>,
     /// How long a version stays untouched before it is drained.
     #[serde(with = "duration")]
     pub settle: Duration,
@@ -152,10 +152,11 @@ pub struct Config {
 }
 
 /// How reads and writes travel, and with that how much of them the daemon sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&str", try_from = "String")]
 pub enum IoPath {
     /// The daemon sees every read and write as it was issued.
+    #[default]
     Exact,
     /// Through the kernel's page cache: the daemon sees writes, and reads that the cache could not answer.
     Cached,
@@ -199,7 +200,7 @@ impl Default for Config {
             log_file: None,
             log: "info".to_owned(),
             io: IoPath::Exact,
-            io_rules: Vec::new(),
+            rules: Vec::new(),
             settle: Duration::from_secs(1),
             live_after: Duration::from_secs(60),
             copy_up_max: 64 << 20,
@@ -287,7 +288,7 @@ impl Config {
     /// Refuses values that are out of range or contradict each other.
     pub fn validate(&self) -> Result<()> {
         self.validate_shares()?;
-        IoRules::new(self)?;
+        Rules::new(self)?;
         self.patterns_to_stage()?;
         check_log(&self.log, &format!("log = {:?}", self.log))?;
         let durations = [

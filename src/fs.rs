@@ -15,6 +15,7 @@ mod io_paths;
 mod live;
 mod observer;
 mod ops;
+mod published;
 mod reply;
 mod slow_pool;
 mod who;
@@ -34,7 +35,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::config::IoRules;
+use crate::config::Rules;
 use crate::error::{Context, Errno, Error, Result};
 use crate::stats::counters::{Call, Op, Tier};
 use crate::stats::recording::Meta;
@@ -47,14 +48,15 @@ use handles::Open;
 pub use live::Live;
 pub use observer::Observer;
 use ops::{Changes, Core};
-use reply::Answer;
+use published::Published;
+use reply::{Answer, Synced};
 use slow_pool::{Limits, SlowPool};
 
 /// What the file system is told besides its engine.
 #[derive(Clone, Debug)]
 pub struct FsOptions {
     /// Which way the reads and writes of each file take.
-    pub io: IoRules,
+    pub rules: Rules,
     /// How long an application waits for the slow tier before it gets EIO.
     pub slow_wait: Duration,
     /// The owner of the mount: may read `.dlio/files` and write to `.dlio/control`.
@@ -154,7 +156,8 @@ impl DlioFs {
         let control = Limits { threads: CONTROL_THREADS, queue: CONTROL_QUEUE, wait: None };
         let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
         let control = SlowPool::new("control", control).at("start thread", "control")?;
-        let core = Core::new(tiers, stats, Arc::clone(&slow), live, &options);
+        let published = Published::new(Arc::clone(&tiers), options.slow_wait).at("start thread", "published")?;
+        let core = Core::new(tiers, stats, Arc::clone(&slow), live, published, &options);
         Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
     }
 
@@ -239,8 +242,18 @@ impl DlioFs {
     }
 }
 
+/// The engine has done its part: concludes the call, now or when the slow tier has what it is about.
+fn finish<R: Answer>(core: &Arc<Core>, failures: &Arc<Failures>, seen: &Seen, reply: R, result: Result<R::Value>) {
+    let Some(lsn) = result.as_ref().ok().and_then(R::awaits) else {
+        return conclude(core, failures, seen, reply, result);
+    };
+    let (published, core) = (Arc::clone(&core.published), Arc::clone(core));
+    let (failures, seen) = (Arc::clone(failures), Seen { tier: Tier::Slow, ..seen.clone() });
+    published.wait_for(lsn, move |waited| conclude(&core, &failures, &seen, reply, waited.and(result)));
+}
+
 /// Counts, logs, answers; in this order, so that whoever has the answer finds it counted.
-fn finish<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, result: Result<R::Value>) {
+fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, result: Result<R::Value>) {
     let took = seen.since.elapsed();
     // What is read in `.dlio` says how the file system is used, and is no such use itself.
     if !seen.on.is_virtual() {
@@ -483,7 +496,7 @@ impl Filesystem for DlioFs {
 
     fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let op = if datasync { Op::Fdatasync } else { Op::Fsync };
-        self.observe_open(req, op, fh, &(), reply, |core, cx, open, ()| core.fsync(cx, open));
+        self.observe_open(req, op, fh, &(), Synced(reply), |core, cx, open, ()| core.fsync(cx, open));
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -510,7 +523,7 @@ impl Filesystem for DlioFs {
     }
 
     fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.observe(req, Op::Fsyncdir, ino.into(), &(), reply, move |core, cx, ()| core.fsyncdir(cx, ino.0));
+        self.observe(req, Op::Fsyncdir, ino.into(), &(), Synced(reply), move |core, cx, ()| core.fsyncdir(cx, ino.0));
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {

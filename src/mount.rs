@@ -62,7 +62,7 @@ pub use table::{MountEntry, also_at, mounted_at, mounts, mounts_of};
 use beneath::Tree;
 use recorder::{Directory, Recorder};
 
-use crate::config::{Config, IoRules, Settings};
+use crate::config::{Config, Rules, Settings};
 use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, Live};
 use crate::stats::Stats;
@@ -196,7 +196,7 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     let ([fast, slow], boot) = tiers::faults::install([fast, slow], boot)?;
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
     let open = if slow_is_writable { tiers::open } else { tiers::open_over_read_only };
-    open(fast, slow, engine_options(&request.settings.config()), clock, &boot)
+    open(fast, slow, engine_options(&request.settings.config())?, clock, &boot)
 }
 
 /// A daemon in the background is some service's child at most, and not the service.
@@ -232,19 +232,19 @@ fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> Live {
     let tiers = Arc::clone(tiers);
     Live::new(settings.clone(), move |config| {
         logging::set_filter(&config.log)?;
-        tiers.set_options(engine_options(config));
+        tiers.set_options(engine_options(config)?);
         Ok(())
     })
 }
 
-fn engine_options(config: &Config) -> tiers::Options {
-    tiers::Options {
+fn engine_options(config: &Config) -> Result<tiers::Options> {
+    Ok(tiers::Options {
         settle: config.settle,
         live_after: config.live_after,
         copy_up_max: config.copy_up_max,
         revalidate: config.revalidate,
         max_pending: config.max_pending,
-        promote: config.promote,
+        rules: Rules::new(config)?,
         staged_max: config.staged_max,
         drain_bandwidth: config.drain_bandwidth,
         drain_hours: config.drain_hours.clone(),
@@ -256,7 +256,7 @@ fn engine_options(config: &Config) -> tiers::Options {
         ballast: config.ballast,
         ttl_ours: config.attribute_lifetime,
         ttl_slow: config.attribute_lifetime_slow,
-    }
+    })
 }
 
 /// The statistics of this mount.
@@ -275,9 +275,9 @@ fn file_system(
     metrics_addr: Option<SocketAddr>,
 ) -> Result<DlioFs> {
     let settings = request.settings.config();
-    let (io, slow_wait) = (IoRules::new(&settings)?, settings.slow_wait);
+    let (rules, slow_wait) = (Rules::new(&settings)?, settings.slow_wait);
     let (owner_uid, owner_gid) = (geteuid().as_raw(), getegid().as_raw());
-    let options = FsOptions { io, slow_wait, owner_uid, owner_gid, about: about(&request.places), metrics_addr };
+    let options = FsOptions { rules, slow_wait, owner_uid, owner_gid, about: about(&request.places), metrics_addr };
     DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)
 }
 

@@ -80,7 +80,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::config::{Closed, Hours};
+use crate::config::{Closed, Hours, Rules};
 use crate::error::{Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use file::FileState;
@@ -324,8 +324,8 @@ pub struct Options {
     pub revalidate: Duration,
     /// Events.
     pub max_pending: u64,
-    /// Whether files that are read from slow get a copy on fast.
-    pub promote: bool,
+    /// What holds by path: which files that are read from slow get a copy on fast, which stay there, which do not pass it.
+    pub rules: Rules,
     /// Bytes that copies of slow files may take.
     pub staged_max: Option<u64>,
     /// Bytes per second that the drain copies at most.

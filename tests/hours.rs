@@ -32,7 +32,7 @@ fn options(hours: &str) -> Options {
         copy_up_max: 64 << 20,
         revalidate: Duration::from_secs(30),
         max_pending: 40,
-        promote: false,
+        rules: dlio_fs::config::Rules::default(),
         staged_max: None,
         drain_bandwidth: None,
         drain_hours: hours.parse().unwrap(),

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use common::{Mount, pattern, until};
 
-const RULES: &str = r#"io_rules=[{path="data/**", io="passthrough"}, {path="**/*.csv", io="cached"}]"#;
+const RULES: &str = r#"rules=[{path="data/**", io="passthrough"}, {path="**/*.csv", io="cached"}]"#;
 const LEN: usize = 1 << 20;
 
 fn opens(mount: &Mount, path: &str) -> u64 {

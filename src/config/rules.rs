@@ -1,4 +1,4 @@
-//! Which I/O path a file takes: the first rule whose pattern fits its path, else the mount's.
+//! What holds for some files only: the first rule whose pattern fits a file's path, else the mount's own word.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,23 +9,54 @@ use serde::{Deserialize, Serialize};
 use super::{Config, IoPath};
 use crate::error::{Error, Result};
 
-/// One entry of `io_rules`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IoRule {
+/// One entry of `rules`. What it leaves out is as for the rest of the mount, whatever later rules say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rule {
     /// A pattern for paths from the mount's root: `*` and `?` stay within a name, `**` goes over several.
     pub path: String,
-    pub io: IoPath,
+    /// How its reads and writes travel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoPath>,
+    /// `false`: what is written there does not pass the fast tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub absorb: Option<bool>,
+    /// Whether what is read there is promoted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promote: Option<bool>,
+    /// Whether it stays on the fast tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin: Option<bool>,
+    /// What an `fsync` waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fsync: Option<Durable>,
+}
+
+/// Where something is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durable {
+    /// D1.
+    Fast,
+    /// D2.
+    Slow,
 }
 
 /// Fits paths from the mount's root: `*` and `?` stay within a name, `**` goes over several.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Pattern(GlobMatcher);
+
+impl std::fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.text().fmt(f)
+    }
+}
 
 impl Pattern {
     /// A slash at its beginning makes no difference. Errors: why it is none.
     pub fn new(text: &str) -> Result<Pattern, String> {
-        let glob = GlobBuilder::new(text.trim_start_matches('/')).literal_separator(true).build();
+        let glob =
+            GlobBuilder::new(text.trim_start_matches('/')).literal_separator(true).empty_alternates(true).build();
         glob.map(|glob| Pattern(glob.compile_matcher())).map_err(|e| e.kind().to_string())
     }
 
@@ -45,47 +76,83 @@ impl Pattern {
     }
 }
 
-/// The rules of one mount, ready to be asked.
-#[derive(Clone, Debug)]
-pub struct IoRules {
-    rules: Vec<(Pattern, IoPath)>,
-    otherwise: IoPath,
+/// The rules of one mount, ready to be asked. Paths begin at the mount's root, with or without a slash; where a question takes a
+/// function, that is called only if some rule has a word on the matter.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    rules: Vec<(Pattern, Rule)>,
+    io: IoPath,
+    promote: bool,
 }
 
-impl IoRules {
+impl Rules {
     /// Errors: a pattern that is none, with its rule.
-    pub fn new(config: &Config) -> Result<IoRules> {
-        let rules = config.io_rules.iter().map(|rule| {
+    pub fn new(config: &Config) -> Result<Rules> {
+        let rules = config.rules.iter().map(|rule| {
             let pattern = Pattern::new(&rule.path).map_err(|why| {
-                let what = format!("io_rules: path = {:?}: {why}", rule.path);
+                let what = format!("rules: path = {:?}: {why}", rule.path);
                 Error::refused(what, "write a pattern such as \"data/**\" or \"*.rec\"")
             })?;
-            Ok((pattern, rule.io))
+            Ok((pattern, rule.clone()))
         });
-        Ok(IoRules { rules: rules.collect::<Result<_>>()?, otherwise: config.io })
+        Ok(Rules { rules: rules.collect::<Result<_>>()?, io: config.io, promote: config.promote })
     }
 
-    /// The mount's own.
-    pub fn otherwise(&self) -> IoPath {
-        self.otherwise
+    /// How the reads and writes of files travel for which no rule says it.
+    pub fn io_otherwise(&self) -> IoPath {
+        self.io
     }
 
-    /// Whether a file's path decides.
-    pub fn by_path(&self) -> bool {
-        !self.rules.is_empty()
+    /// How a file's reads and writes travel.
+    pub fn io<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> IoPath {
+        self.word(path, |rule| rule.io).unwrap_or(self.io)
     }
 
-    /// The I/O path of the file at `path`, which begins at the mount's root, with or without a slash.
-    pub fn choose(&self, path: &[u8]) -> IoPath {
-        let path = path.strip_prefix(b"/").unwrap_or(path);
-        let candidate = Candidate::new(OsStr::from_bytes(path));
-        let fitting = self.rules.iter().find(|(pattern, _)| pattern.0.is_match_candidate(&candidate));
-        fitting.map_or(self.otherwise, |(_, io)| *io)
+    /// Whether any file's may travel so.
+    pub fn uses_io(&self, path: IoPath) -> bool {
+        self.io == path || self.rules.iter().any(|(_, rule)| rule.io == Some(path))
     }
 
-    /// Whether any file may take this path.
-    pub fn uses(&self, path: IoPath) -> bool {
-        self.otherwise == path || self.rules.iter().any(|(_, io)| *io == path)
+    /// Whether what is written there passes the fast tier.
+    pub fn absorbs<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
+        self.word(path, |rule| rule.absorb).unwrap_or(true)
+    }
+
+    /// Whether what is read there is promoted.
+    pub fn promotes<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
+        self.word(path, |rule| rule.promote).unwrap_or(self.promote)
+    }
+
+    /// Whether anything is.
+    pub fn promotes_any(&self) -> bool {
+        self.promote || self.rules.iter().any(|(_, rule)| rule.promote == Some(true))
+    }
+
+    /// Whether a file stays on the fast tier.
+    pub fn pins<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
+        self.word(path, |rule| rule.pin).unwrap_or(false)
+    }
+
+    /// Whether any does.
+    pub fn pins_any(&self) -> bool {
+        self.rules.iter().any(|(_, rule)| rule.pin == Some(true))
+    }
+
+    /// Whether an `fsync` there waits until the slow tier has it.
+    pub fn syncs_to_slow<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
+        self.word(path, |rule| rule.fsync) == Some(Durable::Slow)
+    }
+
+    /// What the first rule that fits says of one matter. A file without a path, which is one that was removed, no rule fits.
+    fn word<P: AsRef<[u8]>, T>(&self, path: impl FnOnce() -> Option<P>, of: impl Fn(&Rule) -> Option<T>) -> Option<T> {
+        if !self.rules.iter().any(|(_, rule)| of(rule).is_some()) {
+            return None;
+        }
+        let path = path()?;
+        let path = path.as_ref();
+        let candidate = Candidate::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
+        let (_, rule) = self.rules.iter().find(|(pattern, _)| pattern.0.is_match_candidate(&candidate))?;
+        of(rule)
     }
 }
 
@@ -93,35 +160,47 @@ impl IoRules {
 mod tests {
     use super::*;
 
-    fn rules(io: IoPath, rules: &[(&str, IoPath)]) -> Result<IoRules> {
-        let io_rules = rules.iter().map(|(path, io)| IoRule { path: (*path).to_owned(), io: *io }).collect();
-        IoRules::new(&Config { io, io_rules, ..Config::default() })
+    /// From what would stand in the configuration.
+    fn rules(text: &str) -> Result<Rules> {
+        let config: Config = toml::from_str(text).expect("a configuration");
+        Rules::new(&config)
     }
 
     #[test]
     fn the_first_rule_that_fits_decides() {
         let rules = rules(
-            IoPath::Exact,
-            &[("data/raw/**", IoPath::Exact), ("/data/**", IoPath::Passthrough), ("*.csv", IoPath::Cached)],
+            r#"rules = [
+                {path="data/raw/**"}, {path="/data/**", io="passthrough", promote=true, pin=true},
+                {path="*.csv", io="cached", absorb=false}, {path="data/**", fsync="slow"}, {path="final{,/**}", fsync="slow"},
+            ]"#,
         );
         let rules = rules.expect("good patterns");
-        for (path, io) in [
-            ("/data/raw/a/b.rec", IoPath::Exact),
-            ("data/train/0.rec", IoPath::Passthrough),
-            ("log.csv", IoPath::Cached),
-            ("runs/log.csv", IoPath::Exact),
-            ("database", IoPath::Exact),
+        for (path, io, [absorbs, promotes, pins, syncs]) in [
+            ("/data/raw/a/b.rec", IoPath::Exact, [true, false, false, false]),
+            ("data/train/0.rec", IoPath::Passthrough, [true, true, true, false]),
+            ("log.csv", IoPath::Cached, [false, false, false, false]),
+            ("runs/log.csv", IoPath::Exact, [true, false, false, false]),
+            ("database", IoPath::Exact, [true, false, false, false]),
+            ("final", IoPath::Exact, [true, false, false, true]),
+            ("final/model", IoPath::Exact, [true, false, false, true]),
         ] {
-            assert_eq!(rules.choose(path.as_bytes()), io, "{path}");
+            let named = || Some(path);
+            let said = [rules.absorbs(named), rules.promotes(named), rules.pins(named), rules.syncs_to_slow(named)];
+            assert_eq!((rules.io(named), said), (io, [absorbs, promotes, pins, syncs]), "{path}");
         }
-        assert!(rules.uses(IoPath::Cached) && rules.by_path());
+        assert!(rules.uses_io(IoPath::Cached) && rules.promotes_any());
+        assert!(!rules.pins(|| None::<&[u8]>), "a file that was removed");
     }
 
     #[test]
-    fn without_rules_the_mount_decides() {
-        let rules = rules(IoPath::Cached, &[]).expect("no pattern");
-        assert_eq!(rules.choose(b"x\xff"), IoPath::Cached);
-        assert!(!rules.uses(IoPath::Exact) && !rules.by_path());
+    fn without_a_word_the_mount_decides_and_no_path_is_asked_for() {
+        let rules =
+            rules("io = \"cached\"\npromote = true\nrules = [{path=\"**\", fsync=\"fast\"}]").expect("a pattern");
+        let nobody = || -> Option<&[u8]> { unreachable!("no rule has a word on it") };
+        assert_eq!((rules.io(nobody), rules.io_otherwise()), (IoPath::Cached, IoPath::Cached));
+        assert!(rules.promotes(nobody) && rules.absorbs(nobody) && !rules.pins(nobody));
+        assert!(!rules.syncs_to_slow(|| Some(b"x\xff")));
+        assert!(!rules.uses_io(IoPath::Exact));
     }
 
     #[test]
@@ -137,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_bad_pattern_is_named() {
-        let text = rules(IoPath::Exact, &[("a[", IoPath::Exact)]).expect_err("not a pattern").to_string();
-        assert!(text.contains("io_rules: path = \"a[\""), "{text}");
+        let text = rules("rules = [{path=\"a[\", pin=true}]").expect_err("not a pattern").to_string();
+        assert!(text.contains("rules: path = \"a[\""), "{text}");
     }
 }

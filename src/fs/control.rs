@@ -194,8 +194,6 @@ pub(super) struct Control {
     looks: AtomicU64,
     /// When the statistics began, by the engine's clock.
     mounted_at: Duration,
-    /// How many commands want publishing to hurry.
-    hurried: Arc<Mutex<u32>>,
 }
 
 /// An open file of `.dlio`.
@@ -233,9 +231,9 @@ impl Control {
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
         let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
-        let (looks, hurried) = (AtomicU64::new(0), Arc::default());
+        let looks = AtomicU64::new(0);
         let mounted_at = tiers.uptime().saturating_sub(stats.now());
-        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, looks, mounted_at, hurried }
+        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, looks, mounted_at }
     }
 
     pub(super) fn root_attr(&self) -> Attr {

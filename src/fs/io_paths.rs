@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use dashmap::DashMap;
 use fuser::{BackingId, FopenFlags, InitFlags, KernelConfig};
 
-use crate::config::{IoPath, IoRules};
+use crate::config::{IoPath, Rules};
 use crate::stats::render;
 use crate::tiers::{Ino, Pin};
 
@@ -45,7 +45,7 @@ fn not_seen(path: IoPath) -> &'static [&'static str] {
 /// The paths of all open files of one mount.
 #[derive(Debug)]
 pub(super) struct IoPaths {
-    rules: IoRules,
+    rules: Rules,
     open: DashMap<Ino, InUse>,
     /// The kernel, or our privileges, do not allow it: files that ask for it are exact.
     no_passthrough: AtomicBool,
@@ -77,7 +77,7 @@ pub(super) struct Lease {
 }
 
 impl IoPaths {
-    pub(super) fn new(rules: IoRules) -> Self {
+    pub(super) fn new(rules: Rules) -> Self {
         IoPaths {
             rules,
             open: DashMap::new(),
@@ -88,7 +88,7 @@ impl IoPaths {
 
     /// Asks the kernel for what the rules need.
     pub(super) fn negotiate(&self, config: &mut KernelConfig) {
-        if !self.rules.uses(IoPath::Passthrough) {
+        if !self.rules.uses_io(IoPath::Passthrough) {
             return;
         }
         // The backing file system must not be a stacked one itself; such a file is refused at its open.
@@ -107,12 +107,12 @@ impl IoPaths {
 
     /// What was used, and what the statistics cannot know because of it.
     pub(super) fn figures(&self) -> render::IoPath {
-        let used = |path: &IoPath| self.rules.uses(*path);
+        let used = |path: &IoPath| self.rules.uses_io(*path);
         let opens = IoPath::ALL.into_iter().map(|path| (path.name(), self.opened[path as usize].load(Relaxed)));
-        let opens = opens.filter(|(name, opens)| *opens > 0 || *name == self.rules.otherwise().name());
+        let opens = opens.filter(|(name, opens)| *opens > 0 || *name == self.rules.io_otherwise().name());
         let not_seen = IoPath::ALL.iter().filter(|path| used(path)).flat_map(|path| not_seen(*path));
         render::IoPath {
-            name: self.rules.otherwise().name(),
+            name: self.rules.io_otherwise().name(),
             opens: opens.collect(),
             not_seen: ALWAYS.iter().chain(not_seen).copied().collect(),
         }
@@ -128,8 +128,7 @@ impl IoPaths {
         pin: impl FnOnce(bool) -> Option<Pin>,
     ) -> Lease {
         // Asked before the table is locked: a name comes from the engine, which has locks of its own.
-        let name = if self.rules.by_path() { name() } else { None };
-        let wanted = self.rules.choose(&name.unwrap_or_default());
+        let wanted = self.rules.io(name);
         let mut used = self.open.entry(ino).or_default();
         let joins = used.through > 0;
         let path = match wanted {
@@ -223,7 +222,7 @@ mod tests {
     use crate::config::Config;
 
     fn paths(io: IoPath) -> Arc<IoPaths> {
-        let rules = IoRules::new(&Config { io, ..Config::default() }).expect("no patterns");
+        let rules = Rules::new(&Config { io, ..Config::default() }).expect("no patterns");
         Arc::new(IoPaths::new(rules))
     }
 

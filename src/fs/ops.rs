@@ -13,6 +13,7 @@ use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened}
 use super::io_paths::{IoPaths, Lease};
 use super::live::Live;
 use super::observer::Observer;
+use super::published::Published;
 use super::reply::{Bytes, Page, Value};
 use super::who::Who;
 use super::{FsOptions, convert, slow_pool::SlowPool};
@@ -20,7 +21,7 @@ use crate::error::{Errno, Result};
 use crate::path::Name;
 use crate::stats::{self, Stats};
 use crate::tiers::disk::{Kind, NewAttr, Space, Time};
-use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, OpenFile, ROOT, SetAttr, Tiers};
+use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, ROOT, SetAttr, Tiers};
 
 /// The extended attributes that are ours.
 const OUR_XATTRS: &[u8] = b"user.dlio.";
@@ -45,6 +46,7 @@ pub(super) struct Core {
     pub(super) stats: Arc<Stats>,
     who: Who,
     pub(super) control: Control,
+    pub(super) published: Arc<Published>,
     pub(super) io: Arc<IoPaths>,
     pub(super) files: Arc<Handles<Open>>,
     pub(super) dirs: Arc<Handles<DirHandle>>,
@@ -56,16 +58,17 @@ impl Core {
         stats: Arc<Stats>,
         slow: Arc<SlowPool>,
         live: Arc<Live>,
+        published: Published,
         options: &FsOptions,
     ) -> Self {
         let who = Who::default();
-        let io = Arc::new(IoPaths::new(options.io.clone()));
+        let io = Arc::new(IoPaths::new(options.rules.clone()));
         let files = Arc::<Handles<Open>>::default();
         let open = Arc::clone(&files);
         let observer = Observer::new(Arc::clone(&tiers), Arc::clone(&stats), Arc::clone(&io), options.about.clone());
         let engine = (Arc::clone(&tiers), Arc::clone(&stats));
         let control = Control::new(engine, slow, live, Arc::clone(&io), open, options, observer);
-        Core { tiers, stats, who, control, io, files, dirs: Arc::default() }
+        Core { tiers, stats, who, control, published: Arc::new(published), io, files, dirs: Arc::default() }
     }
 
     /// The number of a thread's process, if it has opened a file lately; 0 else.
@@ -313,8 +316,11 @@ impl Core {
         open.user_file().map_or(Ok(()), |handle| self.tiers.flush(cx, handle.file()))
     }
 
-    pub(super) fn fsync(&self, cx: &Cx, open: &Open) -> Result<()> {
-        open.user_file().map_or(Ok(()), |handle| self.tiers.fsync(cx, handle.file()))
+    /// Answers what the slow tier must have before the application is answered, where a rule says so.
+    pub(super) fn fsync(&self, cx: &Cx, open: &Open) -> Result<Option<Lsn>> {
+        let Some(handle) = open.user_file() else { return Ok(None) };
+        self.tiers.fsync(cx, handle.file())?;
+        Ok(self.tiers.awaited(handle.file().ino))
     }
 
     /// The kernel's last word on a handle. The file closes with the last call that still uses it.
@@ -360,8 +366,13 @@ impl Core {
         drop(self.dirs.remove(fh));
     }
 
-    pub(super) fn fsyncdir(&self, cx: &Cx, ino: Ino) -> Result<()> {
-        if control::owns(ino) { Ok(()) } else { self.tiers.fsync_dir(cx, ino) }
+    /// As [`Core::fsync`]; then with all that is below the directory.
+    pub(super) fn fsyncdir(&self, cx: &Cx, ino: Ino) -> Result<Option<Lsn>> {
+        if control::owns(ino) {
+            return Ok(None);
+        }
+        self.tiers.fsync_dir(cx, ino)?;
+        Ok(self.tiers.awaited(ino))
     }
 
     pub(super) fn readdir(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Page> {

@@ -14,7 +14,7 @@ use super::handles::{Batch, Entry, Opened};
 use crate::error::{Errno, Result};
 use crate::stats;
 use crate::tiers::disk::Space;
-use crate::tiers::{Attr, Listing};
+use crate::tiers::{Attr, Listing, Lsn};
 
 /// One request's answer: used exactly once.
 pub(super) trait Answer: Send + 'static {
@@ -27,6 +27,11 @@ pub(super) trait Answer: Send + 'static {
 
     /// The open file to count the call for, where only the call itself makes it.
     fn opened(_: &Self::Value) -> Option<&stats::Handle> {
+        None
+    }
+
+    /// What must be on the slow tier before the answer.
+    fn awaits(_: &Self::Value) -> Option<Lsn> {
         None
     }
 
@@ -59,6 +64,25 @@ macro_rules! answers {
 const GENERATION: Generation = Generation(0);
 
 answers!(fuser::ReplyEmpty, (), |reply, ()| reply.ok());
+/// The answer to an `fsync`, which may have to wait for the slow tier.
+pub(super) struct Synced(pub(super) fuser::ReplyEmpty);
+
+impl Answer for Synced {
+    type Value = Option<Lsn>;
+
+    fn awaits(lsn: &Option<Lsn>) -> Option<Lsn> {
+        *lsn
+    }
+
+    fn answer(self, _: Option<Lsn>) {
+        self.0.ok();
+    }
+
+    fn refuse(self, errno: Errno) {
+        self.0.refuse(errno);
+    }
+}
+
 answers!(fuser::ReplyAttr, Attr, |reply, attr| reply.attr(&attr.ttl, &file_attr(&attr)));
 answers!(fuser::ReplyData, Bytes, |reply, bytes| reply.data(bytes.get()), also {
     fn bytes(bytes: &Bytes) -> u64 {

@@ -548,12 +548,12 @@ impl Tiers {
     /// A new object with the file's attributes and the first bytes of `source`, on fast if they fit there.
     fn copy_of(&self, cx: &Cx, state: &FileState, source: &dyn File, size: u64) -> Result<(ObjectId, Arc<dyn File>)> {
         let birth = self.birth_like(cx, state)?;
-        let mut made = self.new_object_for(cx, &birth, size)?;
+        let mut made = self.new_object(cx, &birth, size, || self.path(state.ino))?;
         let fill = |fd: &dyn File| copy_bytes(source, fd, size).and_then(|()| fd.set_len(size));
         let mut filled = fill(&*made.1);
         if filled.as_ref().is_err_and(is_full) && !made.0.needs_slow() {
             self.remove_object(made.0);
-            made = self.new_slow_object(cx, &birth, self.pool.number())?;
+            made = self.spill_object(cx, &birth, self.pool.number())?;
             filled = fill(&*made.1);
         }
         if filled.is_err() {
@@ -613,13 +613,19 @@ impl Tiers {
         Ok(())
     }
 
-    pub(crate) fn new_object(&self, cx: &Cx, birth: &Birth) -> Result<(ObjectId, Arc<dyn File>)> {
-        self.new_object_for(cx, birth, 0)
-    }
-
-    /// Creates an object: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8).
-    fn new_object_for(&self, cx: &Cx, birth: &Birth, size: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+    /// Creates an object for the file that `path` tells: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8).
+    /// There, too, if a rule says that what is written to that path is not to be absorbed.
+    pub(crate) fn new_object(
+        &self,
+        cx: &Cx,
+        birth: &Birth,
+        size: u64,
+        path: impl FnOnce() -> Option<Vec<u8>>,
+    ) -> Result<(ObjectId, Arc<dyn File>)> {
         let number = self.pool.number();
+        if !self.options().rules.absorbs(path) {
+            return self.new_slow_object(cx, birth, number);
+        }
         if self.fits(size) {
             let id = ObjectId { home: Home::Fast, number };
             let made = self.pool.create(number, birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
@@ -632,7 +638,14 @@ impl Tiers {
                 }
             }
         }
-        self.new_slow_object(cx, birth, number)
+        self.spill_object(cx, birth, number)
+    }
+
+    /// An object that did not fit.
+    fn spill_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        let made = self.new_slow_object(cx, birth, number)?;
+        self.counters.spilled.fetch_add(1, Ordering::Relaxed);
+        Ok(made)
     }
 
     fn new_slow_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
@@ -640,10 +653,7 @@ impl Tiers {
         let id = ObjectId { home: Home::Slow, number };
         let made = self.slow.tmp.create(&tmp_name(id), birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
         match made {
-            Ok(fd) => {
-                self.counters.spilled.fetch_add(1, Ordering::Relaxed);
-                Ok((id, fd))
-            }
+            Ok(fd) => Ok((id, fd)),
             Err(e) => {
                 self.remove_object(id);
                 Err(Error::io("create", label(id), e))
@@ -696,7 +706,7 @@ impl Tiers {
             return Err(Error::io("write", self.label(state.ino), full));
         }
         let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs: own_xattrs(&*source)? };
-        let (tail, fd) = self.new_slow_object(cx, &birth, self.pool.number())?; // 1
+        let (tail, fd) = self.spill_object(cx, &birth, self.pool.number())?; // 1
         let moved = source
             .stat()
             .and_then(|stat| {
@@ -729,7 +739,7 @@ impl Tiers {
                 self.change(cx, state, size, size..size, |fd| fd.set_len(size))
             }
             Bytes::Object(object) => {
-                let (id, fd) = self.new_object(cx, &self.birth_like(cx, state)?)?;
+                let (id, fd) = self.new_object(cx, &self.birth_like(cx, state)?, 0, || self.path(state.ino))?;
                 let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object));
                 if !matches!(installed, Ok(true)) {
                     self.remove_object(id);

@@ -80,7 +80,7 @@ impl Tiers {
         if file.opens.load(Ordering::Acquire) > 0 {
             return Ok(Evicted::Open);
         }
-        if self.path(ino).is_some_and(|path| self.pins.has(&path)) {
+        if self.path(ino).is_some_and(|path| self.stays(&path)) {
             return Ok(Evicted::Pinned);
         }
         let size = file.io.read().object().and_then(|object| self.pool.stat(object.number).ok()).map_or(0, |s| s.size);
@@ -188,7 +188,7 @@ impl Tiers {
             node.file.as_ref()?;
             let is_checkpoint = st.bursts.is_checkpoint(clean.burst);
             let class = if is_checkpoint { Class::Checkpoint } else { Class::Other };
-            let pinned = st.view.path(clean.ino).is_some_and(|path| self.pins.has(&path));
+            let pinned = st.view.path(clean.ino).is_some_and(|path| self.stays(&path));
             let group = is_checkpoint.then_some(clean.burst);
             let (last_used, bytes, drained) = (Duration::ZERO, clean.bytes, *seq);
             Some((Victim::Object(clean.ino), Candidate { class, pinned, group, last_used, bytes, drained }))

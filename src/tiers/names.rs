@@ -299,7 +299,8 @@ impl Tiers {
             return Err(Errno::EEXIST.into());
         }
         let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
-        let (object, fd) = self.new_object(cx, &birth)?;
+        let path = || self.path_in(&self.state.lock(), parent, name).ok();
+        let (object, fd) = self.new_object(cx, &birth, 0, path)?;
         // What the answer says is known before there is a name: an error must not leave one.
         let stat = fd.stat().at("stat", crate::tiers::commit::label(object));
         let bound = stat.and_then(|stat| Ok((self.bind_new(cx, parent, name, object, fd, &birth)?, stat)));

@@ -1,6 +1,7 @@
-//! Which paths stay on the fast tier: a list in `<fast>/.dlio-fs/pins`, one escaped path a line, that outlives the mount.
+//! Which paths stay on the fast tier: a list in `<fast>/.dlio-fs/pins`, one escaped path a line, that outlives the mount; and
+//! what the configuration's rules pin.
 //!
-//! A path stands for itself and all below it, and for whatever is there: it does not follow a rename.
+//! A path of the list stands for itself and all below it, and for whatever is there: it does not follow a rename.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -72,7 +73,17 @@ impl Tiers {
         Ok(changed)
     }
 
-    /// The pinned paths, escaped, from the mount's root.
+    /// Whether a file of this path is not evicted.
+    pub(crate) fn stays(&self, path: &[u8]) -> bool {
+        self.pins.has(path) || self.options().rules.pins(|| Some(path))
+    }
+
+    /// Whether any is.
+    pub(crate) fn any_stays(&self) -> bool {
+        !self.pins.is_empty() || self.options().rules.pins_any()
+    }
+
+    /// The pinned paths of the list, escaped, from the mount's root.
     pub fn pinned_paths(&self) -> Vec<String> {
         self.pins.paths.lock().iter().map(|path| escape(path)).collect()
     }

@@ -565,7 +565,7 @@ impl Tiers {
 
     /// Whether its file is pinned, under the name it has or, if nobody has looked it up, had.
     pub(crate) fn is_copy_pinned(&self, number: u64) -> bool {
-        !self.pins.is_empty() && self.copy_path(number).is_some_and(|path| self.pins.has(&path))
+        self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path))
     }
 
     fn copy_path(&self, number: u64) -> Option<Vec<u8>> {

@@ -334,8 +334,8 @@ impl Tiers {
     /// to be promoted while the page cache has it.
     pub(crate) fn note_reading(&self, file: &OpenFile) -> Option<Read> {
         let read = file.read.load(Ordering::Relaxed);
-        let promotes = self.options().promote;
-        if read == 0 || file.mode.write || (!promotes && self.copies.extent().0 == 0) {
+        let options = self.options();
+        if read == 0 || file.mode.write || (!options.rules.promotes_any() && self.copies.extent().0 == 0) {
             return None;
         }
         let (bytes, dir) = {
@@ -346,7 +346,7 @@ impl Tiers {
         let number = self.copy_number(file.ino).filter(|_| read >= bytes)?;
         let from_slow = file.state.io.try_read().is_some_and(|io| io.place == Bytes::Slow && io.copy.is_none());
         let interval = self.copies.was_read(number, dir, self.uptime());
-        (from_slow && promotes).then_some(Read { ino: file.ino, bytes, interval })
+        (from_slow && options.rules.promotes(|| self.path(file.ino))).then_some(Read { ino: file.ino, bytes, interval })
     }
 
     pub(crate) fn promote(&self, read: Read) {

@@ -335,6 +335,12 @@ impl Tiers {
         if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
     }
 
+    /// What an `fsync` of `ino` waits for on the slow tier beyond D1: where a rule says so, the newest event at or below it.
+    pub fn awaited(&self, ino: Ino) -> Option<Lsn> {
+        let waits = self.options().rules.syncs_to_slow(|| self.path(ino));
+        waits.then(|| self.pending_below(ino)).flatten()
+    }
+
     /// `user.dlio.state` and `user.dlio.tier` of an inode.
     pub(crate) fn file_status(&self, ino: Ino) -> Result<(State, TierKind)> {
         let (pending, kind, file) = {

@@ -58,7 +58,7 @@ impl World {
             copy_up_max: COPY_UP_MAX,
             revalidate: Duration::from_secs(30),
             max_pending: 1_000_000,
-            promote: false,
+            rules: dlio_fs::config::Rules::default(),
             staged_max: None,
             drain_bandwidth: None,
             drain_hours: dlio_fs::config::Hours::default(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use dlio_fs::config::{Config, Rule, Rules};
 use dlio_fs::error::{Errno, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
@@ -147,6 +148,13 @@ fn stages(seed: u64) -> bool {
     seed.is_multiple_of(3)
 }
 
+/// In some cases a part of the files does not pass the fast tier.
+fn rules(seed: u64) -> Rules {
+    let past = Rule { path: "**/*[a-c]*".to_owned(), absorb: Some(false), ..Rule::default() };
+    let rules = if seed % 4 == 3 { vec![past] } else { Vec::new() };
+    Rules::new(&Config { promote: stages(seed), rules, ..Config::default() }).expect("a pattern")
+}
+
 fn has_links(tree: &Image) -> bool {
     tree.paths().any(|path| tree.get(path).is_some_and(|entry| entry.same_as.is_some()))
 }
@@ -177,7 +185,7 @@ impl Case {
             copy_up_max: pick(&mut rng, 64 << 20, 6000),
             revalidate: Duration::from_secs(30),
             max_pending: 1_000_000,
-            promote: stages(seed),
+            rules: rules(seed),
             staged_max: None,
             drain_bandwidth: None,
             drain_hours: dlio_fs::config::Hours::default(),
@@ -628,7 +636,7 @@ impl Case {
 
     /// Stages what is next, where this case does that: all that is on the slow tier has been asked for.
     fn stage(&mut self, engine: &Tiers, step: Step, done: EngineResult<Progress>) -> EngineResult<Progress> {
-        if !self.options.promote || !matches!(step, Step::Evict | Step::Tick) {
+        if !self.options.rules.promotes_any() || !matches!(step, Step::Evict | Step::Tick) {
             return done;
         }
         match (done?, engine.stage_step()?) {
@@ -674,7 +682,7 @@ impl Case {
 
     fn background(&mut self, step: Step) -> Check {
         self.may_commit(step);
-        if self.options.promote && step == Step::Tick {
+        if self.options.rules.promotes_any() && step == Step::Tick {
             self.engine().stage("everything", vec![Vec::new()]).expect("few paths");
         }
         let batches = self.engine().status().batches;

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::session::{Running, Session};
-use super::sync::{Hurry, LOOK};
+use super::sync::LOOK;
 use super::{Control, safety};
 use crate::error::Result as Done;
+use crate::fs::published::Hurry;
 use crate::stats::render::{bytes, count, seconds};
 use crate::tiers::{Lsn, Saved, Saving, Tiers};
 
@@ -69,7 +70,7 @@ impl Drop for Urgent {
 
 pub(super) fn begin(control: &Control, time: Duration) -> Session {
     let begun = Instant::now();
-    let (urgent, hurry) = (Urgent::new(&control.tiers), Hurry::new(&control.tiers, &control.hurried));
+    let (urgent, hurry) = (Urgent::new(&control.tiers), Hurry::new(&control.tiers));
     let synced = aside(&control.tiers, |tiers| tiers.sync_fast().map(|()| tiers.last_lsn()));
     let deadline = Deadline {
         begun,

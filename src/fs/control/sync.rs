@@ -1,16 +1,14 @@
 //! `sync` and `front`: getting things onto the slow tier.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use super::session::{Running, Session, shown};
 use super::{Control, safety};
+use crate::fs::published::Hurry;
 use crate::path::Name;
 use crate::stats::render;
-use crate::tiers::{Lsn, Tiers};
+use crate::tiers::Lsn;
 
 /// How often the applied LSN is looked at while it is waited for.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
@@ -24,37 +22,9 @@ struct Wait {
     _hurry: Hurry,
 }
 
-/// While one of these lives, publishing does not wait for files to settle.
-#[derive(Debug)]
-pub(super) struct Hurry {
-    tiers: Arc<Tiers>,
-    count: Arc<Mutex<u32>>,
-}
-
-impl Hurry {
-    pub(super) fn new(tiers: &Arc<Tiers>, count: &Arc<Mutex<u32>>) -> Self {
-        let mut n = count.lock();
-        *n += 1;
-        if *n == 1 {
-            tiers.set_hurry(true);
-        }
-        Hurry { tiers: Arc::clone(tiers), count: Arc::clone(count) }
-    }
-}
-
-impl Drop for Hurry {
-    fn drop(&mut self) {
-        let mut n = self.count.lock();
-        *n -= 1;
-        if *n == 0 {
-            self.tiers.set_hurry(false);
-        }
-    }
-}
-
 /// D1 for everything at once, and the LSN that must be applied for D2.
 pub(super) fn begin(control: &Control, below: Option<Vec<Name>>) -> Result<Session, String> {
-    let hurry = Hurry::new(&control.tiers, &control.hurried);
+    let hurry = Hurry::new(&control.tiers);
     control.tiers.sync_fast().map_err(|error| error.to_string())?;
     let (what, lsn) = match below {
         None => ("everything".to_owned(), Some(control.tiers.last_lsn())),

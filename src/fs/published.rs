@@ -1,0 +1,157 @@
+//! Calls that are answered once the slow tier has what they are about: `fsync`, where a rule says `fsync = "slow"`.
+//!
+//! One thread looks after all of them, so that none holds a thread that others need. While one waits, publishing hurries. It has no
+//! limit while the slow tier gets on: everything before it goes first, which may be much. It fails once nothing at all has
+//! arrived there for `slow_wait`; what it is about stays safe on the fast tier.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+use crate::tiers::{Lsn, Tiers};
+
+/// How often is looked while something waits.
+const LOOK: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(super) struct Published {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    tiers: Arc<Tiers>,
+    patience: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<Waiting>,
+    closed: bool,
+}
+
+struct Waiting {
+    lsn: Lsn,
+    since: Instant,
+    answer: Answering,
+    _hurry: Hurry,
+}
+
+type Answering = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// While one of these lives, publishing does not wait for files to settle.
+#[derive(Debug)]
+pub(super) struct Hurry(Arc<Tiers>);
+
+impl Hurry {
+    pub(super) fn new(tiers: &Arc<Tiers>) -> Self {
+        tiers.set_hurry(true);
+        Hurry(Arc::clone(tiers))
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.0.set_hurry(false);
+    }
+}
+
+/// How far the slow tier was when it was last seen to have got on, and when that was.
+struct Progress {
+    applied: Lsn,
+    arrived: u64,
+    at: Instant,
+}
+
+impl Progress {
+    fn of(tiers: &Tiers) -> Self {
+        Progress { applied: tiers.applied_lsn(), arrived: tiers.copied_bytes(), at: Instant::now() }
+    }
+
+    fn look_again(&mut self, tiers: &Tiers) {
+        let now = Progress::of(tiers);
+        if (now.applied, now.arrived) != (self.applied, self.arrived) {
+            *self = now;
+        }
+    }
+}
+
+impl Published {
+    /// Starts its thread.
+    pub(super) fn new(tiers: Arc<Tiers>, patience: Duration) -> io::Result<Self> {
+        let shared = Arc::new(Shared { tiers, patience, state: Mutex::default(), changed: Condvar::new() });
+        let body = Arc::clone(&shared);
+        // Not joined: it has nothing of its own.
+        thread::Builder::new().name("published".to_owned()).spawn(move || body.work())?;
+        Ok(Published { shared })
+    }
+
+    /// `answer` is called once: when everything up to `lsn` is on the slow tier, or with the error that it will not be soon.
+    pub(super) fn wait_for(&self, lsn: Lsn, answer: impl FnOnce(Result<()>) + Send + 'static) {
+        let _hurry = Hurry::new(&self.shared.tiers);
+        let waiting = Waiting { lsn, since: Instant::now(), answer: Box::new(answer), _hurry };
+        self.shared.state.lock().waiting.push(waiting);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut progress = Progress::of(&self.tiers);
+        while self.wait_for_work() {
+            progress.look_again(&self.tiers);
+            for (answer, result) in self.due(&progress) {
+                answer(result);
+            }
+            thread::park_timeout(LOOK);
+        }
+    }
+
+    /// `false`: the file system is no more.
+    fn wait_for_work(&self) -> bool {
+        let mut state = self.state.lock();
+        while state.waiting.is_empty() && !state.closed {
+            self.changed.wait(&mut state);
+        }
+        !state.closed
+    }
+
+    /// What is to be answered now.
+    fn due(&self, progress: &Progress) -> Vec<(Answering, Result<()>)> {
+        let mut state = self.state.lock();
+        let has_given_up = |waiting: &Waiting| progress.at.max(waiting.since).elapsed() >= self.patience;
+        let is_due = |waiting: &mut Waiting| waiting.lsn <= progress.applied || has_given_up(waiting);
+        let due = state.waiting.extract_if(.., is_due);
+        let told = due.map(|waiting| {
+            let result = if waiting.lsn <= progress.applied { Ok(()) } else { Err(self.stalled()) };
+            (waiting.answer, result)
+        });
+        told.collect()
+    }
+
+    fn stalled(&self) -> Error {
+        let patience = humantime::format_duration(self.patience);
+        Error::refused(
+            format!("nothing has arrived on the slow tier for {patience}"),
+            "what was written is safe on the fast tier; .dlio/stats says what the drain waits for",
+        )
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("patience", &self.patience).finish_non_exhaustive()
+    }
+}
