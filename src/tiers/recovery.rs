@@ -422,11 +422,16 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Gives objects the logged changes of attributes again. Times only where no later write can have moved them on.
+    /// Gives objects the logged changes of attributes again, but for those that are published as they are. Times only where no
+    /// later write can have moved them on.
     fn reapply_attrs(&self) -> Result<()> {
         let last = self.records.last().map_or(0, |(lsn, _)| *lsn);
         for (ino, records) in &self.later_attrs {
-            let Some(fd) = self.object_fd(*ino)? else { continue };
+            let file = self.tiers.state.lock().view.get(*ino).and_then(|node| node.file.clone());
+            let Some(fd) = self.object_fd(*ino)?.filter(|_| file.is_some_and(|file| !file.io.read().attrs_in_view))
+            else {
+                continue;
+            };
             let dirty = self.tiers.state.lock().uncommitted.contains_key(ino);
             for (lsn, record) in records {
                 // The last operation before the end may have been logged and not done.

@@ -305,6 +305,10 @@ impl<'a> Recovery<'a> {
             }
         }
         if let Some(known) = io.object().filter(|known| any && object.shares(*known)) {
+            // It was given the view's attributes before this record. A power cut may have taken them: see `reapply_attrs`.
+            if !self.rebooted {
+                self.sealed_as.remove(&known);
+            }
             self.goes_ahead(&file, &mut io, known, lsn);
         }
         Ok(())
@@ -517,12 +521,12 @@ impl<'a> Recovery<'a> {
         let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
         let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
         let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
-        let has_object = file.is_some_and(|file| {
+        let (object, has_object) = file.map_or((None, false), |file| {
             let mut io = file.io.write();
             io.attrs_in_view |= io.goes_as_it_is();
-            io.with_attrs().is_some()
+            (io.object(), io.with_attrs().is_some())
         });
-        if has_object {
+        if object.is_some() {
             self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
         }
         let (now, uptime) = (self.tiers.now(), self.tiers.uptime());

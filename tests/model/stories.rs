@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use dlio_fs::config::{Config, Rule, Rules};
 use dlio_fs::error::Errno;
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::State;
-use dlio_fs::tiers::disk::{Access, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, Tiers};
+use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
+use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -468,4 +469,37 @@ fn a_clean_file_that_is_replaced_under_one_of_two_names_stays_clean() {
     machine.clock.advance(Duration::from_secs(100));
     assert_eq!(read(&engine, "kept"), [1; 5000]);
     assert_eq!(engine.get_xattr(&cx, old, b"user.dlio.state").unwrap().as_deref(), Some(&b"clean"[..]));
+}
+
+/// A version on the slow tier is published as it is, so what changes of its attributes stands in the log and in memory only, until it
+/// is written again. A kill between the record that takes the version back and the one that names the object took the change away.
+#[test]
+fn attributes_of_a_file_on_slow_that_is_written_again_outlive_a_kill() {
+    let cx = Cx::internal();
+    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
+    for at in 1.. {
+        let mut machine = Machine::new();
+        machine.options.rules = rules.clone();
+        let engine = machine.open("boot");
+        let (ino, file) = create(&engine, ROOT, "past", &[1; 5000]);
+        engine.fsync(&cx, &file).unwrap();
+        engine.release(&cx, file);
+        let attr = NewAttr { perm: Some(0o4755), gid: Some(9), ..NewAttr::default() };
+        engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
+        let file = engine.open(&cx, ino, WRITE).unwrap();
+        machine.power.fail_after(at, &mut machine.rng);
+        let done = engine.write(&cx, &file, &[2; 10], 0, false).is_ok();
+        drop(file);
+        machine.power.restore();
+        machine.crash(engine, Lose::Nothing);
+
+        let engine = machine.open("boot");
+        let attr = engine.lookup(&cx, ROOT, &name("past")).unwrap();
+        assert_eq!((attr.perm, attr.gid), (0o4755, 9), "stopped at call {at}");
+        if done {
+            assert!(at > 3, "it was stopped in between: {at}");
+            return;
+        }
+    }
 }
