@@ -180,7 +180,7 @@ impl Tiers {
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
         self.log_attr(cx, ino, &new, io.as_deref())?;
-        if let (Some(file), Some(io), Some(fd)) = (&file, io.as_deref_mut(), fd) {
+        if let (Some(io), Some(fd)) = (io.as_deref_mut(), fd) {
             if let Err(e) = fd.set_attr(&new) {
                 // The event would reach the slow tier all the same: another one undoes it.
                 let old = undone(&new, &before);
@@ -189,9 +189,10 @@ impl Tiers {
                 return Err(Error::io("set attributes of", self.label(ino), e));
             }
             io.stamped |= io.dirty && new.mtime.is_some();
-            if let Some(perm) = new.perm {
-                file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
-            }
+        }
+        // Wherever they are: on the object, or in the view alone.
+        if let (Some(file), Some(perm)) = (&file, new.perm) {
+            file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -503,3 +503,20 @@ fn attributes_of_a_file_on_slow_that_is_written_again_outlive_a_kill() {
         }
     }
 }
+
+/// The attributes of a version on the slow tier are in the view alone. That it had become privileged was noted for objects only, and
+/// whoever wrote it without privileges left it so.
+#[test]
+fn a_write_clears_the_privileges_of_a_file_on_slow() {
+    let cx = Cx::internal();
+    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let mut machine = Machine::new();
+    machine.options.rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
+    let engine = machine.open("boot");
+    let (ino, file) = create(&engine, ROOT, "past", &[1; 5000]);
+    engine.fsync(&cx, &file).unwrap();
+    let attr = NewAttr { perm: Some(0o6770), ..NewAttr::default() };
+    engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
+    engine.write(&cx, &file, &[2; 10], 0, true).unwrap();
+    assert_eq!(engine.lookup(&cx, ROOT, &name("past")).unwrap().perm, 0o770);
+}
