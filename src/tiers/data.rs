@@ -455,8 +455,10 @@ impl Tiers {
         }
         if object.needs_slow() {
             let is_of = |content: &Content| content.object == object;
-            if io.latest.as_ref().is_some_and(|latest| is_of(latest) && latest.is_copied()) {
-                // About to be published by renaming this very file: from here on it does not change any more.
+            let stays = |latest: &Content| is_of(latest) && (latest.is_copied() || latest.size == 0);
+            if io.latest.as_ref().is_some_and(|latest| stays(latest)) {
+                // About to be published by renaming this very file: from here on it does not change any more. Nor does an empty
+                // one: no record could say which of its bytes did.
                 drop(io);
                 return self.leave_object(cx, state, object);
             }
