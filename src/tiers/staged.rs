@@ -537,7 +537,10 @@ impl Tiers {
         let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
         let object = ObjectId { home: Home::Fast, number: self.pool.number() };
         let label = || self.label(state.ino);
-        let path = self.path(state.ino).ok_or(Errno::ESTALE)?;
+        // Of a file that was removed the name it had, for the step that follows only: no record binds it.
+        let was = || Ok(Label::of(&*copy.fd)?.map(|label| label.path));
+        let path = self.path(state.ino).map_or_else(was, |path| Ok(Some(path)));
+        let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
         become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
         let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 2
         if taken.at_fast("take the staged copy of", label())?.is_none() {

@@ -9,7 +9,7 @@ use dlio_fs::error::Errno;
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::State;
 use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -519,4 +519,29 @@ fn a_write_clears_the_privileges_of_a_file_on_slow() {
     engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
     engine.write(&cx, &file, &[2; 10], 0, true).unwrap();
     assert_eq!(engine.lookup(&cx, ROOT, &name("past")).unwrap().perm, 0o770);
+}
+
+/// Who had a staged file open, and wrote to it first after it was removed, got ESTALE: its copy becomes an object, which notes the name
+/// of its file, and there was none.
+#[test]
+fn a_staged_file_is_written_after_its_name_is_gone() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    engine.release(&cx, create(&engine, ROOT, "file", &[1; 5000]).1);
+    drain(&engine);
+    let ino = engine.lookup(&cx, ROOT, &name("file")).unwrap().ino;
+    assert!(matches!(engine.evict_now(&cx, ino).unwrap(), Evicted::Gone(_)));
+    machine.clock.advance(Duration::from_secs(10));
+    engine.stage("all", vec![Vec::new()]).unwrap();
+    while engine.stage_step().unwrap() == Progress::Did {}
+    assert_eq!(engine.copies().len(), 1);
+    let file = engine.open(&cx, ino, WRITE).unwrap();
+    engine.unlink(&cx, ROOT, &name("file")).unwrap();
+    engine.write(&cx, &file, &[2; 10], 100, false).unwrap();
+    let mut bytes = [0; 5000];
+    assert_eq!(engine.read(&cx, &file, &mut bytes, 0).unwrap(), 5000);
+    assert!(bytes[..100] == [1; 100] && bytes[100..110] == [2; 10] && bytes[110..] == [1; 4890]);
+    engine.release(&cx, file);
+    background(&engine, &machine.clock);
+    assert_eq!((engine.status().objects, machine.on_slow("file")), (0, None));
 }
