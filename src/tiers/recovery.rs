@@ -275,11 +275,18 @@ impl Recovery<'_> {
         binds
     }
 
-    /// Step 4: everything of ours in `tmp` but objects.
+    /// Step 4: everything of ours in `tmp` but objects. Where one was exchanged for the version before, that has its name now, and
+    /// would count as one more of its file's.
     fn sweep(&self) -> Result<()> {
         let tmp = &*self.tiers.slow.tmp;
+        let replaced = self.records.iter().filter_map(|(_, record)| match record {
+            Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.as_slice(), *over)),
+            _ => None,
+        });
+        let replaced: HashSet<(&[u8], u64)> = replaced.collect();
         for entry in tmp.list().at("list", "tmp on the slow tier")? {
-            if !entry.name.starts_with(b"o") && !entry.name.starts_with(b"q") {
+            let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
+            if !is_object || replaced.contains(&(entry.name.as_slice(), entry.ino)) {
                 remove_leftover(tmp, &entry.name)?;
             }
         }

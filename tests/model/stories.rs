@@ -545,3 +545,41 @@ fn a_staged_file_is_written_after_its_name_is_gone() {
     background(&engine, &machine.clock);
     assert_eq!((engine.status().objects, machine.on_slow("file")), (0, None));
 }
+
+/// A version on the slow tier is exchanged for the one before, which has its name in `tmp` until the group is through. After a kill in
+/// between it counted as one more name of its file.
+#[test]
+fn the_other_name_of_a_file_that_one_on_slow_replaces_has_one_link_after_a_kill() {
+    let cx = Cx::internal();
+    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    for at in 1.. {
+        let mut machine = Machine::new();
+        machine.options.rules = Rules::new(&Config { rules: vec![past.clone()], ..Config::default() }).unwrap();
+        machine.options.settle = Duration::from_secs(1);
+        let engine = machine.open("boot");
+        let (ino, file) = create(&engine, ROOT, "a", &[1; 5000]);
+        engine.release(&cx, file);
+        engine.link(&cx, ino, ROOT, &name("b")).unwrap();
+        background(&engine, &machine.clock);
+        engine.release(&cx, create(&engine, ROOT, "new", &[2; 5000]).1);
+        engine.rename(&cx, ROOT, &name("new"), ROOT, &name("b"), RenameMode::Replace).unwrap();
+        engine.sync_fast().unwrap();
+        machine.clock.advance(Duration::from_secs(10));
+        // Too young to go with it: after the kill the view goes on from what it says.
+        let attr = NewAttr { perm: Some(0o600), ..NewAttr::default() };
+        engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
+        machine.power.fail_after(at, &mut machine.rng);
+        while matches!(engine.drain_step(), Ok(Progress::Did)) || matches!(engine.publish_step(), Ok(Progress::Did)) {}
+        let done = !machine.power.is_gone();
+        machine.power.restore();
+        machine.crash(engine, Lose::Nothing);
+
+        let engine = machine.open("boot");
+        assert_eq!(engine.lookup(&cx, ROOT, &name("a")).unwrap().nlink, 1, "stopped at call {at}");
+        assert_eq!((read(&engine, "a"), read(&engine, "b")), (vec![1; 5000], vec![2; 5000]));
+        if done {
+            assert!(at > 3, "it was stopped in between: {at}");
+            return;
+        }
+    }
+}
