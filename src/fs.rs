@@ -49,6 +49,7 @@ pub use live::Live;
 pub use observer::Observer;
 use ops::{Changes, Core};
 use published::Published;
+pub use published::SILENT_AFTER;
 use reply::{Answer, Synced};
 use slow_pool::{Limits, SlowPool};
 

@@ -165,14 +165,14 @@ fn many_fsyncs_wait_at_once_and_each_is_answered() {
 #[test]
 fn an_fsync_that_the_slow_tier_does_not_answer_fails_and_loses_nothing() {
     let below = Relay::new(|_| ());
-    let mount = Mount::over(below.shown(), &[FINAL, "slow_wait=300ms"]);
+    let mount = Mount::over(below.shown(), &[FINAL, "slow_wait=100ms"]);
     fs::create_dir(mount.at("final")).unwrap();
     mount.sync();
     let mut file = File::create(mount.at("final/model")).unwrap();
     file.write_all(&pattern(SIZE)).unwrap();
     let frozen = below.freeze();
     assert_eq!(errno(file.sync_all()), Errno::EIO);
-    assert!(mount.log().contains("nothing has arrived on the slow tier for 300ms"), "{}", mount.log());
+    assert!(mount.log().contains("nothing has arrived on the slow tier for 1s 200ms"), "{}", mount.log());
     assert!(fs::read(mount.at("final/model")).unwrap() == pattern(SIZE));
     drop(frozen);
     until("the slow tier is taken for up", || file.sync_all().is_ok());

@@ -14,15 +14,13 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::error::{Context, Result};
+use crate::fs::SILENT_AFTER;
 use crate::tiers::{Progress, Tiers};
 
 /// The longest sleep: what no wake-up announces (time passing, a foreign change) is noticed after this.
 const TICK: Duration = Duration::from_secs(1);
 /// Between two steps that found nothing to do yet, however often the loop is woken.
 const BREATH: Duration = Duration::from_millis(10);
-/// A step that takes as many times `slow_wait` without a byte arriving hangs. An fsync of gigabytes on a disk may take half a
-/// minute.
-const SILENT_AFTER: u32 = 12;
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MOST: Duration = Duration::from_secs(60);
 
