@@ -8,12 +8,13 @@ use dlio_fs::config::{Config, Rule, Rules};
 use dlio_fs::error::Errno;
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::State;
-use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
+use dlio_fs::tiers::disk::{Access, Allocate, MetadataOrder, NewAttr, RenameMode, Time};
 use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
 use crate::case::Case;
+use crate::sim::image::Image;
 use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 
 pub const WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false, append: false };
@@ -582,4 +583,37 @@ fn the_other_name_of_a_file_that_one_on_slow_replaces_has_one_link_after_a_kill(
             return;
         }
     }
+}
+
+/// Of an empty version on the slow tier no byte ever changes, so nothing said that it was no more when its file was written again. After a
+/// kill it was published with what had become of the file since, ahead of what came in between.
+#[test]
+fn an_empty_version_on_slow_does_not_overtake_after_a_kill() {
+    let cx = Cx::internal();
+    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let mut machine = Machine::new();
+    machine.options.rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
+    machine.slow.observe();
+    let engine = machine.open("boot");
+    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+    let (ino, file) = create(&engine, ROOT, "past", &[]);
+    engine.sync_fast().unwrap();
+    engine.allocate(&cx, &file, Allocate::PunchHole, 4096, 4096).unwrap();
+    let set = |ino, attr| engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
+    set(dir, NewAttr { perm: Some(0o700), ..NewAttr::default() });
+    set(ino, NewAttr { mtime: Some(Time { sec: 7, nsec: 0 }), ..NewAttr::default() });
+    drop(file);
+    machine.crash(engine, Lose::Nothing);
+
+    machine.slow.observe();
+    let engine = machine.open("boot");
+    background(&engine, &machine.clock);
+    let shown = machine.slow.take_observed();
+    let says = |image: &Image, path: &[u8], what: &str| {
+        image.get(path).is_some_and(|entry| format!("{:?}", entry.shown.body()).contains(what))
+    };
+    let new = |image: &Image| says(image, b"past", "mtime 7.");
+    let early = |image: &Image| says(image, b"dir", "Dir 0755");
+    assert!(shown.iter().any(new), "published in the end: {:?}", shown.last());
+    assert!(!shown.iter().any(|image| new(image) && early(image)), "{shown:?}");
 }
