@@ -43,7 +43,7 @@ fn copies(fast: &Path) -> Vec<PathBuf> {
 /// juicefs#3143: the upload goes on after the file was deleted; Alluxio#14476: what was deleted is made again when it is persisted.
 #[test]
 fn a_file_that_is_deleted_while_it_is_copied_does_not_come_back() {
-    let mount = Mount::with(&["settle=0s", "drain_bandwidth=4MiB"], |_| ());
+    let mount = Mount::with(&["settle=0s", "drain_bandwidth=2MiB"], |_| ());
     mount.put("model", content(1, 8 * MIB));
     until("it is being copied", || !names(&under_way(&mount)).is_empty());
     fs::remove_file(mount.at("model")).unwrap();
@@ -55,7 +55,8 @@ fn a_file_that_is_deleted_while_it_is_copied_does_not_come_back() {
 /// Alluxio#18667: a directory that was renamed while its files were persisted was there twice.
 #[test]
 fn a_directory_that_is_renamed_while_its_files_are_copied_is_there_once() {
-    let mount = Mount::with(&["settle=0s", "drain_bandwidth=8MiB"], |_| ());
+    // The first second's worth goes at once: three more are left to be seen.
+    let mount = Mount::with(&["settle=0s", "drain_bandwidth=1MiB"], |_| ());
     fs::create_dir(mount.at("step-1.tmp")).unwrap();
     for n in 0..4 {
         mount.put(&format!("step-1.tmp/{n}"), content(n, MIB));
