@@ -96,7 +96,7 @@ const STAGES: &[Stage] = &[
         about: "unit, model, architecture and integration tests",
         when: When::Check,
         needs: &[Need::Mount, Need::Xfs, Need::Strace, Need::Prometheus],
-        minutes: 20,
+        minutes: 40,
         run: cargo::test,
     },
     Stage {
