@@ -435,10 +435,10 @@ impl Recovery<'_> {
         let last = self.records.last().map_or(0, |(lsn, _)| *lsn);
         for (ino, records) in &self.later_attrs {
             let file = self.tiers.state.lock().view.get(*ino).and_then(|node| node.file.clone());
-            let Some(fd) = self.object_fd(*ino)?.filter(|_| file.is_some_and(|file| !file.io.read().attrs_in_view))
-            else {
+            if file.is_none_or(|file| file.io.read().attrs_in_view) {
                 continue;
-            };
+            }
+            let Some(fd) = self.object_fd(*ino)? else { continue };
             let dirty = self.tiers.state.lock().uncommitted.contains_key(ino);
             for (lsn, record) in records {
                 // The last operation before the end may have been logged and not done.
