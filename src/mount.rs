@@ -422,6 +422,7 @@ fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock, recorder: Option<Recor
     if let Err(error) = tiers.sync_copies() {
         warn!(%error, "the last staged copies are not durable; they are made again");
     }
+    tiers.end_checkpoints();
     let status = tiers.status();
     let left = Left { files: status.unsafe_files, events: status.pending_events, paths: tiers.unsafe_paths(LEFT_MAX) };
     lock.leave(&left)?;

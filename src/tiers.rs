@@ -361,6 +361,8 @@ pub struct Tiers {
     /// Read through [`Tiers::options`]; replaced as a whole.
     options: RwLock<Arc<Options>>,
     clock: Arc<dyn Clock>,
+    /// When `uptime` began, since 1970, as the time of day was at the start.
+    epoch: Duration,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// How many wait for everything to be published.
     hurry: AtomicU64,

@@ -136,16 +136,83 @@ fn the_link_outlives_the_mount_and_leads_nowhere_when_its_end_is_gone() {
     fs::create_dir(mount.at("run")).unwrap();
     write(&mount, 5);
     until("it is safe", || latest_safe(&mount).is_some());
-    let remembered = mount.fast().join(".dlio-fs/latest-safe");
-    until("it is remembered", || fs::read_to_string(&remembered).is_ok_and(|text| text == "run/ckpt-5\n"));
-    mount.kill();
+    mount.stop();
     mount.start();
-    assert!(told(&mount).is_empty());
     assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-5"));
     mount.stop();
     fs::remove_file(mount.slow().join("run/ckpt-5")).unwrap();
     mount.start();
     assert_eq!(latest_safe(&mount), None);
+}
+
+#[test]
+fn checkpoints_are_known_after_a_kill_and_what_became_of_them_since() {
+    let mut mount = Mount::with(&["settle=0s"], |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    for step in [1, 2, 3] {
+        write(&mount, step);
+        last(&mount, "it is complete and safe", |one| {
+            one["step"] == step && one["complete"] == true && one["safe"] == true
+        });
+    }
+    let before = told(&mount);
+    let file = mount.fast().join(".dlio-fs/checkpoints");
+    until("they are written down", || fs::read_to_string(&file).is_ok_and(|text| text.contains("run/ckpt-3")));
+    mount.kill();
+    fs::remove_file(mount.slow().join("run/ckpt-2")).unwrap();
+    mount.start();
+    until("what is gone is missed", || told(&mount)[1]["whole"] == false);
+    let after = told(&mount);
+    let parts = |one: &Value| ["number", "step", "path", "files", "bytes", "complete", "safe"].map(|key| one[key].clone());
+    assert_eq!(after.iter().map(parts).collect::<Vec<_>>(), before.iter().map(parts).collect::<Vec<_>>());
+    let took = |one: &Value| (one["drained"].as_f64().unwrap() - one["began"].as_f64().unwrap()) * 1e3;
+    assert_eq!(took(&after[2]).round(), took(&before[2]).round());
+    assert!(after[2]["absorbed"].as_f64().unwrap() < 0.0, "before this mount: {}", after[2]);
+    assert_eq!((&after[2]["current"], &after[0]["whole"]), (&true.into(), &true.into()));
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-3"));
+    fs::remove_file(mount.at("run/ckpt-3")).unwrap();
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-1"));
+    write(&mount, 4);
+    let last = last(&mount, "there is a new one", |one| one["step"] == 4);
+    assert!(last["number"].as_u64() > after[2]["number"].as_u64(), "{last}");
+}
+
+#[test]
+fn a_checkpoint_that_was_on_its_way_when_the_daemon_died_becomes_safe() {
+    let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    write(&mount, 7);
+    last(&mount, "it is complete, and durable", |one| one["complete"] == true && one["durable"].is_f64());
+    let file = mount.fast().join(".dlio-fs/checkpoints");
+    until("it is written down", || fs::read_to_string(&file).is_ok_and(|text| text.contains("run/ckpt-7")));
+    mount.kill();
+    mount.start();
+    let one = told(&mount).pop().unwrap();
+    assert_eq!((&one["safe"], &one["current"], &one["drained"]), (&false.into(), &true.into(), &Value::Null), "{one}");
+    mount.sync();
+    let one = told(&mount).pop().unwrap();
+    assert_eq!((&one["safe"], &one["drained"].is_f64(), &one["files"]), (&true.into(), &true, &2.into()), "{one}");
+    assert_eq!(latest_safe(&mount).as_deref(), Some("../run/ckpt-7"));
+}
+
+#[test]
+fn the_newest_checkpoint_of_before_stays_on_the_fast_tier_after_a_remount() {
+    let mut mount = Mount::with(&["settle=0s", "keep=1"], |_| ());
+    fs::create_dir(mount.at("run")).unwrap();
+    for step in [1, 2] {
+        write(&mount, step);
+        last(&mount, "it is complete and safe", |one| {
+            one["step"] == step && one["complete"] == true && one["safe"] == true
+        });
+    }
+    mount.put("later", "small");
+    mount.stop();
+    mount.option("high=2%");
+    mount.option("low=1%");
+    mount.start();
+    let state = |name: &str| String::from_utf8(xattr::get(mount.at(name), "user.dlio.state").unwrap().unwrap()).unwrap();
+    until("what may go is evicted", || ["run/ckpt-1", "later"].iter().all(|name| state(name) == "slow"));
+    assert_eq!(state("run/ckpt-2"), "clean");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{Outcome, say, talk};
 
-/// List the checkpoints that were written since the mount was made, and which of them are on the slow tier
+/// List the checkpoints that were written through the mount, and which of them are on the slow tier
 ///
 /// A checkpoint is what was written in one go, 1 MiB or more, whatever the names. States: writing (more may come), dirty (complete, and
 /// not all of it on the slow tier yet), safe (all of it is there), verified (and dlio-fs verify has compared each of its files), replaced

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::render::{bytes, count};
 
-/// A checkpoint. Moments are seconds since the mount was made, sizes bytes; the JSON keys are the field names.
+/// A checkpoint. Moments are seconds since the mount was made, negative before it; sizes bytes; the JSON keys are the field names.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Checkpoint {
     /// From 1 on; not each number is that of a checkpoint.
@@ -50,7 +50,7 @@ impl Checkpoint {
 /// The text of `.dlio/checkpoints`. Ends with a newline. `now`: as the moments.
 pub fn text(checkpoints: &[Checkpoint], now: f64) -> String {
     let mut out = match (checkpoints.len(), checkpoints.iter().find(|one| one.current)) {
-        (0, _) => "no checkpoint of 1.0 MiB or more since the mount was made\n".to_owned(),
+        (0, _) => "no checkpoint of 1.0 MiB or more yet\n".to_owned(),
         (n, None) => format!("{}; none of them is complete and still there\n", count(n as u64, "checkpoint")),
         (n, Some(Checkpoint { path, safe: true, .. })) => {
             format!("{}; the newest, {path}, is on the slow tier\n", count(n as u64, "checkpoint"))
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_first_line_says_whether_the_newest_is_safe() {
-        assert_eq!(text(&[], 1.0), "no checkpoint of 1.0 MiB or more since the mount was made\n");
+        assert_eq!(text(&[], 1.0), "no checkpoint of 1.0 MiB or more yet\n");
         let old = Checkpoint {
             number: 1,
             step: Some(1200),

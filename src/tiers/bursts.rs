@@ -57,6 +57,14 @@ impl Bursts {
         (self.last, over)
     }
 
+    /// A checkpoint of a mount before this one; numbers go on behind it.
+    pub(crate) fn resume(&mut self, number: u64, bytes: u64) {
+        self.last = self.last.max(number);
+        if bytes >= SMALLEST {
+            self.checkpoints.insert(number, bytes);
+        }
+    }
+
     /// The burst that nothing was added to for [`PAUSE`], if it is a checkpoint.
     pub(crate) fn end_if_over(&mut self, now: Duration) -> Option<Finished> {
         let over = self.current.take_if(|burst| now > burst.last + PAUSE)?;
@@ -111,6 +119,9 @@ mod tests {
         assert_eq!(bursts.add(44 * S, 44 * S, 5), (2, Some(over)));
         assert_eq!(bursts.end_if_over(50 * S), None, "a line of a log is no checkpoint");
         assert_eq!((bursts.is_checkpoint(1), bursts.is_checkpoint(2), bursts.being_written()), (true, false, 0));
+        bursts.resume(7, 2 << 20);
+        bursts.resume(5, 5);
+        assert_eq!((bursts.is_checkpoint(7), bursts.is_checkpoint(5), bursts.add(60 * S, 60 * S, 5).0), (true, false, 8));
     }
 
     #[test]

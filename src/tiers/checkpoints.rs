@@ -4,16 +4,21 @@
 //! renames, so that none of them need stay in memory for it. One of its files is lost to it when it is removed, or when a newer
 //! burst has written it anew or put another in its place. A small one may be: pointers (`latest`) and logs are, each time.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::path::{escape, unescape};
 use crate::tiers::Lsn;
 use crate::tiers::bursts::SMALLEST;
 
 /// So many checkpoints are known, and so many files of them all; then the oldest goes. Of one with more files the rest is counted.
 const KEPT: usize = 200;
 const FILES_KEPT: usize = 20_000;
+/// So many are written down for the next mount, and the newest safe one.
+const SAVED: usize = 20;
 /// A file of less, and of less than a hundredth of its checkpoint, may be written anew without it.
 const HEAVY: u64 = 64 << 10;
 /// Names that a framework writes when the rest is there.
@@ -39,8 +44,8 @@ pub(crate) struct Book {
     /// The newest version of each file that a checkpoint has.
     files: BTreeMap<Path, File>,
     bursts: BTreeMap<u64, Burst>,
-    /// The newest checkpoint that was safe when the mount before this one ended.
-    remembered: Option<Path>,
+    /// Files as a mount before this one left them: whether they are still so is to be looked up.
+    unchecked: Vec<(Path, Lsn)>,
     /// Something is new since that was asked.
     changed: bool,
 }
@@ -48,11 +53,14 @@ pub(crate) struct Book {
 #[derive(Clone, Debug)]
 struct File {
     burst: u64,
+    /// The event that has its bytes.
+    lsn: Lsn,
     bytes: u64,
     verified: bool,
 }
 
-#[derive(Debug)]
+/// Moments count from the beginning of 1970.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Burst {
     began: Duration,
     last: Duration,
@@ -60,6 +68,7 @@ struct Burst {
     bytes: u64,
     /// The newest event of one of its files, and those whose bytes are not durable on fast.
     upto: Lsn,
+    #[serde(skip)]
     unsealed: HashSet<Lsn>,
     durable: Option<Duration>,
     published: Option<Duration>,
@@ -68,6 +77,8 @@ struct Burst {
     /// Files of it that are known by name and still there; one that counts is not.
     left: u64,
     lost: bool,
+    /// Where it was when the first one that counts was lost, escaped, and its step.
+    place: Option<(String, Option<u64>)>,
 }
 
 /// One version of a file, as it gets its place in the order.
@@ -80,6 +91,26 @@ pub(crate) struct Version {
     /// Its first write, and its last.
     pub(crate) began: Duration,
     pub(crate) at: Duration,
+}
+
+/// What the next mount is told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Saved(Vec<SavedBurst>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedBurst {
+    number: u64,
+    burst: Burst,
+    files: Vec<SavedFile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedFile {
+    /// Escaped.
+    path: String,
+    lsn: Lsn,
+    bytes: u64,
+    verified: bool,
 }
 
 /// What is known besides when somebody looks.
@@ -124,15 +155,12 @@ impl Book {
     pub(crate) fn written(&mut self, version: Version) {
         let Version { burst: number, path, lsn, bytes, began, at } = version;
         self.make_room(number);
-        self.forget_remembered(|remembered| remembered == path);
-        let before = self.files.remove(&path);
-        let again = before.as_ref().is_some_and(|file| file.burst == number);
-        if let Some(file) = before.as_ref().filter(|_| !again) {
-            self.lose(file);
-        }
+        let again = self.files.get(&path).is_some_and(|file| file.burst == number);
+        let before = if again { self.files.remove(&path) } else { None };
+        self.lose(&path);
         let listed = again || self.files.len() < FILES_KEPT;
         let burst = self.bursts.entry(number).or_insert_with(|| Burst::new(began));
-        burst.bytes = burst.bytes + bytes - before.filter(|_| again).map_or(0, |file| file.bytes);
+        burst.bytes = burst.bytes + bytes - before.map_or(0, |file| file.bytes);
         burst.files += u64::from(!again);
         burst.left += u64::from(listed && !again);
         burst.began = burst.began.min(began);
@@ -142,7 +170,7 @@ impl Book {
         (burst.durable, burst.published) = (None, None);
         burst.upto = burst.upto.max(lsn);
         if listed {
-            self.files.insert(path, File { burst: number, bytes, verified: false });
+            self.files.insert(path, File { burst: number, lsn, bytes, verified: false });
         }
         self.changed = true;
     }
@@ -160,11 +188,7 @@ impl Book {
 
     /// A name is gone.
     pub(crate) fn removed(&mut self, path: &[u8]) {
-        self.forget_remembered(|remembered| below(path, remembered).is_some());
-        if let Some(file) = self.files.remove(path) {
-            self.lose(&file);
-            self.changed = true;
-        }
+        self.lose(path);
     }
 
     /// These events' bytes are durable on fast.
@@ -193,8 +217,72 @@ impl Book {
         }
     }
 
-    pub(crate) fn remember(&mut self, path: Path) {
-        self.remembered = Some(path);
+    /// The checkpoints that are complete, for the next mount: the newest, and the newest safe one.
+    pub(crate) fn saved(&self, moment: &Moment) -> Saved {
+        let complete: Vec<Told> = self.told(moment).into_iter().filter(|one| one.complete).collect();
+        let newest = complete.iter().skip(complete.len().saturating_sub(SAVED));
+        let safe = complete.iter().rfind(|one| one.whole && one.safe);
+        let mut saved: BTreeMap<u64, SavedBurst> = newest
+            .chain(safe)
+            .filter_map(|one| {
+                let burst = self.bursts.get(&one.number)?.clone();
+                Some((one.number, SavedBurst { number: one.number, burst, files: Vec::new() }))
+            })
+            .collect();
+        for (path, File { burst, lsn, bytes, verified }) in &self.files {
+            if let Some(saved) = saved.get_mut(burst) {
+                saved.files.push(SavedFile { path: escape(path), lsn: *lsn, bytes: *bytes, verified: *verified });
+            }
+        }
+        Saved(saved.into_values().collect())
+    }
+
+    /// Into a book in which nothing is yet. `only_durable`: what was not durable when it was saved is not believed in. Returns the
+    /// number, the beginning and the bytes of each, the oldest first.
+    pub(crate) fn restore(&mut self, saved: Saved, only_durable: bool) -> Vec<(u64, Duration, u64)> {
+        for SavedBurst { number, mut burst, files } in saved.0 {
+            if only_durable && burst.durable.is_none() {
+                continue;
+            }
+            burst.left = 0;
+            for SavedFile { path, lsn, bytes, verified } in files {
+                let Some(path) = unescape(&path) else { continue };
+                self.unchecked.push((path.clone(), lsn));
+                self.files.insert(path, File { burst: number, lsn, bytes, verified });
+                burst.left += 1;
+            }
+            self.bursts.insert(number, burst);
+        }
+        self.bursts.iter().map(|(number, burst)| (*number, burst.began, burst.bytes)).collect()
+    }
+
+    /// The version that is on its way to this path after a start, if any is, and no file of a checkpoint if it is another one.
+    pub(crate) fn expect_version(&mut self, path: &[u8], lsn: Lsn) {
+        if self.files.get(path).is_some_and(|file| file.lsn != lsn) {
+            self.removed(path);
+        }
+    }
+
+    /// Some of the files that the mount before this one knew, with the bytes they should have; `None`: something is known of it since.
+    pub(crate) fn unchecked(&self, most: usize) -> Vec<(Path, Option<u64>)> {
+        let some = self.unchecked.iter().rev().take(most);
+        let same = |path, lsn| self.files.get(path).filter(|file: &&File| file.lsn == lsn);
+        some.map(|(path, lsn)| (path.clone(), same(path, *lsn).map(|file| file.bytes))).collect()
+    }
+
+    /// So many of them have been looked up.
+    pub(crate) fn checked(&mut self, many: usize) {
+        self.unchecked.truncate(self.unchecked.len().saturating_sub(many));
+    }
+
+    /// The number of the checkpoint whose file stands at this path with so many bytes.
+    pub(crate) fn burst_at(&self, path: &[u8], bytes: u64) -> Option<u64> {
+        self.files.get(path).filter(|file| file.bytes == bytes).map(|file| file.burst)
+    }
+
+    /// The numbers of the checkpoints that these events' versions belong to.
+    pub(crate) fn bursts_of_events(&self) -> HashMap<Lsn, u64> {
+        self.files.values().map(|file| (file.lsn, file.burst)).collect()
     }
 
     /// Whether something is new since this was asked before.
@@ -222,7 +310,7 @@ impl Book {
     pub(crate) fn latest_safe(&self, moment: &Moment) -> Option<Path> {
         let told = self.told(moment);
         let newest = told.into_iter().rev().find(|one| one.complete && one.whole && one.safe);
-        newest.map(|one| one.path).or_else(|| self.remembered.clone())
+        newest.map(|one| one.path)
     }
 
     /// How many files a checkpoint has.
@@ -248,12 +336,6 @@ impl Book {
         }
         self.changed |= !carried.is_empty();
         self.files.extend(carried);
-        let mut remembered = self.remembered.take();
-        if let Some(path) = &mut remembered {
-            let moved = moves.iter().find_map(|(from, to)| Some([to, below(path, from)?].concat()));
-            *path = moved.unwrap_or_else(|| std::mem::take(path));
-        }
-        self.remembered = remembered;
     }
 
     fn at_or_below(&self, path: &[u8]) -> Vec<Path> {
@@ -264,18 +346,23 @@ impl Book {
         below.chain(self.files.get_key_value(path).map(|(path, _)| path)).cloned().collect()
     }
 
-    fn lose(&mut self, file: &File) {
+    /// The file of this path, if any, is not a checkpoint's any more.
+    fn lose(&mut self, path: &[u8]) {
+        let Some(file) = self.files.get(path) else { return };
+        self.changed = true;
         if let Some(burst) = self.bursts.get_mut(&file.burst) {
             burst.left = burst.left.saturating_sub(1);
-            burst.lost |= file.bytes >= HEAVY || file.bytes.saturating_mul(100) >= burst.bytes;
+            if file.bytes >= HEAVY || file.bytes.saturating_mul(100) >= burst.bytes {
+                burst.lost = true;
+                let of_it = self.files.iter().filter(|(_, other)| other.burst == file.burst);
+                let files: Vec<(&[u8], u64)> = of_it.map(|(path, file)| (path.as_slice(), file.bytes)).collect();
+                burst.place.get_or_insert_with(|| {
+                    let (path, step) = place(&files);
+                    (escape(&path), step)
+                });
+            }
         }
-    }
-
-    fn forget_remembered(&mut self, gone: impl Fn(&[u8]) -> bool) {
-        if self.remembered.as_deref().is_some_and(|path| gone(path) && !path.is_empty()) {
-            self.remembered = None;
-            self.changed = true;
-        }
+        self.files.remove(path);
     }
 
     /// Before a burst of this number gets a file: those before it that were no checkpoints go, and the oldest if there are too many.
@@ -307,6 +394,7 @@ impl Burst {
             marked: false,
             left: 0,
             lost: false,
+            place: None,
         }
     }
 
@@ -319,7 +407,8 @@ impl Burst {
 
     fn told(&self, number: u64, files: &[(&Path, &File)], moment: &Moment) -> Told {
         let named: Vec<(&[u8], u64)> = files.iter().map(|(path, file)| (path.as_slice(), file.bytes)).collect();
-        let (path, step) = place(&named);
+        let before = || self.place.as_ref().and_then(|(path, step)| Some((unescape(path)?, *step)));
+        let (path, step) = before().unwrap_or_else(|| place(&named));
         let over = moment.going_on != Some(number);
         let said_so = self.marked && moment.now >= self.last + QUIET && !moment.writing;
         let written_over = files.iter().any(|(path, _)| moment.uncommitted.contains(*path));
@@ -340,11 +429,6 @@ impl Burst {
             current: false,
         }
     }
-}
-
-/// What is behind `dir` of a path at or below it.
-fn below<'a>(path: &'a [u8], dir: &[u8]) -> Option<&'a [u8]> {
-    path.strip_prefix(dir).filter(|rest| dir.is_empty() || matches!(rest.first(), None | Some(b'/')))
 }
 
 fn name_of(path: &[u8]) -> &[u8] {
@@ -540,22 +624,56 @@ mod tests {
         assert_eq!(book.latest_safe(&moved), None);
         let told = book.told(&moved);
         assert_eq!(
-            told.iter().map(|one| (one.number, one.whole)).collect::<Vec<_>>(),
-            [(1, false), (2, false), (3, true)]
+            told.iter().map(|one| (one.number, one.whole, one.step)).collect::<Vec<_>>(),
+            [(1, false, Some(1)), (2, false, Some(2)), (3, true, Some(1))]
         );
+        assert_eq!(told[1].path, b"kept/ckpt-2", "where it was");
     }
 
     #[test]
-    fn what_was_safe_before_is_told_until_there_is_another_or_it_is_changed() {
+    fn what_is_complete_is_known_to_the_next_mount_and_what_is_left_of_it() {
         let mut book = Book::default();
-        book.remember(b"run/ckpt-9".to_vec());
-        let moment = at(1, 0, None);
-        book.moved(b"run", b"old", 5, None);
-        assert_eq!(text(book.latest_safe(&moment)).as_deref(), Some("old/ckpt-9"));
-        book.removed(b"old/ckpt-90");
-        assert!(book.latest_safe(&moment).is_some());
-        book.removed(b"old/ckpt-9/model.pt");
-        assert_eq!(book.latest_safe(&moment), None);
+        for step in 1..=30 {
+            write(&mut book, step, &format!("run/ckpt-{step}"), step * 10, 2 * MIB, step as u32 * 5);
+        }
+        write(&mut book, 30, "run/\n", 301, 2 * MIB, 150);
+        write(&mut book, 31, "run/ckpt-31", 310, 2 * MIB, 155);
+        book.sealed((0..300).step_by(10), S * 151);
+        book.published(100, S * 151);
+        let moment = at(160, 100, Some(31));
+        let text = serde_json::to_string(&book.saved(&moment)).expect("as JSON");
+        let restored = |only_durable| {
+            let mut book = Book::default();
+            let told = book.restore(serde_json::from_str(&text).expect("a book"), only_durable);
+            (book, told)
+        };
+        let (mut next, told) = restored(false);
+        let numbers: Vec<u64> = told.iter().map(|(number, ..)| *number).collect();
+        assert_eq!(numbers, [10].into_iter().chain(11..=30).collect::<Vec<_>>(), "the safe one and the newest twenty");
+        assert_eq!(told[0], (10, S * 49, 2 * MIB));
+        assert_eq!(next.told(&moment), book.told(&moment)[9..30]);
+        let (durable, _) = restored(true);
+        assert_eq!(durable.told(&moment).len(), 20, "a power cut may have taken the newest one");
+
+        // Since it was written down: removed, written anew, moved, and as it was.
+        next.removed(b"run/ckpt-27");
+        next.expect_version(b"run/ckpt-28", 320);
+        next.expect_version(b"run/ckpt-29", 290);
+        next.moved(b"run/ckpt-30", b"run/kept", 330, None);
+        assert_eq!(next.burst_at(b"run/ckpt-29", 2 * MIB), Some(29));
+        assert_eq!(next.burst_at(b"run/ckpt-29", MIB), None);
+        assert_eq!(next.bursts_of_events().get(&290), Some(&29));
+        let left: Vec<(u64, bool)> = next.told(&moment).iter().map(|one| (one.number, one.whole)).collect();
+        assert_eq!(left[17..], [(27, false), (28, false), (29, true), (30, true)]);
+        let some = next.unchecked(5);
+        assert_eq!(some.len(), 5);
+        next.checked(5);
+        let rest = next.unchecked(1_000);
+        let all: BTreeMap<Path, Option<u64>> = some.into_iter().chain(rest).collect();
+        assert_eq!((all.len(), all.values().flatten().count()), (22, 19), "{all:?}");
+        assert_eq!(all[&b"run/ckpt-29"[..]], Some(2 * MIB));
+        next.checked(1_000);
+        assert!(next.unchecked(9).is_empty());
     }
 
     #[test]

@@ -317,7 +317,7 @@ impl Tiers {
         let began = st.uncommitted.get(&ino).copied().unwrap_or(now);
         let (burst, over) = st.bursts.add(began, now, size);
         if let Some(over) = over {
-            st.expected.learn(over.began, over.bytes);
+            st.expected.learn(self.stamp(over.began), over.bytes);
         }
         burst
     }

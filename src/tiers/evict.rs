@@ -96,9 +96,12 @@ impl Tiers {
     /// room for a checkpoint that is due.
     pub fn evict_step(&self) -> Result<Progress> {
         self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
+        if let Progress::Did = self.check_remembered()? {
+            return Ok(Progress::Did);
+        }
         let ahead = {
             let st = self.state.lock();
-            st.expected.ahead(self.uptime(), st.bursts.being_written())
+            st.expected.ahead(self.stamp(self.uptime()), st.bursts.being_written())
         };
         let wanted = {
             let (usage, limits) = (self.usage()?, self.limits());

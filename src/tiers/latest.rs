@@ -1,20 +1,25 @@
-//! What the engine tells the book of checkpoints (`checkpoints.rs`), what it tells of it, and the newest safe one, which a small file
-//! remembers from mount to mount: `<fast>/.dlio-fs/latest-safe`, one escaped path.
+//! What the engine tells the book of checkpoints (`checkpoints.rs`), what it tells of it, and how it is remembered from mount to mount:
+//! `<fast>/.dlio-fs/checkpoints`, JSON.
 //!
-//! That file is a help, no promise: it is written by [`Tiers::tick`], and whoever uses it looks whether the path is still there.
+//! That file is a help, no promise: it is written by [`Tiers::tick`] and at the end, each time that something is new about a checkpoint
+//! that is complete. A start believes of it what the log does not contradict; what became of files that were changed since, the background
+//! looks up ([`Tiers::check_remembered`]).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::error::Context;
-use crate::path::{escape, unescape};
+use crate::error::{Context, Error, Result};
+use crate::path::escape;
 use crate::stats::safe::Checkpoint;
-use crate::tiers::checkpoints::{Moment, Told, Version};
+use crate::tiers::checkpoints::{Moment, Saved, Told, Version};
 use crate::tiers::identity::{read_text, replace_text};
 use crate::tiers::names::OURS;
 use crate::tiers::state::{Change, State};
-use crate::tiers::{Ino, Lsn, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
-const FILE: &[u8] = b"latest-safe";
+const FILE: &[u8] = b"checkpoints";
+/// Of the time before, which became of files is looked up so many at a time.
+const AT_ONCE: usize = 64;
 /// A file that has got less so far holds no checkpoint open: logs are written to all the time.
 const LARGE: u64 = 64 << 10;
 
@@ -26,9 +31,9 @@ impl Tiers {
             Change::Content { ino, at, content } => {
                 let Some(path) = st.view.path_at(at) else { return };
                 let now = self.uptime();
-                let began = st.uncommitted.get(ino).copied().unwrap_or(now);
+                let began = self.stamp(st.uncommitted.get(ino).copied().unwrap_or(now));
                 let (burst, bytes) = (content.burst, content.size);
-                st.book.written(Version { burst, path, lsn, bytes, began, at: now });
+                st.book.written(Version { burst, path, lsn, bytes, began, at: self.stamp(now) });
             }
             Change::Rename { from, to, .. } => {
                 if let (Some(from), Some(to)) = (st.view.path_at(from), st.view.path_at(to)) {
@@ -51,26 +56,46 @@ impl Tiers {
 
     /// These events are at D1.
     pub(crate) fn note_sealed(&self, events: impl Iterator<Item = Lsn>) {
-        self.state.lock().book.sealed(events, self.uptime());
+        self.state.lock().book.sealed(events, self.stamp(self.uptime()));
     }
 
-    /// Ends a burst that is over, and remembers the newest safe checkpoint if it is another.
+    /// Everything up to here is at D2.
+    pub(crate) fn note_published(&self, st: &mut State, upto: Lsn) {
+        st.book.published(upto, self.stamp(self.uptime()));
+    }
+
+    /// A moment that means the same to the next mount, in another boot too: since the beginning of 1970, as the clock was at the start.
+    pub(crate) fn stamp(&self, uptime: Duration) -> Duration {
+        self.epoch.saturating_add(uptime)
+    }
+
+    /// Ends a burst that is over, and writes down what is new about those that are.
     pub(crate) fn look_at_checkpoints(&self, now: Duration) {
         let writing = self.being_written();
         let patience = self.options().live_after / 2;
-        let latest = {
+        let saved = {
             let mut st = self.state.lock();
             let over = st.bursts.end_if_quiet(now, &writing, patience);
             if let Some(over) = over {
-                st.expected.learn(over.began, over.bytes);
+                st.expected.learn(self.stamp(over.began), over.bytes);
             }
             if !st.book.take_changed() && over.is_none() {
                 return;
             }
             let moment = self.moment(&st, &writing);
-            st.book.latest_safe(&moment)
+            st.book.saved(&moment)
         };
-        self.write_latest_safe(latest);
+        self.save_checkpoints(&saved);
+    }
+
+    /// When the mount comes to its end: nothing more will be written.
+    pub fn end_checkpoints(&self) {
+        let saved = {
+            let st = self.state.lock();
+            let moment = Moment { going_on: None, ..self.moment(&st, &[]) };
+            st.book.saved(&moment)
+        };
+        self.save_checkpoints(&saved);
     }
 
     /// The first writes of the large files that are being written; none while no checkpoint is.
@@ -82,7 +107,7 @@ impl Tiers {
     fn moment(&self, st: &State, writing: &[Duration]) -> Moment {
         let uncommitted = st.uncommitted.keys().filter_map(|ino| st.view.path(*ino)).collect();
         Moment {
-            now: self.uptime(),
+            now: self.stamp(self.uptime()),
             applied: if st.events.is_empty() { Lsn::MAX } else { st.applied },
             going_on: st.bursts.going_on(),
             writing: st.bursts.is_joined_by(writing),
@@ -97,9 +122,13 @@ impl Tiers {
         st.book.told(&moment)
     }
 
-    /// All checkpoints since the mount was made, the oldest first; it was made at the uptime `mounted_at`.
+    /// All checkpoints that are known, the oldest first; the mount was made at the uptime `mounted_at`.
     pub fn checkpoints(&self, mounted_at: Duration) -> Vec<Checkpoint> {
-        let since_mount = |moment: Duration| moment.saturating_sub(mounted_at).as_secs_f64();
+        let mounted_at = self.stamp(mounted_at);
+        let since_mount = |moment: Duration| match moment.checked_sub(mounted_at) {
+            Some(since) => since.as_secs_f64(),
+            None => -mounted_at.saturating_sub(moment).as_secs_f64(),
+        };
         let told = self.told_checkpoints().into_iter().map(|one| Checkpoint {
             number: one.number,
             step: one.step,
@@ -136,29 +165,65 @@ impl Tiers {
         }
     }
 
-    /// At a start.
-    pub(crate) fn remember_latest_safe(&self) {
-        let ours = self.fast.dir(OURS).at_fast("open", "latest-safe");
-        let text = ours.and_then(|ours| read_text(&*ours, FILE));
-        // What nobody wrote is nothing to go by.
-        let path = text.ok().flatten().and_then(|text| unescape(text.trim_end())).filter(|path| !path.is_empty());
-        if let Some(path) = path {
-            *self.counters.latest_safe.lock() = Some(path.clone());
-            self.state.lock().book.remember(path);
+    /// At a start, before the log is replayed. `only_durable`: the machine was started anew. Returns the bursts of versions, by their events.
+    pub(crate) fn restore_checkpoints(&self, only_durable: bool) -> HashMap<Lsn, u64> {
+        let ours = self.fast.dir(OURS).at_fast("open", "checkpoints");
+        let saved = ours.and_then(|ours| read_text(&*ours, FILE)).map(|text| {
+            let text = text?;
+            let saved: Saved = serde_json::from_str(&text).ok()?;
+            Some((saved, text))
+        });
+        // What nobody can read is nothing to go by.
+        let Ok(Some((saved, text))) = saved else { return HashMap::new() };
+        *self.counters.checkpoints.lock() = text;
+        let mut st = self.state.lock();
+        for (number, began, bytes) in st.book.restore(saved, only_durable) {
+            st.bursts.resume(number, bytes);
+            st.expected.learn(began, bytes);
         }
+        st.book.bursts_of_events()
     }
 
-    fn write_latest_safe(&self, latest: Option<Vec<u8>>) {
-        if *self.counters.latest_safe.lock() == latest {
+    /// At a start, when the log has been replayed: what is on its way to a path is the newest there.
+    pub(crate) fn expect_versions(&self, st: &mut State) {
+        let newest = st.events.iter().filter_map(|event| match &event.change {
+            Change::Content { ino, .. } => Some((st.view.path(*ino)?, event.lsn)),
+            _ => None,
+        });
+        let newest: HashMap<Vec<u8>, Lsn> = newest.collect();
+        newest.into_iter().for_each(|(path, lsn)| st.book.expect_version(&path, lsn));
+    }
+
+    /// Looks up some of the files that the mount before this one knew to be a checkpoint's. One that is not there as it was is lost to it.
+    pub(crate) fn check_remembered(&self) -> Result<Progress> {
+        let some = self.state.lock().book.unchecked(AT_ONCE);
+        if some.is_empty() {
+            return Ok(Progress::Idle);
+        }
+        for (path, bytes) in some {
+            let Some(bytes) = bytes else { continue };
+            let size = self.at_path(&Cx::internal(), &path, |ino| Ok(self.getattr(&Cx::internal(), ino)?.size));
+            match size {
+                Ok(size) if size == bytes => {}
+                Ok(_) | Err(Error::Posix(_)) => self.state.lock().book.removed(&path),
+                Err(error) => return Err(error),
+            }
+        }
+        self.state.lock().book.checked(AT_ONCE);
+        Ok(Progress::Did)
+    }
+
+    fn save_checkpoints(&self, saved: &Saved) {
+        let Ok(text) = serde_json::to_string(saved) else { return };
+        if *self.counters.checkpoints.lock() == text {
             return;
         }
-        let text = latest.as_deref().map_or(String::new(), |path| escape(path) + "\n");
-        let ours = self.fast.dir(OURS).at_fast("open", "latest-safe");
+        let ours = self.fast.dir(OURS).at_fast("open", "checkpoints");
         let done = ours.and_then(|ours| replace_text(&*ours, FILE, &text));
         match done {
-            Ok(()) => *self.counters.latest_safe.lock() = latest,
-            // The next checkpoint is written down again.
-            Err(error) => tracing::debug!(%error, "the newest safe checkpoint is not remembered"),
+            Ok(()) => *self.counters.checkpoints.lock() = text,
+            // The next one is written down again.
+            Err(error) => tracing::debug!(%error, "the checkpoints are not remembered"),
         }
     }
 }

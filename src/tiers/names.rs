@@ -161,7 +161,8 @@ impl Tiers {
         io.checked = self.uptime();
         drop(io);
         st.refer(waiting.object);
-        st.set_clean(Clean { ino, bytes: stat.size, burst: 0 });
+        let burst = st.view.path(ino).and_then(|path| st.book.burst_at(&path, stat.size)).unwrap_or(0);
+        st.set_clean(Clean { ino, bytes: stat.size, burst });
     }
 
     /// What the view has in a directory: the slow tier's entries, under the view's. No lock is held while the slow tier

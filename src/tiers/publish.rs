@@ -367,7 +367,7 @@ impl Tiers {
         let superseded = superseded(&st, *upto, planned);
         let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
         st.pop(*upto, last);
-        st.book.published(*upto, self.uptime());
+        self.note_published(&mut st, *upto);
         self.counters.notes.applied(*upto);
         self.counters.published(events, *stepped);
         Ok(superseded)

@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
@@ -100,6 +101,7 @@ fn open_with(
             opened.damage.join("; ")
         )
     });
+    let (wall, uptime) = (clock.now(), clock.uptime());
     let tiers = Tiers {
         pool,
         copies,
@@ -111,6 +113,7 @@ fn open_with(
         state: Mutex::new(Rank::State, State::new(view)),
         options: RwLock::new(Rank::Leaf, 0, Arc::new(options)),
         clock,
+        epoch: Duration::new(wall.sec.max(0).unsigned_abs(), wall.nsec).saturating_sub(uptime),
         wake: OnceLock::new(),
         hurry: AtomicU64::new(0),
         paused: AtomicBool::new(false),
@@ -127,7 +130,6 @@ fn open_with(
         tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
     }
     Recovery::new(&tiers, opened.records, boot).run(writable)?;
-    tiers.remember_latest_safe();
     Ok(tiers)
 }
 
@@ -153,6 +155,7 @@ fn expect_empty(pool: &Pool) -> Result<()> {
 impl Recovery<'_> {
     fn run(mut self, slow_is_writable: bool) -> Result<()> {
         self.reserve_numbers()?;
+        self.bursts = self.tiers.restore_checkpoints(self.rebooted);
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
         let placed = self.finish_intents()?; // 3
@@ -168,6 +171,7 @@ impl Recovery<'_> {
             self.replay_bind(&paths[0], *ino, *object, *lsn)?;
         }
         self.replay()?; // 5
+        self.tiers.expect_versions(&mut self.tiers.state.lock());
         self.restore_sealed()?;
         self.reapply_attrs()?;
         self.sort_objects()?; // 6

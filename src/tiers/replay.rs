@@ -50,6 +50,8 @@ pub(crate) struct Recovery<'a> {
     /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
     /// object perhaps not.
     pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
+    /// Which versions were written together, by their events, as far as the mount before this one has written it down.
+    pub(crate) bursts: HashMap<Lsn, u64>,
 }
 
 impl<'a> Recovery<'a> {
@@ -79,6 +81,7 @@ impl<'a> Recovery<'a> {
             never: never.collect(),
             sealed_as: HashMap::new(),
             later_attrs: BTreeMap::new(),
+            bursts: HashMap::new(),
             records,
         }
     }
@@ -383,7 +386,7 @@ impl<'a> Recovery<'a> {
             let blocks = size.div_ceil(512);
             node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, mtime, ..*meta });
         }
-        let content = Arc::new(Content::new(object, size, attrs.clone(), 0));
+        let content = Arc::new(Content::new(object, size, attrs.clone(), self.bursts.get(&lsn).copied().unwrap_or(0)));
         let sealed = self.sealed.contains(&lsn);
         content.sealing.store(sealed, Ordering::SeqCst);
         content.sealed.store(sealed, Ordering::Release);

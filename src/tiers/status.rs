@@ -52,7 +52,7 @@ pub(crate) struct Counters {
     answered: AtomicU64,
     troubles: Mutex<Troubles>,
     /// What the file of that name on the fast tier says.
-    pub(crate) latest_safe: Mutex<Option<Vec<u8>>>,
+    pub(crate) checkpoints: Mutex<String>,
 }
 
 impl Counters {
@@ -134,6 +134,7 @@ impl Tiers {
         let mut troubles = self.counters.troubles.lock();
         match failure {
             Some(error) => {
+                self.suspect(error);
                 troubles.insert(work, (is_silence(error), with_remedy(error)));
             }
             None => {
