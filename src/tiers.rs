@@ -306,6 +306,8 @@ pub struct Status {
     pub waits_until: Option<String>,
     /// Set while the slow tier does not answer.
     pub slow_down: bool,
+    /// Set while the fast tier has failed to read or write within the last minute: new files go to the slow one.
+    pub fast_fails: bool,
     /// Set while `max_pending` is reached: changes get ENOSPC.
     pub refusing: bool,
     /// Files whose writer was cut off by a crash; a sync, drain or close accepts them as they are.
@@ -451,7 +453,7 @@ impl Tiers {
             let st = self.state.lock();
             self.counters.notes.front() > st.applied || st.events.len() as u64 >= options.max_pending / 4 * 3
         };
-        (!self.hurried() && !is_urgent() && !self.pressure()).then_some(closed)
+        (!self.hurried() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
     }
 
     fn hurried(&self) -> bool {

@@ -28,6 +28,7 @@ pub(super) struct Safety {
     pub(super) events: u64,
     pub(super) held: Option<String>,
     pub(super) slow_down: bool,
+    pub(super) fast_fails: bool,
     pub(super) refusing: bool,
 }
 
@@ -43,8 +44,9 @@ pub(super) struct Exceptions {
 
 impl Standing {
     pub(super) fn exit(&self) -> Exit {
-        let Safety { safe, held, slow_down, refusing, .. } = &self.safety;
-        match (self.exceptions.conflicts, held.is_some() || *slow_down || *refusing, safe) {
+        let Safety { safe, held, slow_down, fast_fails, refusing, .. } = &self.safety;
+        let degraded = held.is_some() || *slow_down || *fast_fails || *refusing;
+        match (self.exceptions.conflicts, degraded, safe) {
             (1.., ..) => Exit::Conflict,
             (0, true, _) => Exit::Degraded,
             (0, false, false) => Exit::Undrained,

@@ -467,6 +467,7 @@ pub(super) fn safety(status: &Status) -> render::Safety {
         held: status.held.clone(),
         waits_until: status.waits_until.clone(),
         slow_down: status.slow_down,
+        fast_fails: status.fast_fails,
         refusing: status.refusing,
         interrupted: status.interrupted,
     }

@@ -61,6 +61,11 @@ impl Snapshot {
             ("dliofs_held", "1 while publishing stands still until somebody looks.", is(safety.held.is_some())),
             ("dliofs_refusing_changes", "1 while changes get ENOSPC: max_pending is reached.", is(safety.refusing)),
             ("dliofs_slow_tier_down", "1 while the slow tier does not answer.", is(safety.slow_down)),
+            (
+                "dliofs_fast_tier_fails",
+                "1 while the fast tier has failed to read or write within the last minute.",
+                is(safety.fast_fails),
+            ),
             ("dliofs_interrupted_files", "Files whose writer was cut off by a crash.", safety.interrupted as f64),
             ("dliofs_log_lsn", "The last number given to a record of the log.", log.lsn as f64),
             ("dliofs_log_durable_lsn", "The last record that is durable on the fast tier.", log.durable_lsn as f64),

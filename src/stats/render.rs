@@ -85,6 +85,8 @@ pub struct Safety {
     pub waits_until: Option<String>,
     /// The slow tier does not answer.
     pub slow_down: bool,
+    /// The fast tier has failed to read or write within the last minute.
+    pub fast_fails: bool,
     /// `max_pending` is reached: changes get ENOSPC.
     pub refusing: bool,
     /// Files whose writer was cut off by a crash.
@@ -429,6 +431,9 @@ impl Safety {
         if self.slow_down {
             parts.push("SLOW TIER DOWN".to_owned());
         }
+        if self.fast_fails {
+            parts.push("FAST TIER FAILS: new files go to the slow tier, see the log".to_owned());
+        }
         if self.refusing {
             parts.push("REFUSING CHANGES (ENOSPC): as many as max_pending wait for the slow tier".to_owned());
         }
@@ -581,6 +586,9 @@ mod tests {
         );
         let down = Safety { safe: true, slow_down: true, ..Safety::default() };
         assert_eq!(down.line(), "SAFE: everything is on the slow tier; SLOW TIER DOWN");
+        let failing = Safety { safe: true, fast_fails: true, ..Safety::default() };
+        let line = failing.line();
+        assert!(line.starts_with("SAFE: everything is on the slow tier; FAST TIER FAILS: "), "{line}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::tiers::record::{Home, ObjectId, Record};
 use crate::tiers::slow::{SlowId, absent_is_none};
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
+use crate::tiers::status::is_broken;
 use crate::tiers::sync::RwLockReadGuard;
 use crate::tiers::view::Asked;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
@@ -319,12 +320,40 @@ impl Tiers {
         }
         match fd.read_at(buf, offset) {
             Err(error) if self.give_up_copy(&file.state, &error)? => self.read(cx, file, buf, offset),
+            Err(error) if on_fast && self.give_up_object(&file.state, &error) => self.read(cx, file, buf, offset),
             read => {
-                let got = read.at("read on slow", format_args!("inode {}", file.ino))?;
+                let got = match on_fast {
+                    true => read.at_fast("read", self.label(file.ino))?,
+                    false => read.at("read on slow", self.label(file.ino))?,
+                };
                 file.read.fetch_add(got as u64, Ordering::Relaxed);
                 Ok(got)
             }
         }
+    }
+
+    /// Reading a file on the fast tier failed. Where the slow tier has the same, it is read from there from now on: `true`.
+    fn give_up_object(&self, state: &FileState, error: &std::io::Error) -> bool {
+        if !is_broken(error) || state.is_pinned() {
+            return false;
+        }
+        let mut io = state.io.write();
+        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return false };
+        let shown = self.pool.stat(object.number);
+        let mut st = self.state.lock();
+        // An event under way needs the object's attributes.
+        if st.view.get(state.ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire)) {
+            return false;
+        }
+        let path = self.label_in(&st, state.ino);
+        tracing::warn!(path, %error, "the fast copy cannot be read; it is dropped, and the file is read from the slow tier");
+        if let Ok(shown) = shown {
+            self.remember_attrs(&mut st, state.ino, &shown, proof);
+        }
+        self.drop_clean(&mut st, state, &mut io);
+        drop((st, io));
+        self.fast_has_failed();
+        true
     }
 
     /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.
@@ -367,7 +396,8 @@ impl Tiers {
                     drop(io);
                     match done {
                         Err(e) if is_full(&e) => self.make_room(cx, state, object, &span, e)?,
-                        other => return other.at("write", format_args!("inode {}", state.ino)),
+                        other if object.home == Home::Fast => return other.at_fast("write", label(object)),
+                        other => return other.at("write", label(object)),
                     }
                     continue;
                 }
@@ -628,12 +658,17 @@ impl Tiers {
         if !self.options().rules.absorbs(path) {
             return self.new_slow_object(cx, birth, number);
         }
-        if self.fits(size) {
+        if self.takes_new(size) {
             let id = ObjectId { home: Home::Fast, number };
             let made = self.pool.create(number, birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
             match made {
                 Ok(fd) => return Ok((id, fd)),
                 Err(e) if is_full(&e) => self.remove_object(id),
+                Err(e) if is_broken(&e) && !self.slow.is_down() => {
+                    self.remove_object(id);
+                    self.log.suspect();
+                    self.fast_has_failed();
+                }
                 Err(e) => {
                     self.remove_object(id);
                     return Err(Error::io_on_fast("create", label(id), e));
@@ -641,6 +676,11 @@ impl Tiers {
             }
         }
         self.spill_object(cx, birth, number)
+    }
+
+    /// Whether the fast tier is where a new object of this size belongs. One that fails is better than a slow tier that is not there.
+    fn takes_new(&self, size: u64) -> bool {
+        self.fits(size) && (!self.fast_fails() || self.slow.is_down())
     }
 
     /// An object that did not fit.

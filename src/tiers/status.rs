@@ -48,6 +48,8 @@ pub(crate) struct Counters {
     /// Uptime and bytes of recent copies.
     recent: Mutex<Vec<(Duration, u64)>>,
     slow_space: Mutex<Option<Space>>,
+    /// When the fast tier last failed to read or write, in milliseconds of uptime; 0: it never has.
+    fast_failed: AtomicU64,
     /// When a tier that had been silent answered, in milliseconds of uptime; 0: it never was.
     answered: AtomicU64,
     troubles: Mutex<Troubles>,
@@ -167,10 +169,29 @@ impl Tiers {
 
     /// Who answers the kernel reports what failed: if that was a disk, a look at the fast tier is due.
     pub fn suspect(&self, error: &Error) {
-        use Errno::{EIO, ENODEV, ENXIO, EROFS, EUCLEAN};
-        if matches!(error, Error::Io { .. }) && [EIO, ENODEV, ENXIO, EROFS, EUCLEAN].contains(&error.errno()) {
+        let Error::Io { on_fast, source, .. } = error else { return };
+        if is_broken(source) {
             self.log.suspect();
+            if *on_fast {
+                self.fast_has_failed();
+            }
         }
+    }
+
+    /// The fast tier could not read or write something.
+    pub(crate) fn fast_has_failed(&self) {
+        let first = !self.fast_fails();
+        self.counters.fast_failed.store(self.uptime().as_millis().max(1) as u64, Ordering::Relaxed);
+        if first {
+            tracing::error!("the fast tier fails to read or write; new files go to the slow tier until it has not for a minute");
+        }
+    }
+
+    /// Whether it has failed a moment ago. What is new does not go there then, and what is there goes to the slow tier at once.
+    pub(crate) fn fast_fails(&self) -> bool {
+        const LATELY: u64 = 60_000;
+        let at = self.counters.fast_failed.load(Ordering::Relaxed);
+        at > 0 && (self.uptime().as_millis() as u64).saturating_sub(at) < LATELY
     }
 
     /// Rises while bytes arrive on the slow tier.
@@ -237,6 +258,7 @@ impl Tiers {
             held,
             waits_until: waits.map(|closed| closed.until.to_string()),
             slow_down: self.slow.is_down(),
+            fast_fails: self.fast_fails(),
             refusing,
             interrupted,
             fast,
@@ -478,6 +500,12 @@ impl Pending {
         nodes.sort_unstable();
         nodes.into_iter().map(|(_, ino)| ino).collect()
     }
+}
+
+/// Not what was asked for, but the disk below is at fault.
+pub(crate) fn is_broken(error: &std::io::Error) -> bool {
+    const CODES: [Errno; 5] = [Errno::EIO, Errno::ENODEV, Errno::ENXIO, Errno::EROFS, Errno::EUCLEAN];
+    error.raw_os_error().is_some_and(|code| CODES.contains(&Errno::from_raw(code)))
 }
 
 #[cfg(test)]

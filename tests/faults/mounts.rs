@@ -1,6 +1,9 @@
 //! The same on real mounts, sampled: calls of the daemon fail while applications work; when they no longer do, the daemon
 //! goes on by itself, or after a start where a sync on the fast tier failed.
 
+use std::fs;
+use std::io::Read;
+
 use parking_lot::Mutex;
 
 use crate::failing::is_full_run;
@@ -141,4 +144,53 @@ fn calls_that_fail_on_a_mount_lose_nothing() {
     let ((told, restarted), failures) = (told.into_inner(), failures.into_inner());
     println!("{wanted} runs, {told} calls of applications failed, {restarted} runs needed a start");
     assert!(failures.is_empty(), "{} runs failed:\n\n{}", failures.len(), failures.join("\n\n"));
+}
+
+/// The parts of `.dlio/stats.json` that tell of it.
+fn told(machine: &Machine) -> (bool, u64) {
+    let text = fs::read_to_string(machine.root().join(".dlio/stats.json")).unwrap();
+    let stats: serde_json::Value = serde_json::from_str(&text).unwrap();
+    (stats["safety"]["fast_fails"].as_bool().unwrap(), stats["exceptions"]["spilled"].as_u64().unwrap())
+}
+
+#[test]
+fn new_files_go_to_the_slow_tier_while_the_fast_one_fails() {
+    let pristine = Pristine::make();
+    let bytes = vec![7; 300_000];
+    for (rule, writes) in [("at=fast:create@pool:1:1:EIO", true), ("at=fast:write@pool:1:1:EIO", false)] {
+        let mut machine = Machine::new(&pristine);
+        assert!(machine.start(rule), "{}", machine.log());
+        let root = machine.root();
+        assert!(!told(&machine).0);
+        let written = fs::write(root.join("first"), &bytes).map_err(|e| e.raw_os_error());
+        assert_eq!(written, if writes { Ok(()) } else { Err(Some(nix::errno::Errno::EIO as i32)) }, "{rule}");
+        fs::write(root.join("second"), &bytes).unwrap();
+        assert!(fs::read(root.join("second")).unwrap() == bytes);
+        assert_eq!(told(&machine), (true, 1 + u64::from(writes)), "{rule}");
+        let verdict = machine.verdict();
+        assert!(verdict.contains("FAST TIER FAILS: new files go to the slow tier"), "{verdict}");
+        machine.drain().unwrap();
+        assert!(fs::read(machine.tier("slow").join("second")).unwrap() == bytes);
+        machine.leave();
+    }
+}
+
+#[test]
+fn what_the_fast_tier_cannot_read_any_more_is_read_from_the_slow_one() {
+    let pristine = Pristine::make();
+    let mut machine = Machine::new(&pristine);
+    let bytes = vec![7; 300_000];
+    assert!(machine.start(""), "{}", machine.log());
+    fs::write(machine.root().join("clean"), &bytes).unwrap();
+    machine.drain().unwrap();
+    machine.leave();
+    assert!(machine.start("at=fast:read@pool:1:1:EIO"), "{}", machine.log());
+    let mut file = fs::File::open(machine.root().join("clean")).unwrap();
+    let mut read = Vec::new();
+    file.read_to_end(&mut read).unwrap();
+    assert!(read == bytes);
+    assert!(told(&machine).0);
+    let state = xattr::get(machine.root().join("clean"), "user.dlio.state").unwrap();
+    assert_eq!(state.as_deref(), Some(&b"slow"[..]));
+    machine.leave();
 }

@@ -52,6 +52,7 @@ pub(super) struct Safety {
     #[serde(default)]
     pub(super) waits_until: Option<String>,
     pub(super) slow_down: bool,
+    pub(super) fast_fails: bool,
     pub(super) refusing: bool,
     pub(super) interrupted: u64,
 }
@@ -304,6 +305,7 @@ impl Safety {
             held: self.held.clone(),
             waits_until: self.waits_until.clone(),
             slow_down: self.slow_down,
+            fast_fails: self.fast_fails,
             refusing: self.refusing,
             interrupted: self.interrupted,
         };
@@ -315,6 +317,7 @@ impl Safety {
         match self {
             Safety { held: Some(_), .. } => "HELD",
             Safety { slow_down: true, .. } => "DOWN",
+            Safety { fast_fails: true, .. } => "BROKEN",
             Safety { refusing: true, .. } => "FULL",
             Safety { safe: true, .. } => "yes",
             _ => "no",
