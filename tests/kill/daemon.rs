@@ -1,6 +1,7 @@
 //! Two tiers, a mount point and the daemon between them, which can be killed and started again.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -16,19 +17,20 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Mount {
     dir: TempDir,
-    /// An option of the mount: the I/O path.
-    io: String,
+    arguments: Vec<String>,
     daemon: Option<Child>,
 }
 
 impl Mount {
-    /// Makes the directories and starts the daemon.
-    pub(crate) fn new(io: &str) -> Self {
+    /// Makes the directories, fills the slow tier and starts the daemon.
+    pub(crate) fn new(arguments: &[&str], fill: impl FnOnce(&Path)) -> Self {
         let dir = TempDir::with_prefix_in("kill-", env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mut mount = Mount { dir, io: io.to_owned(), daemon: None };
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let mut mount = Mount { dir, arguments, daemon: None };
         for dir in [mount.fast(), mount.slow(), mount.point()] {
             fs::create_dir(dir).unwrap();
         }
+        fill(&mount.slow());
         mount.start();
         mount
     }
@@ -55,7 +57,8 @@ impl Mount {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         command.arg("mount").arg(self.point()).arg("--fast").arg(self.fast()).arg("--slow").arg(self.slow());
         command
-            .args(["-o", &self.io, "-o", "high=98%,low=97%", "--foreground"])
+            .args(["-o", "high=98%,low=97%", "--foreground"])
+            .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
@@ -94,11 +97,24 @@ impl Mount {
         assert!(status.success(), "the daemon: {status}");
     }
 
-    fn program(&self, arguments: &[&Path]) {
+    /// Another command; what it printed.
+    pub(crate) fn program(&self, arguments: &[&Path]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
-        let mut child = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let status = wait(&mut child);
         assert!(status.is_some_and(|status| status.success()), "dlio-fs {arguments:?}: {status:?}");
+        let mut said = String::new();
+        child.stdout.take().expect("piped").read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+/// Returns when this is so.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -8,10 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod daemon;
+mod samples;
 #[path = "../traffic/mod.rs"]
 mod traffic;
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +23,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use daemon::Mount;
+use samples::Samples;
 use traffic::ledger::{Change, positions};
 use traffic::tree::{self, Tree};
 use traffic::{Habits, Worker, generation_of};
@@ -29,44 +33,87 @@ const WORKERS: usize = 4;
 #[test]
 #[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
 fn twenty_kills_leave_an_exact_prefix() {
-    kill_over_and_over(Habits::NewFiles, "io=exact", 20);
+    kills_of_new_files(Habits::NewFiles, "io=exact", 20);
 }
 
 #[test]
 #[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
 fn ten_kills_under_rewrites_leave_nothing_torn() {
-    kill_over_and_over(Habits::InPlace, "io=exact", 10);
+    kills_of_new_files(Habits::InPlace, "io=exact", 10);
 }
 
 /// What is in the page cache has been acknowledged by the daemon too.
 #[test]
 #[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
 fn six_kills_under_cached_files_lose_nothing() {
-    kill_over_and_over(Habits::InPlace, "io=cached", 6);
+    kills_of_new_files(Habits::InPlace, "io=cached", 6);
 }
 
-fn kill_over_and_over(habits: Habits, io: &str, kills: u32) {
+/// Over files that the slow tier had: they are staged and promoted, read, written over and evicted; one is pinned, and some of what
+/// is written does not pass the fast tier.
+#[test]
+#[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
+fn six_kills_of_a_mount_that_stages_leave_no_stale_copy() {
+    let mut random = dice();
+    let (mut samples, mut staging) = (Samples::default(), Worker::new("data".into(), Habits::DataSet, random.random()));
+    let arguments = ["-o", "io=exact", "-o", "promote=true", "-o", NOT_ABSORBED, "--stage", "set/staged-*"];
+    let mount = Mount::new(&arguments, |slow| {
+        samples.fill(slow);
+        DirBuilder::new().mode(0o700).create(slow.join("data")).unwrap();
+        staging.begin_with_samples(&slow.join("data"));
+    });
+    staging.dir = mount.point().join("data");
+    let mut workers = new_files(&mount, 3, Habits::NewFiles, &mut random);
+    workers.push(staging);
+    samples.stage_and_pin(&mount);
+    let mount = kill_over_and_over(mount, &mut workers, 6, &mut random, &mut samples);
+    samples.are_all_staged_in_the_end(&mount);
+    finish(mount);
+}
+
+const NOT_ABSORBED: &str = r#"rules=[{path="**/{model.keras,weights,sample-*[0-4]}", absorb=false}]"#;
+
+fn kills_of_new_files(habits: Habits, io: &str, kills: u32) {
+    let mut random = dice();
+    let mount = Mount::new(&["-o", io], |_| ());
+    let mut workers = new_files(&mount, WORKERS, habits, &mut random);
+    finish(kill_over_and_over(mount, &mut workers, kills, &mut random, &mut Samples::default()));
+}
+
+fn dice() -> SmallRng {
     assert!(nix::unistd::geteuid().is_root(), "the kill test mounts a file system: run it as root");
     let seed = std::env::var("KILL_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("KILL_SEED={seed}");
-    let mut random = SmallRng::seed_from_u64(seed);
-    let mut mount = Mount::new(io);
-    let mut workers: Vec<Worker> = (0..WORKERS)
-        .map(|number| {
-            let dir = mount.point().join(name(number));
-            std::fs::create_dir(&dir).unwrap();
-            Worker::new(dir, habits, seed.wrapping_add(number as u64))
-        })
-        .collect();
-    let mut slow = SlowTier { top: mount.slow(), habits, workers: Default::default() };
+    SmallRng::seed_from_u64(seed)
+}
+
+fn new_files(mount: &Mount, count: usize, habits: Habits, random: &mut SmallRng) -> Vec<Worker> {
+    let worker = |number| {
+        let dir = mount.point().join(format!("worker{number}"));
+        std::fs::create_dir(&dir).unwrap();
+        Worker::new(dir, habits, random.random())
+    };
+    (0..count).map(worker).collect()
+}
+
+fn kill_over_and_over(
+    mut mount: Mount,
+    workers: &mut [Worker],
+    kills: u32,
+    random: &mut SmallRng,
+    samples: &mut Samples,
+) -> Mount {
+    let mut slow = SlowTier { top: mount.slow(), workers: Default::default() };
     let mut behind = 0;
     let mut advanced = 0;
     for round in 1..=kills {
         let moment = Duration::from_millis(random.random_range(20..2500));
-        work_until_killed(&mut mount, &mut workers, moment);
-        let found = slow.look(&workers);
+        work_until_killed(&mut mount, workers, samples, moment);
+        let found = slow.look(workers);
+        samples.change_some(&mount.slow(), random);
         mount.start();
-        let difference = settle(&mut workers);
+        samples.are_as_on_slow(&mount);
+        let difference = settle(workers);
         println!("round {round}: killed after {moment:?}; {found:?}");
         difference
             .unwrap_or_else(|difference| panic!("round {round}: the view lost or made up something: {difference}"));
@@ -76,19 +123,17 @@ fn kill_over_and_over(habits: Habits, io: &str, kills: u32) {
     // Kills that always found the slow tier up to date, or always empty, would prove nothing.
     assert!(behind * 5 >= kills, "only {behind} of {kills} kills found something that was not drained yet");
     assert!(advanced * 5 >= kills, "the slow tier had advanced at only {advanced} of {kills} kills");
-    finish(mount);
+    mount
 }
 
-fn name(number: usize) -> String {
-    format!("worker{number}")
-}
-
-fn work_until_killed(mount: &mut Mount, workers: &mut [Worker], moment: Duration) {
+fn work_until_killed(mount: &mut Mount, workers: &mut [Worker], samples: &Samples, moment: Duration) {
+    let point = mount.point();
     thread::scope(|scope| {
         let threads: Vec<_> = workers.iter_mut().map(|worker| scope.spawn(|| worker.work())).collect();
+        let reader = scope.spawn(|| samples.read_until_killed(&point));
         thread::sleep(moment);
         mount.kill();
-        for thread in threads {
+        for thread in threads.into_iter().chain([reader]) {
             thread.join().unwrap();
         }
     });
@@ -120,7 +165,6 @@ fn finish(mut mount: Mount) {
 /// What is known of the slow tier from earlier looks.
 struct SlowTier {
     top: PathBuf,
-    habits: Habits,
     workers: BTreeMap<usize, Known>,
 }
 
@@ -147,14 +191,15 @@ impl SlowTier {
         let mut found = Found { behind: false, advanced: false };
         let mut histories = Vec::new();
         for (number, worker) in workers.iter().enumerate() {
-            let tree = tree::read(&self.top.join(name(number))).unwrap();
+            let tree = tree::read(&self.top.join(worker.dir.file_name().unwrap())).unwrap();
             let known = self.workers.entry(number).or_default();
             nothing_torn(worker, &tree);
             known.manifest = manifest_names_what_is_there(&tree, known.manifest);
             let changes = worker.ledger.with_in_flight();
             let possible: Vec<usize> =
                 positions(&changes, &tree).into_iter().filter(|k| *k >= known.position).collect();
-            if self.habits == Habits::NewFiles {
+            let keeps_all = worker.habits != Habits::InPlace;
+            if keeps_all {
                 let Some(first) = possible.first() else {
                     let since = known.position;
                     panic!("{}: no prefix of the order, from change {since} on, gives {tree:#?}", worker.dir.display());
@@ -164,11 +209,9 @@ impl SlowTier {
             found.behind |= possible.last().is_none_or(|last| *last < worker.ledger.changes().len());
             found.advanced |= !tree::differences(&tree, &known.tree).is_empty();
             known.tree = tree;
-            histories.push((changes, possible));
+            histories.extend(keeps_all.then_some((changes, possible)));
         }
-        if self.habits == Habits::NewFiles {
-            one_order_for_all(&histories);
-        }
+        one_order_for_all(&histories);
         found
     }
 }
@@ -219,7 +262,11 @@ fn one_order_for_all(histories: &[(Vec<Change>, Vec<usize>)]) {
 fn ledgers_agree_with_a_local_file_system() {
     for seed in 0..20 {
         let dir = tempfile::tempdir().unwrap();
-        let mut worker = Worker::new(dir.path().to_owned(), Habits::InPlace, seed);
+        let habits = if seed % 4 == 0 { Habits::DataSet } else { Habits::InPlace };
+        let mut worker = Worker::new(dir.path().to_owned(), habits, seed);
+        if habits == Habits::DataSet {
+            worker.begin_with_samples(dir.path());
+        }
         worker.pause_max = Duration::ZERO;
         let mut random = SmallRng::seed_from_u64(seed);
         for _ in 0..10 {

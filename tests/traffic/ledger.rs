@@ -119,6 +119,12 @@ impl Ledger {
         }
     }
 
+    /// Somebody else has changed this, whatever is in flight.
+    pub(crate) fn adopt(&mut self, op: &Op, at: u64) {
+        let now = self.state.apply(op);
+        self.remember(Change { start: at, end: at, now });
+    }
+
     fn note(&mut self, past: Past) {
         self.history.iter_mut().for_each(|history| history.push(past.clone()));
     }

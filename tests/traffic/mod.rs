@@ -21,7 +21,7 @@ use rand::{RngExt, SeedableRng};
 
 use ledger::{Ledger, Op};
 use record::record;
-use tree::set_tag;
+use tree::{Shown, set_tag};
 
 /// At most one WRITE request each.
 const CHUNK: usize = 64 << 10;
@@ -30,6 +30,9 @@ const CHUNK: usize = 64 << 10;
 const BURST: u32 = 10;
 /// Older checkpoints and directories are removed.
 const KEEP: usize = 2;
+/// The files of a data set, and the payload of each of the two records in one: the second begins in a page of the first.
+const SAMPLES: usize = 20;
+const SAMPLE: usize = 30_000;
 
 /// Which habits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,9 @@ pub(crate) enum Habits {
     /// Now and then appends and rewrites in place as well: a version may be gone before it was published, and what follows up to the
     /// newer one is published together.
     InPlace,
+    /// Reads the files of a data set, writes over some and lets fast copies go. It writes in place only where the slow tier has the
+    /// file as it is, so this is an exact prefix as well.
+    DataSet,
 }
 
 /// The daemon has gone, or the budget is used up: the worker stops where it is.
@@ -52,7 +58,7 @@ type Done = Result<(), Stopped>;
 pub(crate) struct Worker {
     pub(crate) dir: PathBuf,
     pub(crate) ledger: Ledger,
-    habits: Habits,
+    pub(crate) habits: Habits,
     random: SmallRng,
     generation: u64,
     /// When calls began and ended whose file had to be copied up from the slow tier, because it had been evicted.
@@ -79,6 +85,19 @@ impl Worker {
             budget: u64::MAX,
             pause_max: Duration::from_secs(1),
             until: u64::MAX,
+        }
+    }
+
+    /// Its data set is there before the first mount, in what `top` is for the slow tier.
+    pub(crate) fn begin_with_samples(&mut self, top: &Path) {
+        for number in 0..SAMPLES {
+            let (path, bytes) = (sample(number), self.two_records());
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(top.join(&path)).unwrap();
+            file.write_all_at(&bytes, 0).unwrap();
+            for op in [Op::Create(path.clone()), Op::Write { path: path.clone(), offset: 0, bytes }, Op::Close(path)] {
+                self.ledger.begin(op, now());
+                self.ledger.acknowledge(now());
+            }
         }
     }
 
@@ -123,6 +142,9 @@ impl Worker {
     }
 
     fn act(&mut self) -> Done {
+        if self.habits == Habits::DataSet {
+            return self.use_samples();
+        }
         if self.habits == Habits::InPlace && self.random.random_bool(0.2) {
             return if self.random.random_bool(0.5) { self.append() } else { self.rewrite_in_place() };
         }
@@ -134,6 +156,62 @@ impl Worker {
             4 => self.relink(),
             5 => self.link_best(),
             _ => self.change_attributes(),
+        }
+    }
+
+    /// Each is mostly read.
+    fn use_samples(&mut self) -> Done {
+        let path = sample(self.random.random_range(0..SAMPLES));
+        match self.random.random_range(0..10) {
+            0 => {
+                let tmp = PathBuf::from("sample.tmp");
+                let bytes = self.two_records();
+                if self.ledger.has(&tmp) {
+                    self.unlink(&tmp)?;
+                }
+                self.write_new(&tmp, &bytes)?;
+                self.rename(&tmp, &path)
+            }
+            1 => self.overwrite(&path, None),
+            2 | 3 => self.write_over_one_record(&path),
+            4 => self.let_go(&path),
+            _ => self.read_whole(&path),
+        }
+    }
+
+    fn two_records(&mut self) -> Vec<u8> {
+        [self.next_generation(), self.next_generation()].map(|generation| record(generation, 0, SAMPLE)).concat()
+    }
+
+    /// In place, so that the rest of the file is what the staged copy, or the slow file, has.
+    fn write_over_one_record(&mut self, path: &Path) -> Done {
+        let bytes = record(self.next_generation(), 0, SAMPLE);
+        if self.ledger.size(path) != 2 * bytes.len() || !self.is_as_on_slow(path) {
+            return self.overwrite(path, None);
+        }
+        let file = OpenOptions::new().write(true).open(self.dir.join(path)).map_err(expect_dead)?;
+        let start = bytes.len() * self.random.random_range(0..2);
+        self.write_and_close(file, path, start, &bytes)
+    }
+
+    /// Nobody else writes to it: whatever tier it is read from, it has what was written last.
+    fn read_whole(&self, path: &Path) -> Done {
+        if self.ledger.has(path) {
+            let bytes = fs::read(self.dir.join(path)).map_err(expect_dead)?;
+            let (wanted, found) = (self.ledger.content(path), Shown::file(&bytes));
+            assert_eq!(Some(found), wanted, "read, and written last: {} {}", self.dir.display(), path.display());
+        }
+        Ok(())
+    }
+
+    /// The fast tier's copy goes, if nothing of it is pending.
+    fn let_go(&self, path: &Path) -> Done {
+        if !self.ledger.has(path) {
+            return Ok(());
+        }
+        match xattr::set(self.dir.join(path), "user.dlio.evict", b"1") {
+            Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) => Ok(()),
+            done => done.map_err(expect_dead),
         }
     }
 
@@ -278,8 +356,17 @@ impl Worker {
 
     /// Whether the file's bytes are on the slow tier only: its next write brings them back.
     fn is_evicted(&self, path: &Path) -> bool {
-        // Where there is no daemon, or none any more, it is not.
-        xattr::get(self.dir.join(path), "user.dlio.state").is_ok_and(|state| state.as_deref() == Some(b"slow"))
+        self.state(path).is_some_and(|state| state == b"slow")
+    }
+
+    /// Whether nothing of it is on its way to the slow tier.
+    fn is_as_on_slow(&self, path: &Path) -> bool {
+        self.state(path).is_some_and(|state| [&b"slow"[..], b"staged", b"clean"].contains(&&state[..]))
+    }
+
+    /// Where there is no daemon, or none any more, it has none.
+    fn state(&self, path: &Path) -> Option<Vec<u8>> {
+        xattr::get(self.dir.join(path), "user.dlio.state").ok().flatten()
     }
 
     fn write_new(&mut self, path: &Path, bytes: &[u8]) -> Done {
@@ -354,8 +441,12 @@ pub(crate) fn generation_of(path: &Path) -> Option<u64> {
     path.to_str()?.strip_prefix("ckpt-")?.parse().ok()
 }
 
+fn sample(number: usize) -> PathBuf {
+    PathBuf::from(format!("sample-{number:02}"))
+}
+
 /// How a mount without its daemon answers.
-fn is_dead(error: &io::Error) -> bool {
+pub(crate) fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOTCONN | Errno::ECONNABORTED))
 }
 
