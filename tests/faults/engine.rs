@@ -1,10 +1,11 @@
 //! The engine on two simulated disks of which any call may fail, as a target of the script.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlio_fs::config::{Config, Rules};
 use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::{Dir, Kind, MetadataOrder, NewAttr};
@@ -13,7 +14,7 @@ use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT,
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
-use crate::script::{COPY_UP_MAX, Target, before};
+use crate::script::{COPY_UP_MAX, RULES, Target, before};
 use crate::sim::image::Image;
 use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 use crate::traffic::ledger::Op;
@@ -22,6 +23,8 @@ use crate::traffic::tree::{Seen, Shown, Tree};
 const TAG: &[u8] = b"user.tag";
 /// Rounds of the background within which it has to come to rest.
 const ROUNDS: usize = 400;
+/// Steps within which a job that nothing hinders has ended.
+const STAGE_STEPS: usize = 100;
 
 pub(crate) struct World {
     pub(crate) faults: Arc<Faults>,
@@ -58,7 +61,7 @@ impl World {
             copy_up_max: COPY_UP_MAX,
             revalidate: Duration::from_secs(30),
             max_pending: 1_000_000,
-            rules: dlio_fs::config::Rules::default(),
+            rules: rules(),
             staged_max: None,
             drain_bandwidth: None,
             drain_hours: dlio_fs::config::Hours::default(),
@@ -136,6 +139,17 @@ impl World {
     pub(crate) fn tree_with_faults(&self) -> EngineResult<Tree> {
         let mut tree = Tree::new();
         self.read_below(ROOT, Path::new(""), &mut tree).map(|()| tree)
+    }
+
+    fn bytes_of(&self, path: &Path) -> EngineResult<Vec<u8>> {
+        let engine = self.engine();
+        let file = engine.open(&cx(), self.find(path)?, OpenMode { read: true, ..OpenMode::default() })?;
+        let size = engine.getattr(&cx(), file.ino).map(|attr| attr.size as usize);
+        let mut bytes = vec![0; size.as_ref().map_or(0, |size| size + 1)];
+        let read = size.and_then(|_| engine.read(&cx(), &file, &mut bytes, 0));
+        engine.release(&cx(), file);
+        bytes.truncate(read?);
+        Ok(bytes)
     }
 
     fn find(&self, path: &Path) -> Result<Ino, Errno> {
@@ -253,11 +267,12 @@ impl World {
 
 type Work = fn(&Tiers) -> EngineResult<Progress>;
 
-const WORKS: [(&str, Work); 5] = [
+const WORKS: [(&str, Work); 6] = [
     ("seal", Tiers::seal_step),
     ("drain", Tiers::drain_step),
     ("publish", Tiers::publish_step),
     ("evict", Tiers::evict_step),
+    ("stage", Tiers::stage_step),
     ("tick", Tiers::tick),
 ];
 
@@ -295,7 +310,50 @@ impl Target for World {
             // Whatever stays is none the worse for it.
             self.engine().evict_now(&cx(), ino).map(drop).unwrap_or_default();
         }
+        for number in self.engine().copies() {
+            self.engine().evict_copy_below(number, b"").map(drop).unwrap_or_default();
+        }
     }
+
+    fn bring(&mut self, dir: &Path, read: &Path) {
+        // Later than a change that might go unnoticed.
+        self.clock.advance(Duration::from_secs(10));
+        let dir = dir.as_os_str().as_encoded_bytes().to_vec();
+        self.engine().stage("some", vec![dir]).expect("few paths");
+        drop(self.bytes_of(read));
+        for _ in 0..STAGE_STEPS {
+            match self.engine().stage_step() {
+                Ok(Progress::Did) => {}
+                Ok(Progress::Idle) => return,
+                Ok(Progress::Wait(time)) => self.clock.advance(time),
+                Err(e) => self.trouble = Some(format!("stage: {e}")),
+            }
+        }
+    }
+
+    fn read(&mut self, path: &Path) -> Result<Shown, Errno> {
+        errno(self.bytes_of(path)).map(|bytes| Shown::file(&bytes))
+    }
+
+    fn pin(&mut self, path: &Path) -> Result<(), Errno> {
+        errno(self.engine().pin_path(path.as_os_str().as_encoded_bytes())).map(drop)
+    }
+
+    fn pins(&mut self) -> Result<Vec<PathBuf>, String> {
+        Ok(self.engine().pinned_paths().into_iter().map(PathBuf::from).collect())
+    }
+
+    fn change_behind(&mut self, path: &Path, bytes: &[u8]) {
+        let (dir, name) = (path.parent().expect("below the root"), path.file_name().expect("no root"));
+        let dir = self.slow.root().dir(dir.as_os_str().as_encoded_bytes()).expect("one that nobody moves");
+        let file = dir.open(name.as_encoded_bytes(), tiers::disk::Access::ReadWrite).expect("nobody removes it");
+        file.write_at(bytes, 0).expect("nothing fails below the seam");
+    }
+}
+
+fn rules() -> Rules {
+    let rules = toml::from_str::<Config>(&format!("rules = {RULES}")).expect("rules are an array");
+    Rules::new(&rules).expect("patterns")
 }
 
 /// The tree that a disk shows, as a ledger compares it.

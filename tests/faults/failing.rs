@@ -3,7 +3,7 @@
 //!
 //! Whatever fails: nothing acknowledged is lost, each state of the slow tier is one of the order, an fsync that succeeded
 //! survives a power cut, no file is synced again after its sync has failed, and once nothing fails any more everything
-//! arrives on the slow tier - by itself, or after a start where an fsync on the fast tier has failed.
+//! arrives on the slow tier - by itself, or after a start where an fsync of the log or of an object has failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -109,6 +109,7 @@ impl Run {
         }
         self.world.stop(self.case.cut);
         self.player.dead();
+        self.player.change_behind(&mut [&mut self.world]);
         self.world.slow.take_observed();
         self.world.faults.set(&self.case.rule()).map_err(|e| e.to_string())?;
         let started = self.world.start();
@@ -128,6 +129,7 @@ impl Run {
             Some(_) => self.player.survived(&seen)?,
             None => self.player.shows(&seen)?,
         }
+        self.player.pins(&self.world.pins()?)?;
         if self.world.drain().is_err() {
             // As after any fsync that failed on the fast tier.
             self.world.stop(None);
@@ -158,6 +160,17 @@ impl Run {
                 Step::Evict => self.world.evict(),
                 // With faults: what cannot be read is none of this test's business as long as nothing panics.
                 Step::Look => drop(self.world.tree_with_faults()),
+                Step::Bring(dir, read) => self.world.bring(dir, read),
+                Step::Read(path) if self.player.ledger.has(path) => match self.world.read(path) {
+                    Ok(found) => self.player.reads(path, &found)?,
+                    Err(errno) => self.failed(&format!("reading {}", path.display()), errno)?,
+                },
+                Step::Read(_) => {}
+                Step::Pin(path) => {
+                    if let Err(errno) = self.player.pin(&mut self.world, path) {
+                        self.failed("pinning", errno)?;
+                    }
+                }
             }
         }
         if let Some(path) = self.player.open_file().filter(|_| !last || self.case.cut.is_none()) {
@@ -173,10 +186,7 @@ impl Run {
             Ok(()) => Ok(true),
             Err(Failed::Impossible) => Ok(false),
             Err(Failed::Errno(errno)) => {
-                self.note(format!("{}: {errno}", brief(op)));
-                if !self.case.allows(errno) {
-                    return Err(format!("{} failed with {errno}", brief(op)));
-                }
+                self.failed(&brief(op), errno)?;
                 // A second fsync would succeed in the kernel, and prove nothing.
                 let failed_sync = matches!(op, Op::Fsync(_)) && matches!(self.case.call, "sync" | "sync_dir");
                 if failed_sync && self.world.perform(op).is_ok() {
@@ -187,6 +197,12 @@ impl Run {
                 Ok(false)
             }
         }
+    }
+
+    /// An error is told as what it is.
+    fn failed(&mut self, what: &str, errno: Errno) -> Check {
+        self.note(format!("{what}: {errno}"));
+        if self.case.allows(errno) { Ok(()) } else { Err(format!("{what} failed with {errno}")) }
     }
 
     /// P1 and P5.
@@ -214,9 +230,11 @@ impl Run {
         if self.player.positions(&slow, self.player.on_slow()).is_empty() {
             return Err(format!("the power cut left the slow tier at no position of the order: {}", brief_tree(&slow)));
         }
+        self.player.change_behind(&mut [&mut self.world]);
         self.world.start().map_err(|e| format!("the start after the power cut failed: {e}"))?;
         let seen = self.world.tree()?;
         self.player.survived(&seen).map_err(|why| format!("after the power cut: {why}"))?;
+        self.player.pins(&self.world.pins()?)?;
         self.drain_after_a_start()?;
         Ok(true)
     }
@@ -236,17 +254,25 @@ impl Run {
             return Err(format!("not drained by itself: {:?} {status:?}", self.world.trouble));
         }
         self.world.stop(None);
+        self.player.change_behind(&mut [&mut self.world]);
         self.world.slow.take_observed();
         self.world.start().map_err(|e| format!("the next start failed: {e}"))?;
         let seen = self.world.tree()?;
         self.player.shows(&seen).map_err(|why| format!("after the next start: {why}"))?;
+        self.player.pins(&self.world.pins()?)?;
         self.drain_after_a_start()?;
         Ok(true)
     }
 
-    /// A failed fsync on the fast tier is not tried again, and a log that could not be cut back is closed.
+    /// A failed fsync on the fast tier is not tried again, nor one of an object that lies on the slow tier, and a log that could not be
+    /// cut back is closed.
     fn needs_a_start(&self) -> bool {
-        self.case.tier == "fast" && matches!(self.case.call, "sync" | "sync_dir" | "set_len")
+        let of_an_object = || self.world.trouble.as_ref().is_some_and(|trouble| trouble.starts_with("seal: fsync "));
+        match self.case.call {
+            "sync" | "sync_dir" => self.case.tier == "fast" || of_an_object(),
+            "set_len" => self.case.tier == "fast",
+            _ => false,
+        }
     }
 
     fn drain_after_a_start(&mut self) -> Check {

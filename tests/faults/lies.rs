@@ -5,6 +5,7 @@
 //! durable too), and what a copy takes along besides its bytes, which the model test compares.
 
 use crate::failing::{Case, run};
+use crate::script::script;
 
 /// Tier, call and path; what is missing then.
 const LIES: &[(&str, &str, &str)] = &[
@@ -12,6 +13,7 @@ const LIES: &[(&str, &str, &str)] = &[
     ("fast", "sync@pool", "an object's bytes are not made durable before the seal, nor a proof's removal"),
     ("fast", "remove_xattr@pool", "the proof is not taken back before the first byte"),
     ("fast", "write@log", "the log is not written"),
+    ("fast", "sync_all", "staged copies are not made durable before they count"),
     ("slow", "sync@tmp", "a copy is not synced before it is renamed into place"),
     ("slow", "sync_dir", "directories of the slow tier are not synced"),
     ("slow", "sync@large", "what was written in place is not synced"),
@@ -22,7 +24,8 @@ const LIES: &[(&str, &str, &str)] = &[
 /// The first run that notices.
 fn noticed(tier: &'static str, call: &'static str, every: usize) -> Option<(u64, String)> {
     let mut runs = 0;
-    for steps in (1..=75).rev().step_by(every) {
+    let all: usize = script().iter().map(Vec::len).sum();
+    for steps in (1..=all).rev().step_by(every) {
         for (eager, journaled) in [(true, false), (false, true), (true, true), (false, false)] {
             for cut in [Some(steps as u64), None] {
                 let case = Case { tier, call, nth: 1, count: "*", what: "lie", eager, journaled, cut, steps };

@@ -37,6 +37,13 @@ fn play(machine: &mut Machine, player: &mut Player) -> Check<u32> {
                 }
                 Step::Evict => machine.evict(),
                 Step::Look => drop(machine.tree()),
+                Step::Bring(dir, read) => machine.bring(dir, read),
+                Step::Read(path) if player.ledger.has(path) => match machine.read(path) {
+                    Ok(found) => player.reads(path, &found)?,
+                    Err(_) => failed += 1,
+                },
+                Step::Read(_) => {}
+                Step::Pin(path) => failed += u32::from(player.pin(machine, path).is_err()),
             }
         }
         if let Some(path) = player.open_file() {
@@ -76,12 +83,14 @@ fn run(pristine: &Pristine, rule: &str) -> Check<(u32, bool)> {
     if needs_a_start {
         machine.kill();
         player.dead();
+        player.change_behind(&mut [&mut machine]);
         if !machine.start("") {
             return Err(format!("no start after the faults:\n{}", machine.log()));
         }
     }
     let seen = view(&mut machine)?;
     player.shows(&seen)?;
+    player.pins(&machine.pins()?)?;
     machine.drain().map_err(|errno| format!("the drain failed: {errno}"))?;
     let differences = tree::differences(&view(&mut machine)?, &machine.slow_tree());
     if !differences.is_empty() {

@@ -1,5 +1,5 @@
 //! The daemon stops before, in the middle of and after each single call that changes a tier, over a script that covers what
-//! it does: absorb, drain, publish, evict, copy up, and the recovery after that.
+//! it does: absorb, drain, publish, evict, copy up, stage, promote, pin, and the recovery after that.
 //!
 //! At each point: the slow tree is at a position of the order (P1, P5); on a copy of both disks, as a power cut would leave
 //! them, what was synced survives (P4); a second stop falls into the recovery; after that the view shows everything that was
@@ -37,6 +37,14 @@ pub(crate) fn play(machine: &mut Machine, player: &mut Player) -> Check<bool> {
                 Some(())
             }
             Step::Look => machine.tree().ok().map(drop),
+            Step::Bring(dir, read) => {
+                machine.bring(dir, read);
+                Some(())
+            }
+            Step::Read(path) => {
+                unless_dead(machine.read(path), "read")?.map(|found| player.reads(path, &found)).transpose()?
+            }
+            Step::Pin(path) => unless_dead(player.pin(machine, path), "pin")?,
         };
         if done.is_none() {
             return Ok(false);
@@ -50,6 +58,13 @@ fn one(machine: &mut Machine, player: &mut Player, op: &Op) -> Check<Option<()>>
         Ok(()) => Ok(Some(())),
         Err(Failed::Errno(errno)) if is_dead(errno) => Ok(None),
         Err(why) => Err(format!("{op:?}: {why:?}")),
+    }
+}
+
+fn unless_dead<T>(done: Result<T, dlio_fs::error::Errno>, what: &str) -> Check<Option<T>> {
+    match done {
+        Err(errno) if is_dead(errno) => Ok(None),
+        done => done.map(Some).map_err(|errno| format!("{what}: {errno}")),
     }
 }
 
@@ -106,10 +121,12 @@ fn point(pristine: &Pristine, stop: &str, number: u64) -> Check<bool> {
     at_a_position(&machine, &player, since, "after the stop")?;
     // The power was cut.
     at_a_position(&cut, &player, since, "after the power cut")?;
+    player.change_behind(&mut [&mut machine, &mut cut]);
     if !cut.start("boot=another") {
         return Err(format!("no start after the power cut:\n{}", cut.log()));
     }
     player.survived(&cut.tree()?).map_err(|why| format!("after the power cut: {why}"))?;
+    player.pins(&cut.pins()?).map_err(|why| format!("after the power cut: {why}"))?;
     drained_and_equal(&mut cut).map_err(|why| format!("after the power cut: {why}"))?;
     drop(cut);
 
@@ -122,6 +139,7 @@ fn point(pristine: &Pristine, stop: &str, number: u64) -> Check<bool> {
     }
     let seen = machine.tree()?;
     player.shows(&seen).map_err(|why| format!("after the stop: {why}"))?;
+    player.pins(&machine.pins()?).map_err(|why| format!("after the stop: {why}"))?;
     drained_and_equal(&mut machine)?;
     Ok(true)
 }
@@ -134,6 +152,8 @@ fn calls(pristine: &Pristine) -> u64 {
     assert_eq!(play(&mut machine, &mut Player::new()), Ok(true), "{}", machine.log());
     machine.leave();
     let record = fs::read_to_string(record).unwrap();
+    let copies = record.lines().filter(|line| line.contains(" rename ") && line.contains("staged/new"));
+    assert!(copies.count() >= 4, "three files are staged and one is promoted:\n{record}");
     record.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).max().unwrap()
 }
 

@@ -16,12 +16,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::script::{COPY_UP_MAX, Target, before};
+use crate::script::{COPY_UP_MAX, RULES, Target, before};
 use crate::traffic::ledger::Op;
-use crate::traffic::tree::{self, Tree, set_tag};
+use crate::traffic::tree::{self, Shown, Tree, set_tag};
 
 /// Reached only when something hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// What was not promoted by then is not going to be: a call has failed.
+const PROMOTED: Duration = Duration::from_secs(5);
 const TIERS: [&str; 2] = ["fast", "slow"];
 const MIB: [u64; 2] = [48, 24];
 
@@ -165,6 +167,7 @@ impl Machine {
         for option in options.split(',') {
             command.args(["-o", option]);
         }
+        command.arg("-o").arg(format!("rules={RULES}"));
         command.arg("--foreground").stdin(Stdio::null());
         command
     }
@@ -255,6 +258,13 @@ impl Machine {
         Ok(reply)
     }
 
+    /// A command that is about to succeed: what it says last.
+    fn told(&self, command: &str) -> io::Result<String> {
+        let reply = self.control(command)?;
+        let last = reply.lines().last().and_then(|line| line.strip_prefix("ok: "));
+        last.map(str::to_owned).ok_or_else(|| Errno::EIO.into())
+    }
+
     fn opened(&mut self, options: &OpenOptions, path: &Path) -> io::Result<()> {
         self.open = Some(options.open(self.root().join(path))?);
         Ok(())
@@ -295,7 +305,7 @@ impl Target for Machine {
         if done.is_err() && !was_open {
             self.open = None;
         }
-        done.map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc_eio())))
+        done.map_err(errno)
     }
 
     fn tree(&mut self) -> Result<Tree, String> {
@@ -303,21 +313,49 @@ impl Target for Machine {
     }
 
     fn drain(&mut self) -> Result<(), Errno> {
-        match self.control("sync") {
-            Ok(reply) if reply.lines().last().is_some_and(|line| line.starts_with("ok: ")) => Ok(()),
-            Ok(_) => Err(Errno::EIO),
-            Err(e) => Err(Errno::from_raw(e.raw_os_error().unwrap_or(libc_eio()))),
-        }
+        self.told("sync").map(drop).map_err(errno)
     }
 
     fn evict(&mut self) {
         // What stays is none the worse for it, and a dead daemon shows in the next call.
         drop(self.control("evict /"));
     }
+
+    fn bring(&mut self, dir: &Path, read: &Path) {
+        let job = self.told(&format!("stage /{}", dir.display()));
+        let read = self.root().join(read);
+        // What is read is promoted behind the answer to the last one, if nothing fails meanwhile.
+        let is_staged = || xattr::get(&read, "user.dlio.state").is_ok_and(|state| state.as_deref() == Some(b"staged"));
+        let began = Instant::now();
+        while fs::read(&read).is_ok() && !is_staged() && began.elapsed() < PROMOTED {
+            thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(number) = job.ok().as_deref().and_then(|job| job.strip_prefix("job ")) {
+            drop(self.control(&format!("staging watch {number}")));
+        }
+    }
+
+    fn read(&mut self, path: &Path) -> Result<Shown, Errno> {
+        fs::read(self.root().join(path)).map(|bytes| Shown::file(&bytes)).map_err(errno)
+    }
+
+    fn pin(&mut self, path: &Path) -> Result<(), Errno> {
+        self.told(&format!("pin /{}", path.display())).map(drop).map_err(errno)
+    }
+
+    fn pins(&mut self) -> Result<Vec<PathBuf>, String> {
+        let pins = self.control("pins").map_err(|e| format!("pins: {e}"))?;
+        Ok(pins.lines().map(|line| line.trim_start_matches('/').into()).collect())
+    }
+
+    fn change_behind(&mut self, path: &Path, bytes: &[u8]) {
+        let file = OpenOptions::new().write(true).open(self.tier("slow").join(path)).unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+    }
 }
 
-fn libc_eio() -> i32 {
-    Errno::EIO as i32
+fn errno(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32))
 }
 
 impl Drop for Machine {

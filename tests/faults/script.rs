@@ -21,8 +21,17 @@ pub(crate) trait Target {
     fn tree(&mut self) -> Result<Tree, String>;
     /// Everything to the slow tier.
     fn drain(&mut self) -> Result<(), Errno>;
-    /// Whatever is clean leaves the fast tier.
+    /// Whatever is clean leaves the fast tier, but what is pinned.
     fn evict(&mut self);
+    /// Stages the files of a directory, and reads another file to its end, for it to be promoted. Whatever comes of it.
+    fn bring(&mut self, dir: &Path, read: &Path);
+    /// What is read of a file.
+    fn read(&mut self, path: &Path) -> Result<Shown, Errno>;
+    fn pin(&mut self, path: &Path) -> Result<(), Errno>;
+    /// What is pinned, from the root.
+    fn pins(&mut self) -> Result<Vec<PathBuf>, String>;
+    /// Somebody else writes over a file of the slow tier. No daemon runs.
+    fn change_behind(&mut self, path: &Path, bytes: &[u8]);
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +41,11 @@ pub(crate) enum Step {
     Evict,
     /// Reads everything: evicted files from the slow tier.
     Look,
+    /// A directory to stage, and a file to promote.
+    Bring(PathBuf, PathBuf),
+    /// Reads a file: it must be as it was written last.
+    Read(PathBuf),
+    Pin(PathBuf),
 }
 
 /// A page of the ledger's judgement on cut-off writes.
@@ -41,6 +55,11 @@ const LARGE: usize = 6 * PAGE;
 pub(crate) const COPY_UP_MAX: u64 = 4 * PAGE as u64;
 /// The file that is written in place. The slow tier shows it as it is being written: no prefix of anything.
 pub(crate) const IN_PLACE: &str = "large";
+/// Staged and pinned; somebody else changes it on the slow tier while no daemon runs.
+pub(crate) const KEPT: &str = "set/kept";
+const KEPT_LEN: usize = 5000;
+/// What is read there is promoted; what is written there does not pass the fast tier.
+pub(crate) const RULES: &str = r#"[{path="read/**", promote=true}, {path="past/**", absorb=false}]"#;
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(name)
@@ -72,6 +91,15 @@ fn over(name: &str, generation: u64, len: usize) -> Vec<Step> {
     vec![write(name, generation, len), Step::Do(Op::Fsync(path(name))), Step::Do(Op::Close(path(name)))]
 }
 
+fn over_a_part(name: &str, generation: u64) -> Vec<Step> {
+    let write = Op::Write { path: path(name), offset: PAGE, bytes: bytes(generation, PAGE) };
+    [write, Op::Fsync(path(name)), Op::Close(path(name))].map(Step::Do).to_vec()
+}
+
+fn read(name: &str) -> Step {
+    Step::Read(path(name))
+}
+
 fn rename(from: &str, to: &str) -> Step {
     Step::Do(Op::Rename(path(from), path(to)))
 }
@@ -83,10 +111,13 @@ fn unlink(name: &str) -> Step {
 /// What the slow tier has before the first mount.
 pub(crate) fn before() -> Vec<Op> {
     let mut ops = Vec::new();
-    for dir in ["dir", "dir/sub"] {
+    for dir in ["dir", "dir/sub", "past", "read", "set"] {
         ops.push(Op::Mkdir(path(dir)));
     }
-    for (name, len) in [("old", 6000), ("dir/inside", 3 * PAGE), ("dir/sub/deep", 300), (IN_PLACE, LARGE)] {
+    let evicted = [("old", 6000), ("dir/inside", 3 * PAGE), ("dir/sub/deep", 300), (IN_PLACE, LARGE)];
+    let staged =
+        [("set/one", 3 * PAGE), ("set/two", 7000), (KEPT, KEPT_LEN), ("read/one", 2 * PAGE), ("past/old", 9000)];
+    for (name, len) in evicted.into_iter().chain(staged) {
         let generation = 1000 + len as u64;
         let steps = saved(name, generation, len);
         ops.extend(steps.into_iter().filter_map(|step| if let Step::Do(op) = step { Some(op) } else { None }));
@@ -137,7 +168,33 @@ pub(crate) fn script() -> Vec<Vec<Step>> {
     script.push(temporary);
     script.push(vec![Step::Drain]);
     script.push(over("moved/inside", 12, 9000));
+    script.extend(staging());
     script
+}
+
+/// Staged copies that are read, written over, cut off and evicted, and files that do not pass the fast tier.
+fn staging() -> Vec<Vec<Step>> {
+    let moved = [saved("past/more", 18, 300), vec![rename("past/more", "more")]].concat();
+    vec![
+        vec![Step::Pin(path(KEPT))],
+        vec![
+            Step::Bring(path("set"), path("read/one")),
+            read("set/one"),
+            read("set/two"),
+            read("read/one"),
+            read(KEPT),
+        ],
+        over_a_part("set/one", 13),
+        over_a_part("read/one", 14),
+        truncated("set/two", 15, 500),
+        synced("past/new", 16, 9000),
+        over_a_part("past/old", 17),
+        moved,
+        vec![read("set/one"), read("set/two"), read("read/one"), read("past/old")],
+        vec![Step::Drain, Step::Evict, read("set/one"), read("past/new"), read(KEPT)],
+        over_a_part("past/new", 19),
+        over_a_part("set/one", 20),
+    ]
 }
 
 /// An application and what it was told.
@@ -159,6 +216,8 @@ pub(crate) struct Player {
     drained: BTreeSet<Shown>,
     /// The open file.
     open: Option<PathBuf>,
+    /// Whether [`KEPT`] is pinned, if that is known.
+    pinned: Option<bool>,
 }
 
 impl Player {
@@ -175,6 +234,7 @@ impl Player {
             refused: BTreeSet::new(),
             drained: BTreeSet::new(),
             open: None,
+            pinned: Some(false),
         };
         for op in before() {
             player.begin(&op);
@@ -291,6 +351,43 @@ impl Player {
         Ok(())
     }
 
+    /// Pins a file; `false` if it failed.
+    pub(crate) fn pin(&mut self, target: &mut impl Target, path: &Path) -> Result<(), Errno> {
+        self.pinned = None;
+        target.pin(path)?;
+        self.pinned = Some(true);
+        Ok(())
+    }
+
+    /// What was read of a file that nothing is known to have changed since.
+    pub(crate) fn reads(&self, path: &Path, found: &Shown) -> Result<(), String> {
+        match self.ledger.content(path) {
+            Some(wanted) if wanted != *found => {
+                Err(format!("{}: {found:?} was read, {wanted:?} written", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Somebody else writes over [`KEPT`], while no daemon runs on any of these.
+    pub(crate) fn change_behind<T: Target>(&mut self, targets: &mut [&mut T]) {
+        let (kept, bytes) = (path(KEPT), bytes(21, KEPT_LEN));
+        targets.iter_mut().for_each(|target| target.change_behind(&kept, &bytes));
+        let now = self.tick();
+        for op in [Op::Write { path: kept.clone(), offset: 0, bytes }, Op::Close(kept)] {
+            self.ledger.adopt(&op, now);
+        }
+    }
+
+    /// A pin that was acknowledged stays, whatever happens.
+    pub(crate) fn pins(&self, found: &[PathBuf]) -> Result<(), String> {
+        let wanted = self.pinned.map(|pinned| if pinned { vec![path(KEPT)] } else { Vec::new() });
+        match wanted {
+            Some(wanted) if wanted != found => Err(format!("pinned are {found:?}, should be {wanted:?}")),
+            _ => Ok(()),
+        }
+    }
+
     /// The view shows what was acknowledged.
     pub(crate) fn shows(&mut self, seen: &Tree) -> Result<(), String> {
         self.ledger.settle(seen)
@@ -317,7 +414,11 @@ impl Player {
     /// P4: what a power cut left.
     pub(crate) fn survived(&self, seen: &Tree) -> Result<(), String> {
         let mut seen = seen.clone();
-        let mut changes = self.ledger.with_in_flight();
+        let kept = seen.remove(Path::new(KEPT)).map(|seen| seen.shown);
+        if kept != self.ledger.content(Path::new(KEPT)) {
+            return Err(format!("{KEPT} is {kept:?}, which is not what the slow tier has"));
+        }
+        let mut changes = without(self.ledger.with_in_flight(), Path::new(KEPT));
         for path in self.mixed.union(&self.refused) {
             // What it shows may be a mixture; it must be there.
             seen.remove(path).ok_or_else(|| format!("{} is missing", path.display()))?;
@@ -326,13 +427,15 @@ impl Player {
         may_survive(&changes, self.durable, &self.synced, &seen)
     }
 
-    /// P1 and P5: the slow tier is at one of these positions of the order, none before `since`. What is written in place is as
-    /// it is.
+    /// P1 and P5: the slow tier is at one of these positions of the order, none before `since`. What is written in place, or by
+    /// somebody else, is as it is.
     pub(crate) fn positions(&self, slow: &Tree, since: usize) -> Vec<usize> {
-        let in_place = Path::new(IN_PLACE);
-        let mut slow = slow.clone();
-        slow.remove(in_place);
-        let possible = positions(&without(self.ledger.with_in_flight(), in_place), &slow);
+        let (mut slow, mut changes) = (slow.clone(), self.ledger.with_in_flight());
+        for path in [IN_PLACE, KEPT].map(Path::new) {
+            slow.remove(path);
+            changes = without(changes, path);
+        }
+        let possible = positions(&changes, &slow);
         possible.into_iter().filter(|at| *at >= since).collect()
     }
 }
