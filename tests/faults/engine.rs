@@ -14,7 +14,7 @@ use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT,
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
-use crate::script::{COPY_UP_MAX, RULES, Target, before};
+use crate::script::{COPY_UP_MAX, LITTLE, RULES, Target, before};
 use crate::sim::image::Image;
 use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 use crate::traffic::ledger::Op;
@@ -23,6 +23,7 @@ use crate::traffic::tree::{Seen, Shown, Tree};
 const TAG: &[u8] = b"user.tag";
 /// Rounds of the background within which it has to come to rest.
 const ROUNDS: usize = 400;
+const ROOM: u64 = 1 << 30;
 /// Steps within which a job that nothing hinders has ended.
 const STAGE_STEPS: usize = 100;
 
@@ -44,7 +45,7 @@ impl World {
     /// Both tiers, the slow one filled; no engine yet.
     pub(crate) fn new(order: MetadataOrder, eager: bool) -> Self {
         let (clock, power) = (SimClock::new(), SimPower::new());
-        let disk = |name| SimDisk::new(name, order, 1 << 30, &power, &clock);
+        let disk = |name| SimDisk::new(name, order, ROOM, &power, &clock);
         let (fast, slow) = (disk("fast"), disk("slow"));
         populate(&*slow.root());
         slow.settle();
@@ -341,6 +342,10 @@ impl Target for World {
 
     fn pins(&mut self) -> Result<Vec<PathBuf>, String> {
         Ok(self.engine().pinned_paths().into_iter().map(PathBuf::from).collect())
+    }
+
+    fn fill(&mut self, full: bool) {
+        self.fast.set_capacity(if full { self.fast.used() + LITTLE } else { ROOM });
     }
 
     fn change_behind(&mut self, path: &Path, bytes: &[u8]) {

@@ -36,6 +36,11 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    fn without_faults() -> Self {
+        let (tier, call, nth, count, what) = ("fast", "mknod", 1, "1", "EIO");
+        Case { tier, call, nth, count, what, eager: true, journaled: true, cut: None, steps: usize::MAX }
+    }
+
     fn rule(&self) -> String {
         let Case { tier, call, nth, count, what, .. } = self;
         format!("at={tier}:{call}:{nth}:{count}:{what}")
@@ -88,6 +93,7 @@ impl Run {
             left -= now;
             self.play(&paragraph[..now], left == 0)?;
         }
+        self.world.fill(false);
         let fired = self.world.faults.fired();
         self.world.faults.set("").map_err(|e| e.to_string())?;
         let restarted = match self.case.cut {
@@ -166,6 +172,7 @@ impl Run {
                     Err(errno) => self.failed(&format!("reading {}", path.display()), errno)?,
                 },
                 Step::Read(_) => {}
+                Step::Fill(full) => self.world.fill(*full),
                 Step::Pin(path) => {
                     if let Err(errno) = self.player.pin(&mut self.world, path) {
                         self.failed("pinning", errno)?;
@@ -371,6 +378,19 @@ fn until_no_fault(how: Kind, mut case: Case, step: u64, totals: &Totals) {
     }
 }
 
+/// Without faults it does all that may fail.
+#[test]
+fn the_script_stages_promotes_splits_and_spills() {
+    for eager in [false, true] {
+        let mut run = Run::new(Case { eager, ..Case::without_faults() });
+        run.run().unwrap();
+        let status = run.world.engine().status();
+        // One that was copied is promoted once more, when the test looks at the tree.
+        assert!(status.staged_files >= 4, "{status:?}");
+        assert_eq!((status.spilled, status.in_place_writes), (2, 1), "{status:?}");
+    }
+}
+
 pub(crate) fn is_full_run() -> bool {
     std::env::var_os("DLIO_FAULTS_ALL").is_some()
 }
@@ -423,8 +443,10 @@ fn any_call_of_a_start_may_fail() {
     for call in CHANGING.iter().chain(&LOOKING).copied() {
         for tier in ["fast", "slow"] {
             for (number, what) in whats.iter().copied().enumerate() {
-                // In the middle of absorbing, before and after a drain, at the end.
-                for (steps, eager) in [(18, true), (31, false), (47, false), (60, true), (75, false)] {
+                // In the middle of absorbing, before and after a drain, with staged copies, among files past the fast tier, full.
+                let moments = [(18, true), (31, false), (47, false), (60, true)];
+                let staging = [(66, true), (75, false), (86, false), (104, true), (usize::MAX, false)];
+                for (steps, eager) in moments.into_iter().chain(staging) {
                     for cut in [None, Some(number as u64)] {
                         let (count, journaled) = (if cut.is_some() { "*" } else { "1" }, eager);
                         cases.push(Case { tier, call, nth: 1, count, what, eager, journaled, cut, steps });

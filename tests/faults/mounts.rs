@@ -43,6 +43,7 @@ fn play(machine: &mut Machine, player: &mut Player) -> Check<u32> {
                     Err(_) => failed += 1,
                 },
                 Step::Read(_) => {}
+                Step::Fill(full) => machine.fill(*full),
                 Step::Pin(path) => failed += u32::from(player.pin(machine, path).is_err()),
             }
         }

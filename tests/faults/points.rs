@@ -28,7 +28,11 @@ type Check<T = ()> = Result<T, String>;
 
 /// Plays the script until the daemon is gone; `Ok(true)` if it came to the end.
 pub(crate) fn play(machine: &mut Machine, player: &mut Player) -> Check<bool> {
-    for step in script().into_iter().flatten() {
+    play_steps(machine, player, script().into_iter().flatten())
+}
+
+pub(crate) fn play_steps(machine: &mut Machine, player: &mut Player, steps: impl Iterator<Item = Step>) -> Check<bool> {
+    for step in steps {
         let done = match &step {
             Step::Do(op) => one(machine, player, op)?,
             Step::Drain => machine.drain().is_ok().then(|| player.drained()),
@@ -43,6 +47,10 @@ pub(crate) fn play(machine: &mut Machine, player: &mut Player) -> Check<bool> {
             }
             Step::Read(path) => {
                 unless_dead(machine.read(path), "read")?.map(|found| player.reads(path, &found)).transpose()?
+            }
+            Step::Fill(full) => {
+                machine.fill(*full);
+                Some(())
             }
             Step::Pin(path) => unless_dead(player.pin(machine, path), "pin")?,
         };

@@ -13,10 +13,11 @@ use dlio_fs::error::Errno;
 use dlio_fs::tiers::faults::VARIABLE;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::script::{COPY_UP_MAX, RULES, Target, before};
+use crate::script::{COPY_UP_MAX, LITTLE, RULES, Target, before};
 use crate::traffic::ledger::Op;
 use crate::traffic::tree::{self, Shown, Tree, set_tag};
 
@@ -346,6 +347,17 @@ impl Target for Machine {
     fn pins(&mut self) -> Result<Vec<PathBuf>, String> {
         let pins = self.control("pins").map_err(|e| format!("pins: {e}"))?;
         Ok(pins.lines().map(|line| line.trim_start_matches('/').into()).collect())
+    }
+
+    fn fill(&mut self, full: bool) {
+        let (root, filler) = (self.path("fast"), self.path("fast/somebody-else"));
+        if !full {
+            fs::remove_file(filler).unwrap_or_default();
+            return;
+        }
+        let space = statvfs(&root).unwrap();
+        let len = (space.blocks_available() * space.fragment_size()).saturating_sub(LITTLE);
+        succeeds(Command::new("fallocate").args(["-l", &len.to_string()]).arg(filler));
     }
 
     fn change_behind(&mut self, path: &Path, bytes: &[u8]) {

@@ -30,6 +30,8 @@ pub(crate) trait Target {
     fn pin(&mut self, path: &Path) -> Result<(), Errno>;
     /// What is pinned, from the root.
     fn pins(&mut self) -> Result<Vec<PathBuf>, String>;
+    /// Somebody else takes all the room of the fast tier but a little, or gives it back.
+    fn fill(&mut self, full: bool);
     /// Somebody else writes over a file of the slow tier. No daemon runs.
     fn change_behind(&mut self, path: &Path, bytes: &[u8]);
 }
@@ -46,6 +48,8 @@ pub(crate) enum Step {
     /// Reads a file: it must be as it was written last.
     Read(PathBuf),
     Pin(PathBuf),
+    /// The fast tier is full, or no longer.
+    Fill(bool),
 }
 
 /// A page of the ledger's judgement on cut-off writes.
@@ -58,6 +62,8 @@ pub(crate) const IN_PLACE: &str = "large";
 /// Staged and pinned; somebody else changes it on the slow tier while no daemon runs.
 pub(crate) const KEPT: &str = "set/kept";
 const KEPT_LEN: usize = 5000;
+/// What a full fast tier has left: not enough for a file.
+pub(crate) const LITTLE: u64 = 64 << 10;
 /// What is read there is promoted; what is written there does not pass the fast tier.
 pub(crate) const RULES: &str = r#"[{path="read/**", promote=true}, {path="past/**", absorb=false}]"#;
 
@@ -193,8 +199,19 @@ fn staging() -> Vec<Vec<Step>> {
         vec![read("set/one"), read("set/two"), read("read/one"), read("past/old")],
         vec![Step::Drain, Step::Evict, read("set/one"), read("past/new"), read(KEPT)],
         over_a_part("past/new", 19),
+        spilled_from_some_point_on("split"),
+        saved("spilled", 24, 9000),
+        vec![Step::Fill(false)],
         over_a_part("set/one", 20),
     ]
+}
+
+/// What finds no room is written to the slow tier.
+fn spilled_from_some_point_on(name: &str) -> Vec<Step> {
+    let end = Op::Write { path: path(name), offset: PAGE, bytes: bytes(23, 4 * LITTLE as usize) };
+    let mut steps = saved(name, 22, PAGE);
+    steps.splice(2..2, [Step::Fill(true), Step::Do(end)]);
+    steps
 }
 
 /// An application and what it was told.
@@ -369,10 +386,13 @@ impl Player {
         }
     }
 
-    /// Somebody else writes over [`KEPT`], while no daemon runs on any of these.
+    /// Somebody else writes over [`KEPT`], while no daemon runs on any of these, and gives room back: a start needs some.
     pub(crate) fn change_behind<T: Target>(&mut self, targets: &mut [&mut T]) {
         let (kept, bytes) = (path(KEPT), bytes(21, KEPT_LEN));
-        targets.iter_mut().for_each(|target| target.change_behind(&kept, &bytes));
+        for target in targets {
+            target.change_behind(&kept, &bytes);
+            target.fill(false);
+        }
         let now = self.tick();
         for op in [Op::Write { path: kept.clone(), offset: 0, bytes }, Op::Close(kept)] {
             self.ledger.adopt(&op, now);

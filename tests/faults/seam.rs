@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use crate::points::play;
+use crate::points::play_steps;
 use crate::rig::{Machine, Pristine};
-use crate::script::Player;
+use crate::script::{Player, Step, script};
 
 /// What changes a file system, by the name that the seam has for it.
 const CALLS: &[(&str, &[&str])] = &[
@@ -40,7 +40,9 @@ fn every_changing_system_call_passes_the_seam() {
     let beneath = ["strace", "-f", "-y", "-s", "200", option, list, "-o", trace.to_str().unwrap()];
     let command: Command = machine.command(&beneath);
     assert!(machine.start_as(command, &format!("record={}", record.display())), "{}", machine.log());
-    assert_eq!(play(&mut machine, &mut Player::new()), Ok(true), "{}", machine.log());
+    // A write that finds too little room is several system calls.
+    let steps = script().into_iter().flatten().filter(|step| !matches!(step, Step::Fill(_)));
+    assert_eq!(play_steps(&mut machine, &mut Player::new(), steps), Ok(true), "{}", machine.log());
     machine.interrupt();
     let tiers = [machine.tier("fast"), machine.tier("slow")].map(|tier| tier.to_str().unwrap().to_owned());
     let trace = fs::read_to_string(trace).unwrap();
