@@ -391,6 +391,19 @@ fn the_script_stages_promotes_splits_and_spills() {
     }
 }
 
+/// Among them the moments at which a staged copy was written over and not synced: it must not be taken for the slow file's equal.
+#[test]
+fn a_power_cut_after_any_step_loses_nothing() {
+    let all: usize = script().iter().map(Vec::len).sum();
+    for steps in 1..=all {
+        for seed in 0..if is_full_run() { 50 } else { 8 } {
+            let (eager, journaled) = (seed % 2 == 0, seed % 4 < 2);
+            let case = Case { eager, journaled, cut: Some(seed), steps, ..Case::without_faults() };
+            run(&case).unwrap_or_else(|why| panic!("{why}"));
+        }
+    }
+}
+
 pub(crate) fn is_full_run() -> bool {
     std::env::var_os("DLIO_FAULTS_ALL").is_some()
 }

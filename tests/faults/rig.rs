@@ -23,8 +23,6 @@ use crate::traffic::tree::{self, Shown, Tree, set_tag};
 
 /// Reached only when something hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What was not promoted by then is not going to be: a call has failed.
-const PROMOTED: Duration = Duration::from_secs(5);
 const TIERS: [&str; 2] = ["fast", "slow"];
 const MIB: [u64; 2] = [48, 24];
 
@@ -325,10 +323,10 @@ impl Target for Machine {
     fn bring(&mut self, dir: &Path, read: &Path) {
         let job = self.told(&format!("stage /{}", dir.display()));
         let read = self.root().join(read);
-        // What is read is promoted behind the answer to the last one, if nothing fails meanwhile.
+        // What is read is promoted behind the answer to the last one; if a call of that fails, it is read again.
         let is_staged = || xattr::get(&read, "user.dlio.state").is_ok_and(|state| state.as_deref() == Some(b"staged"));
         let began = Instant::now();
-        while fs::read(&read).is_ok() && !is_staged() && began.elapsed() < PROMOTED {
+        while fs::read(&read).is_ok() && !is_staged() && began.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(5));
         }
         if let Some(number) = job.ok().as_deref().and_then(|job| job.strip_prefix("job ")) {

@@ -44,7 +44,7 @@ impl Samples {
     pub(crate) fn stage_and_pin(&self, mount: &Mount) {
         let [set, data] = ["set", "data"].map(|dir| mount.point().join(dir));
         mount.program(&["stage".as_ref(), &set, &data, "--wait".as_ref()]);
-        for path in [mount.point().join(PINNED), data] {
+        for path in [mount.point().join(PINNED), data.join("sample-00")] {
             mount.program(&["pin".as_ref(), &path]);
         }
     }
@@ -84,7 +84,10 @@ impl Samples {
             return;
         }
         let pinned = mount.point().join(PINNED);
-        assert_eq!(mount.program(&["pin".as_ref(), "--list".as_ref(), &mount.point()]), "/data\n/set/pinned\n");
+        assert_eq!(
+            mount.program(&["pin".as_ref(), "--list".as_ref(), &mount.point()]),
+            "/data/sample-00\n/set/pinned\n"
+        );
         assert!(is_staged(&pinned), "its copy was durable");
         mount.program(&["evict".as_ref(), &pinned]);
         assert!(is_staged(&pinned), "it is pinned");
