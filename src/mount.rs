@@ -147,7 +147,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let session = session(fs, attached, mountpoint)?;
     lock.serving();
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers, request.settings.config().slow_wait, background::streams(tree.path()));
+    background::start(&runtime, &tiers, request.settings.config().slow_wait);
     for pattern in request.settings.config().patterns_to_stage()? {
         tiers.stage_fitting(pattern)?;
     }

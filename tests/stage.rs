@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{Elsewhere, Mount, Relay, USER, Volume, errno, pattern, until};
+use common::{Elsewhere, Mount, Relay, USER, Volume, errno, pattern, succeeded, until};
 use nix::errno::Errno;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -238,6 +238,46 @@ fn jobs_are_held_and_cancelled() {
     assert_eq!((&staging(&mount)["copies"], &staging(&mount)["jobs"][0]["state"]), (&20.into(), &"cancelled".into()));
     assert!(mount.control("staging watch 2").contains("20 files staged"));
     assert!(mount.control("staging watch 9").contains("no job 9"));
+}
+
+/// Of a disk that turns; the order is seen in the times of the copies.
+#[test]
+fn files_are_staged_as_they_lie_on_the_disk() {
+    let volume = Volume::new(64, 1000);
+    let names = ["a", "b", "c", "d"];
+    fs::create_dir(volume.tier().join("data")).unwrap();
+    // Inodes in one order, bytes in another.
+    let files = names.map(|name| File::create(volume.tier().join("data").join(name)).unwrap());
+    for at in [2, 0, 3, 1] {
+        (&files[at]).write_all(&vec![at as u8; 1 << 20]).unwrap();
+        files[at].sync_all().unwrap();
+    }
+    let dev = fs::metadata(volume.tier()).unwrap().dev();
+    let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
+    fs::write(format!("/sys/dev/block/{major}:{minor}/queue/rotational"), "1").unwrap();
+    let place = |name: &&str| {
+        let bytes = format!(
+            "filefrag -v {} | awk '$1 == \"0:\" {{print $4}}'",
+            volume.tier().join("data").join(name).display()
+        );
+        let told = succeeded(Command::new("sh").args(["-c", &bytes]).output().unwrap());
+        told.trim().trim_end_matches("..").parse::<u64>().unwrap()
+    };
+    let mut as_they_lie = names;
+    as_they_lie.sort_by_key(place);
+    assert_ne!(as_they_lie, names);
+    let elsewhere = Elsewhere { slow: Some(volume.tier()), fast: None };
+    let mount = Mount::on(elsewhere, &["stage_bandwidth=1MiB", "reserve=0%"]);
+    staged(&mount, 0, &["--wait", "data"]);
+    let made = |name: &&str| {
+        let ino = fs::metadata(volume.tier().join("data").join(name)).unwrap().ino();
+        let copy = mount.fast().join(format!(".dlio-fs/staged/{:02x}/{ino:016x}", ino & 0xff));
+        let copy = fs::metadata(copy).unwrap();
+        (copy.ctime(), copy.ctime_nsec())
+    };
+    let mut as_staged = names;
+    as_staged.sort_by_key(made);
+    assert_eq!(as_staged, as_they_lie);
 }
 
 #[test]

@@ -3,11 +3,9 @@
 //! A step is synchronous and may hang in the slow tier, so it runs on a blocking thread; the loop around it decides when
 //! the next one is due. What a step does, and that it may be cut off at any point, is the engine's business.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::stat::{major, minor};
 use rand::RngExt;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -54,22 +52,12 @@ pub(super) fn runtime() -> Result<Runtime> {
     built.build().at("start", "background threads")
 }
 
-/// How many copies from this directory go on side by side: one from a disk that turns, for which others are in the way of each other; else
-/// a few, which a network or many disks carry better than one.
-pub(super) fn streams(slow: &std::path::Path) -> usize {
-    const FEW: usize = 4;
-    let rotates = || {
-        let dev = std::fs::metadata(slow).ok()?.dev();
-        let device = format!("/sys/dev/block/{}:{}", major(dev), minor(dev));
-        // A partition has its disk's queue above itself.
-        let queue = ["queue/rotational", "../queue/rotational"].map(|name| std::path::Path::new(&device).join(name));
-        queue.iter().find_map(|path| std::fs::read_to_string(path).ok())
-    };
-    if rotates().is_some_and(|text| text.trim() == "1") { 1 } else { FEW }
-}
+/// So many copies are staged side by side; from a disk that turns only one, for others are in the way of each other there.
+const FEW: usize = 4;
 
-/// Starts all loops. They end with the runtime. `streams`: see [`streams`].
-pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration, streams: usize) {
+/// Starts all loops. They end with the runtime.
+pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
+    let streams = if tiers.slow_rotates() { 1 } else { FEW };
     let mut wakes: Vec<Arc<Notify>> = Vec::new();
     for work in WORKS {
         for _ in 0..if work.side_by_side { streams } else { 1 } {

@@ -166,6 +166,10 @@ pub trait Dir: Send + Sync + Debug {
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
     fn order(&self) -> MetadataOrder;
+    /// Whether it lies on one disk that turns, for which others at the same time, or another order, are in the way.
+    fn rotates(&self) -> bool {
+        false
+    }
     /// For `rename` and `link` across two directories of one implementation.
     fn as_any(&self) -> &dyn std::any::Any;
 }
@@ -195,6 +199,10 @@ pub trait File: Send + Sync + Debug {
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
     /// Tells the cache that these bytes will not be read again soon. A hint.
     fn forget_cached(&self);
+    /// Where on the disk its first bytes lie; `None`: it has none, or that is not known. A hint.
+    fn place(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Wall-clock and monotonic time, behind a seam so that a test decides what time it is.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Timelike as _;
+use fiemap::{Fiemap, FiemapExtentFlags};
 use nix::dir;
 use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, PosixFadviseAdvice, RenameFlags};
@@ -255,6 +256,14 @@ impl Dir for OsDir {
         }
     }
 
+    fn rotates(&self) -> bool {
+        let Ok(dev) = retry(|| stat::fstat(&self.fd)).map(|stat| stat.st_dev) else { return false };
+        let device = format!("/sys/dev/block/{}:{}", stat::major(dev), stat::minor(dev));
+        // A partition has its disk's queue above itself.
+        let queue = ["queue/rotational", "../queue/rotational"].map(|name| Path::new(&device).join(name));
+        queue.iter().find_map(|path| fs::read_to_string(path).ok()).is_some_and(|text| text.trim() == "1")
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -370,6 +379,11 @@ impl File for OsFile {
     fn forget_cached(&self) {
         // Only advice: a file system that does not take it loses nothing.
         fcntl::posix_fadvise(&self.fd, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+    }
+
+    fn place(&self) -> Option<u64> {
+        let first = Fiemap::new(&self.fd).next()?.ok()?;
+        (!first.fe_flags.contains(FiemapExtentFlags::UNKNOWN)).then_some(first.fe_physical)
     }
 }
 

@@ -14,13 +14,13 @@ use crate::error::{Error, Result};
 use crate::path::{Name, escape};
 use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::data::is_full;
-use crate::tiers::disk::Kind;
+use crate::tiers::disk::{Access, Kind};
 use crate::tiers::file::Bytes;
 use crate::tiers::pace::{Bucket, Rest};
 use crate::tiers::room::{Candidate, Class};
 use crate::tiers::stage::Staged;
 use crate::tiers::sync::Mutex;
-use crate::tiers::{Cx, Ino, OpenFile, Progress, Tiers};
+use crate::tiers::{Cx, Ino, ListEntry, OpenFile, Progress, Tiers};
 
 /// How many failed files of a job are named.
 const FAILED_NAMED: usize = 1_000;
@@ -464,7 +464,7 @@ impl Tiers {
     /// The directories in one, the first of them last, and its files.
     fn entries_of(&self, dir: &[u8], wanted: Option<&Pattern>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
         let mut entries = self.at_path(&Cx::internal(), dir, |ino| self.list(&Cx::internal(), ino))?.entries;
-        entries.sort_by_key(|entry| entry.ino);
+        self.sort_as_they_lie(dir, &mut entries)?;
         let shared: Arc<[u8]> = dir.into();
         let below = |name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, name].join(&b'/') };
         let (mut directories, mut files) = (Vec::new(), Vec::new());
@@ -481,6 +481,24 @@ impl Tiers {
         }
         directories.sort_unstable_by(|a, b| b.cmp(a));
         Ok((directories, files))
+    }
+
+    /// In the order in which a disk that turns reads them fastest: of the inodes, where it looks for their bytes, and then of those.
+    fn sort_as_they_lie(&self, dir: &[u8], entries: &mut [ListEntry]) -> Result<()> {
+        entries.sort_by_key(|entry| entry.ino);
+        if !self.slow_rotates() {
+            return Ok(());
+        }
+        let path = self.at_path(&Cx::internal(), dir, |ino| Ok(self.state.lock().view.slow_path(ino)))?;
+        let Some(slow) = path.and_then(|path| self.slow.walk(&path).ok()) else { return Ok(()) };
+        let place = |entry: &ListEntry| slow.open(&entry.name, Access::Unnoticed).ok()?.place();
+        entries.sort_by_cached_key(|entry| if entry.kind == Kind::File { place(entry) } else { None });
+        Ok(())
+    }
+
+    /// Whether the slow tier is one disk that turns.
+    pub fn slow_rotates(&self) -> bool {
+        self.slow.root.rotates()
     }
 
     /// Between two pieces of a copy: rests while others need the disks, and keeps to the rate. `false`: it is not wanted any more.
