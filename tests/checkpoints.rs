@@ -163,7 +163,8 @@ fn checkpoints_are_known_after_a_kill_and_what_became_of_them_since() {
     mount.start();
     until("what is gone is missed", || told(&mount)[1]["whole"] == false);
     let after = told(&mount);
-    let parts = |one: &Value| ["number", "step", "path", "files", "bytes", "complete", "safe"].map(|key| one[key].clone());
+    let parts =
+        |one: &Value| ["number", "step", "path", "files", "bytes", "complete", "safe"].map(|key| one[key].clone());
     assert_eq!(after.iter().map(parts).collect::<Vec<_>>(), before.iter().map(parts).collect::<Vec<_>>());
     let took = |one: &Value| (one["drained"].as_f64().unwrap() - one["began"].as_f64().unwrap()) * 1e3;
     assert_eq!(took(&after[2]).round(), took(&before[2]).round());
@@ -210,7 +211,8 @@ fn the_newest_checkpoint_of_before_stays_on_the_fast_tier_after_a_remount() {
     mount.option("high=2%");
     mount.option("low=1%");
     mount.start();
-    let state = |name: &str| String::from_utf8(xattr::get(mount.at(name), "user.dlio.state").unwrap().unwrap()).unwrap();
+    let state =
+        |name: &str| String::from_utf8(xattr::get(mount.at(name), "user.dlio.state").unwrap().unwrap()).unwrap();
     until("what may go is evicted", || ["run/ckpt-1", "later"].iter().all(|name| state(name) == "slow"));
     assert_eq!(state("run/ckpt-2"), "clean");
 }

@@ -9,7 +9,7 @@ use super::{Outcome, say, talk};
 /// List the checkpoints that were written through the mount, and which of them are on the slow tier
 ///
 /// A checkpoint is what was written in one go, 1 MiB or more, whatever the names. States: writing (more may come), dirty (complete, and
-/// not all of it on the slow tier yet), safe (all of it is there), verified (and dlio-fs verify has compared each of its files), replaced
+/// not all of it on the slow tier yet), safe (all of it is there), verified (dlio-fs verify, or verify = "bytes", has compared each of its files), replaced
 /// (a file of it was removed or written anew). D1 and D2 say how long after its last close it was durable on the fast tier, and published
 /// on the slow one. The star is at the newest that is complete. The exit code is that of `status`.
 ///

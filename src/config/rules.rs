@@ -30,6 +30,20 @@ pub struct Rule {
     /// What an `fsync` waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fsync: Option<Durable>,
+    /// What of its copy on the slow tier is compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verify>,
+}
+
+/// What of a copy on the slow tier is compared with what was copied, before it is published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Its length, owner and mode.
+    #[default]
+    Length,
+    /// Its bytes, too: they are read back.
+    Bytes,
 }
 
 /// Where something is durable.
@@ -83,6 +97,7 @@ pub struct Rules {
     rules: Vec<(Pattern, Rule)>,
     io: IoPath,
     promote: bool,
+    verify: Verify,
 }
 
 impl Rules {
@@ -95,7 +110,12 @@ impl Rules {
             })?;
             Ok((pattern, rule.clone()))
         });
-        Ok(Rules { rules: rules.collect::<Result<_>>()?, io: config.io, promote: config.promote })
+        Ok(Rules {
+            rules: rules.collect::<Result<_>>()?,
+            io: config.io,
+            promote: config.promote,
+            verify: config.verify,
+        })
     }
 
     /// How the reads and writes of files travel for which no rule says it.
@@ -141,6 +161,11 @@ impl Rules {
     /// Whether an `fsync` there waits until the slow tier has it.
     pub fn syncs_to_slow<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.fsync) == Some(Durable::Slow)
+    }
+
+    /// Whether the bytes of its copy on the slow tier are compared.
+    pub fn reads_back<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
+        self.word(path, |rule| rule.verify).unwrap_or(self.verify) == Verify::Bytes
     }
 
     /// What the first rule that fits says of one matter. A file without a path, which is one that was removed, no rule fits.
@@ -190,6 +215,9 @@ mod tests {
         }
         assert!(rules.uses_io(IoPath::Cached) && rules.promotes_any());
         assert!(!rules.pins(|| None::<&[u8]>), "a file that was removed");
+        let rules =
+            self::rules("verify = \"bytes\"\nrules = [{path=\"logs/**\", verify=\"length\"}]").expect("a pattern");
+        assert!(rules.reads_back(|| Some("model.pt")) && !rules.reads_back(|| Some("logs/a")));
     }
 
     #[test]

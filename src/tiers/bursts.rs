@@ -121,7 +121,10 @@ mod tests {
         assert_eq!((bursts.is_checkpoint(1), bursts.is_checkpoint(2), bursts.being_written()), (true, false, 0));
         bursts.resume(7, 2 << 20);
         bursts.resume(5, 5);
-        assert_eq!((bursts.is_checkpoint(7), bursts.is_checkpoint(5), bursts.add(60 * S, 60 * S, 5).0), (true, false, 8));
+        assert_eq!(
+            (bursts.is_checkpoint(7), bursts.is_checkpoint(5), bursts.add(60 * S, 60 * S, 5).0),
+            (true, false, 8)
+        );
     }
 
     #[test]

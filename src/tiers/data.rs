@@ -850,7 +850,20 @@ pub(crate) fn is_full(e: &std::io::Error) -> bool {
 
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
 pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
-    copy_data(from, to, 0..len, &mut |_, _| Ok(()))
+    Ok(copy_data(from, to, 0..len, &mut |_, _| Ok(()))?)
+}
+
+/// Bytes could not be copied: not read, or not written.
+#[derive(Debug)]
+pub(crate) enum NotCopied {
+    Read(std::io::Error),
+    Written(std::io::Error),
+}
+
+impl From<NotCopied> for std::io::Error {
+    fn from((NotCopied::Read(why) | NotCopied::Written(why)): NotCopied) -> Self {
+        why
+    }
 }
 
 /// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, shown its bytes, and may
@@ -860,7 +873,8 @@ pub(crate) fn copy_data(
     to: &dyn File,
     range: Range<u64>,
     watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
-) -> std::io::Result<()> {
+) -> Result<(), NotCopied> {
+    use NotCopied::{Read, Written};
     let (mut at, len) = (range.start, range.end);
     let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
     while at < len {
@@ -869,17 +883,17 @@ pub(crate) fn copy_data(
             // No data behind this point, or a file system that does not know holes.
             Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => break,
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => at,
-            Err(e) => return Err(e),
+            Err(e) => return Err(Read(e)),
         };
         let end = from.seek(Seek::Hole, at).unwrap_or(len).min(len);
         while at < end {
             let want = buf.len().min((end - at) as usize);
-            let got = from.read_at(&mut buf[..want], at)?;
+            let got = from.read_at(&mut buf[..want], at).map_err(Read)?;
             if got == 0 {
                 return Ok(());
             }
-            to.write_at(&buf[..got], at)?;
-            watch(at, &buf[..got])?;
+            to.write_at(&buf[..got], at).map_err(Written)?;
+            watch(at, &buf[..got]).map_err(Written)?;
             at += got as u64;
         }
     }

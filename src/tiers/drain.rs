@@ -4,7 +4,7 @@
 //! 2. copy the first `size` bytes, holes as holes, and take their hash;
 //! 3. owner, mode, extended attributes, times last;
 //! 4. fsync; an error means: discard and copy again, never a second fsync;
-//! 5. verify length and owner against what was asked for;
+//! 5. verify length and owner against what was asked for; with `verify = "bytes"` also its bytes, as the slow tier gives them back;
 //! 6. look whether the version was breached meanwhile: if so, discard.
 //!
 //! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied, but for the
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::data::{CHUNK, copy_data};
+use crate::tiers::data::{CHUNK, NotCopied, copy_data};
 use crate::tiers::disk::{Access, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
 use crate::tiers::record::Attrs;
@@ -68,30 +68,27 @@ impl Tiers {
         let tmp = copy_name(lsn);
         remove_leftover(&*self.slow.tmp, &tmp)?; // 1
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
-        let mut sum = Sum::default();
-        let is_pending = || self.state.lock().applied < lsn;
-        let mut watch = |at, bytes: &[u8]| {
-            if !is_pending() {
-                return Err(Errno::ECANCELED.into());
-            }
-            sum.take(at, bytes);
-            self.counters.notes.copied(lsn, at + bytes.len() as u64);
-            self.keep_to_the_rate(bytes.len() as u64);
-            Ok(())
-        };
-        let copied = copy_data(&*source, &*file, 0..content.size, &mut watch) // 2
-            .and_then(|()| file.set_len(content.size))
-            .and_then(|()| set_attrs(&*file, &content.attrs)) // 3
-            .and_then(|()| file.sync()) // 4
-            .and_then(|()| verify(&*file, content)); // 5
-        let stat = match copied.and_then(|()| file.stat()) {
-            Ok(stat) => stat,
-            Err(e) => {
-                discard(&*self.slow.tmp, &tmp);
-                return if is_pending() { Err(Error::io("copy to the slow tier", label(), e)) } else { Ok(false) };
-            }
-        };
+        let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
+        let filled = self.copy_down(lsn, content, &*source, &*file); // 2 to 4
         file.forget_cached();
+        let verified = filled.and_then(|sum| {
+            verify(&*file, content).map_err(NotCopied::Written)?; // 5
+            if reads_back {
+                self.read_back(&tmp, lsn, content.size, sum).map_err(NotCopied::Written)?;
+            }
+            Ok((file.stat().map_err(NotCopied::Written)?, sum))
+        });
+        let (stat, sum) = match verified {
+            Ok(done) => done,
+            Err(failed) => {
+                discard(&*self.slow.tmp, &tmp);
+                return match failed {
+                    _ if !self.is_pending(lsn) => Ok(false),
+                    NotCopied::Read(e) => Err(Error::io_on_fast("read", label(), e)),
+                    NotCopied::Written(e) => Err(Error::io("copy to the slow tier", label(), e)),
+                };
+            }
+        };
         // 6: exclusive, so that no write that came before is still on its way. Its event may be published already, with one that made it
         // superfluous; who does that looks for copies with the engine's lock held.
         let intact = {
@@ -99,15 +96,64 @@ impl Tiers {
             let st = self.state.lock();
             let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < lsn;
             if intact {
-                *content.copy.lock() =
-                    Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum.of_size(content.size)) });
+                *content.copy.lock() = Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum) });
             }
             intact
         };
         if !intact {
             discard(&*self.slow.tmp, &tmp);
+        } else if reads_back {
+            self.state.lock().book.verified_version(lsn);
         }
         Ok(intact)
+    }
+
+    fn is_pending(&self, lsn: Lsn) -> bool {
+        self.state.lock().applied < lsn
+    }
+
+    /// Steps 2 to 4. Returns the hash of the bytes.
+    fn copy_down(&self, lsn: Lsn, content: &Content, source: &dyn File, file: &dyn File) -> Result<u64, NotCopied> {
+        let mut sum = Sum::default();
+        let mut watch = |at, bytes: &[u8]| {
+            if !self.is_pending(lsn) {
+                return Err(Errno::ECANCELED.into());
+            }
+            sum.take(at, bytes);
+            self.counters.notes.copied(lsn, at + bytes.len() as u64);
+            self.keep_to_the_rate(bytes.len() as u64);
+            Ok(())
+        };
+        copy_data(source, file, 0..content.size, &mut watch)?; // 2
+        file.set_len(content.size).map_err(NotCopied::Written)?;
+        set_attrs(file, &content.attrs).map_err(NotCopied::Written)?; // 3
+        file.sync().map_err(NotCopied::Written)?; // 4
+        Ok(sum.of_size(content.size))
+    }
+
+    /// Compares a copy with what was copied, by its hash. The copy is not in the cache any more.
+    fn read_back(&self, tmp: &[u8], lsn: Lsn, size: u64, wanted: u64) -> std::io::Result<()> {
+        let copy = self.slow.tmp.open(tmp, Access::Unnoticed)?;
+        let (mut sum, mut at) = (Sum::default(), 0);
+        let mut piece = vec![0; CHUNK];
+        while at < size {
+            let got = copy.read_at(&mut piece, at)?;
+            if got == 0 {
+                break;
+            }
+            sum.take(at, &piece[..got]);
+            at += got as u64;
+            // Told from the beginning again, or the tier would be taken for silent.
+            self.counters.notes.copied(lsn, at);
+            if !self.is_pending(lsn) {
+                return Err(Errno::ECANCELED.into());
+            }
+        }
+        copy.forget_cached();
+        if at == size && sum.of_size(size) == wanted {
+            return Ok(());
+        }
+        Err(std::io::Error::other("the slow tier gives back other bytes than were written to it"))
     }
 
     /// Waits before more is copied, as `drain_bandwidth` has it.

@@ -84,7 +84,8 @@ impl Tiers {
             return Ok(Progress::Wait(closed.left));
         }
         let pressure = self.pressure();
-        let settle = if self.hurried() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
+        let settle =
+            if self.hurried() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
         let front = self.counters.notes.front();
         let pace = Pace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
         let next = plan::next(&self.state.lock(), pace);

@@ -76,7 +76,7 @@ impl Split {
     pub(crate) fn take_in(&self, from: u64, to: u64, only_data: bool) -> io::Result<()> {
         self.keeping_mtime(|| {
             if only_data {
-                return copy_data(&*self.head, &*self.tail, from..to, &mut |_, _| Ok(()));
+                return Ok(copy_data(&*self.head, &*self.tail, from..to, &mut |_, _| Ok(()))?);
             }
             let mut buf = vec![0; (to - from) as usize];
             self.read_at(&mut buf, from)?;

@@ -132,7 +132,8 @@ impl Tiers {
             stopped = !between(bytes.len() as u64);
             if stopped { Err(Errno::EINTR.into()) } else { Ok(()) }
         };
-        let copied = copy_data(source, copy, 0..stat.size, &mut watch).and_then(|()| copy.set_len(stat.size));
+        let copied = copy_data(source, copy, 0..stat.size, &mut watch);
+        let copied = copied.map_err(std::io::Error::from).and_then(|()| copy.set_len(stat.size));
         if stopped {
             return Ok(Filled::Stopped);
         }

@@ -183,7 +183,9 @@ impl Tiers {
         let first = !self.fast_fails();
         self.counters.fast_failed.store(self.uptime().as_millis().max(1) as u64, Ordering::Relaxed);
         if first {
-            tracing::error!("the fast tier fails to read or write; new files go to the slow tier until it has not for a minute");
+            tracing::error!(
+                "the fast tier fails to read or write; new files go to the slow tier until it has not for a minute"
+            );
         }
     }
 

@@ -188,6 +188,7 @@ impl Tiers {
         let file = dir.create(name, 0o600).at("create", shown())?;
         let mut watch = |_, bytes: &[u8]| saving.go_on(bytes.len() as u64);
         copy_data(&*source, &*file, 0..one.content.size, &mut watch)
+            .map_err(std::io::Error::from)
             .and_then(|()| file.set_len(one.content.size))
             .and_then(|()| set_attrs(&*file, &one.content.attrs))
             .and_then(|()| file.sync())

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -203,4 +204,44 @@ fn what_the_fast_tier_cannot_read_any_more_is_read_from_the_slow_one() {
     let state = xattr::get(machine.root().join("clean"), "user.dlio.state").unwrap();
     assert_eq!(state.as_deref(), Some(&b"slow"[..]));
     machine.leave();
+}
+
+/// It was said that the slow tier is down.
+#[test]
+fn what_the_drain_cannot_read_is_told_of_the_fast_tier_and_is_tried_again() {
+    let pristine = Pristine::make();
+    let mut machine = Machine::new(&pristine);
+    let bytes = vec![7; 300_000];
+    assert!(machine.start("at=fast:read@pool:1:2:EIO"), "{}", machine.log());
+    fs::write(machine.root().join("new"), &bytes).unwrap();
+    let mut verdict = machine.verdict();
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !verdict.contains("FAST TIER FAILS") {
+        assert!(Instant::now() < patience, "{verdict}");
+        verdict = machine.verdict();
+    }
+    assert!(!verdict.contains("SLOW TIER DOWN"), "{verdict}");
+    machine.drain().unwrap();
+    assert!(fs::read(machine.tier("slow").join("new")).unwrap() == bytes);
+    assert!(machine.log().contains("the fast tier fails to read or write"), "{}", machine.log());
+    machine.leave();
+}
+
+/// A slow tier that says that it has written what it has not: seen only by who asks for the bytes again.
+#[test]
+fn a_copy_that_the_slow_tier_gives_back_otherwise_is_made_again() {
+    let pristine = Pristine::make();
+    let bytes = vec![7; 300_000];
+    for (option, same) in [("verify=bytes", true), ("verify=length", false)] {
+        let mut machine = Machine::new(&pristine);
+        let mut command = machine.command(&[]);
+        command.args(["-o", option]);
+        assert!(machine.start_as(command, "at=slow:write@tmp:1:1:lie"), "{}", machine.log());
+        fs::write(machine.root().join("new"), &bytes).unwrap();
+        machine.drain().unwrap();
+        assert_eq!(fs::read(machine.tier("slow").join("new")).unwrap() == bytes, same, "{option}");
+        let told = machine.log().contains("gives back other bytes than were written to it");
+        assert_eq!(told, same, "{}", machine.log());
+        machine.leave();
+    }
 }
