@@ -1,7 +1,8 @@
 //! `cargo xtask`: sets up what the tests need on this machine and runs them, stage by stage.
 //!
 //! A stage is one row of [`STAGES`]; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs` and `suites.rs`. How the
-//! machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`, how a program is run `run.rs`.
+//! machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`, how a program is run `run.rs`. The disks of
+//! `cargo xtask testbed` are `testbed.rs`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
 
@@ -15,7 +16,9 @@ mod motion;
 mod run;
 mod scratch;
 mod setup;
+mod signals;
 mod suites;
+mod testbed;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +35,16 @@ const USAGE: &str = "\
 usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stages, or the named ones
        cargo xtask check                     format, lints, documentation and unit tests: what needs no mount
        cargo xtask setup [--all]             only install what the tests need
+       cargo xtask testbed [OPTION...] [-- COMMAND...]
+                                             three disks in memory with the speeds of the paper's HDD, SSD and Optane: measure
+                                             them, run COMMAND with DLIO_HDD, DLIO_SSD and DLIO_OPTANE, take them down again
 
   --all   more seeds and more cases, and the stages that are marked (all) below
+
+options of testbed:
+  --size SIZE                        of each disk, in memory (4GiB)
+  --device NAME=READ/WRITE[/READS]   MB/s and small reads/s (hdd=163/133/150, ssd=281/195, optane=1603/512)
+  --json                             the measured speeds as JSON
 ";
 
 /// Where things are, and how much is asked for.
@@ -313,8 +324,7 @@ const STAGES: &[Stage] = &[
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match command(&args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)
@@ -322,14 +332,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one command line; `Ok(false)` when tests failed.
-fn command(args: &[String]) -> Result<bool> {
+/// Runs one command line; a failure when tests failed.
+fn command(args: &[String]) -> Result<ExitCode> {
     // As Cargo says now, not as it was built: the directory may have been moved since.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
     let root = Path::new(&xtask).parent().context("xtask has no parent directory")?.to_owned();
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     let mut cx = Context { root, target, all: false };
-    match args.split_first().map(|(verb, rest)| (verb.as_str(), rest)) {
+    let passed = match args.split_first().map(|(verb, rest)| (verb.as_str(), rest)) {
+        Some(("testbed", rest)) => return testbed::command(rest),
         Some(("test", rest)) => {
             cx.all = rest.iter().any(|arg| arg == "--all");
             let names: Vec<&str> = rest.iter().map(String::as_str).filter(|arg| *arg != "--all").collect();
@@ -343,7 +354,8 @@ fn command(args: &[String]) -> Result<bool> {
             Ok(true)
         }
         Some((verb, _)) => bail!("unknown command or argument after `{verb}`\n\n{}", usage()),
-    }
+    }?;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn usage() -> String {

@@ -264,7 +264,7 @@ fn clean(dir: &Path) -> Result<()> {
 }
 
 /// The fifth field of each line of mountinfo, where the kernel writes blank, tab, newline and backslash in octal.
-fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
+pub(crate) fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     let unescape = |field: &str| escapes.iter().fold(field.to_owned(), |text, (from, to)| text.replace(from, to));
     mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(|field| unescape(field).into()).collect()
