@@ -216,7 +216,7 @@ impl Default for Config {
             promote: false,
             staged_max: None,
             stage_bandwidth: None,
-            keep: 2,
+            keep: 1,
             reserve: 0.10,
             high: 0.85,
             low: 0.70,

@@ -220,6 +220,29 @@ fn the_newest_checkpoint_of_before_stays_on_the_fast_tier_after_a_remount() {
     assert_eq!(state("run/ckpt-2"), "clean");
 }
 
+/// They made way for the next one, but for the newest.
+#[test]
+fn checkpoints_that_are_kept_stay_where_the_next_one_does_not_fit_beside_them() {
+    let fast = Volume::new(96, 20_000);
+    let elsewhere = Elsewhere { fast: Some(fast.tier()), ..Elsewhere::default() };
+    let mount = Mount::on(elsewhere, &["settle=0s", "keep=2", "ballast=1MiB"]);
+    for step in [1, 2] {
+        mount.put(&format!("ckpt-{step}"), pattern(24 << 20));
+        last(&mount, "it is complete and safe", |one| {
+            one["step"] == step && one["complete"] == true && one["safe"] == true
+        });
+    }
+    let mut third = fs::File::create(mount.at("ckpt-3")).unwrap();
+    third.write_all(&pattern(60 << 20)).unwrap();
+    for name in ["ckpt-1", "ckpt-2"] {
+        let state = xattr::get(mount.at(name), "user.dlio.state").unwrap().unwrap();
+        assert_eq!(String::from_utf8(state).unwrap(), "clean", "{name}");
+    }
+    drop(third);
+    mount.sync();
+    assert!(fs::read(mount.slow().join("ckpt-3")).unwrap() == pattern(60 << 20));
+}
+
 #[test]
 fn the_link_names_only_what_the_reader_may_see() {
     let mount = Mount::new();

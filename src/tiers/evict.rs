@@ -111,7 +111,7 @@ impl Tiers {
             wanted
         };
         let asks = Class::ALL.into_iter().any(|class| wanted.asks(class));
-        if asks && self.let_go(wanted, self.options().keep)? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
+        if asks && self.let_go(wanted)? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
     }
 
     /// What eviction and staging go by.
@@ -130,8 +130,7 @@ impl Tiers {
         Ok(Usage { total: space.capacity(), avail, files_total: files, files_free, classes })
     }
 
-    /// Makes room for a write that found the tier full; `false` if nothing could go. Where there is no other, of the checkpoints that are
-    /// kept only the newest stays: what is written now is the next one.
+    /// Makes room for a write that found the tier full; `false` if nothing could go.
     pub(crate) fn evict_for(&self, bytes: u64) -> Result<bool> {
         let mut any = false;
         loop {
@@ -139,18 +138,17 @@ impl Tiers {
             let lacking = bytes.min(space.capacity() / 4).saturating_sub(space.avail);
             let amount = Amount { bytes: lacking, files: 0 };
             let wanted = Wanted { all: amount, data: amount, ..Wanted::default() };
-            let keep = self.options().keep;
-            if lacking == 0 || !(self.let_go(wanted, keep)? || (keep > 1 && self.let_go(wanted, 1)?)) {
+            if lacking == 0 || !self.let_go(wanted)? {
                 return Ok(any);
             }
             any = true;
         }
     }
 
-    /// Lets some of what is wanted go, but for so many of the newest checkpoints; `false`: there is nothing that could.
-    fn let_go(&self, wanted: Wanted, keep: u32) -> Result<bool> {
+    /// Lets some of what is wanted go; `false`: there is nothing that could.
+    fn let_go(&self, wanted: Wanted) -> Result<bool> {
         loop {
-            let order = Order::new(&Limits { keep, ..self.limits() }, self.checkpoints_here());
+            let order = Order::new(&self.limits(), self.checkpoints_here());
             let candidates = self.candidates(&order);
             let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
             let mut any = false;
