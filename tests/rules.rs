@@ -105,6 +105,7 @@ fn what_a_rule_pins_stays_and_what_one_promotes_comes() {
     assert!(evict("data/new").contains("pinned"), "{}", evict("data/new"));
     evict("data/1");
     assert_eq!(tier(&mount, "data/1"), "fast", "a staged copy");
+    assert!(mount.control("pins").starts_with("rule: data/**\n"), "{}", mount.control("pins"));
     let said = evict("logs/new");
     assert!(said.contains("1 file") && !said.contains("pinned"), "{said}");
     assert_eq!((tier(&mount, "data/new"), tier(&mount, "logs/new")), ("fast".into(), "slow".into()));

@@ -158,6 +158,11 @@ impl Rules {
         self.rules.iter().any(|(_, rule)| rule.pin == Some(true))
     }
 
+    /// The patterns that say so.
+    pub fn pinned(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().filter(|(_, rule)| rule.pin == Some(true)).map(|(pattern, _)| pattern.text())
+    }
+
     /// Whether an `fsync` there waits until the slow tier has it.
     pub fn syncs_to_slow<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.fsync) == Some(Durable::Slow)

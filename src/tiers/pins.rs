@@ -87,4 +87,9 @@ impl Tiers {
     pub fn pinned_paths(&self) -> Vec<String> {
         self.pins.paths.lock().iter().map(|path| escape(path)).collect()
     }
+
+    /// The patterns that a rule pins.
+    pub fn pinned_patterns(&self) -> Vec<String> {
+        self.options().rules.pinned().map(str::to_owned).collect()
+    }
 }

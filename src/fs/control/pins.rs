@@ -22,5 +22,7 @@ pub(super) fn unpin(control: &Control, names: &[Name]) -> Result<Session, String
 }
 
 pub(super) fn list(control: &Control) -> Session {
-    Session::text(control.tiers.pinned_paths().iter().map(|path| format!("/{path}\n")).collect::<String>())
+    let paths = control.tiers.pinned_paths().into_iter().map(|path| format!("/{path}\n"));
+    let patterns = control.tiers.pinned_patterns().into_iter().map(|pattern| format!("rule: {pattern}\n"));
+    Session::text(paths.chain(patterns).collect::<String>())
 }
