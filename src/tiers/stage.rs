@@ -14,11 +14,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::data::{copy_data, is_full};
+use crate::tiers::data::{NotCopied, copy_data, is_full};
 use crate::tiers::disk::{Access, File, Kind, Stat, Time};
 use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::pool::Proof;
 use crate::tiers::room::Class;
+use crate::tiers::status::is_broken;
 use crate::tiers::{Cx, Ino, OpenMode, Tiers};
 
 /// Two changes within this time may leave the same times on a file: the coarsest clock of a file system we know (ext3, HFS+).
@@ -133,6 +134,9 @@ impl Tiers {
             if stopped { Err(Errno::EINTR.into()) } else { Ok(()) }
         };
         let copied = copy_data(source, copy, 0..stat.size, &mut watch);
+        if matches!(&copied, Err(NotCopied::Written(why)) if is_broken(why)) {
+            self.fast_has_failed();
+        }
         let copied = copied.map_err(std::io::Error::from).and_then(|()| copy.set_len(stat.size));
         if stopped {
             return Ok(Filled::Stopped);

@@ -370,7 +370,7 @@ impl Tiers {
         if self.end_round()? {
             return Ok(Progress::Did);
         }
-        if self.slow.is_down() {
+        if self.slow.is_down() || self.fast_fails() {
             return Ok(Progress::Wait(Duration::from_secs(1)));
         }
         // Asked only where there is a job: it goes through what is pending, under the engine's lock.
