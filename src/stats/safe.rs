@@ -1,10 +1,11 @@
 //! The checkpoints of a mount, as `.dlio/checkpoints` shows them. Pure: filled by the engine, a string out.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use serde::Serialize;
 
-use super::render::{bytes, count};
+use super::render::{bytes, count, seconds};
 
 /// A checkpoint. Moments are seconds since the mount was made, negative before it; sizes bytes; the JSON keys are the field names.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -60,13 +61,13 @@ pub fn text(checkpoints: &[Checkpoint], now: f64) -> String {
         }
     };
     if !checkpoints.is_empty() {
-        out.push_str("\n    no      step     from  absorb       D1       D2  files       size  state     path\n");
+        out.push_str("\n    no      step      age  absorb       D1       D2  files       size  state     path\n");
     }
     checkpoints.iter().for_each(|one| line(one, now, &mut out));
     out
 }
 
-/// D1 and D2 count from the last close.
+/// D1, D2 and the age count from the last close.
 fn line(one: &Checkpoint, now: f64, out: &mut String) {
     let after = |moment: Option<f64>| match moment {
         Some(moment) => format!("{:.2}s", (moment - one.absorbed).max(0.0)),
@@ -75,11 +76,12 @@ fn line(one: &Checkpoint, now: f64, out: &mut String) {
     let current = if one.current { '*' } else { ' ' };
     let step = one.step.map_or_else(|| "-".to_owned(), |step| step.to_string());
     let absorb = format!("{:.2}s", (one.absorbed - one.began).max(0.0));
-    let Checkpoint { number, began, files, bytes: size, path, .. } = one;
+    let age = seconds(Duration::try_from_secs_f64(now - one.absorbed).unwrap_or_default());
+    let Checkpoint { number, files, bytes: size, path, .. } = one;
     let (d1, d2, size, state) = (after(one.durable), after(one.drained), bytes(*size), one.state());
     writeln!(
         out,
-        "{current}{number:>5}{step:>10}{began:>8.1}s{absorb:>8}{d1:>9}{d2:>9}{files:>7}{size:>11}  {state:<10}{path}"
+        "{current}{number:>5}{step:>10}{age:>9}{absorb:>8}{d1:>9}{d2:>9}{files:>7}{size:>11}  {state:<10}{path}"
     )
     .expect("formatting into memory");
 }
@@ -114,9 +116,9 @@ mod tests {
             "\
 2 checkpoints; the newest, /run/ckpt-1400, is not yet on the slow tier
 
-    no      step     from  absorb       D1       D2  files       size  state     path
-     1      1200    10.0s   2.50s    0.25s    7.50s      2    3.0 GiB  safe      /run/ckpt-1200
-*    7      1200    10.0s   2.50s    0.25s    >1.5s      2    3.0 GiB  dirty     /run/ckpt-1400
+    no      step      age  absorb       D1       D2  files       size  state     path
+     1      1200      1 s   2.50s    0.25s    7.50s      2    3.0 GiB  safe      /run/ckpt-1200
+*    7      1200      1 s   2.50s    0.25s    >1.5s      2    3.0 GiB  dirty     /run/ckpt-1400
 "
         );
         (new.safe, new.verified) = (true, true);

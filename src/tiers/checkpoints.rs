@@ -252,6 +252,9 @@ impl Book {
                 continue;
             }
             burst.left = 0;
+            if burst.durable.is_none() {
+                burst.unsealed.extend(files.iter().map(|file| file.lsn));
+            }
             for SavedFile { path, lsn, bytes, verified } in files {
                 let Some(path) = unescape(&path) else { continue };
                 self.unchecked.push((path.clone(), lsn));
@@ -665,6 +668,13 @@ mod tests {
         assert_eq!(next.told(&moment), book.told(&moment)[9..30]);
         let (durable, _) = restored(true);
         assert_eq!(durable.told(&moment).len(), 20, "a power cut may have taken the newest one");
+        let (mut later, _) = restored(false);
+        later.published(290, S * 170);
+        let known = |book: &Book| {
+            let told = book.told(&moment).split_off(19);
+            told.iter().map(|one| (one.number, one.durable.is_some(), one.published.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(known(&later), [(29, true, true), (30, false, false)]);
 
         // Since it was written down: removed, written anew, moved, and as it was.
         next.removed(b"run/ckpt-27");

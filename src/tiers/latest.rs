@@ -184,8 +184,10 @@ impl Tiers {
         st.book.bursts_of_events()
     }
 
-    /// At a start, when the log has been replayed: what is on its way to a path is the newest there.
-    pub(crate) fn expect_versions(&self, st: &mut State) {
+    /// At a start, when the log has been replayed: what is on its way to a path is the newest there. What was published before that, but
+    /// not written down, was so at the latest by now.
+    pub(crate) fn expect_versions(&self, st: &mut State, applied: Lsn) {
+        self.note_published(st, applied);
         let newest = st.events.iter().filter_map(|event| match &event.change {
             Change::Content { ino, .. } => Some((st.view.path(*ino)?, event.lsn)),
             _ => None,

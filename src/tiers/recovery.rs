@@ -171,7 +171,7 @@ impl Recovery<'_> {
             self.replay_bind(&paths[0], *ino, *object, *lsn)?;
         }
         self.replay()?; // 5
-        self.tiers.expect_versions(&mut self.tiers.state.lock());
+        self.tiers.expect_versions(&mut self.tiers.state.lock(), self.applied);
         self.restore_sealed()?;
         self.reapply_attrs()?;
         self.sort_objects()?; // 6
