@@ -57,7 +57,7 @@ pub(crate) fn kill(cx: &Context) -> Result<Tally> {
 }
 
 /// A build of its own, with calls that fail on demand and an engine that leaves out steps of its order. With `--all` it stops at every
-/// call of the daemon's life, nearly a thousand times, and each call fails, too.
+/// call of the daemon's life, some 1,600 times, and each call fails, too.
 pub(crate) fn points(cx: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
     for which in [&["faults", "--"][..], &["model", "lapses", "--"]] {

@@ -176,7 +176,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "kill",
-        about: "36 SIGKILLs of the daemon under load",
+        about: "42 SIGKILLs of the daemon under load",
         when: When::Test,
         needs: &[Need::Mount],
         minutes: 15,
