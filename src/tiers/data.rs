@@ -666,7 +666,6 @@ impl Tiers {
                 Err(e) if is_full(&e) => self.remove_object(id),
                 Err(e) if is_broken(&e) && !self.slow.is_down() => {
                     self.remove_object(id);
-                    self.log.suspect();
                     self.fast_has_failed();
                 }
                 Err(e) => {

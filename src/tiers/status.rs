@@ -136,7 +136,7 @@ impl Tiers {
         let mut troubles = self.counters.troubles.lock();
         match failure {
             Some(error) => {
-                self.suspect(error);
+                self.blame(error);
                 troubles.insert(work, (is_silence(error), with_remedy(error)));
             }
             None => {
@@ -169,12 +169,16 @@ impl Tiers {
 
     /// Who answers the kernel reports what failed: if that was a disk, a look at the fast tier is due.
     pub fn suspect(&self, error: &Error) {
-        let Error::Io { on_fast, source, .. } = error else { return };
-        if is_broken(source) {
+        if matches!(error, Error::Io { source, .. } if is_broken(source)) {
             self.log.suspect();
-            if *on_fast {
-                self.fast_has_failed();
-            }
+            self.blame(error);
+        }
+    }
+
+    /// What failed may have been the fast tier.
+    fn blame(&self, error: &Error) {
+        if matches!(error, Error::Io { on_fast: true, source, .. } if is_broken(source)) {
+            self.fast_has_failed();
         }
     }
 
