@@ -157,7 +157,7 @@ impl Book {
         self.make_room(number);
         let again = self.files.get(&path).is_some_and(|file| file.burst == number);
         let before = if again { self.files.remove(&path) } else { None };
-        self.lose(&path);
+        self.removed(&path);
         let listed = again || self.files.len() < FILES_KEPT;
         let burst = self.bursts.entry(number).or_insert_with(|| Burst::new(began));
         burst.bytes = burst.bytes + bytes - before.map_or(0, |file| file.bytes);
@@ -184,11 +184,6 @@ impl Book {
     /// Two have each other's names.
     pub(crate) fn exchanged(&mut self, a: &[u8], b: &[u8], lsn: Lsn, going_on: Option<u64>) {
         self.carry(&[(a, b), (b, a)], lsn, going_on);
-    }
-
-    /// A name is gone.
-    pub(crate) fn removed(&mut self, path: &[u8]) {
-        self.lose(path);
     }
 
     /// These events' bytes are durable on fast.
@@ -356,8 +351,8 @@ impl Book {
         below.chain(self.files.get_key_value(path).map(|(path, _)| path)).cloned().collect()
     }
 
-    /// The file of this path, if any, is not a checkpoint's any more.
-    fn lose(&mut self, path: &[u8]) {
+    /// The file of this path, if any, is not its checkpoint's any more: the name is gone, or has another file.
+    pub(crate) fn removed(&mut self, path: &[u8]) {
         let Some(file) = self.files.get(path) else { return };
         self.changed = true;
         if let Some(burst) = self.bursts.get_mut(&file.burst) {

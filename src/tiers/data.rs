@@ -320,7 +320,7 @@ impl Tiers {
         }
         match fd.read_at(buf, offset) {
             Err(error) if self.give_up_copy(&file.state, &error)? => self.read(cx, file, buf, offset),
-            Err(error) if on_fast && self.give_up_object(&file.state, &error) => self.read(cx, file, buf, offset),
+            Err(error) if on_fast && self.give_up_object(cx, &file.state, &error)? => self.read(cx, file, buf, offset),
             read => {
                 let got = match on_fast {
                     true => read.at_fast("read", self.label(file.ino))?,
@@ -332,18 +332,23 @@ impl Tiers {
         }
     }
 
-    /// Reading a file on the fast tier failed. Where the slow tier has the same, it is read from there from now on: `true`.
-    fn give_up_object(&self, state: &FileState, error: &std::io::Error) -> bool {
-        if !is_broken(error) || state.is_pinned() {
-            return false;
-        }
+    /// Reading a file on the fast tier failed. Where the slow tier has the same, it is read from there from now on: `true`. As at every
+    /// eviction the proof is compared once more (P6): bad in one place, the object is still all there is of a file that is gone there.
+    fn give_up_object(&self, cx: &Cx, state: &FileState, error: &std::io::Error) -> Result<bool> {
+        let proof = state.io.read().clean.filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
+        let Some(proof) = proof else { return Ok(false) };
+        self.fast_has_failed();
+        cx.slow()?;
+        let Some(path) = self.state.lock().view.slow_path(state.ino) else { return Ok(false) };
+        let twin = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
         let mut io = state.io.write();
-        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return false };
+        let same = twin.is_some_and(|twin| Proof::of(&twin) == proof) && io.clean == Some(proof);
+        let Some(object) = io.object().filter(|_| same && !state.is_pinned()) else { return Ok(false) };
         let shown = self.pool.stat(object.number);
         let mut st = self.state.lock();
         // An event under way needs the object's attributes.
         if st.view.get(state.ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire)) {
-            return false;
+            return Ok(false);
         }
         let path = self.label_in(&st, state.ino);
         tracing::warn!(path, %error, "the fast copy cannot be read; it is dropped, and the file is read from the slow tier");
@@ -351,9 +356,7 @@ impl Tiers {
             self.remember_attrs(&mut st, state.ino, &shown, proof);
         }
         self.drop_clean(&mut st, state, &mut io);
-        drop((st, io));
-        self.fast_has_failed();
-        true
+        Ok(true)
     }
 
     /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.

@@ -192,17 +192,22 @@ fn what_the_fast_tier_cannot_read_any_more_is_read_from_the_slow_one() {
     let mut machine = Machine::new(&pristine);
     let bytes = vec![7; 300_000];
     assert!(machine.start(""), "{}", machine.log());
-    fs::write(machine.root().join("clean"), &bytes).unwrap();
+    for name in ["clean", "gone"] {
+        fs::write(machine.root().join(name), &bytes).unwrap();
+    }
     machine.drain().unwrap();
     machine.leave();
-    assert!(machine.start("at=fast:read@pool:1:1:EIO"), "{}", machine.log());
-    let mut file = fs::File::open(machine.root().join("clean")).unwrap();
-    let mut read = Vec::new();
-    file.read_to_end(&mut read).unwrap();
-    assert!(read == bytes);
+    assert!(machine.start("at=fast:read@pool:1:*:EIO"), "{}", machine.log());
+    let state = |name: &str| xattr::get(machine.root().join(name), "user.dlio.state").unwrap().unwrap();
+    let mut gone = fs::File::open(machine.root().join("gone")).unwrap();
+    fs::remove_file(machine.tier("slow").join("gone")).unwrap();
+    let refused = gone.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(nix::errno::Errno::EIO as i32));
+    assert_eq!(state("gone"), b"clean", "what is left of it is all there is");
+    assert!(fs::read(machine.root().join("clean")).unwrap() == bytes);
+    assert_eq!(state("clean"), b"slow");
     assert!(told(&machine).0);
-    let state = xattr::get(machine.root().join("clean"), "user.dlio.state").unwrap();
-    assert_eq!(state.as_deref(), Some(&b"slow"[..]));
+    drop(gone);
     machine.leave();
 }
 
