@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -16,9 +16,10 @@ const PAGES: [&str; 7] = [
     "docs/answers.md",
     "docs/operations.md",
     "docs/RELIABILITY.md",
+    "examples/README.md",
 ];
 /// What a path in the repository begins with.
-const FOLDERS: [&str; 6] = ["src/", "tests/", "docs/", "xtask/", "systemd/", ".ci/"];
+const FOLDERS: [&str; 7] = ["src/", "tests/", "docs/", "examples/", "xtask/", "systemd/", ".ci/"];
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
