@@ -19,6 +19,10 @@ pub(crate) fn keras(cx: &Context) -> Result<Tally> {
     client(cx, "keras", &python(cx))
 }
 
+pub(crate) fn keras_alexnet(cx: &Context) -> Result<Tally> {
+    client(cx, "keras_alexnet", &python(cx))
+}
+
 pub(crate) fn tensorflow(cx: &Context) -> Result<Tally> {
     client(cx, "tensorflow", &python(cx))
 }
@@ -62,6 +66,10 @@ pub(crate) fn torch(cx: &Context) -> Result<Tally> {
 
 pub(crate) fn lightning(cx: &Context) -> Result<Tally> {
     client(cx, "lightning", &torch_python(cx))
+}
+
+pub(crate) fn lightning_alexnet(cx: &Context) -> Result<Tally> {
+    client(cx, "lightning_alexnet", &torch_python(cx))
 }
 
 pub(crate) fn dcp(cx: &Context) -> Result<Tally> {

@@ -255,6 +255,14 @@ const STAGES: &[Stage] = &[
         run: clients::darshan,
     },
     Stage {
+        name: "keras_alexnet",
+        about: "the mini-application in Keras: tf.data, checkpoints, --resume",
+        when: When::Test,
+        needs: &[Need::Mount, Need::Python],
+        minutes: 10,
+        run: clients::keras_alexnet,
+    },
+    Stage {
         name: "torch",
         about: "torch.save, torch.load, safetensors of tensors",
         when: When::All,
@@ -285,6 +293,14 @@ const STAGES: &[Stage] = &[
         needs: &[Need::Mount, Need::Torch],
         minutes: 10,
         run: clients::dataloader,
+    },
+    Stage {
+        name: "lightning_alexnet",
+        about: "the mini-application in Lightning: DataLoader, checkpoints, --resume",
+        when: When::All,
+        needs: &[Need::Mount, Need::Torch],
+        minutes: 10,
+        run: clients::lightning_alexnet,
     },
     Stage {
         name: "git",
@@ -362,7 +378,7 @@ fn usage() -> String {
     let mut text = format!("{USAGE}\nstages:\n");
     for stage in STAGES {
         let mark = if stage.when == When::All { " (all)" } else { "" };
-        text.push_str(&format!("  {:<11} {}{mark}\n", stage.name, stage.about));
+        text.push_str(&format!("  {:<17} {}{mark}\n", stage.name, stage.about));
     }
     text
 }
@@ -437,7 +453,7 @@ fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
 fn row(name: &str, tally: &Tally, took: Duration) -> String {
     let result = if tally.failed == 0 { "ok" } else { "FAILED" };
     let row = format!(
-        "{name:<11} {result:<7} {:>5} passed {:>3} failed {:>6.1} s  {}",
+        "{name:<17} {result:<7} {:>5} passed {:>3} failed {:>6.1} s  {}",
         tally.passed,
         tally.failed,
         took.as_secs_f64(),
