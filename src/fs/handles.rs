@@ -202,6 +202,7 @@ struct OpenedFile {
     lease: Lease,
     /// What passthrough would read from.
     bytes: Option<Arc<dyn File>>,
+    writes: bool,
     /// Since the last open it has only been written through this mount.
     unchanged: bool,
 }
@@ -231,9 +232,10 @@ impl Opened {
     pub(super) fn file(table: &Arc<Handles<Open>>, handle: FileHandle, lease: Lease) -> Self {
         let bytes = lease.is_passthrough().then(|| handle.tiers.backing(handle.file())).flatten();
         let unchanged = handle.tiers.unchanged_since_open(handle.file());
+        let writes = handle.file().mode.write;
         let (fh, handle) = table.insert(Open::File(handle));
         let table: Arc<Handles<Open>> = Arc::clone(table);
-        let file = Some(OpenedFile { handle, lease, bytes, unchanged });
+        let file = Some(OpenedFile { handle, lease, bytes, writes, unchanged });
         Opened { fh, flags: FopenFlags::empty(), table: Some(table), file }
     }
 
@@ -247,11 +249,11 @@ impl Opened {
         register: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<BackingId>,
     ) -> (u64, FopenFlags, Option<Arc<BackingId>>) {
         self.table = None;
-        let Some(OpenedFile { handle, mut lease, bytes, unchanged }) = self.file.take() else {
+        let Some(OpenedFile { handle, mut lease, bytes, writes, unchanged }) = self.file.take() else {
             return (self.fh, self.flags, None);
         };
         let backing = lease.backing(bytes.as_ref().and_then(|bytes| bytes.descriptor()), register);
-        let flags = lease.flags(unchanged);
+        let flags = lease.flags(writes, unchanged);
         if let Some(handle) = handle.user_file() {
             handle.lease.set(lease).expect("an answer is given once");
         }

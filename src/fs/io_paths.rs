@@ -194,16 +194,19 @@ impl Lease {
         self.path == IoPath::Passthrough
     }
 
-    /// The flags for the kernel. `unchanged`: since the last open the file has only been written through this mount, so that
+    /// The flags for the kernel. `writes`: the handle may. `unchanged`: since the last open the file has only been written through this mount, so that
     /// the kernel may keep what it has cached.
-    pub(super) fn flags(&self, unchanged: bool) -> FopenFlags {
+    pub(super) fn flags(&self, writes: bool, unchanged: bool) -> FopenFlags {
         self.paths.opened[self.path as usize].fetch_add(1, Relaxed);
-        match self.path {
-            IoPath::Exact => EXACT,
-            IoPath::Cached if unchanged => FopenFlags::FOPEN_KEEP_CACHE,
-            IoPath::Passthrough if self.direct => EXACT,
-            IoPath::Cached | IoPath::Passthrough => FopenFlags::empty(),
-        }
+        // The close of who only reads has nothing to tell us that its release does not.
+        let close = if writes { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
+        close
+            | match self.path {
+                IoPath::Exact => EXACT,
+                IoPath::Cached if unchanged => FopenFlags::FOPEN_KEEP_CACHE,
+                IoPath::Passthrough if self.direct => EXACT,
+                IoPath::Cached | IoPath::Passthrough => FopenFlags::empty(),
+            }
     }
 }
 
@@ -253,7 +256,8 @@ mod tests {
         let paths = paths(IoPath::Cached);
         let (a, b) = (lease(&paths, 7, true), lease(&paths, 7, false));
         assert_eq!((a.path, b.path), (IoPath::Cached, IoPath::Cached));
-        assert_eq!((a.flags(false), b.flags(true)), (FopenFlags::empty(), FopenFlags::FOPEN_KEEP_CACHE));
+        let kept = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+        assert_eq!((a.flags(true, false), b.flags(false, true)), (FopenFlags::empty(), kept));
         let figures = paths.figures();
         assert_eq!((figures.name, figures.opens), ("cached", [("cached", 2)].into()));
         assert!(figures.not_seen.iter().any(|line| line.contains("page cache answered")));
@@ -263,7 +267,7 @@ mod tests {
     fn what_cannot_be_pinned_is_exact() {
         let paths = paths(IoPath::Passthrough);
         let reader = lease(&paths, 7, false);
-        assert_eq!((reader.path, reader.flags(true)), (IoPath::Exact, EXACT));
+        assert_eq!((reader.path, reader.flags(true, true)), (IoPath::Exact, EXACT));
         paths.refuse_passthrough(&"EPERM");
         let asked = paths.lease(8, false, || None, |_| unreachable!("it is not asked any more"));
         assert_eq!(asked.path, IoPath::Exact);
