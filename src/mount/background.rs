@@ -4,7 +4,7 @@
 //! the next one is due. What a step does, and that it may be cut off at any point, is the engine's business.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use tokio::runtime::Runtime;
@@ -17,8 +17,10 @@ use crate::tiers::{Progress, Tiers};
 
 /// The longest sleep: what no wake-up announces (time passing, a foreign change) is noticed after this.
 const TICK: Duration = Duration::from_secs(1);
-/// Between two steps that found nothing to do yet, however often the loop is woken.
+/// Between two steps that found nothing to do yet, however often the loop is woken: each is a hop to another thread and back.
 const BREATH: Duration = Duration::from_millis(10);
+/// The same after one that found nothing to do at all. Shorter: somebody may wait for what comes next.
+const GLANCE: Duration = Duration::from_millis(2);
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MOST: Duration = Duration::from_secs(60);
 
@@ -91,11 +93,23 @@ async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Dur
     }
 }
 
-/// One step. While it waits for the slow tier and no byte arrives there, the tier is silent. `None`: only a runtime that is
+/// One step after another on this thread for as long as there is work, but not for long: a hop to another thread costs more than a small
+/// step.
+fn steps(work: Work, tiers: &Tiers) -> Result<Progress> {
+    let began = Instant::now();
+    loop {
+        match (work.step)(tiers)? {
+            Progress::Did if began.elapsed() < BREATH => {}
+            done => return Ok(done),
+        }
+    }
+}
+
+/// Some steps. While they wait for the slow tier and no byte arrives there, the tier is silent. `None`: only a runtime that is
 /// being shut down cancels a blocking task; a panic has aborted the process.
 async fn step(work: Work, tiers: &Arc<Tiers>, silent_after: Duration) -> Option<Result<Progress>> {
     let on_thread = Arc::clone(tiers);
-    let mut done = tokio::task::spawn_blocking(move || (work.step)(&on_thread));
+    let mut done = tokio::task::spawn_blocking(move || steps(work, &on_thread));
     let mut seen = tiers.copied_bytes();
     loop {
         tokio::select! {
@@ -129,7 +143,7 @@ fn next(done: Result<Progress>, health: &mut Health) -> Next {
             health.succeeded();
             match progress {
                 Progress::Did => Next::Again,
-                Progress::Idle => Next::Await { least: Duration::ZERO, most: TICK },
+                Progress::Idle => Next::Await { least: GLANCE, most: TICK },
                 // A sync may cut the waiting short, so it can be woken; what is woken for each write must not spin.
                 Progress::Wait(time) => Next::Await { least: time.min(BREATH), most: time.min(TICK) },
             }
@@ -209,7 +223,11 @@ mod tests {
         let mut health = Health::new(SLOW);
         let long = Progress::Wait(Duration::from_secs(50));
         assert_eq!(next(Ok(long), &mut health), Next::Await { least: BREATH, most: TICK });
-        let idle = Next::Await { least: Duration::ZERO, most: TICK };
-        assert_eq!(next(Ok(Progress::Idle), &mut health), idle, "work that appears is begun at once");
+        let idle = Next::Await { least: GLANCE, most: TICK };
+        assert_eq!(
+            next(Ok(Progress::Idle), &mut health),
+            idle,
+            "work that appears is begun soon, however often it is called"
+        );
     }
 }

@@ -81,7 +81,7 @@ impl Tiers {
                 io.place = Bytes::Slow;
             }
         }
-        let ino = file.ino;
+        let (ino, wrote) = (file.ino, file.mode.write);
         // Whoever collects finds that nobody needs its state any more.
         drop(file);
         let mut st = self.state.lock();
@@ -92,7 +92,9 @@ impl Tiers {
         if let Some(read) = read {
             self.promote(read);
         }
-        self.wake();
+        if wrote {
+            self.wake();
+        }
     }
 
     /// D1: returns when bytes, name and every earlier record are durable on the fast tier.
