@@ -355,14 +355,13 @@ impl Tiers {
 
     /// The content events not sealed yet, in LSN order.
     pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
-        let st = self.state.lock();
-        let contents = st.events.iter().filter_map(|event| match &event.change {
-            Change::Content { ino, content, .. } if !content.is_sealed() && which(*ino, event.lsn) => {
-                Some((event.lsn, *ino, content.clone()))
-            }
-            _ => None,
-        });
-        contents.collect()
+        let mut st = self.state.lock();
+        let done = |content: &Content| content.is_sealed() || content.applied.load(Ordering::Acquire);
+        while st.unsealed.front().is_some_and(|(_, _, content)| done(content)) {
+            st.unsealed.pop_front();
+        }
+        let wanted = |(lsn, ino, content): &&(Lsn, Ino, Arc<Content>)| !done(content) && which(*ino, *lsn);
+        st.unsealed.iter().filter(wanted).cloned().collect()
     }
 
     /// D1 for these content events, and for all that is in the log.
@@ -493,7 +492,7 @@ impl Tiers {
 
     /// Deletes the objects nobody refers to, once the log says so durably.
     pub(crate) fn delete_doomed(&self, cx: &Cx) -> Result<()> {
-        let needed = self.state.lock().doomed.back().map(|(lsn, _)| *lsn);
+        let needed = self.state.lock().doomed.values().max().copied();
         let Some(needed) = needed else { return Ok(()) };
         if !left_out!(DoomDurable) {
             self.log.sync(needed)?;
@@ -501,11 +500,9 @@ impl Tiers {
         let doomed: Vec<_> = {
             let mut st = self.state.lock();
             let durable = if left_out!(DoomDurable) { needed } else { self.log.durable() };
-            let (gone, later): (Vec<_>, Vec<_>) = st.doomed.drain(..).partition(|(lsn, _)| *lsn <= durable);
-            st.doomed = later.into();
-            gone
+            st.doomed.extract_if(.., |_, lsn| *lsn <= durable).collect()
         };
-        for (_, object) in doomed {
+        for (object, _) in doomed {
             if object.needs_slow() {
                 cx.slow()?;
             }

@@ -153,7 +153,7 @@ impl Tiers {
             // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut took
             // the record of it.
             let lsn = self.log.last();
-            st.doomed.push_back((lsn, waiting.object));
+            st.doomed.insert(waiting.object, lsn);
             return;
         }
         file.place(&mut io, Bytes::Object(waiting.object), None);

@@ -118,23 +118,24 @@ pub(crate) fn next(st: &State, pace: Pace) -> Next {
     Next::Batches(batches)
 }
 
-/// Versions that batches near the front of the queue wait for, in the order in which they are needed.
-pub(crate) fn wanted(st: &State, pressure: bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
-    let events = &st.events;
-    let mut wanted: Vec<(Lsn, Ino, Arc<Content>)> = Vec::new();
-    let mut walk = Walk::default();
-    let mut at = 0;
-    while at < events.len() && wanted.len() < GROUP_MAX {
-        let Some(batch) = batch_at(st, &mut walk, at, pressure) else {
-            at += 1;
-            continue;
-        };
+/// Versions that batches near the front of the queue wait for, in the order in which they are needed. Found as they are
+/// asked for: whoever copies takes the first.
+pub(crate) fn wanted(st: &State, pressure: bool) -> impl Iterator<Item = (Lsn, Ino, Arc<Content>)> + '_ {
+    let (mut walk, mut at) = (Walk::default(), 0);
+    let batches = std::iter::from_fn(move || {
+        if at >= st.events.len() {
+            return None;
+        }
+        let batch = batch_at(st, &mut walk, at, pressure);
+        at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
+        Some(batch)
+    });
+    let missing = batches.flatten().flat_map(|batch| {
         let mut missing: Vec<_> = batch.contents.into_iter().filter(|(_, (_, content))| !content.is_copied()).collect();
         missing.sort_by_key(|(_, (lsn, _))| *lsn);
-        wanted.extend(missing.into_iter().map(|(ino, (lsn, content))| (lsn, ino, content)));
-        at = batch.events.end;
-    }
-    wanted
+        missing.into_iter().map(|(ino, (lsn, content))| (lsn, ino, content))
+    });
+    missing.take(GROUP_MAX)
 }
 
 /// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed

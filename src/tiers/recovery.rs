@@ -516,7 +516,7 @@ impl Recovery<'_> {
             .state
             .lock()
             .doomed
-            .retain(|(_, object)| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok());
+            .retain(|object, _| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok());
         self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -81,6 +81,8 @@ pub(crate) struct State {
     /// Not yet applied, by LSN.
     pub(crate) events: VecDeque<Event>,
     pub(crate) applied: Lsn,
+    /// The content events among them that were not sealed when somebody last looked, and perhaps some that were.
+    pub(crate) unsealed: VecDeque<(Lsn, Ino, Arc<Content>)>,
     /// The content events among them, by file, and the last event that took a name away from a file.
     pub(crate) contents: HashMap<Ino, VecDeque<(Lsn, Arc<Content>)>>,
     pub(crate) unnamed: HashMap<Ino, Lsn>,
@@ -100,7 +102,7 @@ pub(crate) struct State {
     /// How many events and files refer to an object.
     pub(crate) objects: HashMap<ObjectId, u32>,
     /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
-    pub(crate) doomed: VecDeque<(Lsn, ObjectId)>,
+    pub(crate) doomed: BTreeMap<ObjectId, Lsn>,
     /// Clean files with an object, oldest drained first.
     pub(crate) clean: BTreeMap<u64, Clean>,
     pub(crate) clean_at: HashMap<Ino, u64>,
@@ -125,6 +127,7 @@ impl State {
         State {
             view,
             events: VecDeque::new(),
+            unsealed: VecDeque::new(),
             applied: 0,
             contents: HashMap::new(),
             unnamed: HashMap::new(),
@@ -136,7 +139,7 @@ impl State {
             in_place: HashSet::new(),
             in_place_before: false,
             objects: HashMap::new(),
-            doomed: VecDeque::new(),
+            doomed: BTreeMap::new(),
             clean: BTreeMap::new(),
             clean_at: HashMap::new(),
             clean_next: 0,
@@ -165,6 +168,7 @@ impl State {
             Change::Content { ino, content, .. } => {
                 self.refer(content.object);
                 self.contents.entry(*ino).or_default().push_back((lsn, content.clone()));
+                self.unsealed.push_back((lsn, *ino, content.clone()));
             }
             Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
                 self.unnamed.insert(*ino, lsn);
@@ -215,7 +219,7 @@ impl State {
         *count += 1;
         if *count == 1 {
             // A replay may come back to an object that a later record seemed to have replaced.
-            self.doomed.retain(|(_, doomed)| *doomed != object);
+            self.doomed.remove(&object);
             object.head().into_iter().for_each(|head| self.refer(head));
         }
     }
@@ -226,7 +230,7 @@ impl State {
             *count -= 1;
             if *count == 0 {
                 self.objects.remove(&object);
-                self.doomed.push_back((lsn, object));
+                self.doomed.insert(object, lsn);
                 object.head().into_iter().for_each(|head| self.unrefer(head, lsn));
             }
         }
