@@ -34,6 +34,10 @@ use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
 /// Bytes copied at a time.
 pub(crate) const CHUNK: usize = 1 << 20;
+/// The fast disk begins with a large file whenever so many bytes of it were written.
+const PIECE: u64 = 8 << 20;
+/// So many pieces wait for that.
+const BEHIND_MAX: usize = 64;
 /// A fast-only caller waits this long for somebody who moves the file's bytes, then asks again with slow access.
 const BRIEF: Duration = Duration::from_millis(20);
 /// The part of the fast tier below which new files go to the slow tier at once: 1/50.
@@ -363,10 +367,39 @@ impl Tiers {
     pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
         let end = offset + bytes.len() as u64;
         self.change(cx, &file.state, offset, offset..end, |fd| fd.write_at(bytes, offset))?;
+        self.write_behind(&file.state, offset..end);
         if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
             self.kill_privileges(cx, file.ino)?;
         }
         Ok(())
+    }
+
+    /// What was written goes to the fast disk while the program writes on, so that its fsync has little left to wait for. The background
+    /// begins with it: the disk may have a line to wait in. Where much is left to begin with already, the fsync does it.
+    fn write_behind(&self, state: &FileState, written: Range<u64>) {
+        let pieces = written.start / PIECE * PIECE..written.end / PIECE * PIECE;
+        if pieces.is_empty() {
+            return;
+        }
+        let on_fast = |io: &Io| io.object().is_some_and(|object| object.home == Home::Fast);
+        let io = state.io.read();
+        let Some(fd) = io.fd.clone().filter(|_| on_fast(&io)) else { return };
+        drop(io);
+        let mut behind = self.behind.lock();
+        if behind.len() < BEHIND_MAX {
+            behind.push_back((fd, pieces));
+            drop(behind);
+            self.wake();
+        }
+    }
+
+    /// Has the fast disk begin with what was written to large files since.
+    pub(crate) fn begin_behind(&self) {
+        loop {
+            let next = self.behind.lock().pop_front();
+            let Some((fd, piece)) = next else { return };
+            fd.write_behind(piece);
+        }
     }
 
     pub fn allocate(&self, cx: &Cx, file: &OpenFile, what: Allocate, offset: u64, len: u64) -> Result<()> {
@@ -896,7 +929,11 @@ pub(crate) fn copy_data(
             }
             to.write_at(&buf[..got], at).map_err(Written)?;
             watch(at, &buf[..got]).map_err(Written)?;
-            at += got as u64;
+            let written = at..at + got as u64;
+            at = written.end;
+            if at < len {
+                to.write_behind(written);
+            }
         }
     }
     Ok(())

@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,6 +200,9 @@ pub trait File: Send + Sync + Debug {
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
     /// Tells the cache that these bytes will not be read again soon. A hint.
     fn forget_cached(&self);
+    /// Has the disk begin with these bytes, which were just written, so that a sync finds less to wait for. A hint: nothing is durable by
+    /// it, and nothing is told of a failure, which the next sync reports.
+    fn write_behind(&self, _range: Range<u64>) {}
     /// Where on the disk its first bytes lie; `None`: it has none, or that is not known. A hint.
     fn place(&self) -> Option<u64> {
         None

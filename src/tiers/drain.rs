@@ -3,7 +3,8 @@
 //! 1. create `c<LSN>` in `tmp` (a leftover of an earlier try goes first);
 //! 2. copy the first `size` bytes, holes as holes, and take their hash;
 //! 3. owner, mode, extended attributes, times last;
-//! 4. fsync; an error means: discard and copy again, never a second fsync;
+//! 4. fsync; an error means: discard and copy again, never a second fsync. Of several small ones the disk was told to begin with all
+//!    before: then one commit of its journal often does for many;
 //! 5. verify length and owner against what was asked for; with `verify = "bytes"` also its bytes, as the slow tier gives them back;
 //! 6. look whether the version was breached meanwhile: if so, discard.
 //!
@@ -22,59 +23,128 @@ use crate::tiers::split::Split;
 use crate::tiers::verify::Sum;
 use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
 
+/// Versions copied at once, and the largest of those that are not copied alone.
+const AT_ONCE: usize = 32;
+const SMALL: u64 = 256 << 10;
+
+/// A version to copy. While it is, its file is marked as draining.
+struct Wanted {
+    lsn: Lsn,
+    state: Arc<FileState>,
+    content: Arc<Content>,
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.state.draining.store(false, Ordering::Release);
+    }
+}
+
+/// A copy that is not durable yet, or will never be.
+struct Written {
+    tmp: Vec<u8>,
+    file: Arc<dyn File>,
+    reads_back: bool,
+    /// The hash of its bytes.
+    sum: Result<u64, NotCopied>,
+}
+
 impl Tiers {
-    /// Copies one version that publishing waits for. May run on several threads.
+    /// Copies what publishing waits for: one version, or several small ones. May run on several threads.
     pub fn drain_step(&self) -> Result<Progress> {
-        let Some((lsn, state, content)) = self.next_to_copy() else { return Ok(Progress::Idle) };
-        let copied = self.counters.notes.copying(lsn, || self.copy_version(lsn, &state, &content));
-        state.draining.store(false, Ordering::Release);
-        let done = copied?;
-        if done {
-            self.counters.drained(content.size, self.uptime());
+        let wanted = self.next_to_copy();
+        if wanted.is_empty() {
+            return Ok(Progress::Idle);
         }
+        let done = self.copy_versions(&wanted);
+        drop(wanted);
+        done?;
         self.wake();
         Ok(Progress::Did)
     }
 
-    fn next_to_copy(&self) -> Option<(Lsn, Arc<FileState>, Arc<Content>)> {
+    fn next_to_copy(&self) -> Vec<Wanted> {
+        let mut found: Vec<Wanted> = Vec::new();
         if self.is_paused() || self.waits().is_some() || self.urgency.is_saving() {
-            return None;
+            return found;
         }
         let pressure = self.pressure();
         let st = self.state.lock();
         for (lsn, ino, content) in self.first_to_copy(&st).into_iter().chain(plan::wanted(&st, pressure)) {
-            let Some(file) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
+            let Some(state) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
             let ready = content.is_sealed() && content.is_intact();
-            if ready && !file.draining.swap(true, Ordering::AcqRel) {
-                // Another thread may have come to the end of its copy since this version was found to have none.
-                if content.copy.lock().is_none() && !content.early.load(Ordering::Acquire) {
-                    return Some((lsn, file, content));
-                }
-                file.draining.store(false, Ordering::Release);
+            if !ready || state.draining.swap(true, Ordering::AcqRel) {
+                continue;
+            }
+            let wanted = Wanted { lsn, state, content };
+            // Another thread may have come to the end of its copy since this version was found to have none.
+            if wanted.content.is_copied() || wanted.content.is_early() {
+                continue;
+            }
+            let small = wanted.content.size <= SMALL && !wanted.content.object.needs_slow();
+            if small || found.is_empty() {
+                found.push(wanted);
+            }
+            if !small || found.len() == AT_ONCE {
+                break;
             }
         }
-        None
+        found
     }
 
-    /// `false`: the version no longer exists.
-    fn copy_version(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
+    /// Goes on with the others where one fails. Errors: the first one.
+    fn copy_versions(&self, wanted: &[Wanted]) -> Result<()> {
+        wanted.iter().for_each(|wanted| self.counters.notes.copying(wanted.lsn));
+        let written: Vec<_> = wanted.iter().map(|wanted| self.write_version(wanted)).collect();
+        if wanted.len() > 1 {
+            let files = wanted
+                .iter()
+                .zip(&written)
+                .filter_map(|(wanted, written)| Some((wanted.content.size, &written.as_ref().ok()?.as_ref()?.file)));
+            files.for_each(|(size, file)| file.write_behind(0..size));
+        }
+        let mut failed = Ok(());
+        for (wanted, written) in wanted.iter().zip(written) {
+            let done = written.and_then(|written| match written {
+                Some(written) => self.finish_version(wanted, written),
+                None => self.adopt_slow_object(wanted.lsn, &wanted.state, &wanted.content),
+            });
+            self.counters.notes.copying_ended(wanted.lsn, done.as_ref().err());
+            match done {
+                Ok(true) => self.counters.drained(wanted.content.size, self.uptime()),
+                Ok(false) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        failed
+    }
+
+    /// Steps 1 to 3. `None`: the bytes are on the slow tier.
+    fn write_version(&self, Wanted { lsn, state, content }: &Wanted) -> Result<Option<Written>> {
         if content.object.needs_slow() {
-            return self.adopt_slow_object(lsn, state, content);
+            return Ok(None);
         }
         let label = || self.label(state.ino);
         let source = self.pool.open_object(content.object.number, Access::Unnoticed);
         let source = source.at_fast("open the object of", label())?;
         self.expect_all_bytes(state, content, &*source)?;
-        let tmp = copy_name(lsn);
+        let tmp = copy_name(*lsn);
         remove_leftover(&*self.slow.tmp, &tmp)?; // 1
         let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
-        let filled = self.copy_down(lsn, content, &*source, &*file); // 2 to 4
+        let sum = self.copy_down(*lsn, content, &*source, &*file); // 2, 3
+        Ok(Some(Written { tmp, file, reads_back, sum }))
+    }
+
+    /// Steps 4 to 6. `false`: the version no longer exists.
+    fn finish_version(&self, Wanted { lsn, state, content }: &Wanted, written: Written) -> Result<bool> {
+        let Written { tmp, file, reads_back, sum } = written;
+        let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4
         file.forget_cached();
-        let verified = filled.and_then(|sum| {
+        let verified = synced.and_then(|sum| {
             verify(&*file, content).map_err(NotCopied::Written)?; // 5
             if reads_back {
-                self.read_back(&tmp, lsn, content.size, sum).map_err(NotCopied::Written)?;
+                self.read_back(&tmp, *lsn, content.size, sum).map_err(NotCopied::Written)?;
             }
             Ok((file.stat().map_err(NotCopied::Written)?, sum))
         });
@@ -83,9 +153,9 @@ impl Tiers {
             Err(failed) => {
                 discard(&*self.slow.tmp, &tmp);
                 return match failed {
-                    _ if !self.is_pending(lsn) => Ok(false),
-                    NotCopied::Read(e) => Err(Error::io_on_fast("read", label(), e)),
-                    NotCopied::Written(e) => Err(Error::io("copy to the slow tier", label(), e)),
+                    _ if !self.is_pending(*lsn) => Ok(false),
+                    NotCopied::Read(e) => Err(Error::io_on_fast("read", self.label(state.ino), e)),
+                    NotCopied::Written(e) => Err(Error::io("copy to the slow tier", self.label(state.ino), e)),
                 };
             }
         };
@@ -94,7 +164,7 @@ impl Tiers {
         let intact = {
             let _io = state.io.write();
             let st = self.state.lock();
-            let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < lsn;
+            let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < *lsn;
             if intact {
                 *content.copy.lock() = Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum) });
             }
@@ -103,7 +173,7 @@ impl Tiers {
         if !intact {
             discard(&*self.slow.tmp, &tmp);
         } else if reads_back {
-            self.state.lock().book.verified_version(lsn);
+            self.state.lock().book.verified_version(*lsn);
         }
         Ok(intact)
     }
@@ -112,7 +182,7 @@ impl Tiers {
         self.state.lock().applied < lsn
     }
 
-    /// Steps 2 to 4. Returns the hash of the bytes.
+    /// Steps 2 and 3. Returns the hash of the bytes.
     fn copy_down(&self, lsn: Lsn, content: &Content, source: &dyn File, file: &dyn File) -> Result<u64, NotCopied> {
         let mut sum = Sum::default();
         let mut watch = |at, bytes: &[u8]| {
@@ -127,7 +197,6 @@ impl Tiers {
         copy_data(source, file, 0..content.size, &mut watch)?; // 2
         file.set_len(content.size).map_err(NotCopied::Written)?;
         set_attrs(file, &content.attrs).map_err(NotCopied::Written)?; // 3
-        file.sync().map_err(NotCopied::Written)?; // 4
         Ok(sum.of_size(content.size))
     }
 

@@ -27,6 +27,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -661,6 +662,10 @@ impl File for FaultyFile {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.descriptor()
+    }
+
+    fn write_behind(&self, range: Range<u64>) {
+        self.inner.write_behind(range);
     }
 
     fn forget_cached(&self) {

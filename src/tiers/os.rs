@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
@@ -379,6 +380,12 @@ impl File for OsFile {
     fn forget_cached(&self) {
         // Only advice: a file system that does not take it loses nothing.
         fcntl::posix_fadvise(&self.fd, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+    }
+
+    fn write_behind(&self, range: Range<u64>) {
+        // For bytes that are dirty Linux takes this as: write them, wait for nothing, keep them until they are written.
+        let (Ok(from), Ok(len)) = (range.start.try_into(), (range.end - range.start).try_into()) else { return };
+        fcntl::posix_fadvise(&self.fd, from, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
     }
 
     fn place(&self) -> Option<u64> {

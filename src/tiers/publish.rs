@@ -375,29 +375,32 @@ impl Tiers {
     }
 
     fn finish_contents(&self, batches: &[Batch], placed: &HashMap<Ino, Stat>) -> Result<()> {
+        let mut proven = Vec::new();
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
-                self.prove(*ino, content, placed.get(ino))?;
+                proven.extend(self.prove(*ino, content, placed.get(ino))?);
                 if *lsn > batch.upto {
                     content.early.store(true, std::sync::atomic::Ordering::Release);
                     *content.copy.lock() = None;
                 }
             }
         }
-        Ok(())
+        // All at once: one commit of the disk's journal often does for many.
+        proven.iter().try_for_each(|fd| fd.sync().at_fast("prove clean", "objects"))
     }
 
-    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so.
-    fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<()> {
+    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that has a proof now,
+    /// which is not durable yet: whoever evicts it meanwhile compares it all the same, and whoever writes takes it back durably.
+    fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<Option<Arc<dyn File>>> {
         if content.object.needs_slow() {
-            return Ok(());
+            return Ok(None);
         }
         let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
-        let (Some(file), Some(stat)) = (file, stat) else { return Ok(()) };
+        let (Some(file), Some(stat)) = (file, stat) else { return Ok(None) };
         let mut io = file.io.write();
         let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
         if io.dirty || !newest || io.object() != Some(content.object) {
-            return Ok(());
+            return Ok(None);
         }
         io.latest = None;
         let fd = match &io.fd {
@@ -406,11 +409,12 @@ impl Tiers {
         };
         let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
         Pool::set_sum(&*fd, sum);
-        if self.prove_or_let_go(&file, &mut io, fd, Proof::of(stat))? {
+        let is_clean = self.prove_or_let_go(&file, &mut io, fd.clone(), Proof::of(stat), Pool::set_proof)?;
+        if is_clean {
             io.checked = self.uptime();
             self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst });
         }
-        Ok(())
+        Ok(is_clean.then_some(fd))
     }
 
     /// Step 6 of a file whose object lay on the slow tier and was itself renamed into place: from here on the file is what the
@@ -436,9 +440,16 @@ impl Tiers {
     }
 
     /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
-    /// are on the slow tier. Whoever has it open goes on reading it. `false`: it is not clean.
-    fn prove_or_let_go(&self, file: &FileState, io: &mut Io, fd: Arc<dyn File>, proof: Proof) -> Result<bool> {
-        match Pool::prove(&*fd, &proof) {
+    /// are on the slow tier. Whoever has it open goes on reading it. `prove`: durably or not. `false`: it is not clean.
+    fn prove_or_let_go(
+        &self,
+        file: &FileState,
+        io: &mut Io,
+        fd: Arc<dyn File>,
+        proof: Proof,
+        prove: fn(&dyn File, &Proof) -> std::io::Result<()>,
+    ) -> Result<bool> {
+        match prove(&*fd, &proof) {
             Err(e) if is_full(&e) => {}
             other => {
                 other.at_fast("prove clean", self.label(file.ino))?;
@@ -493,7 +504,7 @@ impl Tiers {
             return Ok(());
         }
         let fd = self.open_object(&Cx::internal(), object)?;
-        self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat)).map(|_| ())
+        self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat), Pool::prove).map(|_| ())
     }
 
     /// Moves the slow side of what a step changed.

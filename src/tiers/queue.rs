@@ -47,13 +47,15 @@ struct Failed {
 }
 
 impl Notes {
-    /// Copies a version, which is shown meanwhile.
-    pub(crate) fn copying<T>(&self, lsn: Lsn, copy: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// A version is on its way from here on, and shown so.
+    pub(crate) fn copying(&self, lsn: Lsn) {
         self.copying.lock().insert(lsn, 0);
-        let done = copy();
+    }
+
+    /// It has arrived, or what failed.
+    pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) {
         self.copying.lock().remove(&lsn);
-        self.tried(lsn, Work::Copy, done.as_ref().err());
-        done
+        self.tried(lsn, Work::Copy, error);
     }
 
     /// So many bytes of the version have arrived.

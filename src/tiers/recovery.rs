@@ -119,6 +119,7 @@ fn open_with(
         paused: AtomicBool::new(false),
         urgency: Urgency::default(),
         drain_rate: Mutex::default(),
+        behind: Mutex::default(),
         publishing: Mutex::new(Rank::Publishing, None),
         damaged,
         counters: Counters::default(),

@@ -1,15 +1,34 @@
 //! Making committed content durable on fast by itself, about as soon as it is committed, so that `close` is followed by D1
 //! without an fsync.
 
-use crate::error::Result;
-use crate::tiers::{Cx, Progress, Tiers};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Errno, Error, Result};
+use crate::tiers::disk::File;
+use crate::tiers::file::{Content, FileState};
+use crate::tiers::record::{Home, ObjectId, Record};
+use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// Content events sealed with one sync of the log.
 const AT_ONCE: usize = 64;
+/// Of larger files the disk was told while they were written, and what is clean of them stays in the cache.
+const BEGIN_MAX: u64 = 1 << 20;
+
+/// An object that is to become durable.
+struct ToSync {
+    ino: Ino,
+    state: Option<Arc<FileState>>,
+    object: ObjectId,
+    size: u64,
+    fd: Arc<dyn File>,
+}
 
 impl Tiers {
     /// Seals the oldest unsealed content events, in LSN order, and makes the log durable up to the seals.
     pub fn seal_step(&self) -> Result<Progress> {
+        self.begin_behind();
         let mut pending = self.unsealed(|_, _| true);
         pending.truncate(AT_ONCE);
         let cx = Cx::internal();
@@ -19,5 +38,91 @@ impl Tiers {
         self.seal_durably(&cx, &pending)?;
         self.wake();
         Ok(Progress::Did)
+    }
+
+    /// D1 for these content events, and for all that is in the log.
+    pub(crate) fn seal_durably(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
+        self.seal(cx, pending)?;
+        self.log.sync(self.log.last())?;
+        self.note_sealed(pending.iter().map(|(lsn, ..)| *lsn));
+        Ok(())
+    }
+
+    /// Seals these content events, in order:
+    ///
+    /// 1. sync the objects' bytes, after the disk was told to begin with all of them: then one commit of its journal often does for many;
+    /// 2. sync their names;
+    /// 3. log the seals (made durable by the caller's log sync).
+    fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
+        let seals: Vec<Record> =
+            pending.iter().map(|(lsn, _, content)| Record::Seal { of: *lsn, size: content.size }).collect();
+        if left_out!(SealLast) && !seals.is_empty() {
+            let lsn = self.log.append(&seals)?;
+            self.log.sync(lsn)?;
+        }
+        pending.iter().for_each(|(_, _, content)| content.sealing.store(true, Ordering::SeqCst));
+        let mut known = HashSet::new();
+        let objects = pending.iter().filter(|(_, _, content)| known.insert(content.object));
+        let objects: Vec<_> =
+            objects.map(|(_, ino, content)| self.to_sync(cx, *ino, content)).collect::<Result<_>>()?;
+        let objects: Vec<ToSync> = objects.into_iter().flatten().collect();
+        if objects.len() > 1 {
+            let small = objects.iter().filter(|object| object.size <= BEGIN_MAX);
+            small.for_each(|object| object.fd.write_behind(0..object.size));
+        }
+        objects.iter().try_for_each(|object| self.sync_object(object))?; // 1, 2
+        if seals.is_empty() {
+            return Ok(());
+        }
+        self.log.append(&seals)?; // 3
+        for (_, _, content) in pending {
+            content.sealed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// `None`: deleted since. Whatever referred to it is gone, and so is the event.
+    fn to_sync(&self, cx: &Cx, ino: Ino, content: &Content) -> Result<Option<ToSync>> {
+        let object = content.object;
+        let state = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        if object.needs_slow() {
+            cx.slow()?;
+        }
+        let open = state.as_ref().and_then(|state| {
+            let io = state.io.read();
+            io.fd.clone().filter(|_| io.object() == Some(object))
+        });
+        let fd = match open {
+            Some(fd) => fd,
+            None => match self.open_object(cx, object) {
+                Err(e) if e.errno() == Errno::ENOENT => return Ok(None),
+                other => other?,
+            },
+        };
+        Ok(Some(ToSync { ino, state, object, size: content.size, fd }))
+    }
+
+    fn sync_object(&self, ToSync { ino, state, object, fd, .. }: &ToSync) -> Result<()> {
+        let failed = |e| match object.home {
+            Home::Fast => Error::io_on_fast("fsync", self.label(*ino), e),
+            Home::Slow | Home::Split { .. } => Error::io("fsync", self.label(*ino), e),
+        };
+        if state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire)) {
+            // Its last fsync failed: another one would succeed and prove nothing.
+            return Err(failed(Errno::EIO.into()));
+        }
+        let synced = fd.sync().and_then(|()| match object.home {
+            Home::Fast => self.pool.sync_name(object.number), // 2
+            Home::Slow => self.slow.tmp.sync(),
+            Home::Split { head, .. } => self.pool.sync_name(head).and_then(|()| self.slow.tmp.sync()),
+        });
+        if let Err(e) = synced {
+            // The kernel may have dropped the pages; a second fsync would succeed and prove nothing.
+            if let Some(state) = state {
+                state.failed.store(true, Ordering::Release);
+            }
+            return Err(failed(e));
+        }
+        Ok(())
     }
 }
