@@ -2,11 +2,12 @@
 //!
 //! A stage is one row of [`STAGES`]; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs` and `suites.rs`. How the
 //! machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`, how a program is run `run.rs`. The disks of
-//! `cargo xtask testbed` are `testbed.rs`.
+//! `cargo xtask testbed` are `testbed.rs`, and what is measured on them `bench.rs`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
 
 mod alike;
+mod bench;
 mod cargo;
 mod clients;
 mod conformance;
@@ -38,6 +39,7 @@ usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stage
        cargo xtask testbed [OPTION...] [-- COMMAND...]
                                              three disks in memory with the speeds of the paper's HDD, SSD and Optane: measure
                                              them, run COMMAND with DLIO_HDD, DLIO_SSD and DLIO_OPTANE, take them down again
+       cargo xtask bench [OPTION...]         measure on these disks, beside other file systems, and write BENCHMARKS.md: hours
 
   --all   more seeds and more cases, and the stages that are marked (all) below
 
@@ -45,6 +47,12 @@ options of testbed:
   --size SIZE                        of each disk, in memory (4GiB)
   --device NAME=READ/WRITE[/READS]   MB/s and small reads/s (hdd=163/133/150, ssd=281/195, optane=1603/512)
   --json                             the measured speeds as JSON
+
+options of bench:
+  --only PART[,PART]                 tiers, checkpoint, ingest, files, listing, cost; the others' figures stay
+  --runs N                           of each figure (9)
+  --quick                            small and few, to try it; written to target/xtask/bench
+  --document                         measures nothing: writes BENCHMARKS.md anew from the figures and notes in docs/benchmarks
 ";
 
 /// Where things are, and how much is asked for.
@@ -357,6 +365,7 @@ fn command(args: &[String]) -> Result<ExitCode> {
     let mut cx = Context { root, target, all: false };
     let passed = match args.split_first().map(|(verb, rest)| (verb.as_str(), rest)) {
         Some(("testbed", rest)) => return testbed::command(rest),
+        Some(("bench", rest)) => return bench::command(&cx, rest),
         Some(("test", rest)) => {
             cx.all = rest.iter().any(|arg| arg == "--all");
             let names: Vec<&str> = rest.iter().map(String::as_str).filter(|arg| *arg != "--all").collect();

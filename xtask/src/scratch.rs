@@ -193,7 +193,8 @@ impl Drop for Scratch {
     }
 }
 
-fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+/// Looks until it is so, for [`PATIENCE`].
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !done()? {
         if began.elapsed() > PATIENCE {

@@ -33,6 +33,8 @@ pub(crate) enum Need {
     Python,
     /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
     Torch,
+    /// The file systems that dlio-fs is measured beside, and what makes the disks they are measured on.
+    Peers,
 }
 
 /// Debian's names of the packages.
@@ -47,6 +49,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
+        Need::Peers => &["bindfs", "e2fsprogs", "fuse3", "loggedfs", "mergerfs", "rclone"],
     }
 }
 
@@ -120,7 +123,7 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         // Their packages are all of them.
-        Need::Xfs | Need::Suites => Ok(()),
+        Need::Xfs | Need::Suites | Need::Peers => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
     }

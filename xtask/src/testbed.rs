@@ -56,7 +56,7 @@ impl Device {
     }
 
     /// The environment variable with its directory.
-    fn variable(self) -> String {
+    pub(crate) fn variable(self) -> String {
         format!("DLIO_{}", self.name().to_uppercase())
     }
 
@@ -278,7 +278,7 @@ fn take_down_on_panic() {
 }
 
 /// Says what is missing here; else where the limits are set.
-fn usable() -> Result<PathBuf> {
+pub(crate) fn usable() -> Result<PathBuf> {
     ensure!(Uid::effective().is_root(), "the testbed needs root, for loop devices, mounts and the block throttle");
     ensure!(
         std::env::var_os(MARK).is_none(),
@@ -412,7 +412,7 @@ fn set_queue(name: &str, what: &str, value: &str) -> Result<()> {
 }
 
 /// Runs a program that says something only when it fails; returns what it printed.
-fn quiet(command: &mut Command) -> Result<String> {
+pub(crate) fn quiet(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot run {program}: is it installed?"))?;
     let said = String::from_utf8_lossy(&output.stderr);
