@@ -4,6 +4,7 @@
 //! mount (`.dlio/control`, `.dlio/stats.json`), so whoever may use the mount needs nothing else.
 
 mod advise;
+mod bench;
 mod checkpoints;
 mod completions;
 mod demo;
@@ -85,6 +86,7 @@ enum Command {
     Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
+    Bench(bench::BenchArgs),
     Install(install::InstallArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -177,6 +179,7 @@ pub fn run() -> ExitCode {
         Command::Rescue(args) => rescue::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Install(args) => install::run(args),
         Command::Completions(args) => completions::run(args),
     })

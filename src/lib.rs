@@ -1,5 +1,6 @@
 //! dlio-fs: a mount over slow storage that absorbs checkpoints on fast storage and copies them down in order.
 
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod error;

@@ -57,7 +57,7 @@ pub use notify::{still_leaving, stopping};
 pub use places::{Places, within};
 pub use recorder::latest_recording;
 pub use spawn::{Started, describe, start as start_in_background};
-pub use table::{MountEntry, also_at, mounted_at, mounts, mounts_of};
+pub use table::{MountEntry, also_at, holder_of, mounted_at, mounts, mounts_of};
 
 use beneath::Tree;
 use recorder::{Directory, Recorder};
@@ -288,7 +288,7 @@ fn about(places: &Places) -> Meta {
     let mounts = mounts().unwrap_or_default();
     let tier = |path: &Path| Place {
         path: path.display().to_string(),
-        kind: table::holder_of(path, &mounts).map(|mount| mount.fs_type.clone()).unwrap_or_default(),
+        kind: holder_of(path, &mounts).map(|mount| mount.fs_type.clone()).unwrap_or_default(),
         ..Place::default()
     };
     Meta {

@@ -18,6 +18,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("cli", 5),
     ("mount", 4),
     ("fs", 4),
+    ("bench", 3),
     ("tiers", 3),
     ("stats", 2),
     ("report", 2),
@@ -53,6 +54,12 @@ const FLOORS: &[(&str, u8)] = &[
 
 /// Files that compute and nothing else: their properties are tested without a disk, and time is an argument.
 const PURE: &[&str] = &[
+    "src/bench/markdown.rs",
+    "src/bench/page.rs",
+    "src/bench/results.rs",
+    "src/bench/sums.rs",
+    "src/bench/text.rs",
+    "src/bench/units.rs",
     "src/tiers/record.rs",
     "src/tiers/plan.rs",
     "src/tiers/bursts.rs",

@@ -15,7 +15,7 @@ use clap::Args;
 
 use super::drain::{self, Place};
 use super::progress::Progress;
-use super::sandbox::{self, Sandbox};
+use super::sandbox::{self, Mount, Sandbox};
 use super::{Exit, Failure, Outcome, say, talk, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
@@ -37,7 +37,7 @@ type Expected = BTreeMap<PathBuf, Vec<u8>>;
 pub(super) fn run(args: &DemoArgs) -> Outcome {
     mount::open_device()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    match sandbox::run(&parent, show)? {
+    match sandbox::run(move |sandbox| show(sandbox, &parent))? {
         None => Ok(Exit::Interrupted),
         Some(()) => {
             say("Nothing is left behind. With your own directories:")?;
@@ -47,47 +47,50 @@ pub(super) fn run(args: &DemoArgs) -> Outcome {
     }
 }
 
-fn show(sandbox: &Sandbox) -> Result<(), Failure> {
-    say(format_args!("A fast tier, a slow tier and a mount over both, in {}", sandbox.root().display()))?;
+fn show(sandbox: &Sandbox, parent: &Path) -> Result<(), Failure> {
+    let root = sandbox.dir(parent, "dlio-fs-demo-", "name a directory that you may write to with --dir")?;
+    let mount = Mount::inside(&root);
+    say(format_args!("A fast tier, a slow tier and a mount over both, in {}", root.display()))?;
     say("(on one disk here, so the figures say nothing about yours):")?;
     say("   dlio-fs mount mnt --fast fast --slow slow\n")?;
-    sandbox.mount(&[])?;
+    sandbox.mount(&mount, &[])?;
 
     say("1. Training writes checkpoints to the mount; they land on the fast tier.")?;
-    let expected = train(sandbox)?;
-    say(format_args!("   {}\n", talk::first_line(sandbox.mountpoint())?))?;
+    let expected = train(sandbox, &mount.mountpoint)?;
+    say(format_args!("   {}\n", talk::first_line(&mount.mountpoint)?))?;
 
     say("2. They are copied to the slow tier and published in the order of writing.")?;
     let begun = Instant::now();
-    let progress = Progress::watch(sandbox.mountpoint());
-    drain::wait(&Place::whole(sandbox.mountpoint().to_path_buf()), None)?;
+    let progress = Progress::watch(&mount.mountpoint);
+    drain::wait(&Place::whole(mount.mountpoint.clone()), None)?;
     drop(progress);
     say(format_args!("   done in {:.1} s\n", begun.elapsed().as_secs_f64()))?;
 
     say("3. What the mount says of itself: cat mnt/.dlio/stats")?;
-    let stats = talk::read(sandbox.mountpoint(), "stats")?;
+    let stats = talk::read(&mount.mountpoint, "stats")?;
     // The table of operations would fill the screen.
     let shown = stats.lines().filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("operation"));
     shown.map(|line| format!("   {line}")).try_for_each(say)?;
 
     say("\n4. The mount is left. The slow tier alone holds, byte for byte:")?;
-    match umount::leave(sandbox.mountpoint())? {
-        Exit::Done => verify(sandbox.slow(), &expected),
+    match umount::leave(&mount.mountpoint)? {
+        Exit::Done => verify(&mount.slow, &expected),
         _ => Err(wrong("something is left on the fast tier after the drain".to_owned())),
     }
 }
 
 /// Saves as TensorFlow and Keras do, and says how fast the fast tier took it.
-fn train(sandbox: &Sandbox) -> Result<Expected, Failure> {
+fn train(sandbox: &Sandbox, mountpoint: &Path) -> Result<Expected, Failure> {
     say("   TensorFlow: ckpt-N under temporary names, renamed, then the manifest;")?;
     say("               only the newest two are kept")?;
     say("   Keras: model.keras, overwritten in place each epoch")?;
     let (mut expected, mut bytes, mut took) = (Expected::new(), 0, Duration::ZERO);
     for number in 1..=frameworks::EPOCHS {
+        sandbox.stop().check()?;
         let epoch = Epoch::new(number);
         let begun = Instant::now();
-        epoch.save_as_tensorflow(sandbox.mountpoint())?;
-        epoch.save_as_keras(sandbox.mountpoint())?;
+        epoch.save_as_tensorflow(mountpoint)?;
+        epoch.save_as_keras(mountpoint)?;
         took += begun.elapsed();
         bytes += epoch.bytes();
         epoch.expect(&mut expected);

@@ -1,4 +1,4 @@
-//! Progress of a drain: a bar on a terminal, plain lines elsewhere.
+//! Progress of a drain, or of a row of steps: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -18,6 +18,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(2);
 /// Never longer than the terminal is wide: what wraps stays on the screen.
 const TEMPLATE: &str = "{bar:30} {wide_msg}";
+const STEPS_TEMPLATE: &str = "{bar:30} {elapsed} {wide_msg}";
+/// How often a bar shows that time goes by.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Shows how a mount's drain goes on, from a thread of its own, until it is dropped. Holds nothing open in between.
 #[derive(Debug)]
@@ -52,6 +55,44 @@ impl Drop for Progress {
         self.stop = None;
         // It has nothing to say but on the screen, and a mount that must be left may not be looked at any more.
         drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+/// How far a row of steps has come, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Steps {
+    bar: Option<ProgressBar>,
+    begun: u64,
+}
+
+impl Steps {
+    pub(super) fn new(total: usize) -> Self {
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(total as u64).with_style(style_of(STEPS_TEMPLATE));
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        Steps { bar, begun: 0 }
+    }
+
+    /// Says what begins now; what began before is done.
+    pub(super) fn begin(&mut self, text: &str) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(self.begun);
+                bar.set_message(text.to_owned());
+            }
+            None => complain(text),
+        }
+        self.begun += 1;
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
     }
 }
 
@@ -114,7 +155,11 @@ impl Display {
 }
 
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar())
+    style_of(TEMPLATE)
+}
+
+fn style_of(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn left(now: &Standing) -> String {
@@ -143,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_template_is_valid() {
-        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    fn the_templates_are_valid() {
+        assert!([TEMPLATE, STEPS_TEMPLATE].into_iter().all(|template| ProgressStyle::with_template(template).is_ok()));
     }
 }

@@ -1,34 +1,55 @@
-//! Two temporary tiers and a mount of their own, for a while, and their removal whatever happens: when it ends well, when
-//! a step fails, on Ctrl-C.
+//! Temporary directories and mounts over them, for a while, and their removal whatever happens: when it ends well, when a
+//! step fails, on Ctrl-C.
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, Failure, complain};
+use crate::bench::Stop;
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Daemon, Detach, Started};
 
 /// How long a daemon may take to end by itself once its mount is gone.
 const END_WAIT: Duration = Duration::from_secs(10);
+/// How long interrupted work may take to notice: a call that writes a file back cannot be cut short.
+const STOP_WAIT: Duration = Duration::from_secs(60);
+/// How long a directory may go on being filled by work that was left behind.
+const REMOVE_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Both tiers, the mount point and the daemon's log, in one temporary directory.
-#[derive(Clone)]
+/// What was made, to be removed. Clones are of the same.
+#[derive(Clone, Default)]
 pub(super) struct Sandbox {
-    root: PathBuf,
-    mountpoint: PathBuf,
-    fast: PathBuf,
-    slow: PathBuf,
-    log: PathBuf,
+    held: Arc<Mutex<Held>>,
+    stop: Stop,
+}
+
+#[derive(Default)]
+struct Held {
+    dirs: Vec<TempDir>,
+    mounts: Vec<Mount>,
+}
+
+/// A mount over two directories, both of which are the sandbox's.
+#[derive(Clone, Debug)]
+pub(super) struct Mount {
+    pub(super) mountpoint: PathBuf,
+    pub(super) fast: PathBuf,
+    pub(super) slow: PathBuf,
+    pub(super) log: PathBuf,
 }
 
 /// Why it is cleared away.
@@ -37,81 +58,133 @@ enum End<T> {
     Interrupted,
 }
 
-/// Makes a sandbox in a directory below `parent`, runs `work` in it and clears it away. `None`: interrupted.
+/// Runs `work` in a sandbox and clears that away. `None`: interrupted.
 pub(super) fn run<T: Send + 'static>(
-    parent: &Path,
     work: impl FnOnce(&Sandbox) -> Result<T, Failure> + Send + 'static,
 ) -> Result<Option<T>, Failure> {
     let (ended, end) = mpsc::channel();
-    let _signals = watch_signals(ended.clone())?;
-    let (sandbox, dir) = Sandbox::make(parent)?;
-    // On a thread of its own, which Ctrl-C leaves behind wherever it is.
+    let on_signal = ended.clone();
+    let _signals = watch_signals(move || on_signal.send(End::Interrupted).is_ok())?;
+    let sandbox = Sandbox::default();
     let inside = sandbox.clone();
+    // On a thread of its own, which Ctrl-C leaves behind wherever it is if it does not end by itself.
     std::thread::spawn(move || ended.send(End::Done(work(&inside))).is_ok());
     match end.recv() {
         Ok(End::Done(Ok(result))) => {
-            sandbox.clear(dir)?;
+            sandbox.clear()?;
             Ok(Some(result))
         }
         Ok(End::Done(Err(failure))) => {
             for line in sandbox.last_log_lines(5) {
                 complain(format_args!("the daemon said: {line}"));
             }
-            sandbox.clear(dir)?;
+            sandbox.clear()?;
             Err(failure)
         }
         Ok(End::Interrupted) | Err(_) => {
             complain("interrupted; clearing away");
-            sandbox.clear(dir)?;
+            sandbox.stop.set();
+            wait_for_work(&end);
+            sandbox.clear()?;
             Ok(None)
         }
     }
 }
 
-/// Signals are caught for as long as the runtime lives.
-fn watch_signals<T: Send + 'static>(ended: mpsc::Sender<End<T>>) -> Result<Runtime> {
+/// A second signal ends the waiting.
+fn wait_for_work<T>(end: &Receiver<End<T>>) {
+    drop(end.recv_timeout(STOP_WAIT));
+}
+
+/// Signals that ask to end are told for as long as the runtime lives, or until `tell` says that nobody listens.
+pub(super) fn watch_signals(tell: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
     let runtime = runtime.at("start", "signal handling")?;
     let inside = runtime.enter();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let (mut arrivals, ended) = (signal(kind).at("catch", "signals")?, ended.clone());
-        // Nobody listens any more once the work has ended by itself.
-        runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| ended.send(End::Interrupted).is_ok()) });
+        let (mut arrivals, tell) = (signal(kind).at("catch", "signals")?, tell.clone());
+        runtime.spawn(async move { while arrivals.recv().await.is_some_and(|()| tell()) {} });
     }
     drop(inside);
     Ok(runtime)
 }
 
 impl Sandbox {
-    /// Makes the directories. They go with the returned guard, but not while something is mounted there: give it to
-    /// [`Sandbox::clear`].
-    fn make(parent: &Path) -> Result<(Sandbox, TempDir)> {
-        let dir = tempfile::Builder::new().prefix("dlio-fs-demo-").tempdir_in(parent).map_err(|e| {
-            let remedy = "name a directory that you may write to with --dir";
-            Error::refused(format!("no temporary directory in {}: {e}", parent.display()), remedy)
-        })?;
-        let root = dir.path().canonicalize().at("find", dir.path().display())?;
-        let [mountpoint, fast, slow, log] = ["mnt", "fast", "slow", "daemon.log"].map(|name| root.join(name));
-        for path in [&mountpoint, &fast, &slow] {
-            fs::create_dir(path).at("mkdir", path.display())?;
+    /// Is set when the work is to end.
+    pub(super) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// Makes a directory in `parent` that goes with the sandbox.
+    pub(super) fn dir(&self, parent: &Path, prefix: &str, remedy: &str) -> Result<PathBuf> {
+        let dir = tempfile::Builder::new()
+            .prefix(prefix)
+            .tempdir_in(parent)
+            .map_err(|e| Error::refused(format!("no temporary directory in {}: {e}", parent.display()), remedy))?;
+        let path = dir.path().canonicalize().at("find", dir.path().display())?;
+        self.held.lock().dirs.push(dir);
+        Ok(path)
+    }
+
+    /// Makes the directories that are missing of a mount, and mounts with these options.
+    pub(super) fn mount(&self, mount: &Mount, options: &[String]) -> Result<(), Failure> {
+        for path in [&mount.mountpoint, &mount.fast, &mount.slow] {
+            fs::create_dir_all(path).at("mkdir", path.display())?;
         }
-        Ok((Sandbox { root, mountpoint, fast, slow, log }, dir))
+        // Before it is there: whatever comes of it is taken away.
+        self.held.lock().mounts.push(mount.clone());
+        match mount::start_in_background(mount.arguments(options), &mount.mountpoint)? {
+            Started::Up => Ok(()),
+            Started::Failed(status) => {
+                let why = mount::describe(status).unwrap_or_else(|| "the mount failed".to_owned());
+                let remedy = "dlio-fs doctor says what this machine lacks";
+                Err(Failure::new(Exit::Failure, format!("{why}; {remedy}")))
+            }
+        }
     }
 
-    pub(super) fn root(&self) -> &Path {
-        &self.root
+    fn last_log_lines(&self, count: usize) -> Vec<String> {
+        let mounts = &self.held.lock().mounts;
+        let text: String = mounts.iter().map(|mount| fs::read_to_string(&mount.log).unwrap_or_default()).collect();
+        let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
-    pub(super) fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+    /// Removes mounts, daemons and directories, as far as they are still there.
+    fn clear(&self) -> Result<()> {
+        let Held { dirs, mounts } = std::mem::take(&mut *self.held.lock());
+        if let Some(error) = mounts.iter().filter_map(|mount| mount.unmount().err()).last() {
+            // What is mounted there is not ours to remove.
+            dirs.into_iter().for_each(|dir| drop(dir.keep()));
+            return Err(error);
+        }
+        // All are tried, whatever becomes of one.
+        dirs.into_iter().rev().map(|dir| remove(&dir)).fold(Ok(()), |all, one| all.and(one))
+    }
+}
+
+/// Work that was left behind may still be adding to it.
+fn remove(dir: &TempDir) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        match fs::remove_dir_all(dir.path()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) && begun.elapsed() < REMOVE_WAIT => {
+                std::thread::sleep(POLL);
+            }
+            removed => return removed.at("remove", dir.path().display()),
+        }
+    }
+}
+
+impl Mount {
+    /// A mount whose directories and log are all in one directory.
+    pub(super) fn inside(root: &Path) -> Mount {
+        let [mountpoint, fast, slow, log] = ["mnt", "fast", "slow", "daemon.log"].map(|name| root.join(name));
+        Mount { mountpoint, fast, slow, log }
     }
 
-    pub(super) fn slow(&self) -> &Path {
-        &self.slow
-    }
-
-    /// Mounts with further options.
-    pub(super) fn mount(&self, options: &[&str]) -> Result<(), Failure> {
+    fn arguments(&self, options: &[String]) -> Vec<OsString> {
         let with = |flag: &str, path: &Path| {
             let mut argument = OsString::from(flag);
             argument.push("=");
@@ -130,20 +203,7 @@ impl Sandbox {
         ];
         arguments.extend(options.iter().map(|option| format!("-o{option}").into()));
         arguments.push(self.mountpoint.clone().into());
-        match mount::start_in_background(arguments, &self.mountpoint)? {
-            Started::Up => Ok(()),
-            Started::Failed(status) => {
-                let why = mount::describe(status).unwrap_or_else(|| "the mount failed".to_owned());
-                let remedy = "dlio-fs doctor says what this machine lacks";
-                Err(Failure::new(Exit::Failure, format!("{why}; {remedy}")))
-            }
-        }
-    }
-
-    fn last_log_lines(&self, count: usize) -> Vec<String> {
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<_> = text.lines().map(str::to_owned).collect();
-        lines[lines.len().saturating_sub(count)..].to_vec()
+        arguments
     }
 
     /// Takes the mount away, and waits for its daemon, as far as they are still there.
@@ -152,22 +212,12 @@ impl Sandbox {
         let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, &self.mountpoint).is_some());
         if mounted && let Err(errno) = mount::detach(&self.mountpoint, Detach::Now) {
             let what = format!("cannot unmount {}: {}", self.mountpoint.display(), errno.desc());
-            return Err(Error::refused(what, format!("unmount it by hand, then remove {}", self.root.display())));
+            return Err(Error::refused(what, "unmount it by hand, then remove the directory"));
         }
         if let Some(daemon) = daemon {
             end(&daemon);
         }
         Ok(())
-    }
-
-    /// Removes mount, daemon and directories, as far as they are still there.
-    fn clear(&self, dir: TempDir) -> Result<()> {
-        if let Err(error) = self.unmount() {
-            // What is mounted there is not ours to remove.
-            drop(dir.keep());
-            return Err(error);
-        }
-        dir.close().at("remove", self.root.display())
     }
 }
 

@@ -21,6 +21,8 @@ pub struct MountEntry {
     /// Where it is mounted.
     pub at: PathBuf,
     pub fs_type: String,
+    /// What was mounted: a device, a server's export, or any word.
+    pub source: PathBuf,
 }
 
 impl MountEntry {
@@ -61,7 +63,7 @@ pub fn also_at(mounts: &[MountEntry], mountpoint: &Path) -> Vec<PathBuf> {
 }
 
 /// The mount that holds a path (absolute, without symbolic links).
-pub(super) fn holder_of<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
+pub fn holder_of<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
     // The longest mount point above the path holds it; `max_by_key` takes the last of equals, the one on top.
     mounts.iter().filter(|m| path.starts_with(&m.at)).max_by_key(|m| m.at.components().count())
 }
@@ -97,8 +99,10 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
     let root = unescape(fields.next()?);
     let at = unescape(fields.next()?);
-    let fs_type = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(MountEntry { device, root, at, fs_type: String::from_utf8_lossy(fs_type).into_owned() })
+    let mut kind = fields.skip_while(|field| *field != b"-").skip(1);
+    let fs_type = String::from_utf8_lossy(kind.next()?).into_owned();
+    let source = kind.next().map(unescape).unwrap_or_default();
+    Some(MountEntry { device, root, at, fs_type, source })
 }
 
 /// The kernel writes blank, tab, newline and backslash as `\ooo`.
@@ -143,7 +147,10 @@ mod tests {
         let mounts = parse(TABLE);
         assert_eq!(mounts.len(), 6);
         assert_eq!((mounts[1].device.as_str(), mounts[1].fs_type.as_str()), ("8:2", "xfs"));
-        assert_eq!(mounts[2].at, Path::new("/bind it"));
+        assert_eq!(
+            (mounts[2].at.as_path(), mounts[2].source.as_path()),
+            (Path::new("/bind it"), Path::new("/dev/sdb"))
+        );
         assert_eq!(mounts[5].at.as_os_str().as_encoded_bytes(), b"/odd\\\xff");
     }
 

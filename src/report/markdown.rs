@@ -13,7 +13,7 @@ pub fn report(summary: &Summary) -> String {
 }
 
 /// Plain text: nothing of it means anything to a reader of Markdown or HTML.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let mut out = String::new();
     for c in page::shown(text).chars() {
         match c {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::super::sandbox::{self, Sandbox};
+use super::super::sandbox::{self, Mount, Sandbox};
 use super::super::{Exit, Failure, Outcome, report, say};
 use crate::config::IoPath;
 use crate::error::Context;
@@ -135,9 +135,12 @@ fn absent(path: &Path) -> io::Result<Calls> {
 }
 
 pub(super) fn run(as_json: bool) -> Outcome {
-    let Some(sights) = sandbox::run(&std::env::temp_dir(), |sandbox| {
+    let Some(sights) = sandbox::run(|sandbox| {
+        let root = sandbox.dir(&std::env::temp_dir(), "dlio-fs-doctor-", "set TMPDIR to one that you may write to")?;
+        let mount = Mount::inside(&root);
+        fs::create_dir(&mount.slow).at("mkdir", mount.slow.display())?;
         // One mount after the other over the same tiers.
-        IoPath::ALL.into_iter().map(|io| look(sandbox, io)).collect::<Result<Vec<_>, _>>()
+        IoPath::ALL.into_iter().map(|io| look(sandbox, &mount, io)).collect::<Result<Vec<_>, _>>()
     })?
     else {
         return Ok(Exit::Interrupted);
@@ -151,21 +154,21 @@ pub(super) fn run(as_json: bool) -> Outcome {
 }
 
 /// All steps on a mount with this path.
-fn look(sandbox: &Sandbox, io: IoPath) -> Result<Sight, Failure> {
+fn look(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failure> {
     let name = |at: usize| format!("{}-{at}", io.name());
     for at in 0..STEPS.len() {
-        let path = sandbox.slow().join(name(at));
+        let path = mount.slow.join(name(at));
         fs::write(&path, vec![b'd'; FILE]).at("write", path.display())?;
     }
-    sandbox.mount(&[&format!("io={}", io.name())])?;
+    sandbox.mount(mount, &[format!("io={}", io.name())])?;
     let mut done = Vec::with_capacity(STEPS.len());
     for (at, step) in STEPS.iter().enumerate() {
-        let path = sandbox.mountpoint().join(name(at));
+        let path = mount.mountpoint.join(name(at));
         // A look-up before, so that it is not counted with the step.
         path.metadata().at("look at", path.display())?;
         done.push((step.run)(&path).at("do on the mount", step.what)?);
     }
-    let mut recording = report::read(&[sandbox.mountpoint().to_path_buf()], None)?;
+    let mut recording = report::read(&[mount.mountpoint.clone()], None)?;
     let inos: Vec<_> = (0..STEPS.len())
         .map(|at| recording.files.iter().find(|file| file.path == format!("/{}", name(at))).map(|file| file.ino))
         .collect();
@@ -184,7 +187,7 @@ fn look(sandbox: &Sandbox, io: IoPath) -> Result<Sight, Failure> {
             }
         }
     });
-    sandbox.unmount()?;
+    mount.unmount()?;
     let steps = STEPS.iter().zip(done).zip(seen);
     let steps = steps.map(|((step, done), seen)| {
         let Step { what, op, exactly, .. } = *step;

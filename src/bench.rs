@@ -1,0 +1,40 @@
+//! Loads as training jobs make them, timed on plain directories: what `dlio-fs bench` measures with, and what it makes of it.
+//!
+//! Nothing here knows a mount: a place is a directory, and whoever calls decides what stands behind it. What is pure: `sums.rs` (one
+//! figure of several runs), `results.rs`, and the documents.
+
+pub mod caches;
+pub mod checkpoint;
+pub mod data;
+pub mod devices;
+pub mod markdown;
+pub mod page;
+pub mod results;
+pub mod sums;
+pub mod text;
+pub mod units;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Errno, Result};
+
+/// Whether a load is to end. Clones are of the same.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// From here on each load ends at its next piece or file.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Errors: EINTR once it is set.
+    pub fn check(&self) -> Result<()> {
+        if self.is_set() { Err(Errno::EINTR.into()) } else { Ok(()) }
+    }
+}

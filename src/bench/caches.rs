@@ -1,0 +1,138 @@
+//! Cold caches, and memory that has been touched before anything is timed.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::unistd::syncfs;
+
+use super::Stop;
+use crate::error::{Context, Result};
+
+const DROP: &str = "/proc/sys/vm/drop_caches";
+/// No more than this is touched.
+const TOUCH_MAX: u64 = 4 << 30;
+const PAGE: usize = 4096;
+/// Touched between two looks at whether to stop.
+const CHUNK: usize = 64 << 20;
+
+/// What of the caches is cold when a measurement begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caches {
+    /// All the kernel lets go: content, names, inodes.
+    Dropped,
+    /// The content of the benchmark's own files. Names and inodes stay known, as only root can have it otherwise.
+    FileData,
+    /// Nothing.
+    Hot,
+}
+
+impl Caches {
+    /// The coldest that this process may have.
+    pub fn coldest() -> Caches {
+        match fs::OpenOptions::new().write(true).open(DROP) {
+            Ok(_) => Caches::Dropped,
+            Err(_) => Caches::FileData,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Caches::Dropped => "dropped",
+            Caches::FileData => "file data only",
+            Caches::Hot => "hot",
+        }
+    }
+
+    /// Makes what is below these directories cold: written back first, for nothing that waits for that can be let go.
+    pub fn cool(self, dirs: &[PathBuf]) -> Result<()> {
+        if self == Caches::Hot {
+            return Ok(());
+        }
+        dirs.iter().try_for_each(|dir| write_back(dir))?;
+        match self {
+            Caches::Dropped => fs::write(DROP, "3").at("write to", DROP),
+            _ => dirs.iter().try_for_each(|dir| forget(dir)),
+        }
+    }
+}
+
+/// Writes back all of the file system that holds a directory. FUSE file systems are not asked by it.
+pub fn write_back(dir: &Path) -> Result<()> {
+    let opened = File::open(dir).at("open", dir.display())?;
+    syncfs(&opened).map_err(io::Error::from).at("sync", dir.display())
+}
+
+/// Lets the pages of all regular files below go.
+fn forget(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).at("list", dir.display())? {
+        let entry = entry.at("list", dir.display())?;
+        let (path, kind) = (entry.path(), entry.file_type());
+        let kind = kind.at("stat", path.display())?;
+        if kind.is_dir() && entry.file_name() != ".dlio" {
+            forget(&path)?;
+        } else if kind.is_file() {
+            let file = File::open(&path).at("open", path.display())?;
+            let advised = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+            advised.map_err(io::Error::from).at("advise", path.display())?;
+        }
+    }
+    Ok(())
+}
+
+/// Touches memory once: a virtual machine may get it slowly the first time, and the page cache that a benchmark fills is memory, too.
+/// The smaller of 4 GiB and a quarter of what is available.
+pub fn touch_memory(stop: &Stop) -> Result<()> {
+    let meminfo = fs::read_to_string("/proc/meminfo").at("read", "/proc/meminfo")?;
+    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let limits = limits.iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+    let available = limits.chain(kib(&meminfo, "MemAvailable:")).min().unwrap_or(0);
+    let mut memory = Vec::new();
+    for _ in 0..(available / 4).min(TOUCH_MAX) / CHUNK as u64 {
+        stop.check()?;
+        let mut chunk = vec![0u8; CHUNK];
+        chunk.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        memory.push(std::hint::black_box(chunk));
+    }
+    Ok(())
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+pub fn kib(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_below_a_directory_is_cooled_either_way() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("d")).expect("mkdir");
+        fs::write(dir.path().join("d/file"), vec![7; 1 << 20]).expect("written");
+        for caches in [Caches::FileData, Caches::coldest(), Caches::Hot] {
+            caches.cool(&[dir.path().to_path_buf()]).expect("cooled");
+        }
+        assert!(Caches::FileData.cool(&[dir.path().join("none")]).is_err());
+    }
+
+    #[test]
+    fn a_stop_is_obeyed() {
+        let stop = Stop::default();
+        stop.set();
+        assert!(
+            touch_memory(&stop).is_err()
+                || kib(&fs::read_to_string("/proc/meminfo").unwrap(), "MemAvailable:") < Some(1 << 28)
+        );
+    }
+
+    #[test]
+    fn memory_is_told_in_kib() {
+        let meminfo = "MemTotal:       24690560 kB\nMemAvailable:   100 kB\nHugePages_Total:       0\n";
+        assert_eq!(kib(meminfo, "MemAvailable:"), Some(102_400));
+        assert_eq!(kib(meminfo, "HugePages_Total:"), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! Checkpoints one after the other, each one file, as TensorFlow's `Saver` writes its data: under a temporary name, in pieces of 8 MiB,
+//! then renamed. ("Characterizing Deep-Learning I/O Workloads in TensorFlow", Chien et al. 2018, 3.3 and Fig. 9.)
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Stop;
+use super::data::{Data, sync_dir};
+use crate::error::{Context, Result};
+
+/// Of TensorFlow's writes.
+pub const PIECE: usize = 8 << 20;
+
+/// What a training job saves.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub count: usize,
+    /// Bytes of one checkpoint.
+    pub size: u64,
+    /// Computing between two of them.
+    pub interval: Duration,
+    pub fsync: bool,
+}
+
+impl Load {
+    pub fn bytes(&self) -> u64 {
+        self.count as u64 * self.size
+    }
+
+    /// Writes all of them to a directory; seconds in which the application waited. `tell` is given what happens, when it does.
+    pub fn write(&self, dir: &Path, data: &mut Data, stop: &Stop, tell: impl Fn(String)) -> Result<f64> {
+        let mut blocked = 0.0;
+        for number in 1..=self.count {
+            if number > 1 {
+                pause(self.interval, stop)?;
+            }
+            tell(format!("checkpoint {number} begins"));
+            let begun = Instant::now();
+            self.write_one(dir, number, data, stop)?;
+            blocked += begun.elapsed().as_secs_f64();
+            tell(format!("checkpoint {number} ends"));
+        }
+        Ok(blocked)
+    }
+
+    fn write_one(&self, dir: &Path, number: usize, data: &mut Data, stop: &Stop) -> Result<()> {
+        let (path, temporary) = (name(dir, number), dir.join(format!("ckpt-{number}.tempstate")));
+        let mut file = File::create(&temporary).at("create", temporary.display())?;
+        data.write(&mut file, &temporary, self.size, PIECE, stop)?;
+        if self.fsync {
+            file.sync_all().at("fsync", temporary.display())?;
+        }
+        drop(file);
+        fs::rename(&temporary, &path).at("rename", temporary.display())?;
+        if self.fsync { sync_dir(dir) } else { Ok(()) }
+    }
+
+    /// Waits until each file and its name is durable.
+    pub fn sync_files(&self, dir: &Path) -> Result<()> {
+        for path in (1..=self.count).map(|number| name(dir, number)) {
+            File::open(&path).and_then(|file| file.sync_all()).at("fsync", path.display())?;
+        }
+        sync_dir(dir)
+    }
+}
+
+fn name(dir: &Path, number: usize) -> PathBuf {
+    dir.join(format!("ckpt-{number}"))
+}
+
+/// Computes for a while, which is to do nothing here.
+fn pause(time: Duration, stop: &Stop) -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(50);
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        stop.check()?;
+        std::thread::sleep(left.min(LOOK));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn all_are_there_under_their_names_and_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let load = Load { count: 3, size: 100_000, interval: Duration::from_millis(20), fsync: true };
+        let (told, begun) = (RefCell::new(Vec::new()), Instant::now());
+        let blocked = load
+            .write(dir.path(), &mut Data::new(PIECE), &Stop::default(), |what| told.borrow_mut().push(what))
+            .expect("written");
+        load.sync_files(dir.path()).expect("synced");
+        let mut names: Vec<_> =
+            fs::read_dir(dir.path()).expect("listed").map(|entry| entry.expect("an entry").file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["ckpt-1", "ckpt-2", "ckpt-3"]);
+        assert!(names.iter().all(|name| fs::metadata(dir.path().join(name)).expect("stat").len() == 100_000));
+        assert_eq!((told.borrow().len(), load.bytes()), (6, 300_000));
+        assert!(blocked + 0.04 <= begun.elapsed().as_secs_f64(), "the application does not wait while it computes");
+    }
+}

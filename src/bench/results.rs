@@ -1,0 +1,256 @@
+//! What was measured, as it is written down. Pure.
+//!
+//! The JSON is [`Results`] field by field; `format` changes when a reader of it would have to.
+
+use serde::{Deserialize, Serialize};
+
+use super::sums::{self, Estimate};
+use crate::stats::render::bytes;
+
+/// Of the JSON.
+pub const FORMAT: u32 = 1;
+
+/// One benchmark, with all its runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    pub format: u32,
+    /// `tiers`, `ingest`, `checkpoint`, `files` or `trace`.
+    pub bench: String,
+    pub version: String,
+    pub machine: Machine,
+    pub tiers: Tiers,
+    /// As shown, in order.
+    pub settings: Vec<(String, String)>,
+    /// What was cold at the start of each measurement: `dropped`, `file data only` or `hot`.
+    pub caches: String,
+    pub rows: Vec<Row>,
+    pub devices: Vec<Course>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub kernel: String,
+    pub cpus: usize,
+    /// Bytes.
+    pub memory: u64,
+    pub cpu: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tiers {
+    pub fast: Tier,
+    pub slow: Tier,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tier {
+    /// As the user gave it.
+    pub path: String,
+    pub file_system: String,
+    /// As in `/proc/diskstats`; none behind a tmpfs or a network's file system.
+    pub device: Option<String>,
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    #[serde(rename = "s")]
+    Seconds,
+    #[serde(rename = "us")]
+    Microseconds,
+    #[serde(rename = "B/s")]
+    Bytes,
+    #[serde(rename = "files/s")]
+    Files,
+}
+
+impl Unit {
+    /// Of times, not of rates.
+    pub fn less_is_better(self) -> bool {
+        matches!(self, Unit::Seconds | Unit::Microseconds)
+    }
+}
+
+/// One case at one place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// What stands before its last comma is what it is a case of: `read, 4 threads`.
+    pub case: String,
+    pub unit: Unit,
+    pub less_is_better: bool,
+    pub place: String,
+    pub runs: Vec<f64>,
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+    /// To every other place that has the case, of runs in pairs.
+    pub ratios: Vec<Ratio>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    pub to: String,
+    #[serde(flatten)]
+    pub of: Estimate,
+}
+
+/// What a device moved over time, while one place was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Course {
+    /// `fast`, `slow`, or `fast and slow` where both stand on it.
+    pub tier: String,
+    /// As in `/proc/diskstats`.
+    pub device: String,
+    /// What was measured meanwhile; empty for a trace.
+    pub place: String,
+    /// Seconds of each figure below.
+    pub every: f64,
+    /// Bytes a second.
+    pub read: Vec<f64>,
+    pub written: Vec<f64>,
+    /// Moments, in seconds from the first figure on.
+    pub marks: Vec<(f64, String)>,
+}
+
+/// Figures as they come in, run by run.
+#[derive(Debug, Default)]
+pub struct Table {
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// Adds one run's figure. Cases and places stay in the order in which they came.
+    pub fn add(&mut self, place: &str, case: &str, unit: Unit, figure: f64) {
+        match self.rows.iter_mut().find(|row| row.place == place && row.case == case) {
+            Some(row) => row.runs.push(figure),
+            None => self.rows.push(Row {
+                case: case.to_owned(),
+                unit,
+                less_is_better: unit.less_is_better(),
+                place: place.to_owned(),
+                runs: vec![figure],
+                median: 0.0,
+                least: 0.0,
+                most: 0.0,
+                ratios: Vec::new(),
+            }),
+        }
+    }
+
+    /// All rows, case by case, within a case in the order of `places`, with what is told of them together.
+    pub fn rows(mut self, places: &[String]) -> Vec<Row> {
+        let cases = distinct(self.rows.iter().map(|row| row.case.as_str()));
+        let at = |of: &[String], name: &str| of.iter().position(|one| one == name);
+        self.rows.sort_by_key(|row| (at(&cases, &row.case), at(places, &row.place)));
+        let all = self.rows.clone();
+        for row in &mut self.rows {
+            row.median = sums::median(&row.runs).unwrap_or_default();
+            row.least = row.runs.iter().copied().fold(f64::INFINITY, f64::min);
+            row.most = row.runs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let others = all.iter().filter(|other| other.case == row.case && other.place != row.place);
+            let ratio = |other: &Row| Some(Ratio { to: other.place.clone(), of: sums::ratio(&row.runs, &other.runs)? });
+            row.ratios = others.filter_map(ratio).collect();
+        }
+        self.rows
+    }
+}
+
+/// In the order in which they come first.
+pub fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for name in names {
+        if !all.iter().any(|known| known == name) {
+            all.push(name.to_owned());
+        }
+    }
+    all
+}
+
+impl Results {
+    /// The cases, in order.
+    pub fn cases(&self) -> Vec<String> {
+        distinct(self.rows.iter().map(|row| row.case.as_str()))
+    }
+
+    /// The places, in order.
+    pub fn places(&self) -> Vec<String> {
+        distinct(self.rows.iter().map(|row| row.place.as_str()))
+    }
+
+    pub fn rows_of(&self, case: &str) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.case == case)
+    }
+
+    /// How it was measured, as label and value.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let tier = |tier: &Tier| {
+            let device = tier.device.as_deref().unwrap_or("no block device");
+            format!("{} ({}, {device})", tier.path, tier.file_system)
+        };
+        let Machine { kernel, cpus, memory, cpu } = &self.machine;
+        let machine = format!("{cpus} x {cpu}, {} of memory, Linux {kernel}", bytes(*memory));
+        let rest = [
+            ("caches", self.caches.clone()),
+            ("fast", tier(&self.tiers.fast)),
+            ("slow", tier(&self.tiers.slow)),
+            ("machine", machine),
+            ("version", self.version.clone()),
+        ];
+        self.settings.iter().cloned().chain(rest.map(|(name, value)| (name.to_owned(), value))).collect()
+    }
+
+    /// Ends with a newline.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).map(|text| text + "\n").unwrap_or_default()
+    }
+
+    /// One sentence on what the ratios hold; none where there are none.
+    pub fn note(&self) -> Option<String> {
+        let of = &self.rows.iter().find_map(|row| Some((row.ratios.first()?.of, row.runs.len())))?;
+        let (Estimate { level, .. }, runs) = *of;
+        let interval = match level {
+            level if level <= 0.0 => return Some("Ratios are of one run: how sure they are is not known.".to_owned()),
+            level if runs < 6 => format!(
+                "the whole range, which covers the true one with {:.0} %; from 6 runs on with 95 %",
+                level * 100.0
+            ),
+            level => format!("an interval that covers the true one with {:.1} %", level * 100.0),
+        };
+        Some(format!("Ratios: the median of {runs} paired runs, and in brackets {interval}."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_case_by_case_with_paired_ratios() {
+        let mut table = Table::default();
+        for (run, by) in [1.0, 2.0, 4.0].into_iter().enumerate() {
+            // Another place is first in each run.
+            let mut places = [("slow", 20.0), ("fast", 10.0)];
+            places.rotate_left(run % 2);
+            for (place, figure) in places {
+                table.add(place, "write", Unit::Seconds, figure * by);
+                table.add(place, "read", Unit::Bytes, figure / by);
+            }
+        }
+        table.add("slow", "only here", Unit::Seconds, 1.0);
+        let rows = table.rows(&["fast".to_owned(), "slow".to_owned()]);
+        let order: Vec<_> = rows.iter().map(|row| (row.case.as_str(), row.place.as_str())).collect();
+        assert_eq!(
+            order,
+            [("write", "fast"), ("write", "slow"), ("read", "fast"), ("read", "slow"), ("only here", "slow")]
+        );
+        let slow = &rows[1];
+        assert_eq!(
+            (slow.runs.as_slice(), slow.least, slow.median, slow.most),
+            (&[20.0, 40.0, 80.0][..], 20.0, 40.0, 80.0)
+        );
+        let ratio = &slow.ratios[0];
+        assert_eq!((ratio.to.as_str(), ratio.of.median, ratio.of.low, ratio.of.high), ("fast", 2.0, 2.0, 2.0));
+        assert_eq!((ratio.of.level, slow.less_is_better, rows[2].less_is_better), (0.75, true, false));
+        assert!(rows[4].ratios.is_empty());
+    }
+}

@@ -1,0 +1,231 @@
+//! Results as tables of a terminal. Pure.
+
+use std::fmt::{self, Write};
+
+use super::results::{Course, Results, Row};
+use super::sums;
+use super::units::{Scale, digits};
+use crate::report::page::{harmless, shortened};
+
+/// From nothing to the most.
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Places that each figure is compared with, where they are.
+pub const COMPARED: [&str; 2] = ["fast", "slow"];
+/// Between columns.
+const GAP: usize = 2;
+const NAME_MAX: usize = 30;
+
+/// All of it, as wide as a terminal. Ends with a newline.
+pub fn report(results: &Results, width: usize) -> String {
+    let mut out = String::new();
+    whole(&mut out, results, width).expect("formatting into memory");
+    out
+}
+
+fn whole(out: &mut String, results: &Results, width: usize) -> fmt::Result {
+    let settings: Vec<_> = results.settings.iter().map(|(name, value)| harmless(&format!("{name} {value}"))).collect();
+    wrapped(out, &format!("{}: {}; caches: {}", results.bench, settings.join(", "), results.caches), width)?;
+    for (name, tier) in [("fast", &results.tiers.fast), ("slow", &results.tiers.slow)] {
+        let device = tier.device.as_ref().map_or_else(|| "no block device".to_owned(), |device| format!("on {device}"));
+        wrapped(out, &harmless(&format!("{name}: {} ({}, {device})", tier.path, tier.file_system)), width)?;
+    }
+    for case in results.cases() {
+        let rows: Vec<_> = results.rows_of(&case).collect();
+        table(out, &case, &rows, width)?;
+    }
+    if let Some(note) = results.note() {
+        writeln!(out)?;
+        wrapped(out, &note, width)?;
+    }
+    courses(out, results, width)
+}
+
+/// A paragraph; what goes on in another line is indented.
+fn wrapped(out: &mut String, text: &str, width: usize) -> fmt::Result {
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            writeln!(out, "{line}")?;
+            line = "  ".to_owned();
+        } else if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    writeln!(out, "{line}")
+}
+
+/// How a case is told, and the unit of its figures.
+pub fn heading(case: &str, rows: &[&Row]) -> (String, Scale) {
+    let medians: Vec<_> = rows.iter().map(|row| row.median).collect();
+    let unit = rows.first().map_or(super::results::Unit::Seconds, |row| row.unit);
+    let scale = Scale::of(unit, sums::median(&medians).unwrap_or_default());
+    let better = if rows.first().is_some_and(|row| row.less_is_better) { "less" } else { "more" };
+    (format!("{case}, {} ({better} is better)", scale.name), scale)
+}
+
+/// The cells of a case's table: the place, the median, the range, and a ratio to each place of [`COMPARED`].
+pub fn cells(rows: &[&Row], scale: Scale) -> (Vec<String>, Vec<Vec<String>>) {
+    let is_there = |name: &&&str| rows.iter().any(|row| row.place == ***name);
+    let compared: Vec<_> = if rows.len() > 1 { COMPARED.iter().filter(is_there).collect() } else { Vec::new() };
+    let mut head = vec![String::new(), "median".to_owned()];
+    let several = rows.iter().any(|row| row.runs.len() > 1);
+    head.extend(several.then(|| "least-most".to_owned()));
+    head.extend(compared.iter().map(|name| format!("to {name}")));
+    let ratio = |row: &Row, to: &str| {
+        let ratio = row.ratios.iter().find(|ratio| ratio.to == to).map(|ratio| ratio.of);
+        ratio.map_or_else(String::new, |of| match of.level > 0.0 {
+            true => format!("{} ({}-{})", digits(of.median), digits(of.low), digits(of.high)),
+            false => digits(of.median),
+        })
+    };
+    let line = |row: &&Row| {
+        let mut line = vec![shortened(&harmless(&row.place), NAME_MAX), scale.text(row.median)];
+        line.extend(several.then(|| format!("{}-{}", scale.text(row.least), scale.text(row.most))));
+        line.extend(compared.iter().map(|to| ratio(row, to)));
+        line
+    };
+    (head, rows.iter().map(line).collect())
+}
+
+fn table(out: &mut String, case: &str, rows: &[&Row], width: usize) -> fmt::Result {
+    let (title, scale) = heading(case, rows);
+    writeln!(out, "\n{title}")?;
+    let (head, mut lines) = cells(rows, scale);
+    lines.insert(0, head);
+    let mut widths = widths(&lines);
+    // What a narrow terminal has no room for: the range first, for the ratio's interval tells of it as well.
+    let range = lines[0].iter().position(|name| name == "least-most");
+    if let Some(range) = range.filter(|_| widths.iter().sum::<usize>() + GAP * widths.len() > width) {
+        lines.iter_mut().for_each(|line| drop(line.remove(range)));
+        widths.remove(range);
+    }
+    for line in &lines {
+        let mut text = format!("  {:<1$}", line[0], widths[0]);
+        for (cell, wide) in line.iter().zip(&widths).skip(1) {
+            write!(text, "{:GAP$}{cell:>wide$}", "")?;
+        }
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    Ok(())
+}
+
+fn widths(lines: &[Vec<String>]) -> Vec<usize> {
+    let columns = lines.first().map_or(0, Vec::len);
+    let wide = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    (0..columns).map(wide).collect()
+}
+
+/// What the devices moved, as a line each.
+fn courses(out: &mut String, results: &Results, width: usize) -> fmt::Result {
+    let places = super::results::distinct(results.devices.iter().map(|course| course.place.as_str()));
+    for place in places {
+        let of: Vec<_> = results.devices.iter().filter(|course| course.place == place).collect();
+        let seconds = of.iter().map(|course| course.every * course.read.len() as f64).fold(0.0, f64::max);
+        let during = if place.is_empty() { String::new() } else { format!("{} (last run): ", harmless(&place)) };
+        writeln!(out, "\n{during}the devices over {} s, MB/s", digits(seconds))?;
+        let line = |course: &&Course| {
+            let label = |what| format!("{} ({}) {what}", course.tier, course.device);
+            [(label("read"), course.read.clone()), (label("written"), course.written.clone())]
+        };
+        let lines: Vec<_> = of.iter().flat_map(line).collect();
+        let wide = lines.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+        for (label, rates) in lines {
+            writeln!(out, "{}", course_line(&label, wide, &rates, width))?;
+        }
+    }
+    Ok(())
+}
+
+fn course_line(label: &str, wide: usize, rates: &[f64], width: usize) -> String {
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let mean = rates.iter().fold(0.0, |sum, rate| sum + rate) / rates.len().max(1) as f64;
+    let figures = format!("mean {:>5}, most {:>5}", digits(mean / 1e6), digits(most / 1e6));
+    let room = width.saturating_sub(2 + wide + 2 + 2 + figures.len()).clamp(8, 80);
+    format!("  {label:<wide$}  {}  {figures}", spark(rates, most, room))
+}
+
+/// A course of time in so many characters, the highest for `most`.
+pub fn spark(rates: &[f64], most: f64, columns: usize) -> String {
+    let mean = |at: usize| {
+        let (from, to) =
+            (at * rates.len() / columns, ((at + 1) * rates.len() / columns).max(at * rates.len() / columns + 1));
+        let part = &rates[from.min(rates.len())..to.min(rates.len())];
+        part.iter().sum::<f64>() / part.len().max(1) as f64
+    };
+    let level = |rate: f64| match rate / most {
+        share if share.is_nan() || share <= 0.0 => ' ',
+        share => LEVELS[((share * LEVELS.len() as f64).ceil() as usize).clamp(1, LEVELS.len()) - 1],
+    };
+    (0..columns).map(|at| level(mean(at))).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::results::{FORMAT, Machine, Table, Tier, Tiers, Unit};
+    use super::*;
+
+    /// Results with strange names, several cases, and a course of a device.
+    pub(in crate::bench) fn made(runs: usize) -> Results {
+        let places = ["slow", "fast", "mount exact", "<b>&|x"].map(str::to_owned);
+        let mut table = Table::default();
+        for run in 0..runs {
+            for (place, by) in places.iter().zip([30.0, 1.0, 1.05, 2.0]) {
+                let by = by * (1.0 + run as f64 * 0.01);
+                table.add(place, "application blocked", Unit::Seconds, 0.6 * by);
+                table.add(place, "read, 1 thread", Unit::Files, 900.0 / by);
+                table.add(place, "read, 4 threads", Unit::Files, 2_000.0 / by);
+            }
+        }
+        let tier = |name: &str| Tier { path: format!("/{name}"), file_system: "ext4".into(), device: None };
+        let course = Course {
+            tier: "slow".into(),
+            device: "loop0".into(),
+            place: "mount exact".into(),
+            every: 0.1,
+            read: vec![0.0; 50],
+            written: (0..50).map(|at| if at % 10 < 5 { 133e6 } else { 0.0 }).collect(),
+            marks: vec![(1.0, "checkpoint <1>".into())],
+        };
+        Results {
+            format: FORMAT,
+            bench: "checkpoint".into(),
+            version: "0.1.0".into(),
+            machine: Machine { kernel: "6.18".into(), cpus: 2, memory: 1 << 30, cpu: "some".into() },
+            tiers: Tiers { fast: tier("fast"), slow: tier("slow") },
+            settings: vec![("size".into(), "600 MB".into()), ("checkpoints".into(), "5".into())],
+            caches: "dropped".into(),
+            rows: table.rows(&places),
+            devices: vec![course],
+        }
+    }
+
+    #[test]
+    fn a_table_has_ratios_and_fits_a_terminal() {
+        for width in [80, 120] {
+            let text = report(&made(6), width);
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{line}");
+            }
+            assert!(text.contains("application blocked, ms (less is better)"), "{text}");
+            let mount = text.lines().find(|line| line.contains("mount exact  ")).expect("its row");
+            assert!(mount.contains("1.05 (1.05-1.05)") && mount.contains("0.0350"), "{mount}");
+            assert!(text.contains("96.9 %"), "{text}");
+        }
+    }
+
+    #[test]
+    fn of_one_run_nothing_is_claimed() {
+        let text = report(&made(1), 80);
+        assert!(text.contains("how sure they are is not known") && !text.contains("least-most"), "{text}");
+        assert!(!text.lines().any(|line| line.contains("mount exact  ") && line.contains('(')), "{text}");
+    }
+
+    #[test]
+    fn a_course_is_drawn_from_nothing_to_the_most() {
+        assert_eq!(spark(&[0.0, 1.0, 4.0, 8.0], 8.0, 4), " ▁▄█");
+        assert_eq!(spark(&[8.0, 0.0], 8.0, 4), "██  ");
+        assert_eq!(spark(&[1.0, 3.0, 8.0, 8.0], 8.0, 2), "▂█");
+        assert_eq!(spark(&[], 0.0, 3), "   ");
+    }
+}

@@ -1,0 +1,103 @@
+//! `dlio-fs bench`: what a mount over two tiers costs and gains, measured beside the tiers themselves.
+//!
+//! `asked.rs` is what the user said, `session.rs` the places and the runs, and each load has a file of its own; what a load does stands
+//! in `src/bench`.
+
+mod asked;
+mod checkpoint;
+mod session;
+
+use std::fs;
+use std::io::{IsTerminal, stdout};
+
+use clap::{Args, Subcommand};
+
+use super::sandbox;
+use super::{Exit, Failure, Outcome, say};
+use crate::bench::caches::Caches;
+use crate::bench::results::Results;
+use crate::bench::text;
+use crate::error::Context;
+use crate::mount;
+use asked::{Common, Document};
+use session::Session;
+
+/// Measure two tiers and a mount over them with the loads of training jobs
+///
+/// In each tier a temporary directory is made, and a mount of its own over both; running mounts and their files are not touched, and
+/// nothing is left behind, on Ctrl-C neither. What is compared is measured in turns, run by run, and each ratio comes with how sure it is.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs bench tiers --fast /optane --slow /hdd
+  dlio-fs bench checkpoint --fast /optane --slow /hdd --output checkpoint.html
+  dlio-fs bench files --fast /optane --slow /hdd --io exact,cached,passthrough --json")]
+pub(super) struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Checkpoint(checkpoint::CheckpointArgs),
+}
+
+pub(super) fn run(args: &BenchArgs) -> Outcome {
+    match &args.what {
+        What::Checkpoint(args) => checkpoint::run(args),
+    }
+}
+
+/// A benchmark that is to be run.
+struct Plan {
+    name: &'static str,
+    runs: usize,
+    /// What the user should know of it, in order.
+    settings: Vec<(&'static str, String)>,
+    caches: Caches,
+    /// For the progress, besides one for each run of each place.
+    steps: usize,
+}
+
+/// Runs `work` between the making of the places and their removal, and gives the results out.
+fn measure(
+    common: &Common,
+    plan: Plan,
+    work: impl FnOnce(&mut Session) -> Result<(), Failure> + Send + 'static,
+) -> Outcome {
+    let documents = common.documents()?;
+    let asked = common.check()?;
+    mount::open_device()?;
+    let results = sandbox::run(move |sandbox| {
+        let mut session = Session::new(sandbox, asked, plan)?;
+        session.touch_memory()?;
+        work(&mut session)?;
+        session.finish()
+    })?;
+    match results {
+        None => Ok(Exit::Interrupted),
+        Some(results) => publish(common, &documents, &results).map(|()| Exit::Done),
+    }
+}
+
+/// To standard output and to the files that were asked for. All are tried before one's failure is told.
+fn publish(common: &Common, documents: &[Document], results: &Results) -> Result<(), Failure> {
+    let written = documents.iter().map(|document| {
+        let path = &document.path;
+        fs::write(path, document.kind.render(results)).at("write", path.display()).map_err(Failure::from)
+    });
+    let written = written.fold(Ok(()), |all: Result<(), Failure>, one| all.and(one));
+    match common.json {
+        true => say(results.json().trim_end())?,
+        false => say(text::report(results, width()).trim_end())?,
+    }
+    written
+}
+
+/// Of the terminal; what goes elsewhere has room.
+fn width() -> usize {
+    const LEAST: u16 = 60;
+    const ELSEWHERE: u16 = 120;
+    let size = if stdout().is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None };
+    size.map_or(ELSEWHERE, |(columns, _)| columns.max(LEAST)).into()
+}

@@ -1,0 +1,218 @@
+//! What all benchmarks are asked: where, on which I/O paths, how often, and where the results go.
+
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use clap::Args;
+
+use super::super::options::Options;
+use super::super::{Exit, Failure};
+use crate::bench::results::Results;
+use crate::bench::{markdown, page, text};
+use crate::config::IoPath;
+use crate::error::{Context, Error};
+
+/// How the temporary directories begin.
+pub(super) const PREFIX: &str = "dlio-fs-bench-";
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct Common {
+    /// A directory on the fast tier
+    #[arg(long, value_name = "DIR")]
+    pub(super) fast: PathBuf,
+    /// A directory on the slow tier
+    #[arg(long, value_name = "DIR")]
+    pub(super) slow: PathBuf,
+    /// The I/O paths of the mounts, each of which is measured: exact, cached, passthrough
+    #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = "exact", value_parser = parse_io)]
+    pub(super) io: Vec<IoPath>,
+    /// Set keys of the configuration of these mounts, as `dlio-fs mount -o` (KEY=VALUE,...)
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Measure this directory beside them, on another file system that is mounted already; may be given several times
+    #[arg(long, value_name = "NAME=DIR", value_parser = parse_also)]
+    also: Vec<(String, PathBuf)>,
+    /// How often each place is measured: in turns, so that runs are compared in pairs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times
+    #[arg(long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+}
+
+/// The same, looked at: what is here can be measured.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) fast: PathBuf,
+    pub(super) slow: PathBuf,
+    pub(super) io: Vec<IoPath>,
+    pub(super) options: Vec<String>,
+    pub(super) also: Vec<(String, PathBuf)>,
+}
+
+impl Common {
+    pub(super) fn runs(&self, default: usize) -> usize {
+        self.runs.map_or(default, |runs| runs as usize)
+    }
+
+    /// Where the results go, looked at before anything is measured.
+    pub(super) fn documents(&self) -> Result<Vec<Document>, Failure> {
+        documents(&self.output)
+    }
+
+    /// Refuses what cannot work.
+    pub(super) fn check(&self) -> Result<Asked, Failure> {
+        Options::sort(&self.options, false).map_err(Failure::usage)?;
+        let (fast, slow) = (directory("--fast", &self.fast)?, directory("--slow", &self.slow)?);
+        if fast == slow {
+            let what = format!("--fast and --slow are both {}", fast.display());
+            return Err(usage(what, "name a directory on faster storage with --fast"));
+        }
+        let mut io: Vec<IoPath> = Vec::new();
+        for path in &self.io {
+            if io.contains(path) {
+                return Err(usage(format!("--io names {} twice", path.name()), "name each once"));
+            }
+            io.push(*path);
+        }
+        let mut names: Vec<String> = ["slow", "fast"].map(str::to_owned).into();
+        names.extend(io.iter().flat_map(|io| [mount_name(*io), format!("{} staged", mount_name(*io))]));
+        for (name, dir) in &self.also {
+            if names.contains(name) {
+                return Err(usage(format!("--also {name}: there is such a place already"), "give it another name"));
+            }
+            names.push(name.clone());
+            let dir = directory("--also", dir)?;
+            if dir.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
+                let what = format!("--also {name}={} is inside of another benchmark's directory", dir.display());
+                return Err(usage(what, "name a directory that stays"));
+            }
+        }
+        let also = self.also.clone();
+        Ok(Asked { fast: self.fast.clone(), slow: self.slow.clone(), io, options: self.options.clone(), also })
+    }
+}
+
+pub(super) fn mount_name(io: IoPath) -> String {
+    format!("mount {}", io.name())
+}
+
+pub(super) fn usage(what: impl Into<String>, remedy: &str) -> Failure {
+    Failure::usage(Error::refused(what, remedy))
+}
+
+/// Without symbolic links.
+pub(super) fn directory(option: &str, path: &Path) -> Result<PathBuf, Failure> {
+    let unusable = |e: Error| Failure::new(Exit::Usage, format!("{option}: {e}; name an existing directory"));
+    let canonical = path.canonicalize().at("find", path.display()).map_err(unusable)?;
+    match canonical.is_dir() {
+        true => Ok(canonical),
+        false => Err(usage(format!("{option} {} is no directory", path.display()), "name an existing directory")),
+    }
+}
+
+fn parse_io(word: &str) -> Result<IoPath, &'static str> {
+    IoPath::try_from(word.to_owned())
+}
+
+fn parse_also(text: &str) -> Result<(String, PathBuf), &'static str> {
+    match text.split_once('=') {
+        Some((name, dir)) if !name.trim().is_empty() && !dir.is_empty() => Ok((name.trim().to_owned(), dir.into())),
+        _ => Err("write a name for the results and a directory: NAME=DIR"),
+    }
+}
+
+/// A size that is something.
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    match text.parse::<ByteSize>() {
+        Ok(ByteSize(0)) => Err("nothing can be measured with no bytes".to_owned()),
+        Ok(ByteSize(size)) if size > 1 << 44 => Err("that is more than 16 TiB".to_owned()),
+        Ok(ByteSize(size)) => Ok(size),
+        Err(_) => Err("write a number and a unit, as \"600MB\" or \"1GiB\"".to_owned()),
+    }
+}
+
+/// How a size is told: in the units in which it is a whole number, if there are such.
+pub(super) fn size_text(size: u64) -> String {
+    let units =
+        [("GiB", 1 << 30), ("GB", 1_000_000_000), ("MiB", 1 << 20), ("MB", 1_000_000), ("KiB", 1 << 10), ("kB", 1_000)];
+    let whole = units.iter().find(|(_, unit)| size.is_multiple_of(*unit));
+    whole.map_or_else(|| ByteSize(size).to_string(), |(name, unit)| format!("{} {name}", size / unit))
+}
+
+/// A file to write the results to.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) path: PathBuf,
+    pub(super) kind: Kind,
+}
+
+/// By the file's ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Html,
+    Svg,
+    Markdown,
+    Json,
+    Text,
+}
+
+pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
+    let document = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let kind = Kind::of_ending(ending).ok_or_else(|| {
+            let what = format!("--output {}: what it is to be cannot be told by its ending", path.display());
+            usage(what, "end it with .html, .svg, .md, .json or .txt")
+        })?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        directory("--output", dir).map(|_| Document { path: path.clone(), kind })
+    };
+    paths.iter().map(document).collect()
+}
+
+impl Kind {
+    fn of_ending(ending: &str) -> Option<Kind> {
+        match ending {
+            "html" | "htm" => Some(Kind::Html),
+            "svg" => Some(Kind::Svg),
+            "md" => Some(Kind::Markdown),
+            "json" => Some(Kind::Json),
+            "txt" => Some(Kind::Text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn render(self, results: &Results) -> String {
+        match self {
+            Kind::Html => page::report(results),
+            Kind::Svg => page::pictures(results),
+            Kind::Markdown => markdown::report(results),
+            Kind::Json => results.json(),
+            Kind::Text => text::report(results, 120),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_told_as_they_were_written() {
+        for text in ["600 MB", "1 GiB", "112 KiB", "12 kB", "4 KiB"] {
+            assert_eq!(size_text(parse_size(text).expect("a size")), text);
+        }
+        assert!(parse_size("0").is_err() && parse_size("x").is_err() && parse_size("100TiB").is_err());
+    }
+
+    #[test]
+    fn other_places_have_a_name_and_a_directory() {
+        assert_eq!(parse_also("moose=/mnt/x=y"), Ok(("moose".to_owned(), "/mnt/x=y".into())));
+        for wrong in ["/mnt", "=/mnt", "moose="] {
+            assert!(parse_also(wrong).is_err(), "{wrong}");
+        }
+    }
+}

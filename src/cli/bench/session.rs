@@ -1,0 +1,290 @@
+//! The places of one benchmark and its runs: who is measured when, in which state the caches are, and what comes out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use nix::sys::statvfs::statvfs;
+
+use super::super::progress::Steps;
+use super::super::sandbox::{Mount, Sandbox};
+use super::super::talk::{self, Control, Said};
+use super::super::{Exit, Failure};
+use super::Plan;
+use super::asked::{Asked, PREFIX, mount_name};
+use crate::bench::caches::{self, Caches};
+use crate::bench::devices::{self, Device, Sampler};
+use crate::bench::results::{Course, FORMAT, Machine, Results, Table, Tier, Tiers, Unit};
+use crate::bench::{Stop, data};
+use crate::error::{Context, Error, Result};
+use crate::mount;
+
+/// How often a device is looked at while a place is measured.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// A directory that is measured.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) dir: PathBuf,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Slow,
+    Fast,
+    Mount(Mount),
+    /// Of `--also`.
+    Other,
+}
+
+pub(super) struct Session {
+    sandbox: Sandbox,
+    plan: Plan,
+    asked: Asked,
+    pub(super) places: Vec<Place>,
+    /// All directories that hold data, for the caches.
+    dirs: Vec<PathBuf>,
+    tiers: Tiers,
+    devices: Vec<Device>,
+    steps: Steps,
+    table: Table,
+    courses: Vec<Course>,
+}
+
+impl Session {
+    /// Makes the directories. Nothing is mounted yet.
+    pub(super) fn new(sandbox: &Sandbox, asked: Asked, plan: Plan) -> Result<Session, Failure> {
+        let remedy = "name a directory that you may write to";
+        let dir = |parent: &Path, remedy| sandbox.dir(parent, PREFIX, remedy);
+        let (fast, slow) = (dir(&asked.fast, remedy)?, dir(&asked.slow, remedy)?);
+        let here = dir(&std::env::temp_dir(), "set TMPDIR to a directory that you may write to")?;
+        let mut places = vec![
+            Place { name: "slow".to_owned(), dir: slow.join("native"), kind: Kind::Slow },
+            Place { name: "fast".to_owned(), dir: fast.join("native"), kind: Kind::Fast },
+        ];
+        for io in &asked.io {
+            let below = |dir: &Path| dir.join(io.name());
+            let mount = Mount {
+                mountpoint: below(&here),
+                fast: below(&fast),
+                slow: below(&slow),
+                log: below(&here).with_extension("log"),
+            };
+            places.push(Place { name: mount_name(*io), dir: mount.mountpoint.clone(), kind: Kind::Mount(mount) });
+        }
+        let mut dirs = vec![fast, slow];
+        for (name, parent) in &asked.also {
+            let other = dir(parent, remedy)?;
+            places.push(Place { name: name.clone(), dir: other.join("native"), kind: Kind::Other });
+            dirs.push(other);
+        }
+        for place in &places {
+            fs::create_dir_all(&place.dir).at("mkdir", place.dir.display())?;
+            if let Kind::Mount(mount) = &place.kind {
+                [&mount.fast, &mount.slow].iter().try_for_each(|dir| fs::create_dir(dir).at("mkdir", dir.display()))?;
+            }
+        }
+        let tiers = Tiers { fast: tier(&asked.fast)?, slow: tier(&asked.slow)? };
+        let devices = devices::of_tiers(tiers.fast.device.as_deref(), tiers.slow.device.as_deref());
+        let steps = Steps::new(plan.runs * places.len() + plan.steps + 1);
+        let (sandbox, table) = (sandbox.clone(), Table::default());
+        Ok(Session { sandbox, plan, asked, places, dirs, tiers, devices, steps, table, courses: Vec::new() })
+    }
+
+    pub(super) fn stop(&self) -> Stop {
+        self.sandbox.stop().clone()
+    }
+
+    /// Says what begins now.
+    pub(super) fn step(&mut self, text: &str) -> Result<()> {
+        self.steps.begin(text);
+        self.sandbox.stop().check()
+    }
+
+    pub(super) fn touch_memory(&mut self) -> Result<()> {
+        self.step("touching memory")?;
+        caches::touch_memory(self.sandbox.stop())
+    }
+
+    /// Makes the mounts.
+    pub(super) fn mount(&self) -> Result<(), Failure> {
+        for (place, io) in self.places.iter().filter(|place| place.mount().is_some()).zip(&self.asked.io) {
+            let options = self.asked.options.iter().cloned().chain([format!("io={}", io.name())]);
+            if let Kind::Mount(mount) = &place.kind {
+                self.sandbox.mount(mount, &options.collect::<Vec<_>>())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what there is no room for: so many bytes in each place, one after the other, and a tenth.
+    pub(super) fn ensure_room(&self, bytes: u64, remedy: &str) -> Result<(), Failure> {
+        let mut needed: BTreeMap<u64, (u64, &Path)> = BTreeMap::new();
+        for dir in &self.dirs {
+            let file_system = fs::metadata(dir).at("stat", dir.display())?.dev();
+            needed.entry(file_system).or_insert((0, dir)).0 += bytes + bytes / 10;
+        }
+        for (needed, dir) in needed.into_values() {
+            let stat = statvfs(dir).map_err(std::io::Error::from).at("statfs", dir.display())?;
+            let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+            if free < needed {
+                let holder = dir.parent().unwrap_or(dir).display();
+                let what = format!("{holder} has {} free, and {} are needed", ByteSize(free), ByteSize(needed));
+                return Err(Failure::usage(Error::refused(what, remedy)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `one` for each place of each run. The first place of a run is the second of the one before, so that none is always first.
+    pub(super) fn each(
+        &mut self,
+        mut one: impl FnMut(&mut Session, &Place, usize) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let runs = self.plan.runs;
+        for run in 0..runs {
+            let mut places = self.places.clone();
+            let len = places.len();
+            places.rotate_left(run % len);
+            for place in &places {
+                self.step(&format!("run {} of {runs}: {}", run + 1, place.name))?;
+                one(self, place, run)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_last(&self, run: usize) -> bool {
+        run + 1 == self.plan.runs
+    }
+
+    /// Brings the caches into the state in which measurements begin.
+    pub(super) fn cool(&self) -> Result<()> {
+        let mounts = self.places.iter().filter(|place| place.mount().is_some() && self.plan.caches == Caches::FileData);
+        let dirs: Vec<_> = self.dirs.iter().cloned().chain(mounts.map(|place| place.dir.clone())).collect();
+        self.plan.caches.cool(&dirs)
+    }
+
+    /// Looks at the tiers' devices from now on.
+    pub(super) fn sample(&self) -> Sampler {
+        Sampler::start(&self.devices, EVERY)
+    }
+
+    pub(super) fn keep(&mut self, courses: Vec<Course>) {
+        self.courses.extend(courses);
+    }
+
+    /// Adds a figure of this run.
+    pub(super) fn add(&mut self, place: &str, case: &str, unit: Unit, figure: f64) {
+        self.table.add(place, case, unit, figure);
+    }
+
+    /// Removes what was written to a place, and waits until it has nothing to do any more.
+    pub(super) fn clear(&self, place: &Place) -> Result<(), Failure> {
+        data::clear(&place.dir)?;
+        self.settle(place)
+    }
+
+    /// Waits until a place has nothing to do any more: what is next would be measured beside it.
+    pub(super) fn settle(&self, place: &Place) -> Result<(), Failure> {
+        if let Some(mount) = place.mount() {
+            self.command(mount, "sync")?;
+        }
+        self.dirs.iter().try_for_each(|dir| caches::write_back(dir)).map_err(Failure::from)
+    }
+
+    /// Gives a mount a command and waits for its end; what it says at last.
+    pub(super) fn command(&self, mount: &Mount, command: &str) -> Result<String, Failure> {
+        let mut control = Control::ask(&mount.mountpoint, command)?;
+        loop {
+            self.sandbox.stop().check()?;
+            match control.listen()? {
+                Said::Done(text) => return Ok(text),
+                Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
+                Said::Waiting(_) => {}
+            }
+        }
+    }
+
+    /// Waits until all of a mount is on the slow tier, without asking for it: it is to go on as it would.
+    pub(super) fn watch_until_safe(&self, mount: &Mount) -> Result<(), Failure> {
+        const LOOK: Duration = Duration::from_millis(5);
+        loop {
+            let safety = talk::standing(&mount.mountpoint)?.safety;
+            if safety.safe {
+                return Ok(());
+            }
+            if let Some(why) = safety.held {
+                return Err(Failure::new(Exit::Failure, format!("the mount holds what it has: {why}")));
+            }
+            self.sandbox.stop().check()?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<Results, Failure> {
+        let Session { plan, asked, places, tiers, table, mut courses, .. } = self;
+        let names: Vec<_> = places.into_iter().map(|place| place.name).collect();
+        // The last run began with another place.
+        courses.sort_by_key(|course| names.iter().position(|name| *name == course.place));
+        let mut settings: Vec<(String, String)> =
+            plan.settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        settings.push(("runs".to_owned(), plan.runs.to_string()));
+        settings.extend((!asked.options.is_empty()).then(|| ("options".to_owned(), asked.options.join(" "))));
+        for (name, dir) in &asked.also {
+            settings.push((name.clone(), format!("{} ({})", dir.display(), tier(dir)?.file_system)));
+        }
+        Ok(results(plan.name, tiers, settings, plan.caches.name(), table.rows(&names), courses))
+    }
+}
+
+impl Place {
+    pub(super) fn mount(&self) -> Option<&Mount> {
+        match &self.kind {
+            Kind::Mount(mount) => Some(mount),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn results(
+    bench: &str,
+    tiers: Tiers,
+    settings: Vec<(String, String)>,
+    caches: &str,
+    rows: Vec<crate::bench::results::Row>,
+    devices: Vec<Course>,
+) -> Results {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let (bench, caches) = (bench.to_owned(), caches.to_owned());
+    Results { format: FORMAT, bench, version, machine: machine(), tiers, settings, caches, rows, devices }
+}
+
+/// What a tier stands on.
+pub(super) fn tier(path: &Path) -> Result<Tier> {
+    let mounts = mount::mounts()?;
+    let found = path.canonicalize().at("find", path.display())?;
+    let holder = mount::holder_of(&found, &mounts);
+    Ok(Tier {
+        path: path.display().to_string(),
+        file_system: holder.map(|holder| holder.fs_type.clone()).unwrap_or_default(),
+        device: holder.and_then(|holder| devices::behind(&holder.source, &holder.device)),
+    })
+}
+
+fn machine() -> Machine {
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Machine {
+        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        memory: caches::kib(&read("/proc/meminfo"), "MemTotal:").unwrap_or_default(),
+        cpu: model.map_or_else(String::new, |(_, name)| name.trim().to_owned()),
+    }
+}
