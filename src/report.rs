@@ -17,6 +17,7 @@ pub mod html;
 pub mod markdown;
 pub mod page;
 pub mod plan;
+pub mod plot;
 pub mod rebuild;
 pub mod summary;
 mod tables;

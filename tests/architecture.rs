@@ -123,6 +123,7 @@ const PURE: &[&str] = &[
     "src/report/markdown.rs",
     "src/report/page.rs",
     "src/report/plan.rs",
+    "src/report/plot.rs",
     "src/report/rebuild.rs",
     "src/report/summary.rs",
     "src/report/text.rs",

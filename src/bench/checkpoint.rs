@@ -25,7 +25,7 @@ pub struct Load {
 
 impl Load {
     pub fn bytes(&self) -> u64 {
-        self.count as u64 * self.size
+        (self.count as u64).saturating_mul(self.size)
     }
 
     /// Writes all of them to a directory; seconds in which the application waited. `tell` is given what happens, when it does.

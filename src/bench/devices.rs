@@ -59,6 +59,21 @@ fn counters(diskstats: &str) -> BTreeMap<String, (u64, u64)> {
 /// A moment, in seconds, and the bytes moved before it.
 type Sample = (f64, f64, f64);
 
+/// All looks at each device.
+type Looks = Vec<(Device, Vec<Sample>)>;
+
+fn look(all: &mut Looks, begun: Instant) -> Result<()> {
+    let text = fs::read_to_string(DISKSTATS).at("read", DISKSTATS)?;
+    let (now, counted) = (begun.elapsed().as_secs_f64(), counters(&text));
+    for (device, samples) in all {
+        // One that was taken away moves nothing any more.
+        let last = samples.last().map_or((0.0, 0.0), |last: &Sample| (last.1, last.2));
+        let (read, written) = counted.get(&device.name).map_or(last, |(read, written)| (*read as f64, *written as f64));
+        samples.push((now, read, written));
+    }
+    Ok(())
+}
+
 /// Looks at devices again and again, from a thread of its own.
 #[derive(Debug)]
 pub struct Sampler {
@@ -66,35 +81,30 @@ pub struct Sampler {
     every: Duration,
     /// Dropped to end the thread.
     stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<Result<Vec<(Device, Vec<Sample>)>>>>,
+    thread: Option<JoinHandle<Result<Looks>>>,
     marks: parking_lot::Mutex<Vec<(f64, String)>>,
 }
 
 impl Sampler {
-    /// Begins. `every` is how far apart the figures are to be.
-    pub fn start(devices: &[Device], every: Duration) -> Sampler {
+    /// Begins; the first look is over when it returns. `every` is how far apart the figures are to be.
+    pub fn start(devices: &[Device], every: Duration) -> Result<Sampler> {
         let (stop, stopped) = mpsc::channel::<()>();
-        let (begun, devices) = (Instant::now(), devices.to_vec());
+        let begun = Instant::now();
+        let mut all: Vec<_> = devices.iter().map(|device| (device.clone(), Vec::new())).collect();
+        look(&mut all, begun)?;
         let thread = std::thread::spawn(move || {
-            let mut all: Vec<(Device, Vec<Sample>)> = devices.into_iter().map(|device| (device, Vec::new())).collect();
             for number in 1.. {
-                let text = fs::read_to_string(DISKSTATS).at("read", DISKSTATS)?;
-                let (now, counted) = (begun.elapsed().as_secs_f64(), counters(&text));
-                for (device, samples) in &mut all {
-                    // One that was taken away moves nothing any more.
-                    let last = samples.last().map_or((0.0, 0.0), |last| (last.1, last.2));
-                    let (read, written) =
-                        counted.get(&device.name).map_or(last, |(read, written)| (*read as f64, *written as f64));
-                    samples.push((now, read, written));
-                }
                 let next = (begun + every * number).saturating_duration_since(Instant::now());
-                if stopped.recv_timeout(next) != Err(RecvTimeoutError::Timeout) {
+                let ended = stopped.recv_timeout(next) != Err(RecvTimeoutError::Timeout);
+                // What has just been written is in the last look.
+                look(&mut all, begun)?;
+                if ended {
                     break;
                 }
             }
             Ok(all)
         });
-        Sampler { begun, every, stop: Some(stop), thread: Some(thread), marks: Default::default() }
+        Ok(Sampler { begun, every, stop: Some(stop), thread: Some(thread), marks: Default::default() })
     }
 
     /// Notes a moment.
@@ -105,7 +115,6 @@ impl Sampler {
     /// Ends, and tells what there was; `place` is what was measured meanwhile.
     pub fn end(mut self, place: &str) -> Result<Vec<Course>> {
         self.stop = None;
-        // What has just been written is counted by the last look.
         let Some(sampled) = self.thread.take().and_then(|thread| thread.join().ok()) else { return Ok(Vec::new()) };
         let (every, marks) = (self.every.as_secs_f64(), std::mem::take(&mut *self.marks.lock()));
         let course = |(device, samples): (Device, Vec<Sample>)| Course {
@@ -121,7 +130,8 @@ impl Sampler {
     }
 }
 
-/// Figures a second on an even grid, from counters that were read at moments that are not quite even.
+/// Figures a second on an even grid, from counters that were read at moments that are not quite even. Their sum is what was counted: the
+/// last one is of less than its time.
 fn rates(samples: &[Sample], every: f64, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return Vec::new() };
     let at = |moment: f64| {
@@ -130,7 +140,7 @@ fn rates(samples: &[Sample], every: f64, of: impl Fn(&Sample) -> f64) -> Vec<f64
         let part = ((moment - a.0) / (b.0 - a.0).max(1e-9)).clamp(0.0, 1.0);
         of(a) + (of(b) - of(a)) * part
     };
-    let spans = ((last.0 - first.0) / every).round() as usize;
+    let spans = ((last.0 - first.0) / every - 1e-6).ceil().max(0.0) as usize;
     let moment = |n: usize| first.0 + n as f64 * every;
     (0..spans).map(|n| (at(moment(n + 1)) - at(moment(n))).max(0.0) / every).collect()
 }
@@ -164,8 +174,9 @@ mod tests {
         let looks = [0.0, 0.1, 0.25, 0.3, 0.4, 0.51];
         let samples: Vec<Sample> = looks.iter().map(|at| (*at, 1000.0 + at * 100.0, 0.0)).collect();
         let rates = rates(&samples, 0.1, |sample| sample.1);
-        assert_eq!(rates.len(), 5);
-        assert!(rates.iter().all(|rate| (rate - 100.0).abs() < 1e-6), "{rates:?}");
+        assert_eq!(rates.len(), 6);
+        assert!(rates[..5].iter().all(|rate| (rate - 100.0).abs() < 1e-6), "{rates:?}");
+        assert!((rates.iter().sum::<f64>() * 0.1 - 51.0).abs() < 1e-6, "{rates:?}");
         assert!(super::rates(&samples[..1], 0.1, |sample| sample.1).is_empty());
         assert!(super::rates(&[], 0.1, |sample| sample.1).is_empty());
     }
@@ -179,7 +190,7 @@ mod tests {
     #[test]
     fn devices_are_looked_at_until_the_end() {
         let device = Device { tier: "slow".into(), name: "no-such-device".into() };
-        let sampler = Sampler::start(&[device], Duration::from_millis(5));
+        let sampler = Sampler::start(&[device], Duration::from_millis(5)).expect("started");
         sampler.mark("begins".into());
         std::thread::sleep(Duration::from_millis(40));
         let courses = sampler.end("slow").expect("sampled");

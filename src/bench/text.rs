@@ -24,7 +24,7 @@ pub fn report(results: &Results, width: usize) -> String {
 
 fn whole(out: &mut String, results: &Results, width: usize) -> fmt::Result {
     let settings: Vec<_> = results.settings.iter().map(|(name, value)| harmless(&format!("{name} {value}"))).collect();
-    wrapped(out, &format!("{}: {}; caches: {}", results.bench, settings.join(", "), results.caches), width)?;
+    wrapped(out, &format!("{}: {}; caches {}", results.bench, settings.join(", "), results.caches), width)?;
     for (name, tier) in [("fast", &results.tiers.fast), ("slow", &results.tiers.slow)] {
         let device = tier.device.as_ref().map_or_else(|| "no block device".to_owned(), |device| format!("on {device}"));
         wrapped(out, &harmless(&format!("{name}: {} ({}, {device})", tier.path, tier.file_system)), width)?;
@@ -66,8 +66,8 @@ pub fn heading(case: &str, rows: &[&Row]) -> (String, Scale) {
 
 /// The cells of a case's table: the place, the median, the range, and a ratio to each place of [`COMPARED`].
 pub fn cells(rows: &[&Row], scale: Scale) -> (Vec<String>, Vec<Vec<String>>) {
-    let is_there = |name: &&&str| rows.iter().any(|row| row.place == ***name);
-    let compared: Vec<_> = if rows.len() > 1 { COMPARED.iter().filter(is_there).collect() } else { Vec::new() };
+    let is_there = |name: &&&str| rows.iter().any(|row| row.ratios.iter().any(|ratio| ratio.to == ***name));
+    let compared: Vec<_> = COMPARED.iter().filter(is_there).collect();
     let mut head = vec![String::new(), "median".to_owned()];
     let several = rows.iter().any(|row| row.runs.len() > 1);
     head.extend(several.then(|| "least-most".to_owned()));

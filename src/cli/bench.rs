@@ -5,7 +5,11 @@
 
 mod asked;
 mod checkpoint;
+mod files;
+mod ingest;
 mod session;
+mod tiers;
+mod trace;
 
 use std::fs;
 use std::io::{IsTerminal, stdout};
@@ -39,12 +43,23 @@ pub(super) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    Tiers(tiers::TiersArgs),
+    Ingest(ingest::IngestArgs),
     Checkpoint(checkpoint::CheckpointArgs),
+    Files(files::FilesArgs),
+    Trace(trace::TraceArgs),
 }
+
+/// Bytes of a small file: the middle size in ImageNet.
+const SMALL: usize = 112 << 10;
 
 pub(super) fn run(args: &BenchArgs) -> Outcome {
     match &args.what {
+        What::Tiers(args) => tiers::run(args),
+        What::Ingest(args) => ingest::run(args),
         What::Checkpoint(args) => checkpoint::run(args),
+        What::Files(args) => files::run(args),
+        What::Trace(args) => trace::run(args),
     }
 }
 
@@ -76,18 +91,18 @@ fn measure(
     })?;
     match results {
         None => Ok(Exit::Interrupted),
-        Some(results) => publish(common, &documents, &results).map(|()| Exit::Done),
+        Some(results) => publish(common.json, &documents, &results).map(|()| Exit::Done),
     }
 }
 
 /// To standard output and to the files that were asked for. All are tried before one's failure is told.
-fn publish(common: &Common, documents: &[Document], results: &Results) -> Result<(), Failure> {
+fn publish(json: bool, documents: &[Document], results: &Results) -> Result<(), Failure> {
     let written = documents.iter().map(|document| {
         let path = &document.path;
         fs::write(path, document.kind.render(results)).at("write", path.display()).map_err(Failure::from)
     });
     let written = written.fold(Ok(()), |all: Result<(), Failure>, one| all.and(one));
-    match common.json {
+    match json {
         true => say(results.json().trim_end())?,
         false => say(text::report(results, width()).trim_end())?,
     }

@@ -64,7 +64,7 @@ pub(super) fn run<T: Send + 'static>(
 ) -> Result<Option<T>, Failure> {
     let (ended, end) = mpsc::channel();
     let on_signal = ended.clone();
-    let _signals = watch_signals(move || on_signal.send(End::Interrupted).is_ok())?;
+    let _signals = watch_signals(move |_| on_signal.send(End::Interrupted).is_ok())?;
     let sandbox = Sandbox::default();
     let inside = sandbox.clone();
     // On a thread of its own, which Ctrl-C leaves behind wherever it is if it does not end by itself.
@@ -97,13 +97,13 @@ fn wait_for_work<T>(end: &Receiver<End<T>>) {
 }
 
 /// Signals that ask to end are told for as long as the runtime lives, or until `tell` says that nobody listens.
-pub(super) fn watch_signals(tell: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Result<Runtime> {
+pub(super) fn watch_signals(tell: impl Fn(SignalKind) -> bool + Clone + Send + Sync + 'static) -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
     let runtime = runtime.at("start", "signal handling")?;
     let inside = runtime.enter();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let (mut arrivals, tell) = (signal(kind).at("catch", "signals")?, tell.clone());
-        runtime.spawn(async move { while arrivals.recv().await.is_some_and(|()| tell()) {} });
+        runtime.spawn(async move { while arrivals.recv().await.is_some_and(|()| tell(kind)) {} });
     }
     drop(inside);
     Ok(runtime)

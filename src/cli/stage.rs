@@ -230,7 +230,8 @@ fn show(bar: Option<&ProgressBar>, line: &str) {
     bar.set_message(text.to_owned());
 }
 
-fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
+/// What of a job was not staged, and why.
+pub(super) fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
     let text = talk::read(mountpoint, "staging.json")?;
     let staging: serde_json::Value = serde_json::from_str(&text)
         .map_err(|e| Error::refused(format!(".dlio/staging.json: {e}"), "use the dlio-fs that made the mount"))?;

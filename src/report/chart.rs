@@ -6,15 +6,13 @@
 use std::fmt::Write;
 
 use super::page::{Chart, class_name, shown};
+use super::plot::{Axis, Course, LEFT, Panel, Powers, RIGHT, WIDTH, escaped, finite, legend, panel, put, svg};
 use super::summary::{Summary, grouped, percent, seconds_text, share};
 use crate::stats::counters::Tier;
 use crate::stats::recording::{Checkpoint, Heat, Process};
 use crate::stats::render::bytes;
 
-/// Of a picture, in its own units; it is as wide as the page.
-const WIDTH: f64 = 1000.0;
-const LEFT: f64 = 74.0;
-const RIGHT: f64 = 14.0;
+const SINCE: &str = "seconds since the mount";
 /// Columns of the timeline.
 const COLUMNS: usize = 480;
 /// Shades of the heat map.
@@ -37,102 +35,6 @@ pub fn draw(chart: Chart, summary: &Summary) -> String {
     }
 }
 
-/// Text between tags or in a quoted attribute.
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Adds to a text, which cannot fail.
-macro_rules! put {
-    ($out:expr, $($arg:tt)*) => {
-        write!($out, $($arg)*).expect("formatting into memory")
-    };
-}
-
-fn finite(x: f64) -> f64 {
-    if x.is_finite() { x } else { 0.0 }
-}
-
-/// A step of an axis that people count in: 1, 2 or 5 times a power of ten, at least a `parts`th of the whole.
-fn step(whole: f64, parts: f64) -> f64 {
-    let least = (whole / parts).max(1e-9);
-    let power = 10f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|step| *step >= least).unwrap_or(10.0 * power)
-}
-
-/// A number without zeros at its end.
-fn plain(n: f64) -> String {
-    let text = format!("{n:.6}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// A unit for bytes a second: its name and its size.
-fn unit(most: f64) -> (&'static str, f64) {
-    let units = [("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
-    let fits = units.iter().rev().find(|(_, power)| most >= 1.5 * 2f64.powi(*power));
-    fits.map_or(("B", 1.0), |(name, power)| (name, 2f64.powi(*power)))
-}
-
-/// The course of time from left to right.
-#[derive(Clone, Copy)]
-struct Axis {
-    from: f64,
-    until: f64,
-    left: f64,
-}
-
-impl Axis {
-    fn x(&self, seconds: f64) -> f64 {
-        let part = (seconds - self.from) / (self.until - self.from).max(1e-9);
-        finite(self.left + part.clamp(0.0, 1.0) * (WIDTH - self.left - RIGHT))
-    }
-
-    /// Ticks with their labels below `y`, and lines from `top` on.
-    fn ticks(&self, out: &mut String, top: f64, y: f64) {
-        let step = step(self.until - self.from, 9.0);
-        let mut at = (self.from / step).ceil() * step;
-        for _ in 0..24 {
-            if at > self.until + step * 1e-6 {
-                break;
-            }
-            let x = self.x(at);
-            put!(out, r#"<path class="grid" d="M{x:.1} {top:.1}V{y:.1}"/>"#);
-            put!(out, r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#, y + 16.0, plain(at));
-            at += step;
-        }
-        let middle = (self.left + WIDTH - RIGHT) / 2.0;
-        put!(
-            out,
-            r#"<text class="unit" x="{middle:.1}" y="{:.1}" text-anchor="middle">seconds since the mount</text>"#,
-            y + 33.0
-        );
-    }
-}
-
-fn svg(height: f64, label: &str, more: &str, body: &str) -> String {
-    format!(
-        r#"<div class="wide"><svg viewBox="0 0 {WIDTH} {height:.0}" role="img" aria-label="{}"{more}>{body}</svg></div>"#,
-        escaped(label)
-    )
-}
-
-/// What the colours stand for.
-fn legend(entries: &[(&str, &str)]) -> String {
-    let entry = |(class, name): &(&str, &str)| format!(r#"<li><i class="{class}"></i>{}</li>"#, escaped(name));
-    format!(r#"<ul class="legend">{}</ul>"#, entries.iter().map(entry).collect::<String>())
-}
-
 /// Amounts of a timeline in fewer columns, in bytes a second.
 fn rates(values: &[u64], spans: usize, span: f64) -> Vec<f64> {
     let columns = COLUMNS.min(spans);
@@ -143,9 +45,6 @@ fn rates(values: &[u64], spans: usize, span: f64) -> Vec<f64> {
     };
     (0..columns).map(mean).collect()
 }
-
-/// A line of the timeline: its class, its name, bytes a second.
-type Course = (&'static str, &'static str, Vec<f64>);
 
 fn timeline(summary: &Summary) -> String {
     let (all, spans) = (&summary.timeline, summary.timeline.calls.len());
@@ -162,18 +61,19 @@ fn timeline(summary: &Summary) -> String {
     let drained = of("drain", "drained to the slow tier", &all.drained);
     let is_any = |courses: &[Course]| courses.iter().any(|(_, _, rates)| rates.iter().any(|rate| *rate > 0.0));
     let until = summary.timeline_from + spans as f64 * all.span;
-    let axis = Axis { from: summary.timeline_from, until, left: LEFT };
+    let axis = Axis { from: summary.timeline_from, until, left: LEFT, name: SINCE };
     let (mut body, mut y, mut shown) = (String::new(), 22.0, Vec::new());
+    let at = |top, height, name| Panel { top, height, name, powers: Powers::Binary };
     let top = y;
     let backs = body.len();
     if is_any(&read) {
-        panel(&mut body, &axis, y, 150.0, "read", &read, None);
+        panel(&mut body, &axis, at(y, 150.0, "read"), &read, None);
         shown.extend(read.iter().filter(|course| is_any(std::slice::from_ref(course))));
         y += 150.0 + 22.0;
     }
     let is_drained = is_any(std::slice::from_ref(&drained));
     if is_any(&written) || is_drained {
-        panel(&mut body, &axis, y, 110.0, "written", &written, is_drained.then_some(&drained));
+        panel(&mut body, &axis, at(y, 110.0, "written"), &written, is_drained.then_some(&drained));
         shown.extend(written.iter().filter(|course| is_any(std::slice::from_ref(course))));
         shown.extend(is_drained.then_some(&drained));
         y += 110.0 + 22.0;
@@ -214,44 +114,6 @@ fn with_data(picture: String, data: &serde_json::Value) -> String {
     // Within a script element nothing is escaped, and `<` might end it.
     let data = data.to_string().replace('<', "\\u003c");
     format!(r#"<figure>{picture}<script type="application/json">{data}</script></figure>"#)
-}
-
-/// Areas one above the other, and a line over them.
-fn panel(out: &mut String, axis: &Axis, top: f64, height: f64, name: &str, areas: &[Course; 2], line: Option<&Course>) {
-    let columns = areas[0].2.len();
-    let sum = |at: usize| areas[0].2[at] + areas[1].2[at];
-    let most = (0..columns).map(|at| sum(at).max(line.map_or(0.0, |line| line.2[at]))).fold(1.0, f64::max);
-    let (unit, size) = unit(most);
-    let step = step(most / size, 4.0);
-    let whole = (most / size / step).ceil() * step * size;
-    let y = |rate: f64| top + height - finite(rate / whole).clamp(0.0, 1.0) * height;
-    for n in 0..=(whole / size / step).round() as usize {
-        let value = n as f64 * step;
-        put!(out, r#"<path class="grid" d="M{LEFT} {0:.1}H{1:.1}"/>"#, y(value * size), WIDTH - RIGHT);
-        put!(
-            out,
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
-            LEFT - 7.0,
-            y(value * size) + 4.0,
-            plain(value)
-        );
-    }
-    put!(out, r#"<text class="unit" x="{LEFT}" y="{:.1}">{name}, {unit}/s</text>"#, top - 8.0);
-    let x = |column: usize| axis.x(axis.from + (axis.until - axis.from) * column as f64 / columns as f64);
-    let path = |from: &dyn Fn(usize) -> f64, to: &dyn Fn(usize) -> f64| {
-        let mut path = format!("M{:.1} {:.1}", x(0), y(from(0)));
-        (0..columns).for_each(|at| put!(path, "V{:.1}H{:.1}", y(to(at)), x(at + 1)));
-        (0..columns).rev().for_each(|at| put!(path, "V{:.1}H{:.1}", y(from(at)), x(at)));
-        path + "z"
-    };
-    let (lower, upper) = (&areas[1].2, &areas[0].2);
-    put!(out, r#"<path class="{}" d="{}"/>"#, areas[1].0, path(&|_| 0.0, &|at| lower[at]));
-    put!(out, r#"<path class="{}" d="{}"/>"#, areas[0].0, path(&|at| lower[at], &|at| lower[at] + upper[at]));
-    if let Some((class, _, rates)) = line {
-        let mut path = format!("M{:.1} {:.1}", x(0), y(rates[0]));
-        (0..columns).for_each(|at| put!(path, "V{:.1}H{:.1}", y(rates[at]), x(at + 1)));
-        put!(out, r#"<path class="line {class}" d="{path}"/>"#);
-    }
 }
 
 fn epochs(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
@@ -317,7 +179,7 @@ fn heat(summary: &Summary) -> String {
     };
     let most = rows.iter().flat_map(|row| (0..columns).map(|at| moved(row, at))).max().unwrap_or(0).max(1);
     let left = 150.0;
-    let axis = Axis { from: summary.heat_from, until: summary.heat_from + columns as f64 * span, left };
+    let axis = Axis { from: summary.heat_from, until: summary.heat_from + columns as f64 * span, left, name: SINCE };
     let (high, top) = (if rows.len() > 16 { 13.0 } else { 20.0 }, 8.0);
     let bottom = top + high * rows.len() as f64;
     let mut shades = vec![String::new(); SHADES];
@@ -576,7 +438,7 @@ fn checkpoints(summary: &Summary) -> String {
     let Some(first) = some.first() else { return String::new() };
     let ends = |one: &Checkpoint| one.drained.unwrap_or(summary.job.until).max(one.absorbed);
     let until = some.iter().map(|one| ends(one)).fold(first.absorbed, f64::max);
-    let axis = Axis { from: first.began, until: until.max(first.began + 1e-3), left: LEFT };
+    let axis = Axis { from: first.began, until: until.max(first.began + 1e-3), left: LEFT, name: SINCE };
     let (top, high) = (6.0, 20.0);
     let bottom = top + high * some.len() as f64;
     let mut body = String::new();

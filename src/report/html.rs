@@ -5,28 +5,45 @@
 
 use std::fmt::Write;
 
-use super::chart::{draw, escaped};
+use super::chart::draw;
 use super::page::{self, Block, Section, Table, shown};
+use super::plot::{escaped, put};
 use super::summary::{Summary, grouped, percent, render_count, seconds_text, share};
 use crate::stats::render::bytes;
 
-const STYLE: &str = include_str!("html.css");
+/// Of all pages, and of pictures that stand alone.
+pub const STYLE: &str = include_str!("html.css");
 const SCRIPT: &str = include_str!("html.js");
 /// Nothing is loaded from anywhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; \
                       form-action 'none'";
 
-/// Adds to a text, which cannot fail.
-macro_rules! put {
-    ($out:expr, $($arg:tt)*) => {
-        write!($out, $($arg)*).expect("formatting into memory")
-    };
-}
-
 /// The whole page.
 pub fn report(summary: &Summary) -> String {
     let (mount, sections) = (escaped(&shown(&summary.job.mountpoint)), page::sections(summary));
-    let mut out = format!(
+    let mut body = String::new();
+    head(&mut body, summary, &mount);
+    navigation(&mut body, &sections);
+    body.push_str("<main>\n");
+    advice(&mut body, summary);
+    put!(body, r#"<div class="pair"><section id="job"><h2>The run</h2>"#);
+    facts(&mut body, &page::job(summary));
+    put!(body, r#"</section><section id="holds"><h2>What these figures hold</h2>"#);
+    facts(&mut body, &page::completeness(summary));
+    body.push_str("</section></div>\n");
+    sections.iter().for_each(|section| one(&mut body, summary, section));
+    put!(
+        body,
+        "</main>\n<footer>Made by dlio-fs {} from what its mount saw. The same as numbers: <code>--format json</code>; all files with \
+         all counters: <code>--format csv</code>.</footer>\n",
+        escaped(&shown(&summary.job.version))
+    );
+    frame(&format!("{mount} - dlio-fs report"), &body)
+}
+
+/// A page of this content, which is markup as its title is.
+pub fn frame(title: &str, body: &str) -> String {
+    format!(
         r#"<!doctype html>
 <html lang="en">
 <head>
@@ -34,30 +51,17 @@ pub fn report(summary: &Summary) -> String {
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{mount} - dlio-fs report</title>
+<title>{title}</title>
 <style>
 {STYLE}</style>
 </head>
 <body>
+{body}<script>
+{SCRIPT}</script>
+</body>
+</html>
 "#
-    );
-    head(&mut out, summary, &mount);
-    navigation(&mut out, &sections);
-    out.push_str("<main>\n");
-    advice(&mut out, summary);
-    put!(out, r#"<div class="pair"><section id="job"><h2>The run</h2>"#);
-    facts(&mut out, &page::job(summary));
-    put!(out, r#"</section><section id="holds"><h2>What these figures hold</h2>"#);
-    facts(&mut out, &page::completeness(summary));
-    out.push_str("</section></div>\n");
-    sections.iter().for_each(|section| one(&mut out, summary, section));
-    put!(
-        out,
-        "</main>\n<footer>Made by dlio-fs {} from what its mount saw. The same as numbers: <code>--format json</code>; all files with \
-         all counters: <code>--format csv</code>.</footer>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-        escaped(&shown(&summary.job.version))
-    );
-    out
+    )
 }
 
 fn head(out: &mut String, summary: &Summary, mount: &str) {

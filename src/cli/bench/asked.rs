@@ -9,7 +9,7 @@ use super::super::options::Options;
 use super::super::{Exit, Failure};
 use crate::bench::results::Results;
 use crate::bench::{markdown, page, text};
-use crate::config::IoPath;
+use crate::config::{IoPath, Settings, Sources};
 use crate::error::{Context, Error};
 
 /// How the temporary directories begin.
@@ -35,6 +35,10 @@ pub(super) struct Common {
     /// How often each place is measured: in turns, so that runs are compared in pairs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
+    /// Touch so much memory before anything is timed: a virtual machine may get memory slowly the first time. If left out, the smaller
+    /// of 4 GiB and a quarter of what is available; 0 for none
+    #[arg(long, value_name = "SIZE")]
+    touch: Option<ByteSize>,
     /// Print the results as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -51,11 +55,18 @@ pub(super) struct Asked {
     pub(super) io: Vec<IoPath>,
     pub(super) options: Vec<String>,
     pub(super) also: Vec<(String, PathBuf)>,
+    /// Bytes of memory to touch, if not as many as is usual.
+    pub(super) touch: Option<u64>,
 }
 
 impl Common {
     pub(super) fn runs(&self, default: usize) -> usize {
         self.runs.map_or(default, |runs| runs as usize)
+    }
+
+    /// How many places there are.
+    pub(super) fn places(&self) -> usize {
+        2 + self.io.len() + self.also.len()
     }
 
     /// Where the results go, looked at before anything is measured.
@@ -65,7 +76,7 @@ impl Common {
 
     /// Refuses what cannot work.
     pub(super) fn check(&self) -> Result<Asked, Failure> {
-        Options::sort(&self.options, false).map_err(Failure::usage)?;
+        self.check_options()?;
         let (fast, slow) = (directory("--fast", &self.fast)?, directory("--slow", &self.slow)?);
         if fast == slow {
             let what = format!("--fast and --slow are both {}", fast.display());
@@ -91,8 +102,20 @@ impl Common {
                 return Err(usage(what, "name a directory that stays"));
             }
         }
-        let also = self.also.clone();
-        Ok(Asked { fast: self.fast.clone(), slow: self.slow.clone(), io, options: self.options.clone(), also })
+        let (also, options, touch) = (self.also.clone(), self.options.clone(), self.touch.map(|size| size.as_u64()));
+        Ok(Asked { fast: self.fast.clone(), slow: self.slow.clone(), io, options, also, touch })
+    }
+}
+
+impl Common {
+    /// The daemons would find out as well, when half of the work is done.
+    fn check_options(&self) -> Result<(), Failure> {
+        let options = Options::sort(&self.options, false).map_err(Failure::usage)?;
+        if let Some(option) = options.settings.iter().find(|option| option.starts_with("io=")) {
+            return Err(usage(format!("-o {option}: the I/O paths are what is compared"), "name them with --io"));
+        }
+        let sources = Sources { options: options.settings, ..Sources::default() };
+        Settings::new(sources, None).map(drop).map_err(Failure::usage)
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Outcome {
         steps: 0,
     };
     measure(&args.common, plan, move |session| {
-        session.ensure_room(load.bytes(), "ask for less with --size or --count")?;
+        session.ensure_room(0, load.bytes(), "ask for less with --size or --count")?;
         session.mount()?;
         let mut data = Data::new(PIECE);
         session.each(|session, place, run| one(session, place, run, load, &mut data))
@@ -65,7 +65,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Outcome {
 
 fn one(session: &mut Session, place: &Place, run: usize, load: Load, data: &mut Data) -> Result<(), Failure> {
     session.cool()?;
-    let sampler = session.is_last(run).then(|| session.sample());
+    let sampler = session.is_last(run).then(|| session.sample()).transpose()?;
     let mark = |text: String| sampler.iter().for_each(|sampler: &Sampler| sampler.mark(text.clone()));
     let begun = Instant::now();
     let blocked = load.write(&place.dir, data, &session.stop(), mark)?;

@@ -108,7 +108,7 @@ impl Session {
 
     pub(super) fn touch_memory(&mut self) -> Result<()> {
         self.step("touching memory")?;
-        caches::touch_memory(self.sandbox.stop())
+        caches::touch_memory(self.asked.touch, self.sandbox.stop())
     }
 
     /// Makes the mounts.
@@ -122,12 +122,15 @@ impl Session {
         Ok(())
     }
 
-    /// Refuses what there is no room for: so many bytes in each place, one after the other, and a tenth.
-    pub(super) fn ensure_room(&self, bytes: u64, remedy: &str) -> Result<(), Failure> {
+    /// Refuses what there is no room for: bytes that stay in each place, those that each has when it is measured, and a tenth of both.
+    pub(super) fn ensure_room(&self, stays: u64, passes: u64, remedy: &str) -> Result<(), Failure> {
+        // A tier has what is its own, and what the mounts have there.
+        let copies = 1 + self.asked.io.len() as u64;
+        let bytes = stays.saturating_mul(copies).saturating_add(passes);
         let mut needed: BTreeMap<u64, (u64, &Path)> = BTreeMap::new();
         for dir in &self.dirs {
             let file_system = fs::metadata(dir).at("stat", dir.display())?.dev();
-            needed.entry(file_system).or_insert((0, dir)).0 += bytes + bytes / 10;
+            needed.entry(file_system).or_insert((0, dir)).0 += bytes.saturating_add(bytes / 10);
         }
         for (needed, dir) in needed.into_values() {
             let stat = statvfs(dir).map_err(std::io::Error::from).at("statfs", dir.display())?;
@@ -171,7 +174,7 @@ impl Session {
     }
 
     /// Looks at the tiers' devices from now on.
-    pub(super) fn sample(&self) -> Sampler {
+    pub(super) fn sample(&self) -> Result<Sampler> {
         Sampler::start(&self.devices, EVERY)
     }
 
@@ -195,6 +198,11 @@ impl Session {
         if let Some(mount) = place.mount() {
             self.command(mount, "sync")?;
         }
+        self.write_back()
+    }
+
+    /// Waits until the tiers have written back what they have in memory.
+    pub(super) fn write_back(&self) -> Result<(), Failure> {
         self.dirs.iter().try_for_each(|dir| caches::write_back(dir)).map_err(Failure::from)
     }
 
@@ -227,6 +235,11 @@ impl Session {
         }
     }
 
+    /// Adds a setting that was not known before.
+    pub(super) fn tell(&mut self, name: &'static str, value: String) {
+        self.plan.settings.push((name, value));
+    }
+
     pub(super) fn finish(self) -> Result<Results, Failure> {
         let Session { plan, asked, places, tiers, table, mut courses, .. } = self;
         let names: Vec<_> = places.into_iter().map(|place| place.name).collect();
@@ -244,6 +257,11 @@ impl Session {
 }
 
 impl Place {
+    /// Where its files can be put before anything is mounted.
+    pub(super) fn beneath(&self) -> &Path {
+        self.mount().map_or(&self.dir, |mount| &mount.slow)
+    }
+
     pub(super) fn mount(&self) -> Option<&Mount> {
         match &self.kind {
             Kind::Mount(mount) => Some(mount),

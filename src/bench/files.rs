@@ -1,0 +1,142 @@
+//! Names and small files: what a file system costs besides moving bytes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::Stop;
+use super::data::{Data, numbered};
+use crate::error::{Context, Result};
+
+/// Written to each file that is created.
+pub const CREATED: usize = 4096;
+/// Files of a directory, where metadata is timed.
+const PER_DIR: usize = 500;
+/// Files of a directory of a tree that is listed.
+const PER_LISTED: usize = 1000;
+
+/// Creates, looks at, renames and removes so many files; what was done, and seconds for each file. Leaves nothing but the directories.
+pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &Stop) -> Result<Vec<(&'static str, f64)>> {
+    let (before, after) = (paths(dir, entries, "a")?, paths(dir, entries, "b")?);
+    let create = |path: &PathBuf| fs::write(path, data.piece(CREATED)).at("create", path.display());
+    let stat = |path: &PathBuf| path.symlink_metadata().map(drop).at("stat", path.display());
+    let renamed: Vec<_> = before.iter().zip(&after).collect();
+    let rename = |(from, to): &(&PathBuf, &PathBuf)| fs::rename(from, to).at("rename", from.display());
+    let unlink = |path: &PathBuf| fs::remove_file(path).at("unlink", path.display());
+    Ok(vec![
+        ("create and write 4 KiB", each(&before, create, stop)?),
+        ("stat, first", each(&before, stat, stop)?),
+        ("stat, again", each(&before, stat, stop)?),
+        ("rename", each(&renamed, rename, stop)?),
+        ("unlink", each(&after, unlink, stop)?),
+    ])
+}
+
+/// So many paths, in directories that are made.
+fn paths(dir: &Path, count: usize, name: &str) -> Result<Vec<PathBuf>> {
+    let dirs: Vec<_> = (0..count.div_ceil(PER_DIR)).map(|number| numbered(dir, number)).collect();
+    dirs.iter().try_for_each(|dir| fs::create_dir_all(dir)).at("mkdir", dir.display())?;
+    Ok((0..count).map(|number| dirs[number / PER_DIR].join(format!("{name}{number:06}"))).collect())
+}
+
+/// Seconds for each.
+fn each<T>(all: &[T], mut one: impl FnMut(&T) -> Result<()>, stop: &Stop) -> Result<f64> {
+    let begun = Instant::now();
+    for item in all {
+        stop.check()?;
+        one(item)?;
+    }
+    Ok(begun.elapsed().as_secs_f64() / all.len().max(1) as f64)
+}
+
+/// Makes what is listed: a tree of so many empty files, and one directory with as many.
+pub fn plant(dir: &Path, files: usize, stop: &Stop) -> Result<()> {
+    let (tree, flat) = (tree(dir), flat(dir));
+    for number in 0..files {
+        stop.check()?;
+        let inner = numbered(&tree, number / PER_LISTED);
+        if number % PER_LISTED == 0 {
+            fs::create_dir_all(&inner).at("mkdir", inner.display())?;
+        }
+        make(&numbered(&inner, number))?;
+    }
+    fs::create_dir_all(&flat).at("mkdir", flat.display())?;
+    for number in 0..files {
+        stop.check()?;
+        make(&numbered(&flat, number))?;
+    }
+    Ok(())
+}
+
+fn make(path: &Path) -> Result<()> {
+    fs::File::create(path).map(drop).at("create", path.display())
+}
+
+pub fn tree(dir: &Path) -> PathBuf {
+    dir.join("tree")
+}
+
+pub fn flat(dir: &Path) -> PathBuf {
+    dir.join("flat")
+}
+
+/// Walks a tree and looks at each file, as find(1) does with `-size`; seconds for each file.
+pub fn walk(dir: &Path, stop: &Stop) -> Result<f64> {
+    let (begun, mut files, mut left) = (Instant::now(), 0u64, vec![dir.to_path_buf()]);
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).at("list", dir.display())? {
+            stop.check()?;
+            let entry = entry.at("list", dir.display())?;
+            let meta = entry.metadata().at("stat", entry.path().display())?;
+            match meta.is_dir() {
+                true => left.push(entry.path()),
+                false => files += 1,
+            }
+        }
+    }
+    Ok(begun.elapsed().as_secs_f64() / files.max(1) as f64)
+}
+
+/// Lists one directory, as `ls -U` does; seconds for each entry.
+pub fn list(dir: &Path, stop: &Stop) -> Result<f64> {
+    let (begun, mut entries) = (Instant::now(), 0u64);
+    for entry in fs::read_dir(dir).at("list", dir.display())? {
+        stop.check()?;
+        entry.at("list", dir.display())?;
+        entries += 1;
+    }
+    Ok(begun.elapsed().as_secs_f64() / entries.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_leaves_no_file_and_times_are_for_each() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut data, stop) = (Data::new(CREATED), Stop::default());
+        let begun = Instant::now();
+        let figures = metadata(dir.path(), 1_200, &mut data, &stop).expect("done");
+        let whole = begun.elapsed().as_secs_f64();
+        assert_eq!(figures.len(), 5);
+        assert!(figures.iter().map(|(_, seconds)| seconds * 1_200.0).sum::<f64>() <= whole);
+        let dirs: Vec<_> = fs::read_dir(dir.path()).expect("listed").map(|entry| entry.expect("one").path()).collect();
+        assert_eq!(dirs.len(), 3);
+        assert!(dirs.iter().all(|dir| fs::read_dir(dir).expect("listed").count() == 0));
+    }
+
+    #[test]
+    fn what_is_planted_is_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stop = Stop::default();
+        plant(dir.path(), 2_500, &stop).expect("made");
+        let count = |dir: &Path| fs::read_dir(dir).expect("listed").count();
+        assert_eq!((count(&tree(dir.path())), count(&flat(dir.path()))), (3, 2_500));
+        assert_eq!(count(&numbered(&tree(dir.path()), 2)), 500);
+        assert!(walk(&tree(dir.path()), &stop).expect("walked") > 0.0);
+        assert!(list(&flat(dir.path()), &stop).expect("listed") > 0.0);
+        stop.set();
+        assert!(plant(dir.path(), 1, &stop).is_err() && walk(dir.path(), &stop).is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! Pictures to read: JPEGs of a wanted size, which take as long to decode as photographs of that size.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use image::codecs::jpeg::JpegEncoder;
+use image::imageops::FilterType;
+use image::{ColorType, ImageFormat, RgbImage};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::Stop;
+use crate::error::{Context, Error, Result};
+
+/// Pictures that are drawn. Files beyond have the pixels of one of these, and a comment of their own.
+const DRAWN: usize = 128;
+/// Files of a directory.
+const PER_DIR: usize = 256;
+/// To what pictures are brought, as most networks want them.
+const SIDE: u32 = 224;
+const QUALITY: u8 = 85;
+/// Of the noise over the gradients: about 0.6 bytes a pixel, as the photographs of ImageNet have (110 kB, 500 x 375).
+const NOISE: i32 = 17;
+/// Sizes are spread evenly from 70 to 130 % of the middle one.
+const SPREAD: f64 = 0.3;
+
+/// Encoded pictures whose middle size is about `size` bytes. The same for the same arguments.
+#[derive(Debug)]
+pub struct Pictures {
+    drawn: Vec<Vec<u8>>,
+}
+
+impl Pictures {
+    pub fn draw(count: usize, size: usize, stop: &Stop) -> Result<Pictures> {
+        let mut random = SmallRng::seed_from_u64(7);
+        // What a pixel costs is tried first; headers and tables cost as much for any size.
+        let mut cost = |side| encode(&gradients(side, side, &mut random)).map(|bytes| bytes.len() as f64);
+        let (small, large) = (cost(128)?, cost(512)?);
+        let (few, many) = (128.0 * 128.0, 512.0 * 512.0);
+        let per_pixel = (large - small) / (many - few);
+        let fixed = (small - per_pixel * few).max(0.0);
+        let count = count.min(DRAWN);
+        let mut drawn = Vec::with_capacity(count);
+        for number in 0..count {
+            stop.check()?;
+            // In an order without a trend: 61 has no factor in common with 128.
+            let share = ((number * 61) % DRAWN) as f64 / (DRAWN - 1) as f64;
+            let wanted = size as f64 * (1.0 - SPREAD + 2.0 * SPREAD * share);
+            let pixels = ((wanted - fixed) / per_pixel).max(64.0);
+            let width = (pixels * 4.0 / 3.0).sqrt().round().clamp(8.0, 60_000.0) as u32;
+            let height = (pixels / f64::from(width)).round().clamp(8.0, 60_000.0) as u32;
+            drawn.push(encode(&gradients(width, height, &mut random))?);
+        }
+        Ok(Pictures { drawn })
+    }
+
+    /// The bytes of file number `number`: no two are the same.
+    fn file(&self, number: usize) -> Vec<u8> {
+        let picture = &self.drawn[number % self.drawn.len()];
+        // A comment follows the marker that begins a picture: its own marker, its length, its text.
+        let text = format!("{number:08}");
+        let length = (text.len() as u16 + 2).to_be_bytes();
+        [&picture[..2], &[0xFF, 0xFE], &length, text.as_bytes(), &picture[2..]].concat()
+    }
+
+    /// Writes so many files below a directory; their paths from there.
+    pub fn write(&self, dir: &Path, count: usize, stop: &Stop) -> Result<Vec<PathBuf>> {
+        let paths: Vec<_> =
+            (0..count).map(|number| PathBuf::from(format!("{:04}/{number:06}.jpg", number / PER_DIR))).collect();
+        for (number, path) in paths.iter().enumerate() {
+            stop.check()?;
+            let path = dir.join(path);
+            if let Some(dir) = path.parent().filter(|_| number % PER_DIR == 0) {
+                fs::create_dir_all(dir).at("mkdir", dir.display())?;
+            }
+            fs::write(&path, self.file(number)).at("write", path.display())?;
+        }
+        Ok(paths)
+    }
+
+    /// Bytes of so many files.
+    pub fn bytes(&self, count: usize) -> u64 {
+        (0..count).map(|number| self.drawn[number % self.drawn.len()].len() as u64 + 12).sum()
+    }
+}
+
+fn encode(picture: &RgbImage) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut encoder = JpegEncoder::new_with_quality(&mut bytes, QUALITY);
+    let encoded = encoder.encode(picture, picture.width(), picture.height(), ColorType::Rgb8.into());
+    encoded.map_err(|e| Error::refused(format!("no picture could be made: {e}"), "report this"))?;
+    Ok(bytes)
+}
+
+/// Colours that change slowly, as skies and walls do, with noise over them.
+fn gradients(width: u32, height: u32, random: &mut SmallRng) -> RgbImage {
+    let corner = [0, 1, 2].map(|_| random.random_range(40..200));
+    let slope = [0, 1, 2].map(|_| (random.random_range(-40..40), random.random_range(-40..40)));
+    RgbImage::from_fn(width, height, |x, y| {
+        let noise = random.random_range(-NOISE..=NOISE);
+        let (x, y) = (x as i32, y as i32);
+        let channel = |c: usize| {
+            let (dx, dy) = slope[c];
+            (corner[c] + dx * x / width as i32 + dy * y / height as i32 + noise).clamp(0, 255) as u8
+        };
+        image::Rgb([channel(0), channel(1), channel(2)])
+    })
+}
+
+/// Decodes a picture and brings it to 224 x 224, as a training job does.
+pub fn decode(bytes: &[u8], path: &Path) -> Result<()> {
+    let unreadable =
+        |e| Error::refused(format!("{} is no picture that can be decoded: {e}", path.display()), "see the disk");
+    let picture = image::load_from_memory_with_format(bytes, ImageFormat::Jpeg).map_err(unreadable)?;
+    std::hint::black_box(picture.resize_exact(SIDE, SIDE, FilterType::Triangle));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_have_the_wanted_sizes_and_can_be_decoded() {
+        for size in [12 << 10, 40 << 10] {
+            let pictures = Pictures::draw(32, size, &Stop::default()).expect("drawn");
+            let mut sizes: Vec<_> = pictures.drawn.iter().map(Vec::len).collect();
+            sizes.sort_unstable();
+            let middle = sizes[sizes.len() / 2] as f64 / size as f64;
+            assert!((0.85..1.15).contains(&middle), "{middle}");
+            assert!(*sizes.first().expect("some") < size * 8 / 10 && *sizes.last().expect("some") > size * 12 / 10);
+            decode(&pictures.file(3), Path::new("3")).expect("decoded");
+        }
+    }
+
+    #[test]
+    fn files_differ_and_are_the_same_in_each_run() {
+        let [one, again] = [(), ()].map(|()| Pictures::draw(2, 8 << 10, &Stop::default()).expect("drawn"));
+        assert_ne!(one.file(0), one.file(2));
+        assert_eq!(one.file(5), again.file(5));
+        let dir = tempfile::tempdir().expect("a directory");
+        let paths = one.write(dir.path(), 300, &Stop::default()).expect("written");
+        let bytes: u64 = paths.iter().map(|path| dir.path().join(path).metadata().expect("stat").len()).sum();
+        assert_eq!((paths.len(), bytes), (300, one.bytes(300)));
+        assert!(decode(b"no picture", Path::new("x")).is_err());
+    }
+}

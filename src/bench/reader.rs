@@ -1,0 +1,262 @@
+//! Reading a data set as a training job does: files in random order by several threads, pictures decoded and brought to one size, put
+//! together to batches, beside or between steps of computing. ("Characterizing Deep-Learning I/O Workloads in TensorFlow", Chien et al.
+//! 2018, 3.1, 3.2 and Figs. 4 to 7.)
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+use super::{Stop, pictures};
+use crate::error::{Context, Result};
+
+/// Of a reader.
+pub const BUFFER: usize = 1 << 20;
+
+/// How files become batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub threads: usize,
+    /// Pictures are decoded and resized by the threads that have read them.
+    pub decode: bool,
+    pub pace: Pace,
+}
+
+/// When the next files are read.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// As soon as they can be.
+    Free,
+    /// A step of computing follows each batch.
+    Steps {
+        batch: usize,
+        /// Of one step.
+        compute: Duration,
+        /// Batches that are made ready while a step computes. With none, threads rest then.
+        ahead: usize,
+    },
+}
+
+/// What a pass over a data set took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pass {
+    pub seconds: f64,
+    pub bytes: u64,
+    /// Steps of computing.
+    pub steps: usize,
+}
+
+/// The order of a pass: the same for the same seed.
+pub fn shuffled(paths: &[PathBuf], seed: u64) -> Vec<PathBuf> {
+    let mut order = paths.to_vec();
+    order.shuffle(&mut SmallRng::seed_from_u64(seed));
+    order
+}
+
+/// Opens, looks at, reads and closes a file; its size. The buffer begins with its content then, and is never smaller than it was.
+pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<usize> {
+    let mut file = File::open(path).at("open", path.display())?;
+    file.metadata().at("stat", path.display())?;
+    let mut filled = 0;
+    loop {
+        if filled == buffer.len() {
+            buffer.resize(filled + BUFFER, 0);
+        }
+        match file.read(&mut buffer[filled..]).at("read", path.display())? {
+            0 => return Ok(filled),
+            n => filled += n,
+        }
+    }
+}
+
+/// How far a pass is.
+struct State {
+    next: usize,
+    /// Files before this one may be taken.
+    limit: usize,
+    /// Files that are ready, by batch.
+    ready: Vec<usize>,
+    bytes: u64,
+    failed: bool,
+}
+
+/// One pass over files in this order. What does not fill a batch at the end is left out of steps, as training leaves it out.
+pub fn pass(order: &[PathBuf], load: Load, stop: &Stop) -> Result<Pass> {
+    let (batch, steps) = match load.pace {
+        Pace::Free => (order.len().max(1), 0),
+        Pace::Steps { batch, .. } => (batch, order.len() / batch),
+    };
+    let order = if steps > 0 { &order[..steps * batch] } else { order };
+    let limit = if steps > 0 { 0 } else { order.len() };
+    let ready = vec![0; order.len().div_ceil(batch)];
+    let shared = (Mutex::new(State { next: 0, limit, ready, bytes: 0, failed: false }), Condvar::new());
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let threads = (0..load.threads).map(|_| scope.spawn(|| prepare(order, load.decode, batch, &shared, stop)));
+        let threads = threads.collect();
+        if let Pace::Steps { compute, ahead, .. } = load.pace {
+            (0..steps).all(|step| take(step, batch, compute, ahead, &shared));
+        }
+        join(threads)
+    })?;
+    let bytes = shared.0.lock().bytes;
+    Ok(Pass { seconds: begun.elapsed().as_secs_f64(), bytes, steps })
+}
+
+type Shared = (Mutex<State>, Condvar);
+
+/// A thread that reads until there is nothing left.
+fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &Shared, stop: &Stop) -> Result<()> {
+    let (state, changed) = shared;
+    let mut buffer = vec![0; BUFFER];
+    let mut one = |path: &Path| {
+        stop.check()?;
+        let size = read_file(path, &mut buffer)?;
+        if decode {
+            pictures::decode(&buffer[..size], path)?;
+        }
+        Ok(size)
+    };
+    loop {
+        let at = {
+            let mut state = state.lock();
+            while !state.failed && state.next < order.len() && state.next >= state.limit {
+                changed.wait(&mut state);
+            }
+            if state.failed || state.next == order.len() {
+                return Ok(());
+            }
+            state.next += 1;
+            state.next - 1
+        };
+        let done = one(&order[at]);
+        let mut state = state.lock();
+        match done {
+            Ok(size) => {
+                state.bytes += size as u64;
+                state.ready[at / batch] += 1;
+                if state.ready[at / batch] == batch {
+                    changed.notify_all();
+                }
+            }
+            Err(error) => {
+                state.failed = true;
+                changed.notify_all();
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Waits for a batch and computes its step; false once a reader has failed.
+fn take(step: usize, batch: usize, compute: Duration, ahead: usize, (state, changed): &Shared) -> bool {
+    {
+        let mut state = state.lock();
+        state.limit = state.limit.max((step + 1) * batch);
+        changed.notify_all();
+        while !state.failed && state.ready[step] < batch {
+            changed.wait(&mut state);
+        }
+        if state.failed {
+            return false;
+        }
+        state.limit = state.limit.max((step + 1 + ahead) * batch);
+        changed.notify_all();
+    }
+    // An accelerator would be busy, and this processor not.
+    std::thread::sleep(compute);
+    true
+}
+
+/// Waits for all threads; the first failure.
+pub(super) fn join(threads: Vec<ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
+    // A panic aborts the program: there is nothing to be told of one.
+    threads.into_iter().filter_map(|thread| thread.join().ok()).fold(Ok(()), |all, one| all.and(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn files(dir: &Path, count: usize) -> Vec<PathBuf> {
+        let paths: Vec<_> = (0..count).map(|n| dir.join(n.to_string())).collect();
+        paths.iter().enumerate().for_each(|(n, path)| fs::write(path, vec![0; n]).expect("written"));
+        paths
+    }
+
+    fn load(threads: usize, pace: Pace) -> Load {
+        Load { threads, decode: false, pace }
+    }
+
+    #[test]
+    fn a_pass_reads_each_file_once_whoever_reads() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (paths, stop) = (files(dir.path(), 100), Stop::default());
+        let all = (0..100).sum::<u64>();
+        for threads in [1, 3, 16] {
+            assert_eq!(pass(&paths, load(threads, Pace::Free), &stop).expect("read").bytes, all);
+        }
+        for ahead in [0, 1, 5] {
+            let pace = Pace::Steps { batch: 8, compute: Duration::from_micros(100), ahead };
+            let done = pass(&paths, load(4, pace), &stop).expect("read");
+            assert_eq!((done.steps, done.bytes), (12, (0..96).sum::<u64>()), "the last four fill no batch");
+        }
+    }
+
+    #[test]
+    fn without_prefetch_nothing_is_read_while_a_step_computes() {
+        let (batch, steps) = (4, 3);
+        let shared = (
+            Mutex::new(State { next: 0, limit: 0, ready: vec![batch; steps], bytes: 0, failed: false }),
+            Condvar::new(),
+        );
+        for (step, ahead, limit) in [(0, 0, 4), (1, 0, 8), (1, 1, 12), (2, 2, 20)] {
+            assert!(take(step, batch, Duration::ZERO, ahead, &shared));
+            assert_eq!(shared.0.lock().limit, limit);
+        }
+        shared.0.lock().failed = true;
+        assert!(!take(0, batch, Duration::ZERO, 0, &shared));
+    }
+
+    #[test]
+    fn an_order_is_the_seeds_and_has_all() {
+        let paths: Vec<PathBuf> = (0..50).map(|n| n.to_string().into()).collect();
+        let (one, same, other) = (shuffled(&paths, 1), shuffled(&paths, 1), shuffled(&paths, 2));
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+        let mut sorted = one.clone();
+        sorted.sort_by_key(|path| paths.iter().position(|one| one == path));
+        assert_eq!(sorted, paths);
+    }
+
+    #[test]
+    fn a_file_that_is_missing_ends_the_pass_and_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (paths, stop) = (files(dir.path(), 40), Stop::default());
+        fs::remove_file(&paths[20]).expect("removed");
+        for pace in [Pace::Free, Pace::Steps { batch: 4, compute: Duration::ZERO, ahead: 1 }] {
+            let error = pass(&paths, load(3, pace), &stop).expect_err("one is missing").to_string();
+            assert!(error.contains("/20"), "{error}");
+        }
+        stop.set();
+        assert!(pass(&paths, load(3, Pace::Free), &stop).is_err());
+    }
+
+    #[test]
+    fn a_file_larger_than_the_buffer_is_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("large");
+        let content: Vec<u8> = (0..3 * BUFFER + 17).map(|n| (n % 251) as u8).collect();
+        fs::write(&path, &content).expect("written");
+        let mut buffer = vec![0; BUFFER];
+        let size = read_file(&path, &mut buffer).expect("read");
+        assert!(buffer[..size] == content);
+    }
+}

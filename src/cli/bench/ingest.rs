@@ -1,0 +1,210 @@
+//! `dlio-fs bench ingest`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::asked::{Common, parse_size, size_text, usage};
+use super::session::{Place, Session};
+use super::{Plan, measure};
+use crate::bench::caches::Caches;
+use crate::bench::pictures::Pictures;
+use crate::bench::reader::{self, Load, Pace};
+use crate::bench::results::Unit;
+use crate::cli::{Exit, Failure, Outcome, parse_duration, stage};
+use crate::stats::render::{bytes, count};
+
+/// Longer than any step of training.
+const COMPUTE_MAX: Duration = Duration::from_secs(60);
+/// Below the mount: one copy of the data set that stays on the slow tier, and one that is staged.
+const PLAIN: &str = "plain";
+const STAGED: &str = "staged";
+
+/// Read a data set of pictures as a training job does: by threads, decoded, in batches beside steps of computing
+///
+/// The pictures are on the slow tier when the mount is made; it is measured with them there, and with a second copy that was staged.
+/// Each measurement reads every file once, in random order, with cold caches.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs bench ingest --fast /optane --slow /hdd
+  dlio-fs bench ingest --fast /optane --slow /hdd --files 4096 --threads 1,8 --only read --output ingest.html")]
+pub(super) struct IngestArgs {
+    #[command(flatten)]
+    common: Common,
+    /// How many pictures
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    files: u32,
+    /// The middle size of a picture; half of them are 15 % larger or smaller than that, none more than 30 %
+    #[arg(long, value_name = "SIZE", default_value = "112KiB", value_parser = parse_file_size)]
+    file_size: u64,
+    /// How many threads read, one after the other
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Vec<u16>,
+    /// Measure this only: reading, reading and decoding, steps with and without prefetch by the most threads
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', value_enum)]
+    only: Vec<Part>,
+    /// Pictures of a step
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+    /// How long a step computes
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_compute)]
+    compute: Duration,
+    /// Batches that are made ready while a step computes
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    prefetch: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Read only
+    Read,
+    /// Read, decode and resize to 224 x 224
+    Decode,
+    /// Steps of decoded batches, without and with prefetch
+    Prefetch,
+}
+
+/// A case and what is done for it.
+type Case = (String, Load);
+
+pub(super) fn run(args: &IngestArgs) -> Outcome {
+    let (files, cases) = (args.files as usize, cases(args)?);
+    let parts = args.wants(Part::Prefetch);
+    if parts && args.batch > args.files {
+        let what = format!("{} files are fewer than a batch of {}", args.files, args.batch);
+        return Err(usage(what, "raise --files, lower --batch, or leave the steps out with --only read,decode"));
+    }
+    let mut settings = vec![("pictures", files.to_string()), ("size", size_text(args.file_size))];
+    if parts {
+        let compute = humantime::format_duration(args.compute);
+        settings.extend([("batch", args.batch.to_string()), ("compute", compute.to_string())]);
+    }
+    let (runs, mounts) = (args.common.runs(5), args.common.io.len());
+    let caches = Caches::coldest();
+    // The drawing, the writing for each place, the staging; and a place more for each mount.
+    let plan = Plan { name: "ingest", runs, settings, caches, steps: 1 + args.common.places() + mounts * (1 + runs) };
+    let size = args.file_size as usize;
+    measure(&args.common, plan, move |session| {
+        session.step("drawing pictures")?;
+        let pictures = Pictures::draw(files, size, &session.stop())?;
+        let paths = prepare(session, &pictures, files)?;
+        session.each(|session, place, run| one(session, place, &cases, &paths, run))
+    })
+}
+
+impl IngestArgs {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
+fn cases(args: &IngestArgs) -> Result<Vec<Case>, Failure> {
+    let mut threads: Vec<usize> = args.threads.iter().map(|threads| usize::from(*threads)).collect();
+    threads.sort_unstable();
+    if threads.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(usage("--threads names a number twice", "name each once"));
+    }
+    let most = threads.last().copied().unwrap_or(1);
+    let mut cases = Vec::new();
+    for (part, word, decode) in [(Part::Read, "read", false), (Part::Decode, "read and decode", true)] {
+        let of = |threads: &usize| {
+            (
+                format!("{word}, {}", count(*threads as u64, "thread")),
+                Load { threads: *threads, decode, pace: Pace::Free },
+            )
+        };
+        cases.extend(threads.iter().filter(|_| args.wants(part)).map(of));
+    }
+    let step = |ahead: u32| {
+        let name = match ahead {
+            0 => "step, no prefetch".to_owned(),
+            1 => "step, 1 batch ahead".to_owned(),
+            n => format!("step, {n} batches ahead"),
+        };
+        let pace = Pace::Steps { batch: args.batch as usize, compute: args.compute, ahead: ahead as usize };
+        (name, Load { threads: most, decode: true, pace })
+    };
+    cases.extend([0, args.prefetch].into_iter().filter(|_| args.wants(Part::Prefetch)).map(step));
+    Ok(cases)
+}
+
+/// Writes the data set where it is read, mounts, and stages a copy of it; the paths of the pictures below each place.
+fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<Vec<PathBuf>, Failure> {
+    let (all, stop) = (pictures.bytes(files), session.stop());
+    // Of a mount the slow tier has it twice: to be staged, and not.
+    session.ensure_room(2 * all, 0, "ask for less with --files or --file-size")?;
+    session.tell("data set", bytes(all));
+    let mut paths = Vec::new();
+    for place in session.places.clone() {
+        session.step(&format!("writing {}: {}", count(files as u64, "picture"), place.name))?;
+        let dirs = match place.mount() {
+            Some(mount) => vec![mount.slow.join(PLAIN), mount.slow.join(STAGED)],
+            None => vec![place.dir.clone()],
+        };
+        for dir in dirs {
+            paths = pictures.write(&dir, files, &stop)?;
+        }
+    }
+    session.write_back()?;
+    session.mount()?;
+    let mut places = Vec::new();
+    for place in std::mem::take(&mut session.places) {
+        if place.mount().is_none() {
+            places.push(place);
+            continue;
+        }
+        session.step(&format!("staging: {}", place.name))?;
+        stage_copy(session, &place)?;
+        let below = |name: String, dir: &str| Place { name, dir: place.dir.join(dir), kind: place.kind.clone() };
+        places.push(below(place.name.clone(), PLAIN));
+        places.push(below(format!("{} staged", place.name), STAGED));
+    }
+    session.places = places;
+    Ok(paths)
+}
+
+fn stage_copy(session: &Session, place: &Place) -> Result<(), Failure> {
+    let Some(mount) = place.mount() else { return Ok(()) };
+    let said = session.command(mount, &format!("stage /{STAGED}"))?;
+    let job = said.strip_prefix("job ").and_then(|job| job.parse::<u64>().ok());
+    let job = job.ok_or_else(|| Failure::new(Exit::Failure, format!("the daemon named no job: {said}")))?;
+    session.command(mount, &format!("staging watch {job}"))?;
+    match stage::failures(&mount.mountpoint, job)?.first() {
+        None => Ok(()),
+        Some((path, why)) => {
+            let remedy = "make room on the fast tier, or have it leave less free: -o reserve=0%,high=98%,low=97%";
+            Err(Failure::new(Exit::Failure, format!("/{path} was not staged: {why}; {remedy}")))
+        }
+    }
+}
+
+fn one(session: &mut Session, place: &Place, cases: &[Case], paths: &[PathBuf], run: usize) -> Result<(), Failure> {
+    let paths: Vec<_> = paths.iter().map(|path| place.dir.join(path)).collect();
+    // Another order in each run, and the same for all places of a run.
+    let order = reader::shuffled(&paths, run as u64);
+    for (case, load) in cases {
+        session.cool()?;
+        let pass = reader::pass(&order, *load, &session.stop())?;
+        match load.pace {
+            Pace::Free => session.add(&place.name, case, Unit::Files, order.len() as f64 / pass.seconds),
+            Pace::Steps { .. } => session.add(&place.name, case, Unit::Seconds, pass.seconds / pass.steps as f64),
+        }
+    }
+    Ok(())
+}
+
+fn parse_file_size(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        size @ 2_048..=67_108_864 => Ok(size),
+        _ => Err("a picture has 2 KiB to 64 MiB".to_owned()),
+    }
+}
+
+fn parse_compute(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        time if time <= COMPUTE_MAX => Ok(time),
+        _ => Err("a step computes for a minute at most".to_owned()),
+    }
+}

@@ -1,0 +1,179 @@
+//! What all pictures are made of: the frame, axes that people count in, areas over time, what the colours stand for. Pure.
+//!
+//! Colours are classes that the page's style defines, for light and for dark.
+
+use std::fmt::Write;
+
+/// Of a picture, in its own units; it is as wide as the page.
+pub const WIDTH: f64 = 1000.0;
+/// What the figures of an axis take.
+pub const LEFT: f64 = 74.0;
+pub const RIGHT: f64 = 14.0;
+
+/// Text between tags or in a quoted attribute.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Adds to a text, which cannot fail.
+macro_rules! put {
+    ($out:expr, $($arg:tt)*) => {
+        write!($out, $($arg)*).expect("formatting into memory")
+    };
+}
+
+pub(crate) use put;
+
+/// Zero for what is no number.
+pub fn finite(x: f64) -> f64 {
+    if x.is_finite() { x } else { 0.0 }
+}
+
+/// A step of an axis that people count in: 1, 2 or 5 times a power of ten, at least a `parts`th of the whole.
+pub fn step(whole: f64, parts: f64) -> f64 {
+    let least = (whole / parts).max(1e-9);
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|step| *step >= least).unwrap_or(10.0 * power)
+}
+
+/// A number without zeros at its end.
+pub fn plain(n: f64) -> String {
+    let text = format!("{n:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// In which units bytes are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Powers {
+    /// KiB, MiB: of 1024.
+    Binary,
+    /// kB, MB: of 1000, as the speeds of disks.
+    Decimal,
+}
+
+/// A unit for bytes a second: its name and its size.
+fn unit(most: f64, powers: Powers) -> (&'static str, f64) {
+    let (names, power) = match powers {
+        Powers::Binary => (["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 1024f64),
+        Powers::Decimal => (["B", "kB", "MB", "GB", "TB", "PB"], 1000f64),
+    };
+    let size = |at: usize| power.powi(at as i32);
+    let fits = (0..names.len()).rev().find(|at| most >= 1.5 * size(*at)).unwrap_or(0);
+    (names[fits], size(fits))
+}
+
+/// The course of time from left to right.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis {
+    pub from: f64,
+    pub until: f64,
+    pub left: f64,
+    /// What the seconds count from.
+    pub name: &'static str,
+}
+
+impl Axis {
+    /// Where a moment is; within the picture in any case.
+    pub fn x(&self, seconds: f64) -> f64 {
+        let part = (seconds - self.from) / (self.until - self.from).max(1e-9);
+        finite(self.left + part.clamp(0.0, 1.0) * (WIDTH - self.left - RIGHT))
+    }
+
+    /// Ticks with their labels below `y`, and lines from `top` on.
+    pub fn ticks(&self, out: &mut String, top: f64, y: f64) {
+        let step = step(self.until - self.from, 9.0);
+        let mut at = (self.from / step).ceil() * step;
+        for _ in 0..24 {
+            if at > self.until + step * 1e-6 {
+                break;
+            }
+            let x = self.x(at);
+            put!(out, r#"<path class="grid" d="M{x:.1} {top:.1}V{y:.1}"/>"#);
+            put!(out, r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#, y + 16.0, plain(at));
+            at += step;
+        }
+        let middle = (self.left + WIDTH - RIGHT) / 2.0;
+        put!(
+            out,
+            r#"<text class="unit" x="{middle:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+            y + 33.0,
+            self.name
+        );
+    }
+}
+
+/// A picture of this height. `more`: attributes.
+pub fn svg(height: f64, label: &str, more: &str, body: &str) -> String {
+    format!(
+        r#"<div class="wide"><svg viewBox="0 0 {WIDTH} {height:.0}" role="img" aria-label="{}"{more}>{body}</svg></div>"#,
+        escaped(label)
+    )
+}
+
+/// What the colours stand for.
+pub fn legend(entries: &[(&str, &str)]) -> String {
+    let entry = |(class, name): &(&str, &str)| format!(r#"<li><i class="{class}"></i>{}</li>"#, escaped(name));
+    format!(r#"<ul class="legend">{}</ul>"#, entries.iter().map(entry).collect::<String>())
+}
+
+/// A line of the timeline: its class, its name, bytes a second.
+pub type Course = (&'static str, &'static str, Vec<f64>);
+
+/// Where areas are drawn, and what they are called.
+#[derive(Clone, Copy, Debug)]
+pub struct Panel<'a> {
+    pub top: f64,
+    pub height: f64,
+    pub name: &'a str,
+    pub powers: Powers,
+}
+
+/// Areas one above the other, the first on top, and a line over them. All have as many figures.
+pub fn panel(out: &mut String, axis: &Axis, place: Panel, areas: &[Course; 2], line: Option<&Course>) {
+    let Panel { top, height, name, powers } = place;
+    let columns = areas[0].2.len();
+    let sum = |at: usize| areas[0].2[at] + areas[1].2[at];
+    let most = (0..columns).map(|at| sum(at).max(line.map_or(0.0, |line| line.2[at]))).fold(1.0, f64::max);
+    let (unit, size) = unit(most, powers);
+    let step = step(most / size, 4.0);
+    let whole = (most / size / step).ceil() * step * size;
+    let y = |rate: f64| top + height - finite(rate / whole).clamp(0.0, 1.0) * height;
+    for n in 0..=(whole / size / step).round() as usize {
+        let value = n as f64 * step;
+        put!(out, r#"<path class="grid" d="M{LEFT} {0:.1}H{1:.1}"/>"#, y(value * size), WIDTH - RIGHT);
+        put!(
+            out,
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
+            LEFT - 7.0,
+            y(value * size) + 4.0,
+            plain(value)
+        );
+    }
+    put!(out, r#"<text class="unit" x="{LEFT}" y="{:.1}">{name}, {unit}/s</text>"#, top - 8.0);
+    let x = |column: usize| axis.x(axis.from + (axis.until - axis.from) * column as f64 / columns as f64);
+    let path = |from: &dyn Fn(usize) -> f64, to: &dyn Fn(usize) -> f64| {
+        let mut path = format!("M{:.1} {:.1}", x(0), y(from(0)));
+        (0..columns).for_each(|at| put!(path, "V{:.1}H{:.1}", y(to(at)), x(at + 1)));
+        (0..columns).rev().for_each(|at| put!(path, "V{:.1}H{:.1}", y(from(at)), x(at)));
+        path + "z"
+    };
+    let (lower, upper) = (&areas[1].2, &areas[0].2);
+    put!(out, r#"<path class="{}" d="{}"/>"#, areas[1].0, path(&|_| 0.0, &|at| lower[at]));
+    put!(out, r#"<path class="{}" d="{}"/>"#, areas[0].0, path(&|at| lower[at], &|at| lower[at] + upper[at]));
+    if let Some((class, _, rates)) = line {
+        let mut path = format!("M{:.1} {:.1}", x(0), y(rates[0]));
+        (0..columns).for_each(|at| put!(path, "V{:.1}H{:.1}", y(rates[at]), x(at + 1)));
+        put!(out, r#"<path class="line {class}" d="{path}"/>"#);
+    }
+}

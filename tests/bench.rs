@@ -1,0 +1,297 @@
+//! `dlio-fs bench` on real mounts, with sizes of a moment: that it ends, says what it measured, and leaves nothing behind. How fast
+//! anything was is nobody's business here.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+mod common;
+
+use common::rig::{PROGRAM, text, wait};
+use common::{Volume, until};
+
+/// Two tiers, and where everything else that is temporary goes.
+struct Places {
+    dir: tempfile::TempDir,
+}
+
+impl Places {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        ["fast", "slow", "tmp", "other"].iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
+        Places { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, bench: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(["bench", bench, "--fast"]).arg(self.path("fast")).arg("--slow").arg(self.path("slow"));
+        if bench != "trace" {
+            // The disk beneath may be nearly full, and memory need not be touched for this.
+            command.args(["-o", "high=98%,low=97%,reserve=0%", "--touch", "0"]);
+        }
+        command.args(arguments).env("TMPDIR", self.path("tmp")).stdin(Stdio::null());
+        command
+    }
+
+    /// The results of a benchmark that ends well.
+    fn results(&self, bench: &str, arguments: &[&str]) -> Value {
+        let output = self.command(bench, arguments).arg("--json").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        self.assert_clear();
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&results["format"], results["bench"].as_str()), (&Value::from(1), Some(bench)));
+        results
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.contains(self.dir.path().to_str().unwrap())
+    }
+
+    fn assert_clear(&self) {
+        assert!(!self.is_mounted(), "a mount is left");
+        for name in ["fast", "slow", "tmp", "other"] {
+            let left: Vec<_> = fs::read_dir(self.path(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert_eq!(left, [""; 0].map(PathBuf::from), "left behind");
+        }
+    }
+}
+
+/// Each case with its places, in order.
+fn cases(results: &Value) -> Vec<(String, Vec<String>)> {
+    let mut cases: Vec<(String, Vec<String>)> = Vec::new();
+    for row in results["rows"].as_array().unwrap() {
+        let [case, place] = ["case", "place"].map(|key| row[key].as_str().unwrap().to_owned());
+        match cases.last_mut().filter(|last| last.0 == case) {
+            Some(last) => last.1.push(place),
+            None => cases.push((case, vec![place])),
+        }
+    }
+    cases
+}
+
+fn assert_cases(results: &Value, places: &[&str], expected: &[&str]) {
+    let found = cases(results);
+    assert_eq!(found.iter().map(|(case, _)| case.as_str()).collect::<Vec<_>>(), expected);
+    for (case, of) in found {
+        assert_eq!(of, places, "{case}");
+    }
+}
+
+/// What each row has: its runs, and what is told of them.
+fn assert_rows(results: &Value, runs: usize) {
+    for row in results["rows"].as_array().unwrap() {
+        let figures: Vec<f64> = row["runs"].as_array().unwrap().iter().map(|run| run.as_f64().unwrap()).collect();
+        assert_eq!(figures.len(), runs, "{row}");
+        assert!(figures.iter().all(|figure| figure.is_finite() && *figure > 0.0), "{row}");
+        let [median, least, most] = ["median", "least", "most"].map(|key| row[key].as_f64().unwrap());
+        assert!(least <= median && median <= most, "{row}");
+        for ratio in row["ratios"].as_array().unwrap() {
+            let [low, median, high] = ["low", "median", "high"].map(|key| ratio[key].as_f64().unwrap());
+            assert!(low <= median && median <= high && ratio["to"] != row["place"], "{row}");
+            assert!(ratio["level"].is_number(), "{row}");
+        }
+    }
+}
+
+#[test]
+fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
+    let places = Places::new();
+    let results = places.results("checkpoint", &["--count", "2", "--size", "300kB", "--runs", "2"]);
+    let all = ["slow", "fast", "mount exact"].map(str::to_owned).to_vec();
+    let slow = vec![all[0].clone(), all[2].clone()];
+    let expected = [("application blocked", &all), ("until all is on the slow tier", &slow), ("slow bandwidth", &slow)];
+    assert_eq!(cases(&results), expected.map(|(case, places)| (case.to_owned(), places.clone())));
+    assert_rows(&results, 2);
+    // The mount's files reach the slow tier after its application went on.
+    let median = |at: usize| results["rows"][at]["median"].as_f64().unwrap();
+    assert!(median(4) > median(2), "{results}");
+    assert_eq!(results["settings"][1], serde_json::json!(["size", "300 kB"]));
+
+    let results = places.results("checkpoint", &["--count", "1", "--size", "10kB", "--runs", "1", "--no-fsync"]);
+    assert_eq!(cases(&results)[1], ("until durable".to_owned(), all));
+}
+
+#[test]
+fn tiers_are_measured_beside_a_mount_and_another_place() {
+    let places = Places::new();
+    let other = format!("other={}", places.path("other").display());
+    let arguments = ["--size", "2MiB", "--files", "5", "--runs", "2", "--io", "exact,cached", "--also", &other];
+    let results = places.results("tiers", &arguments);
+    let expected = ["sequential write and fsync", "sequential read", "small files"];
+    assert_cases(&results, &["slow", "fast", "mount exact", "mount cached", "other"], &expected);
+    assert_rows(&results, 2);
+    assert_eq!(results["rows"][0]["ratios"].as_array().unwrap().len(), 4, "to each other place");
+}
+
+#[test]
+fn a_data_set_is_read_decoded_and_prefetched_staged_and_not() {
+    let places = Places::new();
+    let sizes = ["--files", "6", "--file-size", "8KiB", "--runs", "1"];
+    let steps = ["--threads", "2,1", "--batch", "3", "--compute", "1ms", "--prefetch", "2"];
+    let results = places.results("ingest", &[&sizes[..], &steps[..]].concat());
+    let expected = [
+        "read, 1 thread",
+        "read, 2 threads",
+        "read and decode, 1 thread",
+        "read and decode, 2 threads",
+        "step, no prefetch",
+        "step, 2 batches ahead",
+    ];
+    assert_cases(&results, &["slow", "fast", "mount exact", "mount exact staged"], &expected);
+    assert_rows(&results, 1);
+    let few = places.command("ingest", &[&sizes[..], &["--batch", "7"]].concat()).output().unwrap();
+    assert_refused(&few, "--only read,decode");
+    let read = places.results("ingest", &[&sizes[..], &["--batch", "7", "--only", "read", "--threads", "1"]].concat());
+    assert_eq!(cases(&read).len(), 1);
+}
+
+#[test]
+fn what_a_mount_costs_is_measured_with_everything_in_memory() {
+    let places = Places::new();
+    let arguments = ["--size", "1MiB", "--files", "4", "--entries", "20", "--listing", "30", "--runs", "1"];
+    let results = places.results("files", &arguments);
+    let expected = [
+        "sequential read, 4 KiB",
+        "sequential read, 64 KiB",
+        "sequential read, 1 MiB",
+        "sequential write, 4 KiB",
+        "sequential write, 64 KiB",
+        "sequential write, 1 MiB",
+        "small files, 1 thread",
+        "small files, 4 threads",
+        "create and write 4 KiB",
+        "stat, first",
+        "stat, again",
+        "rename",
+        "unlink",
+        "walk of a tree with stat",
+        "listing of one directory",
+    ];
+    assert_cases(&results, &["slow", "fast", "mount exact"], &expected);
+    assert_rows(&results, 1);
+    assert_eq!(results["caches"], "hot");
+}
+
+#[test]
+fn results_go_to_files_by_their_endings_and_to_a_table() {
+    let places = Places::new();
+    let out = tempfile::tempdir().unwrap();
+    let mut command = places.command("checkpoint", &["--count", "1", "--size", "10kB", "--runs", "2"]);
+    for ending in ["html", "svg", "md", "json", "txt"] {
+        command.arg("--output").arg(out.path().join("results").with_extension(ending));
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = text(&output.stdout);
+    assert!(table.contains("application blocked") && table.contains("mount exact"), "{table}");
+    assert!(text(&output.stderr).contains("run 2 of 2: fast"), "progress: {output:?}");
+    let read = |ending| fs::read_to_string(out.path().join("results").with_extension(ending)).unwrap();
+    assert_eq!(read("txt"), table);
+    assert!(read("html").starts_with("<!doctype html>") && read("svg").starts_with("<svg "));
+    assert!(read("md").contains("| mount exact |"));
+    let results: Value = serde_json::from_str(&read("json")).unwrap();
+    assert_rows(&results, 2);
+}
+
+/// What is written to the slow tier's disk while a command runs is what its device is said to have written.
+#[test]
+fn a_trace_has_what_the_devices_moved() {
+    let (volume, places) = (Volume::new(64, 100), Places::new());
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", "trace", "--json", "--every", "20ms", "--fast"]).arg(places.path("fast"));
+    command.arg("--slow").arg(volume.tier()).args(["--", "dd", "if=/dev/zero", "bs=1M", "count=8", "conv=fsync"]);
+    let output = command.arg(format!("of={}", volume.tier().join("file").display())).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices = results["devices"].as_array().unwrap();
+    let slow = devices.iter().find(|course| course["tier"] == "slow").unwrap();
+    assert!(slow["device"].as_str().unwrap().starts_with("loop"), "{slow}");
+    assert_eq!(slow["device"], results["tiers"]["slow"]["device"]);
+    let rates = slow["written"].as_array().unwrap().iter().map(|rate| rate.as_f64().unwrap());
+    let written = rates.sum::<f64>() * slow["every"].as_f64().unwrap();
+    // Not all of it is the file: there is a journal, too.
+    assert!((8e6..64e6).contains(&written), "{written}");
+    let failed = places.command("trace", &["--", "false"]).output().unwrap();
+    assert!(failed.status.code() == Some(1) || text(&failed.stderr).contains("block device"), "{failed:?}");
+}
+
+#[test]
+fn nothing_is_left_when_it_is_interrupted() {
+    for arguments in
+        [&["--count", "1000", "--size", "1MB"][..], &["--count", "2", "--size", "10kB", "--interval", "1h"]]
+    {
+        let places = Places::new();
+        let mut command = places.command("checkpoint", arguments);
+        let bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let is_written = || walk(&places.path("slow")).iter().any(|path| path.ends_with("ckpt-1"));
+        until("a checkpoint is there", is_written);
+        kill(Pid::from_raw(bench.id().cast_signed()), Signal::SIGINT).unwrap();
+        let (code, said) = wait(bench);
+        assert_eq!(code, Some(130), "{said}");
+        assert!(said.contains("clearing away"), "{said}");
+        places.assert_clear();
+    }
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        found.extend(walk(&entry.path()));
+        found.push(entry.path());
+    }
+    found
+}
+
+#[track_caller]
+fn assert_refused(output: &Output, why: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said.lines().count(), 1, "one line: {said}");
+    assert!(said.contains(why), "{why:?} is not in {said}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_what_would() {
+    let places = Places::new();
+    let (fast, other) = (places.path("fast").display().to_string(), places.path("other").display().to_string());
+    let also = |name: &str| format!("{name}={other}");
+    let refused = |bench: &str, arguments: &[&str], why: &str| {
+        assert_refused(&places.command(bench, arguments).output().unwrap(), why);
+        places.assert_clear();
+    };
+    refused("checkpoint", &["--runs", "0"], "--runs");
+    refused("checkpoint", &["--size", "0"], "no bytes");
+    refused("checkpoint", &["--size", "10TB"], "--size or --count");
+    refused("files", &["--io", "fast"], "passthrough");
+    refused("files", &["--io", "exact,exact"], "each once");
+    refused("tiers", &["--also", &also("slow")], "another name");
+    refused("tiers", &["--also", &also("a"), "--also", &also("a")], "another name");
+    refused("tiers", &["--also", &also("mount exact staged")], "another name");
+    refused("tiers", &["--also", "/"], "NAME=DIR");
+    refused("tiers", &["--also", "a=/no/such/directory"], "existing directory");
+    refused("tiers", &["-o", "nonsense=1"], "nonsense");
+    refused("tiers", &["-o", "io=cached"], "--io");
+    refused("ingest", &["--threads", "2,2"], "each once");
+    refused("ingest", &["--file-size", "1"], "2 KiB");
+    refused("ingest", &["--compute", "1h"], "a minute");
+    refused("tiers", &["--output", "/tmp/results.pdf"], ".html");
+    refused("tiers", &["--output", "/no/such/directory/results.md"], "existing directory");
+    refused("trace", &["--every", "1us"], "10ms");
+    fs::create_dir(places.path("other").join("dlio-fs-bench-x")).unwrap();
+    let output = places.command("tiers", &["--also", &format!("a={other}/dlio-fs-bench-x")]).output().unwrap();
+    assert_refused(&output, "another benchmark's");
+    let mut same = Command::new(PROGRAM);
+    same.args(["bench", "tiers", "--fast", &fast, "--slow", &fast]);
+    assert_refused(&same.output().unwrap(), "faster storage");
+}
