@@ -15,6 +15,8 @@ const COLOURS: usize = 8;
 const BAR_MAX: f64 = 64.0;
 /// Of a picture of bars, without its legend and labels.
 const BARS_HIGH: f64 = 190.0;
+/// Between the legend and what it is of: a unit stands there.
+const UNDER: f64 = 34.0;
 /// Cases of one picture.
 const CASES_MAX: usize = 6;
 /// How far apart figures may be in one picture: those at the bottom are to be seen.
@@ -159,7 +161,7 @@ fn bars(results: &Results, group: &Group) -> Picture {
     let shown_places = distinct(rows.iter().map(|row| row.place.as_str()));
     let entries: Vec<_> =
         shown_places.iter().map(|place| (format!("p{}", colour(&places, place)), shown(place))).collect();
-    let top = legend(&mut body, &entries) + 22.0;
+    let top = legend(&mut body, &entries) + UNDER;
     let bottom = top + BARS_HIGH;
     let whole = ruler(&mut body, most * scale.by, top, bottom, scale.name) / scale.by;
     let y = |figure: f64| bottom - finite(figure / whole).clamp(0.0, 1.0) * BARS_HIGH;
@@ -267,11 +269,24 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
     let some: Vec<_> = courses.iter().filter(|course| !course.read.is_empty()).collect();
     let first = some.first()?;
     let mut body = String::new();
-    let colours = [("read", "read"), ("write", "written")].map(|(class, name)| (class.to_owned(), name.to_owned()));
-    let begin = legend(&mut body, &colours);
+    let (spans, moments) = spans(&first.marks);
+    let mut entries = vec![("read", "read"), ("write", "written")];
+    entries.extend((!spans.is_empty()).then_some(("span", "a checkpoint is written")));
+    let entries: Vec<_> = entries.iter().map(|(class, name)| ((*class).to_owned(), (*name).to_owned())).collect();
+    let begin = legend(&mut body, &entries);
     let axis = Axis { from: 0.0, until: until.max(1e-3), left: LEFT, name: SINCE };
     let panels = some.len() as f64;
-    let (top, bottom) = (begin + 24.0, begin + panels * (HIGH + 24.0));
+    let (top, bottom) = (begin + UNDER, begin + UNDER - 24.0 + panels * (HIGH + 24.0));
+    for (from, until, name) in spans.iter().take(500) {
+        let (from, until) = (axis.x(*from), axis.x(*until));
+        put!(
+            body,
+            r#"<rect class="span" x="{from:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
+            (until - from).max(0.5),
+            bottom - top,
+            escaped(&shown(name))
+        );
+    }
     axis.ticks(&mut body, top, bottom);
     for (at, course) in some.iter().enumerate() {
         let top = top + at as f64 * (HIGH + 24.0);
@@ -281,9 +296,11 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
         let areas = [("write", "written", columns(&course.written)), ("read", "read", columns(&course.read))];
         panel(&mut body, &axis, place, &areas, None);
     }
-    for (moment, text) in first.marks.iter().take(200) {
+    for (moment, text) in moments.iter().take(50) {
         let (x, text) = (axis.x(*moment), escaped(&shown(text)));
         put!(body, r#"<path class="mark" d="M{x:.1} {top:.1}V{bottom:.1}"><title>{text}</title></path>"#);
+        let (side, x) = if x > WIDTH / 2.0 { ("end", x - 4.0) } else { ("start", x + 4.0) };
+        put!(body, r#"<text class="unit" x="{x:.1}" y="{:.1}" text-anchor="{side}">{text}</text>"#, top + 12.0);
     }
     let seconds = digits(until);
     let title = match place {
@@ -291,6 +308,24 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
         place => format!("The devices in the last run of {} ({seconds} s)", shown(place)),
     };
     Some(Picture { title, height: bottom + 42.0, body })
+}
+
+/// A time and what it is.
+type Span = (f64, f64, String);
+
+/// What begins and ends, and the moments that are neither.
+fn spans(marks: &[(f64, String)]) -> (Vec<Span>, Vec<(f64, String)>) {
+    let (mut spans, mut moments): (Vec<Span>, Vec<_>) = (Vec::new(), Vec::new());
+    for (moment, text) in marks {
+        match (text.strip_suffix(" begins"), text.strip_suffix(" ends")) {
+            (Some(name), _) => spans.push((*moment, *moment, name.to_owned())),
+            (_, Some(name)) if spans.last().is_some_and(|last| last.2 == name) => {
+                spans.iter_mut().rev().take(1).for_each(|last| last.1 = *moment);
+            }
+            _ => moments.push((*moment, text.clone())),
+        }
+    }
+    (spans, moments)
 }
 
 fn columns(rates: &[f64]) -> Vec<f64> {
@@ -342,6 +377,15 @@ mod tests {
         cases.iter().for_each(|(case, figure)| table.add("fast", case, Unit::Microseconds, *figure));
         results.rows = table.rows(&["fast".to_owned()]);
         assert_eq!(titles(&results), ["stat", "rename; unlink", "walk"]);
+    }
+
+    #[test]
+    fn what_begins_and_ends_is_a_span() {
+        let marks =
+            [(0.1, "one begins"), (0.4, "one ends"), (0.5, "two begins"), (0.9, "all is there"), (1.0, "x ends")];
+        let (spans, moments) = spans(&marks.map(|(at, text)| (at, text.to_owned())));
+        assert_eq!(spans, [(0.1, 0.4, "one".to_owned()), (0.5, 0.5, "two".to_owned())]);
+        assert_eq!(moments, [(0.9, "all is there".to_owned()), (1.0, "x ends".to_owned())]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub const COMPARED: [&str; 2] = ["fast", "slow"];
 /// Between columns.
 const GAP: usize = 2;
 const NAME_MAX: usize = 30;
+const NAME_LEAST: usize = 12;
 
 /// All of it, as wide as a terminal. Ends with a newline.
 pub fn report(results: &Results, width: usize) -> String {
@@ -99,6 +100,12 @@ fn table(out: &mut String, case: &str, rows: &[&Row], width: usize) -> fmt::Resu
     if let Some(range) = range.filter(|_| widths.iter().sum::<usize>() + GAP * widths.len() > width) {
         lines.iter_mut().for_each(|line| drop(line.remove(range)));
         widths.remove(range);
+    }
+    // Then what is in the middle of long names.
+    let over = (widths.iter().sum::<usize>() + GAP * widths.len()).saturating_sub(width);
+    if let Some(wide) = widths.first_mut().filter(|_| over > 0) {
+        *wide = wide.saturating_sub(over).max(NAME_LEAST);
+        lines.iter_mut().for_each(|line| line[0] = shortened(&line[0], *wide));
     }
     for line in &lines {
         let mut text = format!("  {:<1$}", line[0], widths[0]);
@@ -202,16 +209,27 @@ pub(super) mod tests {
 
     #[test]
     fn a_table_has_ratios_and_fits_a_terminal() {
-        for width in [80, 120] {
-            let text = report(&made(6), width);
+        let long = |results: &mut Results| {
+            results.rows.iter_mut().filter(|row| row.place == "fast").for_each(|row| {
+                row.place = "mount passthrough staged".into();
+                row.ratios.iter_mut().for_each(|ratio| ratio.of.median /= 1e3);
+            });
+        };
+        for (width, at_length) in [(80, false), (120, false), (80, true), (70, true)] {
+            let mut results = made(6);
+            if at_length {
+                long(&mut results);
+            }
+            let text = report(&results, width);
             for line in text.lines() {
                 assert!(line.chars().count() <= width, "{line}");
             }
-            assert!(text.contains("application blocked, ms (less is better)"), "{text}");
-            let mount = text.lines().find(|line| line.contains("mount exact  ")).expect("its row");
-            assert!(mount.contains("1.05 (1.05-1.05)") && mount.contains("0.0350"), "{mount}");
-            assert!(text.contains("96.9 %"), "{text}");
         }
+        let text = report(&made(6), 80);
+        assert!(text.contains("application blocked, ms (less is better)"), "{text}");
+        let mount = text.lines().find(|line| line.contains("mount exact  ")).expect("its row");
+        assert!(mount.contains("1.05 (1.05-1.05)") && mount.contains("0.0350"), "{mount}");
+        assert!(text.contains("96.9 %"), "{text}");
     }
 
     #[test]

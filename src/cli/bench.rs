@@ -72,6 +72,18 @@ struct Plan {
     caches: Caches,
     /// For the progress, besides one for each run of each place.
     steps: usize,
+    room: Room,
+}
+
+/// What a benchmark needs on each tier, in bytes.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Stays in each place.
+    stays: u64,
+    /// A place has it while it is measured.
+    passes: u64,
+    /// What to ask for less of.
+    remedy: &'static str,
 }
 
 /// Runs `work` between the making of the places and their removal, and gives the results out.
@@ -85,6 +97,7 @@ fn measure(
     mount::open_device()?;
     let results = sandbox::run(move |sandbox| {
         let mut session = Session::new(sandbox, asked, plan)?;
+        session.ensure_room()?;
         session.touch_memory()?;
         work(&mut session)?;
         session.finish()

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
 use super::session::{Kind, Place, Session};
-use super::{Plan, measure};
+use super::{Plan, Room, measure};
 use crate::bench::caches::Caches;
 use crate::bench::checkpoint::{Load, PIECE};
 use crate::bench::data::{Data, sync_dir};
@@ -54,9 +54,9 @@ pub(super) fn run(args: &CheckpointArgs) -> Outcome {
         ],
         caches: Caches::coldest(),
         steps: 0,
+        room: Room { stays: 0, passes: load.bytes(), remedy: "ask for less with --size or --count" },
     };
     measure(&args.common, plan, move |session| {
-        session.ensure_room(0, load.bytes(), "ask for less with --size or --count")?;
         session.mount()?;
         let mut data = Data::new(PIECE);
         session.each(|session, place, run| one(session, place, run, load, &mut data))

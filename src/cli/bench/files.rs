@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
 use super::session::{Place, Session};
-use super::{Plan, SMALL, measure};
+use super::{Plan, Room, SMALL, measure};
 use crate::bench::caches::Caches;
 use crate::bench::data::{Data, clear, numbered};
 use crate::bench::results::Unit;
@@ -65,10 +65,13 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
         caches: Caches::Hot,
         // What is listed and what is read, in each place.
         steps: 2 * args.common.places(),
+        room: Room {
+            stays: sizes.large + (small * SMALL) as u64,
+            passes: sizes.large + (entries * files::CREATED) as u64,
+            remedy: "ask for less with --size, --files or --entries",
+        },
     };
     measure(&args.common, plan, move |session| {
-        let (stays, passes) = ((small * SMALL) as u64, (entries * files::CREATED) as u64);
-        session.ensure_room(sizes.large + stays, sizes.large + passes, "ask for less with --size or --files")?;
         let (mut data, stop) = (Data::new(1 << 20), session.stop());
         for place in session.places.clone() {
             session.step(&format!("making what is listed: {}", place.name))?;

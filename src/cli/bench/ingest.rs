@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::asked::{Common, parse_size, size_text, usage};
 use super::session::{Place, Session};
-use super::{Plan, measure};
+use super::{Plan, Room, measure};
 use crate::bench::caches::Caches;
 use crate::bench::pictures::Pictures;
 use crate::bench::reader::{self, Load, Pace};
@@ -84,8 +84,11 @@ pub(super) fn run(args: &IngestArgs) -> Outcome {
     let (runs, mounts) = (args.common.runs(5), args.common.io.len());
     let caches = Caches::coldest();
     // The drawing, the writing for each place, the staging; and a place more for each mount.
-    let plan = Plan { name: "ingest", runs, settings, caches, steps: 1 + args.common.places() + mounts * (1 + runs) };
-    let size = args.file_size as usize;
+    let steps = 1 + args.common.places() + mounts * (1 + runs);
+    let (size, all) = (args.file_size as usize, args.file_size.saturating_mul(files as u64));
+    // Of a mount the slow tier has it twice: to be staged, and not.
+    let room = Room { stays: 2 * all, passes: 0, remedy: "ask for less with --files or --file-size" };
+    let plan = Plan { name: "ingest", runs, settings, caches, steps, room };
     measure(&args.common, plan, move |session| {
         session.step("drawing pictures")?;
         let pictures = Pictures::draw(files, size, &session.stop())?;
@@ -133,8 +136,6 @@ fn cases(args: &IngestArgs) -> Result<Vec<Case>, Failure> {
 /// Writes the data set where it is read, mounts, and stages a copy of it; the paths of the pictures below each place.
 fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<Vec<PathBuf>, Failure> {
     let (all, stop) = (pictures.bytes(files), session.stop());
-    // Of a mount the slow tier has it twice: to be staged, and not.
-    session.ensure_room(2 * all, 0, "ask for less with --files or --file-size")?;
     session.tell("data set", bytes(all));
     let mut paths = Vec::new();
     for place in session.places.clone() {

@@ -13,8 +13,8 @@ use super::super::progress::Steps;
 use super::super::sandbox::{Mount, Sandbox};
 use super::super::talk::{self, Control, Said};
 use super::super::{Exit, Failure};
-use super::Plan;
 use super::asked::{Asked, PREFIX, mount_name};
+use super::{Plan, Room};
 use crate::bench::caches::{self, Caches};
 use crate::bench::devices::{self, Device, Sampler};
 use crate::bench::results::{Course, FORMAT, Machine, Results, Table, Tier, Tiers, Unit};
@@ -122,8 +122,9 @@ impl Session {
         Ok(())
     }
 
-    /// Refuses what there is no room for: bytes that stay in each place, those that each has when it is measured, and a tenth of both.
-    pub(super) fn ensure_room(&self, stays: u64, passes: u64, remedy: &str) -> Result<(), Failure> {
+    /// Refuses what there is no room for: a tenth is to be left.
+    pub(super) fn ensure_room(&self) -> Result<(), Failure> {
+        let Room { stays, passes, remedy } = self.plan.room;
         // A tier has what is its own, and what the mounts have there.
         let copies = 1 + self.asked.io.len() as u64;
         let bytes = stays.saturating_mul(copies).saturating_add(passes);

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
 use super::session::{Place, Session};
-use super::{Plan, SMALL, measure};
+use super::{Plan, Room, SMALL, measure};
 use crate::bench::caches::Caches;
 use crate::bench::data::{Data, numbered};
 use crate::bench::results::Unit;
@@ -49,9 +49,9 @@ pub(super) fn run(args: &TiersArgs) -> Outcome {
         caches: Caches::coldest(),
         // The small files of each place.
         steps: args.common.places(),
+        room: Room { stays: (files * SMALL) as u64, passes: size, remedy: "ask for less with --size or --files" },
     };
     measure(&args.common, plan, move |session| {
-        session.ensure_room((files * SMALL) as u64, size, "ask for less with --size or --files")?;
         session.mount()?;
         let mut data = Data::new(PIECE);
         for place in session.places.clone() {
