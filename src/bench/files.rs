@@ -35,7 +35,7 @@ pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &Stop) -> Res
 /// So many paths, in directories that are made.
 fn paths(dir: &Path, count: usize, name: &str) -> Result<Vec<PathBuf>> {
     let dirs: Vec<_> = (0..count.div_ceil(PER_DIR)).map(|number| numbered(dir, number)).collect();
-    dirs.iter().try_for_each(|dir| fs::create_dir_all(dir)).at("mkdir", dir.display())?;
+    dirs.iter().try_for_each(fs::create_dir_all).at("mkdir", dir.display())?;
     Ok((0..count).map(|number| dirs[number / PER_DIR].join(format!("{name}{number:06}"))).collect())
 }
 

@@ -177,7 +177,8 @@ fn take(step: usize, batch: usize, compute: Duration, ahead: usize, (state, chan
 /// Waits for all threads; the first failure.
 pub(super) fn join(threads: Vec<ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
     // A panic aborts the program: there is nothing to be told of one.
-    threads.into_iter().filter_map(|thread| thread.join().ok()).fold(Ok(()), |all, one| all.and(one))
+    let all: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
+    all.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -110,16 +110,16 @@ fn measure(
 
 /// To standard output and to the files that were asked for. All are tried before one's failure is told.
 fn publish(json: bool, documents: &[Document], results: &Results) -> Result<(), Failure> {
-    let written = documents.iter().map(|document| {
+    let write = |document: &Document| {
         let path = &document.path;
         fs::write(path, document.kind.render(results)).at("write", path.display()).map_err(Failure::from)
-    });
-    let written = written.fold(Ok(()), |all: Result<(), Failure>, one| all.and(one));
+    };
+    let written: Vec<_> = documents.iter().map(write).collect();
     match json {
         true => say(results.json().trim_end())?,
         false => say(text::report(results, width()).trim_end())?,
     }
-    written
+    written.into_iter().collect()
 }
 
 /// Of the terminal; what goes elsewhere has room.

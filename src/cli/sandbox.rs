@@ -153,13 +153,15 @@ impl Sandbox {
     /// Removes mounts, daemons and directories, as far as they are still there.
     fn clear(&self) -> Result<()> {
         let Held { dirs, mounts } = std::mem::take(&mut *self.held.lock());
-        if let Some(error) = mounts.iter().filter_map(|mount| mount.unmount().err()).last() {
+        let mut errors: Vec<_> = mounts.iter().filter_map(|mount| mount.unmount().err()).collect();
+        if let Some(error) = errors.pop() {
             // What is mounted there is not ours to remove.
             dirs.into_iter().for_each(|dir| drop(dir.keep()));
             return Err(error);
         }
         // All are tried, whatever becomes of one.
-        dirs.into_iter().rev().map(|dir| remove(&dir)).fold(Ok(()), |all, one| all.and(one))
+        let removed: Vec<_> = dirs.iter().rev().map(remove).collect();
+        removed.into_iter().collect()
     }
 }
 

@@ -168,7 +168,7 @@ fn look(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failure> 
         path.metadata().at("look at", path.display())?;
         done.push((step.run)(&path).at("do on the mount", step.what)?);
     }
-    let mut recording = report::read(&[mount.mountpoint.clone()], None)?;
+    let mut recording = report::read(std::slice::from_ref(&mount.mountpoint), None)?;
     let inos: Vec<_> = (0..STEPS.len())
         .map(|at| recording.files.iter().find(|file| file.path == format!("/{}", name(at))).map(|file| file.ino))
         .collect();
