@@ -77,14 +77,13 @@ mod verify;
 mod view;
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::config::{Closed, Hours, Rules};
 use crate::error::{Error, Result};
-use disk::{Clock, Dir, File, Kind, NewAttr, Space, Time};
+use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use file::FileState;
 use log::Log;
 use pace::Bucket;
@@ -375,7 +374,7 @@ pub struct Tiers {
     urgency: Urgency,
     drain_rate: Mutex<Bucket>,
     /// Pieces of large files that the fast disk may begin with.
-    behind: Mutex<VecDeque<(Arc<dyn File>, Range<u64>)>>,
+    behind: Mutex<VecDeque<data::Piece>>,
     /// Taken by the one who publishes; a group that an error interrupted.
     publishing: Mutex<Option<publish::Unfinished>>,
     /// Damage in the log: nothing is published until somebody has looked.

@@ -38,6 +38,8 @@ pub(crate) const CHUNK: usize = 1 << 20;
 const PIECE: u64 = 8 << 20;
 /// So many pieces wait for that.
 const BEHIND_MAX: usize = 64;
+/// Of an open file.
+pub(crate) type Piece = (Arc<dyn File>, Range<u64>);
 /// A fast-only caller waits this long for somebody who moves the file's bytes, then asks again with slow access.
 const BRIEF: Duration = Duration::from_millis(20);
 /// The part of the fast tier below which new files go to the slow tier at once: 1/50.
