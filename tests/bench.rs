@@ -16,6 +16,9 @@ mod common;
 use common::rig::{PROGRAM, text, wait};
 use common::{Volume, until};
 
+/// The other tests' caches are theirs.
+const FILE_DATA: [&str; 2] = ["--caches", "file"];
+
 /// Two tiers, and where everything else that is temporary goes.
 struct Places {
     dir: tempfile::TempDir,
@@ -108,6 +111,8 @@ fn assert_rows(results: &Value, runs: usize) {
 fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
     let places = Places::new();
     let results = places.results("checkpoint", &["--count", "2", "--size", "300kB", "--runs", "2"]);
+    let caches = if nix::unistd::geteuid().is_root() { "dropped" } else { "file data only" };
+    assert_eq!(results["caches"], caches);
     let all = ["slow", "fast", "mount exact"].map(str::to_owned).to_vec();
     let slow = vec![all[0].clone(), all[2].clone()];
     let expected = [("application blocked", &all), ("until all is on the slow tier", &slow), ("slow bandwidth", &slow)];
@@ -118,7 +123,8 @@ fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
     assert!(median(4) > median(2), "{results}");
     assert_eq!(results["settings"][1], serde_json::json!(["size", "300 kB"]));
 
-    let results = places.results("checkpoint", &["--count", "1", "--size", "10kB", "--runs", "1", "--no-fsync"]);
+    let results = places
+        .results("checkpoint", &["--count", "1", "--size", "10kB", "--runs", "1", "--no-fsync", "--caches", "file"]);
     assert_eq!(cases(&results)[1], ("until durable".to_owned(), all));
 }
 
@@ -127,7 +133,8 @@ fn tiers_are_measured_beside_a_mount_and_another_place() {
     let places = Places::new();
     let other = format!("other={}", places.path("other").display());
     let arguments = ["--size", "2MiB", "--files", "5", "--runs", "2", "--io", "exact,cached", "--also", &other];
-    let results = places.results("tiers", &arguments);
+    let results = places.results("tiers", &[&arguments[..], &FILE_DATA].concat());
+    assert_eq!(results["caches"], "file data only");
     let expected = ["sequential write and fsync", "sequential read", "small files"];
     assert_cases(&results, &["slow", "fast", "mount exact", "mount cached", "other"], &expected);
     assert_rows(&results, 2);
@@ -137,7 +144,7 @@ fn tiers_are_measured_beside_a_mount_and_another_place() {
 #[test]
 fn a_data_set_is_read_decoded_and_prefetched_staged_and_not() {
     let places = Places::new();
-    let sizes = ["--files", "6", "--file-size", "8KiB", "--runs", "1"];
+    let sizes = [&["--files", "6", "--file-size", "8KiB", "--runs", "1"][..], &FILE_DATA].concat();
     let steps = ["--threads", "2,1", "--batch", "3", "--compute", "1ms", "--prefetch", "2"];
     let results = places.results("ingest", &[&sizes[..], &steps[..]].concat());
     let expected = [
@@ -188,6 +195,7 @@ fn results_go_to_files_by_their_endings_and_to_a_table() {
     let places = Places::new();
     let out = tempfile::tempdir().unwrap();
     let mut command = places.command("checkpoint", &["--count", "1", "--size", "10kB", "--runs", "2"]);
+    command.args(FILE_DATA);
     for ending in ["html", "svg", "md", "json", "txt"] {
         command.arg("--output").arg(out.path().join("results").with_extension(ending));
     }
@@ -232,7 +240,7 @@ fn nothing_is_left_when_it_is_interrupted() {
         [&["--count", "1000", "--size", "1MB"][..], &["--count", "2", "--size", "10kB", "--interval", "1h"]]
     {
         let places = Places::new();
-        let mut command = places.command("checkpoint", arguments);
+        let mut command = places.command("checkpoint", &[arguments, &FILE_DATA].concat());
         let bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let is_written = || walk(&places.path("slow")).iter().any(|path| path.ends_with("ckpt-1"));
         until("a checkpoint is there", is_written);
@@ -282,6 +290,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     refused("tiers", &["--also", "a=/no/such/directory"], "existing directory");
     refused("tiers", &["-o", "nonsense=1"], "nonsense");
     refused("tiers", &["-o", "io=cached"], "--io");
+    refused("files", &["--caches", "file"], "leave it out");
     refused("ingest", &["--threads", "2,2"], "each once");
     refused("ingest", &["--file-size", "1"], "2 KiB");
     refused("ingest", &["--compute", "1h"], "a minute");

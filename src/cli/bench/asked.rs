@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::super::options::Options;
 use super::super::{Exit, Failure};
+use crate::bench::caches::Caches;
 use crate::bench::results::Results;
 use crate::bench::{markdown, page, text};
 use crate::config::{IoPath, Settings, Sources};
@@ -39,12 +40,23 @@ pub(super) struct Common {
     /// of 4 GiB and a quarter of what is available; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
+    /// What is cold when a measurement begins; if left out `dropped`, or `file` for who may not. `files` is hot
+    #[arg(long, value_enum)]
+    caches: Option<Cold>,
     /// Print the results as JSON
     #[arg(long)]
     pub(super) json: bool,
     /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times
     #[arg(long, value_name = "FILE")]
     output: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cold {
+    /// All caches of the kernel: for root
+    Dropped,
+    /// The content of the benchmark's own files: where others work as well
+    File,
 }
 
 /// The same, looked at: what is here can be measured.
@@ -62,6 +74,25 @@ pub(super) struct Asked {
 impl Common {
     pub(super) fn runs(&self, default: usize) -> usize {
         self.runs.map_or(default, |runs| runs as usize)
+    }
+
+    /// The state of the caches when a measurement begins.
+    pub(super) fn cold(&self) -> Result<Caches, Failure> {
+        match (self.caches, Caches::coldest()) {
+            (Some(Cold::File), _) => Ok(Caches::FileData),
+            (Some(Cold::Dropped), Caches::FileData) => {
+                Err(usage("--caches dropped: only root may drop them", "be root, or leave it out"))
+            }
+            (_, coldest) => Ok(coldest),
+        }
+    }
+
+    /// Of what is measured with everything in memory.
+    pub(super) fn hot(&self) -> Result<Caches, Failure> {
+        match self.caches {
+            None => Ok(Caches::Hot),
+            Some(_) => Err(usage("--caches: `files` is measured with everything in memory", "leave it out")),
+        }
     }
 
     /// How many places there are.

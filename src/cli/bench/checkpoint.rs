@@ -7,7 +7,6 @@ use clap::Args;
 use super::asked::{Common, parse_size, size_text};
 use super::session::{Kind, Place, Session};
 use super::{Plan, Room, measure};
-use crate::bench::caches::Caches;
 use crate::bench::checkpoint::{Load, PIECE};
 use crate::bench::data::{Data, sync_dir};
 use crate::bench::devices::Sampler;
@@ -52,7 +51,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Outcome {
             ("interval", humantime::format_duration(load.interval).to_string()),
             ("fsync", if load.fsync { "yes" } else { "no" }.to_owned()),
         ],
-        caches: Caches::coldest(),
+        caches: args.common.cold()?,
         steps: 0,
         room: Room { stays: 0, passes: load.bytes(), remedy: "ask for less with --size or --count" },
     };

@@ -5,7 +5,6 @@ use clap::Args;
 use super::asked::{Common, parse_size, size_text};
 use super::session::{Place, Session};
 use super::{Plan, Room, SMALL, measure};
-use crate::bench::caches::Caches;
 use crate::bench::data::{Data, clear, numbered};
 use crate::bench::results::Unit;
 use crate::bench::{files, sequential};
@@ -62,7 +61,7 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
             ("metadata", count(entries as u64, "file")),
             ("listing", count(listing as u64, "file")),
         ],
-        caches: Caches::Hot,
+        caches: args.common.hot()?,
         // What is listed and what is read, in each place.
         steps: 2 * args.common.places(),
         room: Room {

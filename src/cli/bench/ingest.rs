@@ -8,7 +8,6 @@ use clap::{Args, ValueEnum};
 use super::asked::{Common, parse_size, size_text, usage};
 use super::session::{Place, Session};
 use super::{Plan, Room, measure};
-use crate::bench::caches::Caches;
 use crate::bench::pictures::Pictures;
 use crate::bench::reader::{self, Load, Pace};
 use crate::bench::results::Unit;
@@ -82,7 +81,7 @@ pub(super) fn run(args: &IngestArgs) -> Outcome {
         settings.extend([("batch", args.batch.to_string()), ("compute", compute.to_string())]);
     }
     let (runs, mounts) = (args.common.runs(5), args.common.io.len());
-    let caches = Caches::coldest();
+    let caches = args.common.cold()?;
     // The drawing, the writing for each place, the staging; and a place more for each mount.
     let steps = 1 + args.common.places() + mounts * (1 + runs);
     let (size, all) = (args.file_size as usize, args.file_size.saturating_mul(files as u64));

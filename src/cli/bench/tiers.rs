@@ -7,7 +7,6 @@ use clap::Args;
 use super::asked::{Common, parse_size, size_text};
 use super::session::{Place, Session};
 use super::{Plan, Room, SMALL, measure};
-use crate::bench::caches::Caches;
 use crate::bench::data::{Data, numbered};
 use crate::bench::results::Unit;
 use crate::bench::sequential;
@@ -46,7 +45,7 @@ pub(super) fn run(args: &TiersArgs) -> Outcome {
             ("large file", size_text(size)),
             ("small files", format!("{files} of {}", size_text(SMALL as u64))),
         ],
-        caches: Caches::coldest(),
+        caches: args.common.cold()?,
         // The small files of each place.
         steps: args.common.places(),
         room: Room { stays: (files * SMALL) as u64, passes: size, remedy: "ask for less with --size or --files" },
