@@ -118,9 +118,9 @@ fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
     let expected = [("application blocked", &all), ("until all is on the slow tier", &slow), ("slow bandwidth", &slow)];
     assert_eq!(cases(&results), expected.map(|(case, places)| (case.to_owned(), places.clone())));
     assert_rows(&results, 2);
-    // The mount's files reach the slow tier after its application went on.
+    // A version rests for `settle`, a second, before it is copied: all cannot be there sooner, however fast the disks are.
     let median = |at: usize| results["rows"][at]["median"].as_f64().unwrap();
-    assert!(median(4) > median(2), "{results}");
+    assert!(median(4) > median(2) + 0.5, "{results}");
     assert_eq!(results["settings"][1], serde_json::json!(["size", "300 kB"]));
 
     let results = places
