@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -283,6 +283,7 @@ struct Counted {
 /// Darshan's counters of the files below `root`, from what strace wrote, as columns of our table.
 fn darshan(trace: &str, root: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
     let (mut files, mut positions): (BTreeMap<String, Counted>, HashMap<i64, i64>) = Default::default();
+    let mut writers = HashSet::new();
     let root = format!("{}/", root.display());
     for line in trace.lines() {
         // 123 read(3</mnt/f>, ""..., 4096) = 4096
@@ -299,11 +300,20 @@ fn darshan(trace: &str, root: &Path) -> BTreeMap<String, BTreeMap<String, String
         let (way, offset) = match call {
             "openat" => {
                 add("opens", 1);
+                let writes = arguments.contains("O_RDWR") || arguments.contains("O_WRONLY");
+                if writes {
+                    writers.insert(result)
+                } else {
+                    writers.remove(&result)
+                };
                 (file.last, _) = ([0; 2], positions.insert(result, 0));
                 continue;
             }
+            // The kernel does not tell of one that only reads.
             "close" => {
-                add("flush", 1);
+                if writers.contains(&fd(arguments)) {
+                    add("flush", 1);
+                }
                 continue;
             }
             "fsync" | "fdatasync" => {
