@@ -450,13 +450,16 @@ impl Tiers {
     /// Outside of `drain_hours`, and nothing asks for more: somebody who waits, an event to be hurried, the room on the fast tier,
     /// or that of the log. `None`: the drain need not wait.
     fn waits(&self) -> Option<Closed> {
-        let options = self.options();
-        let closed = options.drain_hours.closed(self.clock.second_of_day())?;
+        let (options, closed) = (self.options(), self.outside_hours()?);
         let is_urgent = || {
             let st = self.state.lock();
             self.counters.notes.front() > st.applied || st.events.len() as u64 >= options.max_pending / 4 * 3
         };
         (!self.hurried() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
+    }
+
+    fn outside_hours(&self) -> Option<Closed> {
+        self.options().drain_hours.closed(self.clock.second_of_day())
     }
 
     fn hurried(&self) -> bool {

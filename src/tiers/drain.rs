@@ -69,6 +69,8 @@ impl Tiers {
             return found;
         }
         let pressure = self.pressure();
+        // Outside of the hours it is done for room that is wanted: no more than that.
+        let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
         let st = self.state.lock();
         for (lsn, ino, content) in self.first_to_copy(&st).into_iter().chain(plan::wanted(&st, pressure)) {
             let Some(state) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
@@ -85,7 +87,7 @@ impl Tiers {
             if small || found.is_empty() {
                 found.push(wanted);
             }
-            if !small || found.len() == AT_ONCE {
+            if !small || found.len() == at_once {
                 break;
             }
         }
