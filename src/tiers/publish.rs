@@ -34,6 +34,9 @@ use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::step::{Met, Touched, step_path};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
+/// Proofs made durable together.
+const PROVEN_MAX: usize = 64;
+
 /// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before
 /// anything else.
 #[derive(Debug)]
@@ -375,7 +378,11 @@ impl Tiers {
     }
 
     fn finish_contents(&self, batches: &[Batch], placed: &HashMap<Ino, Stat>) -> Result<()> {
-        let mut proven = Vec::new();
+        // One commit of the disk's journal often does for many. No more are open at the same time.
+        let mut proven: Vec<Arc<dyn File>> = Vec::new();
+        let make_durable = |proven: &mut Vec<Arc<dyn File>>| {
+            proven.drain(..).try_for_each(|fd| fd.sync().at_fast("prove clean", "an object"))
+        };
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
                 proven.extend(self.prove(*ino, content, placed.get(ino))?);
@@ -383,10 +390,12 @@ impl Tiers {
                     content.early.store(true, std::sync::atomic::Ordering::Release);
                     *content.copy.lock() = None;
                 }
+                if proven.len() >= PROVEN_MAX {
+                    make_durable(&mut proven)?;
+                }
             }
         }
-        // All at once: one commit of the disk's journal often does for many.
-        proven.iter().try_for_each(|fd| fd.sync().at_fast("prove clean", "objects"))
+        make_durable(&mut proven)
     }
 
     /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that has a proof now,

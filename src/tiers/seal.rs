@@ -11,7 +11,7 @@ use crate::tiers::file::{Content, FileState};
 use crate::tiers::record::{Home, ObjectId, Record};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
-/// Content events sealed with one sync of the log.
+/// Content events sealed with one sync of the log; objects synced together.
 const AT_ONCE: usize = 64;
 /// Of larger files the disk was told while they were written, and what is clean of them stays in the cache.
 const BEGIN_MAX: u64 = 1 << 20;
@@ -62,15 +62,18 @@ impl Tiers {
         }
         pending.iter().for_each(|(_, _, content)| content.sealing.store(true, Ordering::SeqCst));
         let mut known = HashSet::new();
-        let objects = pending.iter().filter(|(_, _, content)| known.insert(content.object));
-        let objects: Vec<_> =
-            objects.map(|(_, ino, content)| self.to_sync(cx, *ino, content)).collect::<Result<_>>()?;
-        let objects: Vec<ToSync> = objects.into_iter().flatten().collect();
-        if objects.len() > 1 {
-            let small = objects.iter().filter(|object| object.size <= BEGIN_MAX);
-            small.for_each(|object| object.fd.write_behind(0..object.size));
+        let contents: Vec<_> = pending.iter().filter(|(_, _, content)| known.insert(content.object)).collect();
+        // No more are open at the same time: there may be a million.
+        for some in contents.chunks(AT_ONCE) {
+            let objects: Vec<_> =
+                some.iter().map(|(_, ino, content)| self.to_sync(cx, *ino, content)).collect::<Result<_>>()?;
+            let objects: Vec<ToSync> = objects.into_iter().flatten().collect();
+            if objects.len() > 1 {
+                let small = objects.iter().filter(|object| object.size <= BEGIN_MAX);
+                small.for_each(|object| object.fd.write_behind(0..object.size));
+            }
+            objects.iter().try_for_each(|object| self.sync_object(object))?; // 1, 2
         }
-        objects.iter().try_for_each(|object| self.sync_object(object))?; // 1, 2
         if seals.is_empty() {
             return Ok(());
         }
