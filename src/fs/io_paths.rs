@@ -27,7 +27,7 @@ const ALWAYS: [&str; 5] = [
     "accesses through mmap: they come as reads and writes of pages",
     "sync and syncfs: they never reach a FUSE file system; fsync does",
     "positions; look-ups and attributes the kernel's cache answers",
-    "closes of files that are only read: they are no flush; their release is seen",
+    "closes of files that are only read; their release is seen",
     "calls larger than fs.fuse.max_pages_limit: they arrive split",
 ];
 
