@@ -25,6 +25,8 @@ use crate::signals::Signals;
 /// Not counted: after a pause the kernel lets the first tenth of a second or two go by.
 const SETTLE: Duration = Duration::from_millis(500);
 const MEASURE: Duration = Duration::from_millis(2500);
+/// Of small reads, which the throttle lets through in portions of a tenth of a second: one more or less is 2 %.
+const MEASURE_SMALL: Duration = Duration::from_secs(5);
 /// How far from the figure asked for a disk may be.
 const TOLERANCE: f64 = 0.05;
 const PIECE: usize = 1 << 20;
@@ -129,7 +131,7 @@ fn write(file: &File, pieces: u64, signals: &Signals) -> Result<f64> {
     let bytes = memory.get_mut(start..start + PIECE).context("no aligned memory")?;
     rand::rng().fill(bytes);
     let mut places = (0..pieces).cycle();
-    rate(signals, pieces, || {
+    rate(signals, MEASURE, pieces, || {
         let piece = places.next().context("no room for the baseline's file")?;
         file.write_all_at(bytes, piece * PIECE as u64)?;
         if piece + 1 == pieces {
@@ -143,7 +145,7 @@ fn write(file: &File, pieces: u64, signals: &Signals) -> Result<f64> {
 fn read(mut file: &File, pieces: u64, signals: &Signals) -> Result<f64> {
     let mut bytes = vec![0; PIECE];
     let mut places = (0..pieces).cycle();
-    rate(signals, 0, || {
+    rate(signals, MEASURE, 0, || {
         let piece = places.next().context("no room for the baseline's file")?;
         if piece == 0 {
             file.rewind()?;
@@ -167,7 +169,7 @@ fn small_reads(file: &File, pieces: u64, signals: &Signals) -> Result<f64> {
     let (blocks, next) = (&blocks, &AtomicUsize::new(0));
     let reader = || {
         let mut bytes = [0; SMALL];
-        rate(signals, 0, || {
+        rate(signals, MEASURE_SMALL, 0, || {
             let count = next.fetch_add(1, Ordering::Relaxed) % blocks.len();
             if count + 1 == blocks.len() {
                 posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
@@ -183,7 +185,7 @@ fn small_reads(file: &File, pieces: u64, signals: &Signals) -> Result<f64> {
 }
 
 /// How much `step` does in a second, of what it returns. Takes at least `least` steps.
-fn rate(signals: &Signals, least: u64, mut step: impl FnMut() -> Result<u64>) -> Result<f64> {
+fn rate(signals: &Signals, time: Duration, least: u64, mut step: impl FnMut() -> Result<u64>) -> Result<f64> {
     let mut steps = 0;
     let mut during = |time: Duration, least: u64| {
         let (began, mut done) = (Instant::now(), 0);
@@ -195,7 +197,7 @@ fn rate(signals: &Signals, least: u64, mut step: impl FnMut() -> Result<u64>) ->
         anyhow::Ok(done as f64 / began.elapsed().as_secs_f64())
     };
     during(SETTLE, 0)?;
-    during(MEASURE, least)
+    during(time, least)
 }
 
 #[cfg(test)]
