@@ -5,7 +5,8 @@
 //! second costs a few looks into `/proc`. Only `status`, `stat` and `cgroup` are read there: they wait for no process, where
 //! `cmdline` waits for one that may itself wait for this mount.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,6 @@ impl Who {
 }
 
 fn ask(processes: &Processes, thread: u32) -> Option<Arc<Process>> {
-    let read = |of: u32, file: &str| fs::read(format!("/proc/{of}/{file}")).ok();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let pid = group(&text(read(thread, "status")?))?;
     let (command, started) = command_and_start(&text(read(pid, "stat")?))?;
@@ -61,6 +61,14 @@ fn ask(processes: &Processes, thread: u32) -> Option<Arc<Process>> {
     }
     let cgroup = read(pid, "cgroup").map(|bytes| cgroup(&text(bytes))).unwrap_or_default();
     Some(processes.meet(Identity { pid, started, command, cgroup }))
+}
+
+/// One of the files of a process or thread. In one piece as a rule: what asks for its length first grows towards it, for it is told 0.
+fn read(of: u32, file: &str) -> Option<Vec<u8>> {
+    const LONGEST: u64 = 1 << 16;
+    let mut bytes = Vec::with_capacity(4096);
+    File::open(format!("/proc/{of}/{file}")).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// The process of a thread, from its `status`.
