@@ -472,7 +472,7 @@ impl Scene {
         let renamed = lines.iter().rposition(|line| line.contains(&format!(" to=run/{file} "))).unwrap();
         let content = lines[..renamed].iter().rev().find(|line| line.contains(" content path=run/part ")).unwrap();
         let number = content.split(" object=f").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
-        let shard = self.private(&format!("pool/{:02x}", number & 0xff));
+        let shard = self.private(&format!("pool/{:02x}", number >> 8 & 0xff));
         (shard, format!("{number:016x}").into_bytes())
     }
 }
@@ -588,7 +588,7 @@ fn what_is_in_quarantine_keeps_its_number() {
     scene.run(BOOT, |_| ());
     let stray = |number: u64, bytes: &[u8]| {
         let pool = scene.private("pool");
-        let shard = format!("{:02x}", number & 0xff);
+        let shard = format!("{:02x}", number >> 8 & 0xff);
         drop(pool.mkdir(shard.as_bytes(), 0o700));
         let file = pool.dir(shard.as_bytes()).unwrap().create(format!("{number:016x}").as_bytes(), 0o600).unwrap();
         file.write_at(bytes, 0).unwrap();
@@ -633,13 +633,13 @@ fn rescue_strikes_what_a_mount_would() {
 fn what_is_no_object_in_the_pool_stands_in_nobody_s_way() {
     let scene = Scene::used();
     let pool = scene.private("pool");
-    let shard = pool.dir(b"01").unwrap();
-    shard.symlink(b"0000000000000101", b"/etc/passwd").unwrap();
-    shard.mknod(b"0000000000000201", Kind::Fifo, 0o600, 0).unwrap();
-    shard.mkdir(b"0000000000000301", 0o700).unwrap();
-    drop(shard.create(b"0000000000000002", 0o600).unwrap());
+    let shard = pool.dir(b"00").unwrap();
+    shard.symlink(b"00000000000000f1", b"/etc/passwd").unwrap();
+    shard.mknod(b"00000000000000f2", Kind::Fifo, 0o600, 0).unwrap();
+    shard.mkdir(b"00000000000000f3", 0o700).unwrap();
+    drop(shard.create(b"0000000000000102", 0o600).unwrap());
     drop(shard.create(b"1", 0o600).unwrap());
-    drop(shard.create(b"ffffffffffffff01", 0o600).unwrap());
+    drop(shard.create(b"ffffffffffff00f4", 0o600).unwrap());
     pool.symlink(b"fe", b"/etc").unwrap();
     drop(pool.create(b"fd", 0o600).unwrap());
     let engine = scene.open(BOOT).unwrap();
@@ -691,9 +691,9 @@ fn fsck_names_each_damage_and_repairs_only_what_is_safe() {
     dir.open(&object, Access::ReadWrite).unwrap().set_len(700).unwrap();
     let (dir, object) = scene.object_of_pending("ckpt-7");
     dir.unlink(&object).unwrap();
-    let shard = scene.private("pool/05");
-    shard.create(b"0000000000777705", 0o600).unwrap().write_at(b"whose?", 0).unwrap();
-    shard.symlink(b"0000000000000105", b"/etc/passwd").unwrap();
+    let shard = scene.private("pool/00");
+    shard.create(b"0000000000770005", 0o600).unwrap().write_at(b"whose?", 0).unwrap();
+    shard.symlink(b"0000000000aa0005", b"/etc/passwd").unwrap();
     let log = scene.log();
     let (segment, bytes) = log.last().unwrap();
     let torn = [bytes, &b"4b0efde6 99 9 make pa"[..]].concat();
@@ -708,17 +708,17 @@ fn fsck_names_each_damage_and_repairs_only_what_is_safe() {
     assert!(damage.contains("is not there") && damage.contains("dlio-fs rescue"), "{damage}");
     let repairable = of(&found, Severity::Repairable).join("\n");
     assert!(repairable.contains("21 bytes at its end are the torn last append"), "{repairable}");
-    assert!(repairable.contains("pool/05/0000000000777705: no record of the log explains it"), "{repairable}");
-    assert!(of(&found, Severity::Note).join("\n").contains("pool/05/0000000000000105: no daemon made it"), "{found:?}");
+    assert!(repairable.contains("pool/00/0000000000770005: no record of the log explains it"), "{repairable}");
+    assert!(of(&found, Severity::Note).join("\n").contains("pool/00/0000000000aa0005: no daemon made it"), "{found:?}");
     assert_eq!(read(&*scene.private("log"), segment.as_bytes()), torn, "a dry run changes nothing");
 
     assert_eq!(of(&check(&scene, true), Severity::Repaired).len(), 2);
     assert_eq!(read(&*scene.private("log"), segment.as_bytes()), *bytes);
-    assert_eq!(read(&*scene.private("quarantine"), b"0000000000777705"), b"whose?");
+    assert_eq!(read(&*scene.private("quarantine"), b"0000000000770005"), b"whose?");
     assert_eq!(scene.objects(), before);
     let again = check(&scene, true);
     assert!(of(&again, Severity::Repairable).is_empty() && of(&again, Severity::Repaired).is_empty(), "{again:?}");
-    assert!(of(&again, Severity::Note).join("\n").contains("quarantine/0000000000777705: no record"), "{again:?}");
+    assert!(of(&again, Severity::Note).join("\n").contains("quarantine/0000000000770005: no record"), "{again:?}");
 }
 
 /// Without the log nothing explains any object: to put them all aside would take from a rescue what it goes by.

@@ -88,8 +88,8 @@ fn a_fast_tier_of_another_format_is_refused_and_not_touched() {
     mount.stop();
     let path = mount.fast().join(".dlio-fs/super");
     let ours = fs::read_to_string(&path).unwrap();
-    for (format, age) in [(0, "an older"), (99, "a newer")] {
-        fs::write(&path, ours.replace("format = 1", &format!("format = {format}"))).unwrap();
+    for (format, age) in [(1, "an older"), (99, "a newer")] {
+        fs::write(&path, ours.replace("format = 2", &format!("format = {format}"))).unwrap();
         let before = fingerprint(&mount.fast());
         let (code, said) = mount.refused();
         assert_eq!(code, Some(1), "{said}");

@@ -271,7 +271,7 @@ fn files_are_staged_as_they_lie_on_the_disk() {
     staged(&mount, 0, &["--wait", "data"]);
     let made = |name: &&str| {
         let ino = fs::metadata(volume.tier().join("data").join(name)).unwrap().ino();
-        let copy = mount.fast().join(format!(".dlio-fs/staged/{:02x}/{ino:016x}", ino & 0xff));
+        let copy = mount.fast().join(format!(".dlio-fs/staged/{:02x}/{ino:016x}", ino >> 8 & 0xff));
         let copy = fs::metadata(copy).unwrap();
         (copy.ctime(), copy.ctime_nsec())
     };

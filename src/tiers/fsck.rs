@@ -16,7 +16,7 @@ use crate::tiers::identity::{UNIDENTIFIED, read_slow_id, read_super, read_text};
 use crate::tiers::names::OURS;
 use crate::tiers::pool::{Pool, number_of};
 use crate::tiers::record::{Home, ObjectId, Record};
-use crate::tiers::shards::shard_of;
+use crate::tiers::shards::Shard;
 use crate::tiers::{Lsn, log};
 
 /// The remedy for what cannot be made good.
@@ -269,7 +269,7 @@ impl Check {
             self.records.iter().flat_map(|(_, record)| named(record)).flatten().collect();
         for number in self.pool.numbers()? {
             self.report.objects += 1;
-            let place = format!("pool/{:02x}/{number:016x}", number & 0xff);
+            let place = place_of(number);
             let is_explained = explained.contains(&ObjectId { home: Home::Fast, number });
             match self.proof_and_name(number) {
                 Err(e) => self.damage(&place, format!("it cannot be read: {e}"), RESCUE),
@@ -283,7 +283,7 @@ impl Check {
 
     /// Whether it is proven clean, and the path it had. Notes what of that does not parse.
     fn proof_and_name(&mut self, number: u64) -> std::io::Result<(bool, Option<String>)> {
-        let place = format!("pool/{:02x}/{number:016x}", number & 0xff);
+        let place = place_of(number);
         let file = self.pool.open_object(number, Access::Read)?;
         let (proof, name) = (Pool::proof_of(&*file)?, Pool::name_of(&*file)?);
         if proof.is_none() && Pool::claims_to_be_clean(&*file)? {
@@ -314,12 +314,12 @@ impl Check {
         let Ok(pool) = self.ours.dir(b"pool") else { return };
         for shard in pool.list().unwrap_or_default() {
             let place = format!("pool/{}", escape(&shard.name));
-            let Some(low) = shard_of(&shard.name).filter(|_| shard.kind == Kind::Dir) else {
+            let Some(known) = Shard::named(&shard.name).filter(|_| shard.kind == Kind::Dir) else {
                 self.stray(place);
                 continue;
             };
             for entry in pool.dir(&shard.name).and_then(|dir| dir.list()).unwrap_or_default() {
-                let number = number_of(&entry.name).filter(|number| number & 0xff == low);
+                let number = number_of(&entry.name).filter(|number| Shard::of(*number) == known);
                 if number.is_none() || entry.kind != Kind::File {
                     self.stray(format!("{place}/{}", escape(&entry.name)));
                 }
@@ -359,4 +359,9 @@ impl Check {
             self.add(Severity::Note, place, "an object put aside", "look at it, then remove it");
         }
     }
+}
+
+/// Of an object, as people are told.
+fn place_of(number: u64) -> String {
+    format!("pool/{}/{number:016x}", Shard::of(number).name())
 }

@@ -11,7 +11,7 @@ use crate::tiers::names::OURS;
 use crate::tiers::slow::absent_is_none;
 
 /// The format of everything under `<fast>/.dlio-fs`.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// `<fast>/.dlio-fs/super`.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! The pool: the objects on the fast tier, each one private file with the bytes of one version of one file.
 //!
-//! An object is `pool/<low byte>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner, mode,
+//! An object is `pool/<shard>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner, mode,
 //! times, extended attributes), so a daemon that is killed loses neither. `user.dlio.name` says which file it was last,
 //! for a rescue without a log; `user.dlio.clean` is the proof that the slow tier has the same bytes. Who refers to an
 //! object, and when it may go, is decided elsewhere.
@@ -136,9 +136,9 @@ impl Pool {
         }
     }
 
-    /// Makes the object's name durable; its bytes are the file's own business.
-    pub(crate) fn sync_name(&self, number: u64) -> io::Result<()> {
-        self.shards.of(number)?.sync()
+    /// Makes the objects' names durable; their bytes are the files' own business.
+    pub(crate) fn sync_names(&self, numbers: impl Iterator<Item = u64>) -> io::Result<()> {
+        self.shards.sync_names(numbers)
     }
 
     pub(crate) fn set_name(file: &dyn File, named: &Named) -> io::Result<()> {
@@ -206,8 +206,8 @@ impl Pool {
     /// stays where it is: `fsck` names it.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
-        for low in self.shards.list().at_fast("list", "pool")? {
-            let listed = self.shards.numbers_in(low).at_fast("list", format_args!("pool/{low:02x}"))?;
+        for shard in self.shards.list().at_fast("list", "pool")? {
+            let listed = self.shards.numbers_in(shard).at_fast("list", format_args!("pool/{}", shard.name()))?;
             numbers.extend(listed.into_iter().filter(|number| *number < COUNTER_MAX));
         }
         numbers.sort_unstable();

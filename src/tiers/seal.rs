@@ -72,7 +72,8 @@ impl Tiers {
                 let small = objects.iter().filter(|object| object.size <= BEGIN_MAX);
                 small.for_each(|object| object.fd.write_behind(0..object.size));
             }
-            objects.iter().try_for_each(|object| self.sync_object(object))?; // 1, 2
+            objects.iter().try_for_each(|object| self.sync_object(object))?; // 1
+            self.sync_names(&objects)?; // 2
         }
         if seals.is_empty() {
             return Ok(());
@@ -105,27 +106,34 @@ impl Tiers {
         Ok(Some(ToSync { ino, state, object, size: content.size, fd }))
     }
 
-    fn sync_object(&self, ToSync { ino, state, object, fd, .. }: &ToSync) -> Result<()> {
-        let failed = |e| match object.home {
-            Home::Fast => Error::io_on_fast("fsync", self.label(*ino), e),
-            Home::Slow | Home::Split { .. } => Error::io("fsync", self.label(*ino), e),
-        };
-        if state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire)) {
-            // Its last fsync failed: another one would succeed and prove nothing.
-            return Err(failed(Errno::EIO.into()));
+    /// Step 1 of one object.
+    fn sync_object(&self, of: &ToSync) -> Result<()> {
+        // After a failed fsync another one would succeed and prove nothing.
+        let failed_before = of.state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire));
+        let synced = if failed_before { Err(Errno::EIO.into()) } else { of.fd.sync() };
+        synced.map_err(|e| match of.object.home {
+            Home::Fast => Error::io_on_fast("fsync", self.distrust(&[of]), e),
+            Home::Slow | Home::Split { .. } => Error::io("fsync", self.distrust(&[of]), e),
+        })
+    }
+
+    /// Step 2 of all of them: as a rule they lie in one directory.
+    fn sync_names(&self, objects: &[ToSync]) -> Result<()> {
+        let on_fast: Vec<_> = objects.iter().filter(|of| of.object.home != Home::Slow).collect();
+        let on_slow: Vec<_> = objects.iter().filter(|of| of.object.needs_slow()).collect();
+        let numbers = on_fast.iter().map(|of| of.object.head().unwrap_or(of.object).number);
+        self.pool.sync_names(numbers).map_err(|e| Error::io_on_fast("fsync", self.distrust(&on_fast), e))?;
+        if on_slow.is_empty() {
+            return Ok(());
         }
-        let synced = fd.sync().and_then(|()| match object.home {
-            Home::Fast => self.pool.sync_name(object.number), // 2
-            Home::Slow => self.slow.tmp.sync(),
-            Home::Split { head, .. } => self.pool.sync_name(head).and_then(|()| self.slow.tmp.sync()),
-        });
-        if let Err(e) = synced {
-            // The kernel may have dropped the pages; a second fsync would succeed and prove nothing.
-            if let Some(state) = state {
-                state.failed.store(true, Ordering::Release);
-            }
-            return Err(failed(e));
+        self.slow.tmp.sync().map_err(|e| Error::io("fsync", self.distrust(&on_slow), e))
+    }
+
+    /// Marks those of which the kernel may have dropped what was to be synced. Says which: the first of them.
+    fn distrust(&self, objects: &[&ToSync]) -> String {
+        for state in objects.iter().filter_map(|of| of.state.as_ref()) {
+            state.failed.store(true, Ordering::Release);
         }
-        Ok(())
+        objects.first().map_or_else(|| "the pool".to_owned(), |of| self.label(of.ino))
     }
 }

@@ -1,9 +1,35 @@
-//! A directory of very many numbered files: `<low byte>/<number>`, both in hexadecimal. What they are is for others to know.
+//! A directory of very many numbered files: `<shard>/<number>`, both in hexadecimal. What they are is for others to know.
+//!
+//! A run of 256 numbers lies in one directory: what was made together, or lies together on the slow tier, is found in the same blocks of the disk,
+//! and one sync is enough for the names of what is made at the same time.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
 use crate::tiers::disk::{Dir, Kind};
+
+/// One of 256 directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shard(u8);
+
+impl Shard {
+    /// Where the file of this number lies.
+    pub(crate) fn of(number: u64) -> Self {
+        // The low byte of what is left.
+        Shard((number >> 8) as u8)
+    }
+
+    /// The one of this name.
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        let shard = Shard(u8::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?);
+        (shard.name().as_bytes() == name).then_some(shard)
+    }
+
+    pub(crate) fn name(self) -> String {
+        format!("{:02x}", self.0)
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Shards {
@@ -18,11 +44,16 @@ impl Shards {
 
     /// The directory of this number. ENOENT if it was never made.
     pub(crate) fn of(&self, number: u64) -> io::Result<&Arc<dyn Dir>> {
-        let slot = &self.open[(number & 0xff) as usize];
+        self.at(Shard::of(number))
+    }
+
+    /// ENOENT if it was never made.
+    pub(crate) fn at(&self, shard: Shard) -> io::Result<&Arc<dyn Dir>> {
+        let slot = &self.open[usize::from(shard.0)];
         if let Some(dir) = slot.get() {
             return Ok(dir);
         }
-        let dir = self.dir.dir(shard_name(number).as_bytes())?;
+        let dir = self.dir.dir(shard.name().as_bytes())?;
         // Whoever made it, another thread or a killed daemon, may not have come to this yet.
         self.dir.sync()?;
         Ok(slot.get_or_init(|| dir))
@@ -34,27 +65,30 @@ impl Shards {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             there => return there,
         }
-        match self.dir.mkdir(shard_name(number).as_bytes(), 0o700) {
+        match self.dir.mkdir(Shard::of(number).name().as_bytes(), 0o700) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
             _ => self.of(number),
         }
     }
 
-    /// The directories that are there, by the low byte of their numbers.
-    pub(crate) fn list(&self) -> io::Result<Vec<u64>> {
+    /// Makes the names of these files durable.
+    pub(crate) fn sync_names(&self, numbers: impl Iterator<Item = u64>) -> io::Result<()> {
+        let shards: BTreeSet<Shard> = numbers.map(Shard::of).collect();
+        shards.into_iter().try_for_each(|shard| self.at(shard)?.sync())
+    }
+
+    /// The directories that are there.
+    pub(crate) fn list(&self) -> io::Result<Vec<Shard>> {
         let dirs = self.dir.list()?.into_iter().filter(|entry| entry.kind == Kind::Dir);
-        Ok(dirs.filter_map(|entry| shard_of(&entry.name)).collect())
+        Ok(dirs.filter_map(|entry| Shard::named(&entry.name)).collect())
     }
 
     /// The numbers of the files in one of them. What has another name, or lies in another directory than its number says, is none.
-    pub(crate) fn numbers_in(&self, low: u64) -> io::Result<Vec<u64>> {
-        let files = self.of(low)?.list()?.into_iter().filter(|entry| entry.kind == Kind::File);
-        Ok(files.filter_map(|entry| number_of(&entry.name).filter(|number| number & 0xff == low)).collect())
+    pub(crate) fn numbers_in(&self, shard: Shard) -> io::Result<Vec<u64>> {
+        let files = self.at(shard)?.list()?.into_iter().filter(|entry| entry.kind == Kind::File);
+        let numbers = files.filter_map(|entry| number_of(&entry.name));
+        Ok(numbers.filter(|number| Shard::of(*number) == shard).collect())
     }
-}
-
-fn shard_name(number: u64) -> String {
-    format!("{:02x}", number & 0xff)
 }
 
 pub(crate) fn file_name(number: u64) -> Vec<u8> {
@@ -65,10 +99,4 @@ pub(crate) fn file_name(number: u64) -> Vec<u8> {
 pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
     let number = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
     (file_name(number) == name).then_some(number)
-}
-
-/// The low byte of the numbers in a directory of this name.
-pub(crate) fn shard_of(name: &[u8]) -> Option<u64> {
-    let low = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
-    (format!("{low:02x}").as_bytes() == name && low <= 0xff).then_some(low)
 }

@@ -1,6 +1,6 @@
 //! Staged copies: what the fast tier has of slow files, only to be read from there.
 //!
-//! `staged/<low byte>/<number>` is named by the inode number that the file has on the slow tier, so the file system is the index:
+//! `staged/<shard>/<number>` is named by the inode number that the file has on the slow tier, so the file system is the index:
 //! a mount asks it when a file is opened, and a million copies cost a start nothing. A copy says of itself what it is a copy of, and
 //! is compared with the slow file before it is served (P11). It is in no record of the log and holds nothing that only it has: whatever
 //! is doubtful about one, it goes, and the file is read from the slow tier. Which copies a crash leaves whole: `durable.rs`.
@@ -28,7 +28,7 @@ use crate::tiers::node::Seen;
 use crate::tiers::pool::{Named, Pool, Proof};
 use crate::tiers::record::{Home, ObjectId};
 use crate::tiers::room::Rounds;
-use crate::tiers::shards::{Shards, file_name};
+use crate::tiers::shards::{Shard, Shards, file_name};
 use crate::tiers::slow::{absent_is_none, is_elsewhere};
 use crate::tiers::state::State;
 use crate::tiers::sync::Mutex;
@@ -94,7 +94,7 @@ struct Index {
     /// When files without a copy were last read to their end.
     read: HashMap<u64, Seen>,
     /// The directories that are still to be looked through; `None`: none was yet.
-    unread: Option<Vec<u64>>,
+    unread: Option<Vec<Shard>>,
 }
 
 impl Index {
@@ -341,9 +341,9 @@ impl Copies {
             }
             index.unread.as_ref().and_then(|unread| unread.last().copied())
         };
-        let Some(low) = next else { return Ok(false) };
-        let shard = self.shards.of(low)?;
-        for number in self.shards.numbers_in(low)? {
+        let Some(next) = next else { return Ok(false) };
+        let shard = self.shards.at(next)?;
+        for number in self.shards.numbers_in(next)? {
             let name = file_name(number);
             let Some(stat) = absent_is_none(shard.stat(&name))? else { continue };
             let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten().and_then(|text| Label::decode(&text));
@@ -359,7 +359,7 @@ impl Copies {
         }
         // Only now: until then each one that is not found is looked for. Another thread may have been through the same one.
         if let Some(unread) = &mut self.index.lock().unread {
-            unread.retain(|other| *other != low);
+            unread.retain(|other| *other != next);
         }
         Ok(true)
     }
