@@ -26,7 +26,14 @@ const XATTRS_EVERYWHERE: usize = 2048;
 
 impl Tiers {
     pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let file = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            if let Some(attr) = self.attr_in_memory(&st, ino, node) {
+                return Ok(attr);
+            }
+            node.file.clone()
+        };
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
             if io.attrs_in_view {
@@ -99,14 +106,26 @@ impl Tiers {
         }
     }
 
+    /// The attributes of a node whose bytes nobody uses and no object has, where the view's hold.
+    pub(crate) fn attr_in_memory(&self, st: &State, ino: Ino, node: &Node) -> Option<Attr> {
+        let in_use = |file: &Arc<FileState>| file.holds_bytes() || file.opens.load(Ordering::Acquire) > 0;
+        let elsewhere = node.file.as_ref().is_some_and(in_use);
+        (!elsewhere && self.view_holds(st, ino, node)).then(|| self.attr_of(ino, node))
+    }
+
+    /// Whether the view's attributes of a node hold without asking the slow tier.
+    fn view_holds(&self, st: &State, ino: Ino, node: &Node) -> bool {
+        let limit = if node.ours || node.staged { self.options().revalidate } else { self.options().ttl_slow };
+        let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
+        let gone = node.slow().is_empty() && ino != crate::tiers::ROOT;
+        fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none()
+    }
+
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
         let (id, path, asked) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-            let limit = if node.ours || node.staged { self.options().revalidate } else { self.options().ttl_slow };
-            let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
-            let gone = node.slow().is_empty() && ino != crate::tiers::ROOT;
-            if fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none() {
+            if self.view_holds(&st, ino, node) {
                 return Ok(self.attr_of(ino, node));
             }
             (node.slow_id(), st.view.slow_path(ino), st.view.asked(self.uptime()))

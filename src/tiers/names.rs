@@ -34,6 +34,9 @@ pub(crate) struct Birth {
 impl Tiers {
     /// Looks up a name and counts one kernel reference to what it finds, given back by [`Tiers::forget`].
     pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
+        if let Some(attr) = self.look_up_in_memory(parent, name) {
+            return Ok(attr);
+        }
         loop {
             let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
             let attr = match self.getattr(cx, ino) {
@@ -48,6 +51,19 @@ impl Tiers {
             }
             return Ok(attr);
         }
+    }
+
+    /// The same by one look at the view, where that has all there is to say. A listing asks for each of its entries.
+    fn look_up_in_memory(&self, parent: Ino, name: &Name) -> Option<Attr> {
+        if parent == ROOT && name.as_bytes() == OURS {
+            return None;
+        }
+        let (now, ages, trust) = (self.uptime(), self.ages(), self.slow.is_down());
+        let mut st = self.state.lock();
+        let ino = st.view.known(parent, name, now, ages, trust)??;
+        let attr = self.attr_in_memory(&st, ino, st.view.get(ino)?)?;
+        st.view.get_mut(ino)?.refs += 1;
+        Some(attr)
     }
 
     /// Gives back kernel references.
