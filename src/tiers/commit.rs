@@ -110,7 +110,7 @@ impl Tiers {
             return self.log.sync(self.log.last());
         }
         self.commit(cx, state)?;
-        let pending = self.unsealed(|ino, _| ino == state.ino);
+        let pending = self.unsealed(|ino, _| ino == state.ino, usize::MAX);
         self.seal_durably(cx, &pending)
     }
 
@@ -134,7 +134,7 @@ impl Tiers {
             let named = st.events.iter().flat_map(|event| event.change.inodes()).filter(|file| inside(&st, *file));
             named.collect()
         };
-        let pending = self.unsealed(|file, _| files.contains(&file));
+        let pending = self.unsealed(|file, _| files.contains(&file), usize::MAX);
         self.seal_durably(cx, &pending)
     }
 
@@ -149,7 +149,7 @@ impl Tiers {
         for state in self.uncommitted_files(|_, _| true) {
             self.commit(cx, &state)?;
         }
-        let pending = self.unsealed(|_, _| true);
+        let pending = self.unsealed(|_, _| true, usize::MAX);
         self.seal_durably(cx, &pending)?;
         self.wake();
         Ok(())
@@ -353,15 +353,15 @@ impl Tiers {
         Ok(Some(Split::new(self.open_object(cx, head)?, tail, at)))
     }
 
-    /// The content events not sealed yet, in LSN order.
-    pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool) -> Vec<(Lsn, Ino, Arc<Content>)> {
+    /// The first so many content events that are not sealed yet, in LSN order.
+    pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
         let mut st = self.state.lock();
         let done = |content: &Content| content.is_sealed() || content.applied.load(Ordering::Acquire);
         while st.unsealed.front().is_some_and(|(_, _, content)| done(content)) {
             st.unsealed.pop_front();
         }
         let wanted = |(lsn, ino, content): &&(Lsn, Ino, Arc<Content>)| !done(content) && which(*ino, *lsn);
-        st.unsealed.iter().filter(wanted).cloned().collect()
+        st.unsealed.iter().filter(wanted).take(most).cloned().collect()
     }
 
     /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached

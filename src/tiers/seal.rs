@@ -29,8 +29,7 @@ impl Tiers {
     /// Seals the oldest unsealed content events, in LSN order, and makes the log durable up to the seals.
     pub fn seal_step(&self) -> Result<Progress> {
         self.begin_behind();
-        let mut pending = self.unsealed(|_, _| true);
-        pending.truncate(AT_ONCE);
+        let pending = self.unsealed(|_, _| true, AT_ONCE);
         let cx = Cx::internal();
         if pending.is_empty() {
             return self.sync_in_place(&cx, |_| true).map(|()| Progress::Idle);
