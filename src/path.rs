@@ -3,6 +3,7 @@
 //! The engine never hands a path to the kernel: it walks names one by one beneath a directory descriptor, so nothing
 //! here normalises `..` or follows links.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,6 +31,13 @@ impl Name {
     }
 
     pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// To be found in a map by bytes that nobody has checked.
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
         &self.0
     }
 }

@@ -46,6 +46,7 @@ mod file;
 mod fsck;
 mod identity;
 mod latest;
+mod list;
 mod log;
 mod names;
 mod node;
@@ -223,7 +224,7 @@ pub struct Listing {
     pub entries: Vec<ListEntry>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ListEntry {
     pub name: Vec<u8>,
     pub ino: Ino,
@@ -375,6 +376,8 @@ pub struct Tiers {
     drain_rate: Mutex<Bucket>,
     /// Pieces of large files that the fast disk may begin with.
     behind: Mutex<VecDeque<data::Piece>>,
+    /// The latest listings, for whoever lists the same next.
+    recent: Mutex<list::Recent>,
     /// Taken by the one who publishes; a group that an error interrupted.
     publishing: Mutex<Option<publish::Unfinished>>,
     /// Damage in the log: nothing is published until somebody has looked.

@@ -134,11 +134,15 @@ impl DirHandle {
 
     /// The frozen listing, or what `list` makes if there is none yet or `fresh` asks for a new one. `list` is called
     /// without any lock.
-    pub(super) fn listing<E>(&self, fresh: bool, list: impl FnOnce() -> Result<Listing, E>) -> Result<Arc<Listing>, E> {
+    pub(super) fn listing<E>(
+        &self,
+        fresh: bool,
+        list: impl FnOnce() -> Result<Arc<Listing>, E>,
+    ) -> Result<Arc<Listing>, E> {
         if !fresh && let Some(listing) = self.listing.lock().as_ref() {
             return Ok(Arc::clone(listing));
         }
-        let listing = Arc::new(list()?);
+        let listing = list()?;
         *self.listing.lock() = Some(Arc::clone(&listing));
         Ok(listing)
     }

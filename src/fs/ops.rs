@@ -412,14 +412,16 @@ impl Core {
     fn listing(&self, cx: &Cx, dir: &DirHandle, offset: u64) -> Result<Arc<Listing>> {
         dir.listing(offset == 0, || {
             if control::owns(dir.ino) {
-                return Ok(self.control.list());
+                return Ok(Arc::new(self.control.list()));
             }
-            let mut listing = self.tiers.list(cx, dir.ino)?;
-            if dir.ino == ROOT {
-                // A user's `.dlio` on the slow tier: the name is ours.
-                listing.entries.retain(|entry| entry.name != control::NAME);
+            let listing = self.tiers.list(cx, dir.ino)?;
+            // A user's `.dlio` on the slow tier: the name is ours.
+            let is_ours = |entry: &ListEntry| dir.ino == ROOT && entry.name == control::NAME;
+            if !listing.entries.iter().any(is_ours) {
+                return Ok(listing);
             }
-            Ok(listing)
+            let others = listing.entries.iter().filter(|entry| !is_ours(entry));
+            Ok(Arc::new(Listing { entries: others.cloned().collect() }))
         })
     }
 }

@@ -389,6 +389,7 @@ impl Tiers {
         }
         st.view.age_dirs(now, ages);
         drop(st);
+        self.recent.lock().age(now, ages.slow);
         self.age_names(now, ages);
         self.log.restore_ballast_if_room();
         if let Err(error) = self.log.check() {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
-use crate::tiers::disk::{DirEntry, Kind, RenameMode, Stat};
+use crate::tiers::disk::{Kind, RenameMode, Stat};
 use crate::tiers::file::{Bytes, FileState, Io};
 use crate::tiers::node::{Meta, Slot};
 use crate::tiers::pool::Proof;
@@ -18,7 +18,7 @@ use crate::tiers::slow::absent_is_none;
 use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::sync::RwLockWriteGuard;
 use crate::tiers::view::Asked;
-use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
+use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
 
 /// Our own directory at the root of the slow tier; not part of the tree.
 pub(crate) const OURS: &[u8] = b".dlio-fs";
@@ -179,47 +179,6 @@ impl Tiers {
         st.refer(waiting.object);
         let burst = st.view.path(ino).and_then(|path| st.book.burst_at(&path, stat.size)).unwrap_or(0);
         st.set_clean(Clean { ino, bytes: stat.size, burst });
-    }
-
-    /// What the view has in a directory: the slow tier's entries, under the view's. No lock is held while the slow tier
-    /// is read; names that changed meanwhile are taken from the view.
-    pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Listing> {
-        Ok(self.list_since(cx, ino)?.0)
-    }
-
-    /// The listing, and the directory's generation it is true for.
-    fn list_since(&self, cx: &Cx, ino: Ino) -> Result<(Listing, u64)> {
-        let (slow, start) = {
-            let mut st = self.state.lock();
-            let has_path = st.view.slow_path(ino).is_some();
-            let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
-            let id = node.slow_id().filter(|_| has_path);
-            let dir = node.dir.as_mut().ok_or(Errno::ENOTDIR)?;
-            let slow = if dir.known { None } else { id };
-            if slow.is_some() {
-                cx.slow()?;
-                dir.listers += 1;
-            }
-            (slow, dir.generation)
-        };
-        let found = match &slow {
-            None => Ok(Vec::new()),
-            Some(id) => self.at_slow(ino, |path, _| self.slow.dir(ino, path, *id)).and_then(|dir| dir.list()),
-        };
-        let mut st = self.state.lock();
-        let parent = st.view.get(ino).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
-        if slow.is_some()
-            && let Some(dir) = st.view.get_mut(ino).and_then(|node| node.dir.as_mut())
-        {
-            dir.listers -= 1;
-        }
-        let found = found.at("list on slow", format!("inode {ino}"))?;
-        let mut entries = vec![
-            ListEntry { name: b".".to_vec(), ino, kind: Kind::Dir },
-            ListEntry { name: b"..".to_vec(), ino: parent, kind: Kind::Dir },
-        ];
-        let generation = merge(&mut st, ino, found, slow.is_some().then_some(start), &mut entries)?;
-        Ok((Listing { entries }, generation))
     }
 
     /// The directory's generation if it is empty.
@@ -712,43 +671,6 @@ impl Tiers {
         }
         Ok(list)
     }
-}
-
-/// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the slow
-/// tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true for.
-fn merge(
-    st: &mut State,
-    ino: Ino,
-    found: Vec<DirEntry>,
-    since: Option<u64>,
-    entries: &mut Vec<ListEntry>,
-) -> Result<u64> {
-    let dir = st.view.get(ino).and_then(|node| node.dir.as_ref()).ok_or(Errno::ESTALE)?;
-    let from_view = |name: &Name, slot: &Slot| {
-        since.is_none_or(|since| slot.pending() || slot.changed > since || st.view.is_following(ino, name))
-    };
-    let shown: Vec<DirEntry> = found
-        .into_iter()
-        .filter(|entry| {
-            let slot = Name::new(&entry.name).ok().and_then(|name| dir.slots.get_key_value(&name));
-            !slot.is_some_and(|(name, slot)| from_view(name, slot)) && (ino != ROOT || entry.name != OURS)
-        })
-        .collect();
-    let own: Vec<_> = dir
-        .slots
-        .iter()
-        .filter(|(name, slot)| from_view(name, slot))
-        .filter_map(|(name, slot)| {
-            let child = slot.view()?;
-            Some(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: st.view.get(child)?.kind })
-        })
-        .collect();
-    let generation = dir.generation;
-    for DirEntry { name, ino, kind } in shown {
-        entries.push(ListEntry { ino: st.view.ino_shown(ino, kind), name, kind });
-    }
-    entries.extend(own);
-    Ok(generation)
 }
 
 /// Puts a node that a `make` event describes into the view.

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::path::Name;
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
 use crate::tiers::file::FileState;
 use crate::tiers::pool::Proof;
-use crate::tiers::{Ino, Lsn};
+use crate::tiers::{Ino, Listing, Lsn};
 
 /// A name in a directory.
 pub(crate) type Place = (Ino, Name);
@@ -389,6 +389,16 @@ pub(crate) struct DirNode {
     pub(crate) listers: u32,
     /// The default ACL, once asked for.
     pub(crate) default_acl: Option<Option<Vec<u8>>>,
+    /// The latest listing.
+    pub(crate) listed: Option<Listed>,
+}
+
+/// A listing as long as somebody keeps it, when it was asked for by uptime, and the generation it is true for.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) asked: Duration,
+    pub(crate) generation: u64,
+    pub(crate) listing: Weak<Listing>,
 }
 
 /// One per name: as small as a node.

@@ -121,6 +121,7 @@ fn open_with(
         drain_rate: Mutex::default(),
         behind: Mutex::default(),
         publishing: Mutex::new(Rank::Publishing, None),
+        recent: Mutex::default(),
         damaged,
         counters: Counters::default(),
     };

@@ -463,7 +463,8 @@ impl Tiers {
 
     /// The directories in one, the first of them last, and its files.
     fn entries_of(&self, dir: &[u8], wanted: Option<&Pattern>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
-        let mut entries = self.at_path(&Cx::internal(), dir, |ino| self.list(&Cx::internal(), ino))?.entries;
+        let listed = self.at_path(&Cx::internal(), dir, |ino| self.list_since(&Cx::internal(), ino));
+        let mut entries = listed?.0.entries;
         self.sort_as_they_lie(dir, &mut entries)?;
         let shared: Arc<[u8]> = dir.into();
         let below = |name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, name].join(&b'/') };

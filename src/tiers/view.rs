@@ -544,9 +544,13 @@ impl View {
                 return;
             }
             let parent = node.links.first().map(|link| link.0);
+            let found_as_another = node.slow_id().is_none_or(|(_, number)| number != at);
             for (dir, name) in node.links.clone().iter() {
                 if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
                     dir.slots.remove(name);
+                    if found_as_another {
+                        dir.listed = None;
+                    }
                 }
             }
             self.set_slow_id(at, None);

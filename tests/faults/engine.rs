@@ -241,7 +241,8 @@ impl World {
 
     fn read_below(&self, dir: Ino, at: &Path, tree: &mut Tree) -> EngineResult<()> {
         let engine = self.engine();
-        for entry in engine.list(&cx(), dir)?.entries.into_iter().skip(2) {
+        let listing = engine.list(&cx(), dir)?;
+        for entry in listing.entries.iter().skip(2) {
             let attr = engine.lookup(&cx(), dir, &Name::new(&entry.name)?)?;
             let path = at.join(String::from_utf8_lossy(&entry.name).as_ref());
             let tag = engine.get_xattr(&cx(), attr.ino, TAG)?;

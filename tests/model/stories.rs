@@ -191,7 +191,8 @@ fn what_waits_since_the_start_is_evicted_while_the_tick_forgets_names() {
 /// the view did not know yet, and took it for somebody else's: the name had another inode from then on.
 #[test]
 fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
-    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    machine.options.ttl_slow = Duration::ZERO;
     let engine = Arc::new(machine.open("boot"));
     let names = [name("model"), name("newest")];
     let (ino, file) = create(&engine, ROOT, "model", &[1; 5000]);
@@ -210,8 +211,8 @@ fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
         let (looks, busy) = (looks.clone(), AtomicBool::new(false));
         move || {
             let Some(engine) = looking.upgrade().filter(|_| !busy.swap(true, Ordering::Relaxed)) else { return };
-            let listed = engine.list(&Cx::internal(), ROOT).unwrap().entries;
-            let listed: Vec<_> = listed.iter().map(|entry| entry.ino).skip(2).collect();
+            let listed = engine.list(&Cx::internal(), ROOT).unwrap();
+            let listed: Vec<_> = listed.entries.iter().map(|entry| entry.ino).skip(2).collect();
             assert_eq!(listed, [ino; 2]);
             for name in &names {
                 let found = engine.lookup(&Cx::internal(), ROOT, name).unwrap();
@@ -224,6 +225,45 @@ fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
     });
     drain(&engine);
     assert!(looks.load(Ordering::Relaxed) > 5);
+}
+
+/// Each process that loads a data set lists it, and each listing went through the slow tier's directory.
+#[test]
+fn a_listing_is_given_again_until_it_is_too_old_or_the_view_changes() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let there = |name: &str| drop(machine.slow.root().create(name.as_bytes(), 0o644).unwrap());
+    there("theirs");
+    let engine = Arc::new(machine.open("boot"));
+    let reads = Arc::new(AtomicU64::new(0));
+    machine.slow.before_calls({
+        let reads = reads.clone();
+        move || {
+            reads.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let list = || {
+        let listing = engine.list(&cx, ROOT).unwrap();
+        let names = listing.entries.iter().skip(2).map(|entry| String::from_utf8(entry.name.clone()).unwrap());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(list(), ["theirs"]);
+    there("theirs-2");
+    let before = reads.load(Ordering::Relaxed);
+    assert_eq!(list(), ["theirs"], "it holds for a second");
+    assert_eq!(reads.load(Ordering::Relaxed), before, "and asks nobody");
+    let (_, file) = create(&engine, ROOT, "ours", &[1; 10]);
+    engine.release(&cx, file);
+    assert_eq!(list(), ["theirs", "theirs-2", "ours"], "ours is there at once, and what else is new with it");
+    there("theirs-3");
+    machine.clock.advance(Duration::from_secs(1));
+    assert_eq!(list().len(), 4, "too old");
+    // A directory that is ours is known in full.
+    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+    let (first, second) = (engine.list(&cx, dir).unwrap(), engine.list(&cx, dir).unwrap());
+    assert!(Arc::ptr_eq(&first, &second));
+    let to = engine.mkdir(&cx, ROOT, &name("to"), 0o755, 0).unwrap().ino;
+    engine.rename(&cx, ROOT, &name("dir"), to, &name("dir"), RenameMode::NoReplace).unwrap();
+    assert_eq!(engine.list(&cx, dir).unwrap().entries[1].ino, to, "what is above it is another");
 }
 
 /// Somebody looked at a file on the slow tier, the file was written in place, and then what had been seen was taken in: the size

@@ -210,7 +210,8 @@ impl World {
         self.known.clear();
         let mut dirs = vec![(Vec::new(), ROOT)];
         while let Some((above, dir)) = dirs.pop() {
-            for entry in self.tiers.list(&root(), dir).unwrap().entries.split_off(2) {
+            let listing = self.tiers.list(&root(), dir).unwrap();
+            for entry in listing.entries.iter().skip(2) {
                 let path = [&above[..], if above.is_empty() { b"" } else { b"/" }, &entry.name].concat();
                 let attr = self.tiers.lookup(&root(), dir, &Name::new(&entry.name).unwrap()).unwrap();
                 if attr.kind == Kind::Dir {
@@ -327,7 +328,8 @@ impl World {
         let mut dirs = vec![(Vec::new(), ROOT)];
         let mut looked_up = Vec::new();
         while let Some((above, dir)) = dirs.pop() {
-            for entry in self.tiers.list(&root(), dir).unwrap().entries.split_off(2) {
+            let listing = self.tiers.list(&root(), dir).unwrap();
+            for entry in listing.entries.iter().skip(2) {
                 let path = [&above[..], if above.is_empty() { b"" } else { b"/" }, &entry.name].concat();
                 let attr = self.tiers.lookup(&root(), dir, &Name::new(&entry.name).unwrap()).unwrap();
                 let mut bytes = Vec::new();
