@@ -15,6 +15,7 @@
 //! A crash behind any step repeats it. Step 1 is in `identity.rs`, step 5 in `replay.rs`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,16 +25,16 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
-use crate::tiers::disk::{Access, Clock, Dir, NewAttr, RenameMode};
+use crate::tiers::disk::{Access, Clock, Dir, File, NewAttr, RenameMode};
 use crate::tiers::drain::{remove_leftover, set_attrs};
 use crate::tiers::file::FileState;
 use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
 use crate::tiers::log::Log;
 use crate::tiers::names::OURS;
 use crate::tiers::pins::Pins;
-use crate::tiers::pool::{Pool, Proof, number_of};
+use crate::tiers::pool::{Named, Pool, Proof, number_of};
 use crate::tiers::record::{Home, ObjectId, Record, Step};
-use crate::tiers::replay::{Recovery, carried, object_of};
+use crate::tiers::replay::{Looked, Recovery, carried, object_of};
 use crate::tiers::slow::SlowTier;
 use crate::tiers::staged::Copies;
 use crate::tiers::staging::Staging;
@@ -120,8 +121,8 @@ fn open_with(
         urgency: Urgency::default(),
         drain_rate: Mutex::default(),
         behind: Mutex::default(),
-        publishing: Mutex::new(Rank::Publishing, None),
         recent: Mutex::default(),
+        publishing: Mutex::new(Rank::Publishing, None),
         damaged,
         counters: Counters::default(),
     };
@@ -141,6 +142,18 @@ struct Bound {
     paths: Vec<Vec<u8>>,
     ino: Ino,
     object: ObjectId,
+}
+
+/// That an object is equal to a slow file, and what it says of its own.
+type Proven = (Proof, Option<Named>);
+
+/// An object, and its proof if it has one.
+fn look(file: &dyn File) -> io::Result<(Looked, Option<Proven>)> {
+    let stat = file.stat()?;
+    let proof = Pool::proof_of(file)?;
+    let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: proof.is_some() };
+    let Some(proof) = proof else { return Ok((looked, None)) };
+    Ok((looked, Some((proof, Pool::name_of(file)?))))
 }
 
 /// A start is logged before the first object is made.
@@ -166,7 +179,7 @@ impl Recovery<'_> {
             self.sweep()?; // 4
         }
         self.prove_placed(&placed, &binds)?;
-        self.find_waiting()?;
+        self.look_at_objects()?;
         self.find_lost()?;
         for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
@@ -312,7 +325,7 @@ impl Recovery<'_> {
                 continue;
             }
             let file = match self.tiers.pool.open_object(object.number, Access::ReadWrite) {
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 other => other.at("open", "object")?,
             };
             let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
@@ -345,23 +358,25 @@ impl Recovery<'_> {
             .any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r).is_some_and(|other| other.uses(object)))
     }
 
-    /// Proven objects, by the slow inode they are equal to; they meet their file when it is looked up.
-    fn find_waiting(&self) -> Result<()> {
+    /// Each object of the pool, once: there may be a million. Those that are proven wait, by the slow inode they are equal to, and meet
+    /// their file when it is looked up.
+    fn look_at_objects(&mut self) -> Result<()> {
         let mut proven = Vec::new();
         for number in self.tiers.pool.numbers()? {
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
-            let opened = self.tiers.pool.open_object(number, Access::Read);
-            let told = opened.and_then(|file| Ok((Pool::proof_of(&*file)?, Pool::name_of(&*file)?)));
-            let (proof, named) = match told {
-                Ok(told) => told,
+            let proof = match self.tiers.pool.open_object(number, Access::Read).and_then(|file| look(&*file)) {
+                Ok((looked, proof)) => {
+                    self.looked.insert(number, looked);
+                    proof
+                }
                 Err(error) => {
                     // Unproven: it is put aside, or if its file needs it, named when it is read.
                     tracing::error!(object = number, %error, "an object of the pool cannot be read");
                     continue;
                 }
             };
-            let Some(proof) = proof else { continue };
+            let Some((proof, named)) = proof else { continue };
             proven.push((object, proof, named.map(|named| named.ino)));
         }
         let mut st = self.tiers.state.lock();
@@ -398,7 +413,10 @@ impl Recovery<'_> {
             } else if object.needs_slow() {
                 continue;
             } else {
-                let has = self.tiers.pool.stat(object.number).at("stat", "object")?.size;
+                let has = match self.looked.get(&object.number) {
+                    Some(looked) => looked.size,
+                    None => self.tiers.pool.stat(object.number).at("stat", "object")?.size,
+                };
                 if has >= size || Record::breached(&self.records, lsn, object, size) {
                     continue;
                 }

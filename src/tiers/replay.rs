@@ -52,6 +52,18 @@ pub(crate) struct Recovery<'a> {
     pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
     /// Which versions were written together, by their events, as far as the mount before this one has written it down.
     pub(crate) bursts: HashMap<Lsn, u64>,
+    /// The objects of the pool as this start has found them, by number. One that could not be read is not among them.
+    pub(crate) looked: HashMap<u64, Looked>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looked {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// It has no other name.
+    pub(crate) alone: bool,
+    /// It says that it is.
+    pub(crate) proven: bool,
 }
 
 impl<'a> Recovery<'a> {
@@ -82,6 +94,7 @@ impl<'a> Recovery<'a> {
             sealed_as: HashMap::new(),
             later_attrs: BTreeMap::new(),
             bursts: HashMap::new(),
+            looked: HashMap::new(),
             records,
         }
     }
@@ -223,6 +236,9 @@ impl<'a> Recovery<'a> {
     }
 
     pub(crate) fn has_object(&self, object: ObjectId) -> Result<bool> {
+        if let Some(looked) = self.looked_at(object) {
+            return Ok(looked.alone);
+        }
         let found = match object.home {
             Home::Fast => self.tiers.pool.stat(object.number),
             Home::Slow | Home::Split { .. } => self.tiers.slow.tmp.stat(&tmp_name(object)),
@@ -234,6 +250,11 @@ impl<'a> Recovery<'a> {
         }
         let found = absent_is_none(found).at("stat", crate::tiers::commit::label(object))?;
         Ok(found.is_some_and(|stat| stat.kind == Kind::File && (object.needs_slow() || stat.nlink == 1)))
+    }
+
+    /// What is known of an object in the pool.
+    fn looked_at(&self, object: ObjectId) -> Option<&Looked> {
+        self.looked.get(&object.number).filter(|_| object.home == Home::Fast)
     }
 
     pub(crate) fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
@@ -324,7 +345,8 @@ impl<'a> Recovery<'a> {
         {
             split.finish_truncation().at("truncate", "object")?;
         }
-        for object in [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow()) {
+        let in_pool = [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow());
+        for object in in_pool.filter(|object| self.looked_at(*object).is_none_or(|looked| looked.proven)) {
             let fd = self.tiers.open_object(&self.cx, object)?;
             if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
                 let waiting = &mut self.tiers.state.lock().view.waiting;
