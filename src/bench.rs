@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod data;
 pub mod devices;
 pub mod files;
+pub mod growth;
 pub mod markdown;
 pub mod page;
 pub mod pictures;

@@ -191,6 +191,38 @@ fn what_a_mount_costs_is_measured_with_everything_in_memory() {
 }
 
 #[test]
+fn growth_is_measured_of_each_number_of_files() {
+    let places = Places::new();
+    let results = places.results("growth", &["--files", "20,10", "--runs", "1"]);
+    let expected = [
+        "memory per file, looked up",
+        "memory per file, looked up, not observed",
+        "memory per file, staged",
+        "memory per file, staged, not observed",
+        "memory per file, pending",
+        "memory per file, pending, not observed",
+        "memory per file, staged and read",
+        "walk with stat, nothing known",
+        "stat, looked up",
+        "stat, pending",
+        "open and read, staged",
+        "create and write, pending",
+        "mount ready, nothing known",
+        "mount ready, staged",
+        "mount ready, pending, after a kill",
+        "recovery",
+    ];
+    assert_cases(&results, &["10 files", "20 files"], &expected);
+    for row in results["rows"].as_array().unwrap() {
+        let run = row["runs"][0].as_f64().unwrap();
+        // Of so few files a daemon may need no more memory than it had.
+        assert!(run > 0.0 || row["unit"] == "B" && run == 0.0, "{row}");
+    }
+    let recovery = results["rows"].as_array().unwrap().last().unwrap();
+    assert_eq!(recovery["ratios"][0]["to"], "10 files", "sizes are compared");
+}
+
+#[test]
 fn results_go_to_files_by_their_endings_and_to_a_table() {
     let places = Places::new();
     let out = tempfile::tempdir().unwrap();
@@ -294,6 +326,8 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     refused("ingest", &["--threads", "2,2"], "each once");
     refused("ingest", &["--file-size", "1"], "2 KiB");
     refused("ingest", &["--compute", "1h"], "a minute");
+    refused("growth", &["--files", "10,20,10"], "each once");
+    refused("growth", &["-o", "nonsense=1"], "nonsense");
     refused("tiers", &["--output", "/tmp/results.pdf"], ".html");
     refused("tiers", &["--output", "/no/such/directory/results.md"], "existing directory");
     refused("trace", &["--every", "1us"], "10ms");

@@ -111,7 +111,7 @@ fn table(out: &mut String, results: &Results, case: &str) {
 fn groups(results: &Results) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for case in results.cases() {
-        let (kind, label) = case.rsplit_once(", ").unwrap_or((&case, &case));
+        let (kind, label) = case.split_once(", ").unwrap_or((&case, &case));
         let fits = groups.last().is_some_and(|last| {
             let same_kind = last.title == kind && last.cases.iter().all(|(case, label)| case != label);
             let both_alone = kind == case && last.cases.iter().all(|(case, label)| case == label);

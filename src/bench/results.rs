@@ -14,7 +14,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub format: u32,
-    /// `tiers`, `ingest`, `checkpoint`, `files` or `trace`.
+    /// `tiers`, `ingest`, `checkpoint`, `files`, `growth` or `trace`.
     pub bench: String,
     pub version: String,
     pub machine: Machine,
@@ -62,19 +62,23 @@ pub enum Unit {
     Bytes,
     #[serde(rename = "files/s")]
     Files,
+    #[serde(rename = "B")]
+    Size,
+    #[serde(rename = "events/s")]
+    Events,
 }
 
 impl Unit {
-    /// Of times, not of rates.
+    /// Of times and sizes, not of rates.
     pub fn less_is_better(self) -> bool {
-        matches!(self, Unit::Seconds | Unit::Microseconds)
+        matches!(self, Unit::Seconds | Unit::Microseconds | Unit::Size)
     }
 }
 
 /// One case at one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What stands before its last comma is what it is a case of: `read, 4 threads`.
+    /// What stands before its first comma is what it is a case of: `read, 4 threads`.
     pub case: String,
     pub unit: Unit,
     pub less_is_better: bool,

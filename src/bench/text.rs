@@ -9,8 +9,8 @@ use crate::report::page::{harmless, shortened};
 
 /// From nothing to the most.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Places that each figure is compared with, where they are.
-pub const COMPARED: [&str; 2] = ["fast", "slow"];
+/// Places that each figure is compared with, where they are; else it is the first.
+const COMPARED: [&str; 2] = ["fast", "slow"];
 /// Between columns.
 const GAP: usize = 2;
 const NAME_MAX: usize = 30;
@@ -65,14 +65,13 @@ pub fn heading(case: &str, rows: &[&Row]) -> (String, Scale) {
     (format!("{case}, {} ({better} is better)", scale.name), scale)
 }
 
-/// The cells of a case's table: the place, the median, the range, and a ratio to each place of [`COMPARED`].
+/// The cells of a case's table: the place, the median, the range, and a ratio to each place that it is compared with.
 pub fn cells(rows: &[&Row], scale: Scale) -> (Vec<String>, Vec<Vec<String>>) {
-    let is_there = |name: &&&str| rows.iter().any(|row| row.ratios.iter().any(|ratio| ratio.to == ***name));
-    let compared: Vec<_> = COMPARED.iter().filter(is_there).collect();
+    let compared = compared(rows);
     let mut head = vec![String::new(), "median".to_owned()];
     let several = rows.iter().any(|row| row.runs.len() > 1);
     head.extend(several.then(|| "least-most".to_owned()));
-    head.extend(compared.iter().map(|name| format!("to {name}")));
+    head.extend(compared.iter().map(|name| format!("to {}", shortened(&harmless(name), NAME_MAX))));
     let ratio = |row: &Row, to: &str| {
         let ratio = row.ratios.iter().find(|ratio| ratio.to == to).map(|ratio| ratio.of);
         ratio.map_or_else(String::new, |of| match of.level > 0.0 {
@@ -87,6 +86,16 @@ pub fn cells(rows: &[&Row], scale: Scale) -> (Vec<String>, Vec<Vec<String>>) {
         line
     };
     (head, rows.iter().map(line).collect())
+}
+
+/// What is there of [`COMPARED`]. Where the places are sizes of one load, nothing is: then the first of them.
+fn compared<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    let is_there = |name: &str| rows.iter().any(|row| row.ratios.iter().any(|ratio| ratio.to == name));
+    let tiers: Vec<_> = COMPARED.into_iter().filter(|name| is_there(name)).collect();
+    match rows.first() {
+        Some(first) if tiers.is_empty() && is_there(&first.place) => vec![first.place.as_str()],
+        _ => tiers,
+    }
 }
 
 fn table(out: &mut String, case: &str, rows: &[&Row], width: usize) -> fmt::Result {
@@ -230,6 +239,19 @@ pub(super) mod tests {
         let mount = text.lines().find(|line| line.contains("mount exact  ")).expect("its row");
         assert!(mount.contains("1.05 (1.05-1.05)") && mount.contains("0.0350"), "{mount}");
         assert!(text.contains("96.9 %"), "{text}");
+    }
+
+    #[test]
+    fn sizes_of_one_load_are_compared_with_the_first() {
+        let places = ["1000 files", "10000 files"].map(str::to_owned);
+        let mut table = Table::default();
+        places.iter().zip([300.0, 360.0]).for_each(|(place, figure)| table.add(place, "memory", Unit::Size, figure));
+        let rows = table.rows(&places);
+        let rows: Vec<_> = rows.iter().collect();
+        let (head, lines) = cells(&rows, heading("memory", &rows).1);
+        assert_eq!(head, ["", "median", "to 1000 files"]);
+        assert_eq!(lines, [["1000 files", "300", ""], ["10000 files", "360", "1.20"]]);
+        assert_eq!(compared(&rows[..1]), [""; 0], "nothing is compared with itself");
     }
 
     #[test]

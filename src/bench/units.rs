@@ -18,6 +18,8 @@ impl Scale {
             Unit::Microseconds => (&[("us", 1.0), ("ms", 1e-3), ("s", 1e-6)], typical),
             Unit::Bytes => (&[("B/s", 1.0), ("kB/s", 1e-3), ("MB/s", 1e-6), ("GB/s", 1e-9)], typical),
             Unit::Files => (&[("files/s", 1.0)], typical),
+            Unit::Size => (&[("B", 1.0), ("kB", 1e-3), ("MB", 1e-6)], typical),
+            Unit::Events => (&[("events/s", 1.0)], typical),
         };
         // The largest in which it is still one or more; MB/s up to ten thousand, for disks differ by that much.
         let least = |name: &str| if name == "GB/s" { 10.0 } else { 1.0 };
@@ -77,5 +79,7 @@ mod tests {
         assert_eq!(name(Unit::Bytes, 0.0), "B/s");
         assert_eq!(Scale::of(Unit::Bytes, 163e6).text(133e6), "133");
         assert_eq!(Scale::of(Unit::Files, 0.5).text(0.5), "0.500");
+        assert_eq!((name(Unit::Size, 312.0), name(Unit::Size, 1_800.0)), ("B", "kB"));
+        assert_eq!(Scale::of(Unit::Events, 123_456.0).text(123_456.0), "123456");
     }
 }

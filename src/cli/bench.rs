@@ -6,6 +6,7 @@
 mod asked;
 mod checkpoint;
 mod files;
+mod growth;
 mod ingest;
 mod session;
 mod tiers;
@@ -47,6 +48,7 @@ enum What {
     Ingest(ingest::IngestArgs),
     Checkpoint(checkpoint::CheckpointArgs),
     Files(files::FilesArgs),
+    Growth(growth::GrowthArgs),
     Trace(trace::TraceArgs),
 }
 
@@ -59,6 +61,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
         What::Ingest(args) => ingest::run(args),
         What::Checkpoint(args) => checkpoint::run(args),
         What::Files(args) => files::run(args),
+        What::Growth(args) => growth::run(args),
         What::Trace(args) => trace::run(args),
     }
 }
@@ -102,9 +105,14 @@ fn measure(
         work(&mut session)?;
         session.finish()
     })?;
+    give_out(common.json, &documents, results)
+}
+
+/// What a sandbox has brought; nothing if it was interrupted.
+fn give_out(json: bool, documents: &[Document], results: Option<Results>) -> Outcome {
     match results {
         None => Ok(Exit::Interrupted),
-        Some(results) => publish(common.json, &documents, &results).map(|()| Exit::Done),
+        Some(results) => publish(json, documents, &results).map(|()| Exit::Done),
     }
 }
 

@@ -126,13 +126,21 @@ impl Sandbox {
         Ok(path)
     }
 
-    /// Makes the directories that are missing of a mount, and mounts with these options.
+    /// Makes the directories that are missing of a mount, and mounts with these options; beneath a dead mount, if there is one.
     pub(super) fn mount(&self, mount: &Mount, options: &[String]) -> Result<(), Failure> {
         for path in [&mount.mountpoint, &mount.fast, &mount.slow] {
-            fs::create_dir_all(path).at("mkdir", path.display())?;
+            // A dead mount cannot be looked at, but is there.
+            let is_there = |e: &io::Error| e.kind() == io::ErrorKind::AlreadyExists;
+            fs::create_dir_all(path)
+                .or_else(|e| if is_there(&e) { Ok(()) } else { Err(e) })
+                .at("mkdir", path.display())?;
         }
-        // Before it is there: whatever comes of it is taken away.
-        self.held.lock().mounts.push(mount.clone());
+        // Before it is there: whatever comes of it is taken away. One that is made again is known already.
+        let mut held = self.held.lock();
+        if !held.mounts.iter().any(|known| known.mountpoint == mount.mountpoint) {
+            held.mounts.push(mount.clone());
+        }
+        drop(held);
         match mount::start_in_background(mount.arguments(options), &mount.mountpoint)? {
             Started::Up => Ok(()),
             Started::Failed(status) => {
@@ -165,13 +173,17 @@ impl Sandbox {
     }
 }
 
-/// Work that was left behind may still be adding to it.
+/// Work that was left behind may still be adding to it, and what else is mounted there may list less than there is. One attempt may
+/// take minutes.
 fn remove(dir: &TempDir) -> Result<()> {
-    let begun = Instant::now();
+    let mut waiting = None;
     loop {
         match fs::remove_dir_all(dir.path()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) && begun.elapsed() < REMOVE_WAIT => {
+            Err(e)
+                if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32)
+                    && waiting.get_or_insert_with(Instant::now).elapsed() < REMOVE_WAIT =>
+            {
                 std::thread::sleep(POLL);
             }
             removed => return removed.at("remove", dir.path().display()),
@@ -208,6 +220,26 @@ impl Mount {
         arguments
     }
 
+    /// The process that serves it.
+    pub(super) fn daemon(&self) -> Result<Daemon> {
+        Daemon::of(&self.mountpoint).ok_or_else(|| {
+            let what = format!("the mount at {} has no daemon any more", self.mountpoint.display());
+            Error::refused(what, format!("see {}", self.log.display()))
+        })
+    }
+
+    /// Kills its daemon, as a crash does. The mount stays, and is dead.
+    pub(super) fn kill(&self) -> Result<()> {
+        let daemon = self.daemon()?;
+        match end_by_force(&daemon) {
+            true => Ok(()),
+            false => {
+                let what = format!("the daemon (pid {}) does not end though it was killed", daemon.pid);
+                Err(Error::refused(what, "see dmesg, and whether the tiers answer"))
+            }
+        }
+    }
+
     /// Takes the mount away, and waits for its daemon, as far as they are still there.
     pub(super) fn unmount(&self) -> Result<()> {
         let daemon = Daemon::of(&self.mountpoint);
@@ -225,18 +257,22 @@ impl Mount {
 
 /// Without its mount the daemon ends by itself; one that does not is ended.
 fn end(daemon: &Daemon) {
-    let ends_within = |limit| {
-        let begun = Instant::now();
-        while daemon.runs() && begun.elapsed() < limit {
-            std::thread::sleep(POLL);
-        }
-        !daemon.runs()
-    };
-    // The signal fails only if the daemon has ended in this moment.
-    if !ends_within(END_WAIT)
-        && let Ok(pid) = i32::try_from(daemon.pid)
-        && kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok()
-    {
-        ends_within(END_WAIT);
+    if !ends_soon(daemon) {
+        end_by_force(daemon);
     }
+}
+
+fn ends_soon(daemon: &Daemon) -> bool {
+    let begun = Instant::now();
+    while daemon.runs() && begun.elapsed() < END_WAIT {
+        std::thread::sleep(POLL);
+    }
+    !daemon.runs()
+}
+
+/// Whether it has ended.
+fn end_by_force(daemon: &Daemon) -> bool {
+    let pid = i32::try_from(daemon.pid).map(Pid::from_raw);
+    // The signal fails only if the daemon has ended in this moment.
+    pid.is_ok_and(|pid| kill(pid, Signal::SIGKILL).is_err() || ends_soon(daemon))
 }

@@ -107,12 +107,11 @@ impl Common {
 
     /// Refuses what cannot work.
     pub(super) fn check(&self) -> Result<Asked, Failure> {
-        self.check_options()?;
-        let (fast, slow) = (directory("--fast", &self.fast)?, directory("--slow", &self.slow)?);
-        if fast == slow {
-            let what = format!("--fast and --slow are both {}", fast.display());
-            return Err(usage(what, "name a directory on faster storage with --fast"));
+        let options = check_options(&self.options)?;
+        if let Some(option) = options.iter().find(|option| option.starts_with("io=")) {
+            return Err(usage(format!("-o {option}: the I/O paths are what is compared"), "name them with --io"));
         }
+        check_tiers(&self.fast, &self.slow)?;
         let mut io: Vec<IoPath> = Vec::new();
         for path in &self.io {
             if io.contains(path) {
@@ -138,15 +137,23 @@ impl Common {
     }
 }
 
-impl Common {
-    /// The daemons would find out as well, when half of the work is done.
-    fn check_options(&self) -> Result<(), Failure> {
-        let options = Options::sort(&self.options, false).map_err(Failure::usage)?;
-        if let Some(option) = options.settings.iter().find(|option| option.starts_with("io=")) {
-            return Err(usage(format!("-o {option}: the I/O paths are what is compared"), "name them with --io"));
+/// The settings in `-o`. The daemons would find out as well what is wrong with them, when half of the work is done.
+pub(super) fn check_options(options: &[String]) -> Result<Vec<String>, Failure> {
+    let settings = Options::sort(options, false).map_err(Failure::usage)?.settings;
+    let sources = Sources { options: settings.clone(), ..Sources::default() };
+    Settings::new(sources, None).map_err(Failure::usage)?;
+    Ok(settings)
+}
+
+/// Two directories that are there.
+pub(super) fn check_tiers(fast: &Path, slow: &Path) -> Result<(), Failure> {
+    let (fast, slow) = (directory("--fast", fast)?, directory("--slow", slow)?);
+    match fast == slow {
+        false => Ok(()),
+        true => {
+            let what = format!("--fast and --slow are both {}", fast.display());
+            Err(usage(what, "name a directory on faster storage with --fast"))
         }
-        let sources = Sources { options: options.settings, ..Sources::default() };
-        Settings::new(sources, None).map(drop).map_err(Failure::usage)
     }
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::asked::{Common, parse_size, size_text, usage};
-use super::session::{Place, Session};
+use super::session::{Place, Session, stage_all};
 use super::{Plan, Room, measure};
 use crate::bench::pictures::Pictures;
 use crate::bench::reader::{self, Load, Pace};
 use crate::bench::results::Unit;
-use crate::cli::{Exit, Failure, Outcome, parse_duration, stage};
+use crate::cli::{Failure, Outcome, parse_duration};
 use crate::stats::render::{bytes, count};
 
 /// Longer than any step of training.
@@ -151,33 +151,18 @@ fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<V
     session.mount()?;
     let mut places = Vec::new();
     for place in std::mem::take(&mut session.places) {
-        if place.mount().is_none() {
+        let Some(mount) = place.mount() else {
             places.push(place);
             continue;
-        }
+        };
         session.step(&format!("staging: {}", place.name))?;
-        stage_copy(session, &place)?;
+        stage_all(mount, &format!("/{STAGED}"), &stop)?;
         let below = |name: String, dir: &str| Place { name, dir: place.dir.join(dir), kind: place.kind.clone() };
         places.push(below(place.name.clone(), PLAIN));
         places.push(below(format!("{} staged", place.name), STAGED));
     }
     session.places = places;
     Ok(paths)
-}
-
-fn stage_copy(session: &Session, place: &Place) -> Result<(), Failure> {
-    let Some(mount) = place.mount() else { return Ok(()) };
-    let said = session.command(mount, &format!("stage /{STAGED}"))?;
-    let job = said.strip_prefix("job ").and_then(|job| job.parse::<u64>().ok());
-    let job = job.ok_or_else(|| Failure::new(Exit::Failure, format!("the daemon named no job: {said}")))?;
-    session.command(mount, &format!("staging watch {job}"))?;
-    match stage::failures(&mount.mountpoint, job)?.first() {
-        None => Ok(()),
-        Some((path, why)) => {
-            let remedy = "make room on the fast tier, or have it leave less free: -o reserve=0%,high=98%,low=97%";
-            Err(Failure::new(Exit::Failure, format!("/{path} was not staged: {why}; {remedy}")))
-        }
-    }
 }
 
 fn one(session: &mut Session, place: &Place, cases: &[Case], paths: &[PathBuf], run: usize) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use nix::sys::statvfs::statvfs;
 use super::super::progress::Steps;
 use super::super::sandbox::{Mount, Sandbox};
 use super::super::talk::{self, Control, Said};
-use super::super::{Exit, Failure};
+use super::super::{Exit, Failure, stage};
 use super::asked::{Asked, PREFIX, mount_name};
 use super::{Plan, Room};
 use crate::bench::caches::{self, Caches};
@@ -197,7 +197,7 @@ impl Session {
     /// Waits until a place has nothing to do any more: what is next would be measured beside it.
     pub(super) fn settle(&self, place: &Place) -> Result<(), Failure> {
         if let Some(mount) = place.mount() {
-            self.command(mount, "sync")?;
+            command(mount, "sync", self.sandbox.stop())?;
         }
         self.write_back()
     }
@@ -205,19 +205,6 @@ impl Session {
     /// Waits until the tiers have written back what they have in memory.
     pub(super) fn write_back(&self) -> Result<(), Failure> {
         self.dirs.iter().try_for_each(|dir| caches::write_back(dir)).map_err(Failure::from)
-    }
-
-    /// Gives a mount a command and waits for its end; what it says at last.
-    pub(super) fn command(&self, mount: &Mount, command: &str) -> Result<String, Failure> {
-        let mut control = Control::ask(&mount.mountpoint, command)?;
-        loop {
-            self.sandbox.stop().check()?;
-            match control.listen()? {
-                Said::Done(text) => return Ok(text),
-                Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
-                Said::Waiting(_) => {}
-            }
-        }
     }
 
     /// Waits until all of a mount is on the slow tier, without asking for it: it is to go on as it would.
@@ -267,6 +254,34 @@ impl Place {
         match &self.kind {
             Kind::Mount(mount) => Some(mount),
             _ => None,
+        }
+    }
+}
+
+/// Gives a mount a command and waits for its end; what it says at last.
+pub(super) fn command(mount: &Mount, command: &str, stop: &Stop) -> Result<String, Failure> {
+    let mut control = Control::ask(&mount.mountpoint, command)?;
+    loop {
+        stop.check()?;
+        match control.listen()? {
+            Said::Done(text) => return Ok(text),
+            Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
+            Said::Waiting(_) => {}
+        }
+    }
+}
+
+/// Stages what is at a path from the mount's root, and waits for it. Errors: not all of it was staged.
+pub(super) fn stage_all(mount: &Mount, path: &str, stop: &Stop) -> Result<(), Failure> {
+    let said = command(mount, &format!("stage {path}"), stop)?;
+    let job = said.strip_prefix("job ").and_then(|job| job.parse::<u64>().ok());
+    let job = job.ok_or_else(|| Failure::new(Exit::Failure, format!("the daemon named no job: {said}")))?;
+    command(mount, &format!("staging watch {job}"), stop)?;
+    match stage::failures(&mount.mountpoint, job)?.first() {
+        None => Ok(()),
+        Some((path, why)) => {
+            let remedy = "make room on the fast tier, or have it leave less free: -o reserve=0%,high=98%,low=97%";
+            Err(Failure::new(Exit::Failure, format!("/{path} was not staged: {why}; {remedy}")))
         }
     }
 }

@@ -1,0 +1,150 @@
+//! Many small files in directories of a thousand, done the same to each in turn; and what a process has in memory.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::Stop;
+use super::caches::{kib, write_back};
+use super::data::numbered;
+use crate::error::{Context, Error, Result};
+
+/// In each file. A file system that keeps few bytes with the inode has no block for it.
+pub const LINE: &[u8] = b"one line of a small file\n";
+/// Files of a directory.
+pub const PER_DIR: usize = 1000;
+
+/// So many files below a directory.
+#[derive(Clone, Debug)]
+pub struct Many {
+    top: PathBuf,
+    count: usize,
+}
+
+impl Many {
+    /// Nothing is made yet.
+    pub fn new(top: PathBuf, count: usize) -> Many {
+        Many { top, count }
+    }
+
+    pub fn top(&self) -> &Path {
+        &self.top
+    }
+
+    pub fn make_dirs(&self) -> Result<()> {
+        let dirs = (0..self.count.div_ceil(PER_DIR)).map(|number| numbered(&self.top, number));
+        dirs.into_iter().try_for_each(|dir| fs::create_dir_all(&dir).at("mkdir", dir.display()))
+    }
+
+    /// Creates, writes and closes each; seconds for each.
+    pub fn create(&self, stop: &Stop) -> Result<f64> {
+        self.each(|path| fs::write(path, LINE).at("create", path.display()), stop)
+    }
+
+    /// Looks at each by its path; seconds for each.
+    pub fn look(&self, stop: &Stop) -> Result<f64> {
+        self.each(|path| path.symlink_metadata().map(drop).at("stat", path.display()), stop)
+    }
+
+    /// Opens, reads and closes each; seconds for each. Errors: it is another file's content.
+    pub fn read(&self, stop: &Stop) -> Result<f64> {
+        let read = |path: &Path| match fs::read(path).at("read", path.display())? {
+            content if content == LINE => Ok(()),
+            _ => Err(Error::refused(format!("{} is not what was written", path.display()), "report this")),
+        };
+        self.each(read, stop)
+    }
+
+    fn each(&self, one: impl Fn(&Path) -> Result<()>, stop: &Stop) -> Result<f64> {
+        let begun = Instant::now();
+        for number in 0..self.count {
+            stop.check()?;
+            one(&numbered(&numbered(&self.top, number / PER_DIR), number))?;
+        }
+        Ok(begun.elapsed().as_secs_f64() / self.count.max(1) as f64)
+    }
+}
+
+/// Bytes that the file system of a directory takes for one such file, besides its inode and its name.
+pub fn footprint(dir: &Path) -> Result<u64> {
+    let path = dir.join("footprint");
+    fs::write(&path, LINE).at("create", path.display())?;
+    write_back(dir)?;
+    let blocks = path.metadata().at("stat", path.display())?.blocks();
+    fs::remove_file(&path).at("unlink", path.display())?;
+    Ok(blocks * 512)
+}
+
+/// Removes a directory with all that is below it; nothing if it is not there.
+pub fn remove(dir: &Path, stop: &Stop) -> Result<()> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(dir).at("list", dir.display())? {
+        stop.check()?;
+        let entry = entry.at("list", dir.display())?;
+        let path = entry.path();
+        match entry.file_type().at("stat", path.display())?.is_dir() {
+            true => remove(&path, stop)?,
+            false => fs::remove_file(&path).at("unlink", path.display())?,
+        }
+    }
+    fs::remove_dir(dir).at("rmdir", dir.display())
+}
+
+/// Bytes that a process has of its own, without the pages of files that it maps.
+pub fn memory(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).at("read", &path)?;
+    let gone = || Error::refused(format!("{path} names no memory: the process has ended"), "look into its log");
+    kib(&status, "RssAnon:").ok_or_else(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_made_looked_at_read_and_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (many, stop) = (Many::new(dir.path().join("many"), 2_005), Stop::default());
+        many.make_dirs().expect("made");
+        let begun = Instant::now();
+        let all = [many.create(&stop), many.look(&stop), many.read(&stop)].map(|each| each.expect("done"));
+        let whole = begun.elapsed().as_secs_f64();
+        assert!(all.iter().map(|each| each * 2_005.0).sum::<f64>() <= whole);
+        let counts = (0..3).map(|number| fs::read_dir(numbered(many.top(), number)).expect("listed").count());
+        assert_eq!(counts.collect::<Vec<_>>(), [1_000, 1_000, 5]);
+        fs::write(numbered(&numbered(many.top(), 2), 2_004), "other").expect("written");
+        assert!(many.read(&stop).is_err());
+        remove(many.top(), &stop).expect("removed");
+        remove(many.top(), &stop).expect("gone already");
+        assert!(!many.top().exists() && many.look(&stop).is_err());
+    }
+
+    #[test]
+    fn a_stop_is_obeyed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (many, stop) = (Many::new(dir.path().join("many"), 1), Stop::default());
+        many.make_dirs().expect("made");
+        stop.set();
+        assert!(many.create(&stop).is_err() && remove(many.top(), &stop).is_err());
+    }
+
+    #[test]
+    fn what_a_file_takes_is_less_than_a_page_or_two() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert!(footprint(dir.path()).expect("tried") <= 64 << 10);
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn memory_grows_with_what_is_touched() {
+        let before = memory(std::process::id()).expect("our own");
+        let held = std::hint::black_box(vec![1u8; 64 << 20]);
+        let after = memory(std::process::id()).expect("our own");
+        assert!(after >= before + (32 << 20), "{before} {after} {}", held.len());
+        assert!(memory(u32::MAX).is_err());
+    }
+}
