@@ -1,12 +1,14 @@
 //! `cargo xtask bench`: measures dlio-fs on the testbed, beside other file systems, and writes `BENCHMARKS.md`.
 //!
 //! A row of [`PARTS`] is one `dlio-fs bench`. What is mounted beside is `bench/peers.rs`, what is kept of a part
-//! `bench/figures.rs`, what is to be reached `bench/bars.rs`, and the page `bench/document.rs`.
+//! `bench/figures.rs`, what is to be reached `bench/bars.rs`, the page `bench/document.rs`, and whether others slow all of it down
+//! `bench/wake.rs`.
 
 mod bars;
 mod document;
 mod figures;
 mod peers;
+mod wake;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -45,6 +47,10 @@ struct Part {
     /// In place of `args`, with `--quick`.
     quick: &'static str,
     beside: &'static [Beside],
+    /// On disks of its own, as [`Spec::many_inodes`] has them.
+    many_inodes: bool,
+    /// However many are asked for: where one makes millions of files.
+    runs_max: Option<u32>,
 }
 
 const PARTS: &[Part] = &[
@@ -56,6 +62,8 @@ const PARTS: &[Part] = &[
         args: "--io exact,passthrough",
         quick: "--io exact,passthrough --size 64MiB",
         beside: &[Beside::Disk(Device::Ssd)],
+        many_inodes: false,
+        runs_max: None,
     },
     Part {
         name: "checkpoint",
@@ -69,6 +77,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&MERGERFS, Device::Optane),
             Beside::Peer(&RCLONE, Device::Hdd),
         ],
+        many_inodes: false,
+        runs_max: None,
     },
     Part {
         name: "ingest",
@@ -76,7 +86,8 @@ const PARTS: &[Part] = &[
                 only, decoded, and with batches prepared ahead; of files that are on the slow tier only, and of files \
                 staged before.",
         bench: "ingest",
-        args: "",
+        // The HDD gives 150 of them a second: an epoch takes it two seconds, and there are a hundred in a run.
+        args: "--files 256",
         quick: "--files 64",
         beside: &[
             Beside::Disk(Device::Ssd),
@@ -84,6 +95,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&BINDFS, Device::Hdd),
             Beside::Peer(&RCLONE, Device::Hdd),
         ],
+        many_inodes: false,
+        runs_max: None,
     },
     Part {
         name: "files",
@@ -101,6 +114,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&RCLONE, Device::Optane),
             Beside::Peer(&LOGGEDFS, Device::Optane),
         ],
+        many_inodes: false,
+        runs_max: None,
     },
     Part {
         name: "listing",
@@ -116,6 +131,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&BINDFS, Device::Optane),
             Beside::Peer(&BINDFS_FAST, Device::Optane),
         ],
+        many_inodes: false,
+        runs_max: None,
     },
     Part {
         name: "cost",
@@ -129,6 +146,22 @@ const PARTS: &[Part] = &[
             Beside::Disk(Device::Optane),
             Beside::Peer(&NO_PROFILE, Device::Optane),
         ],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
+        name: "growth",
+        about: "Whether it stays as it is with more files: memory for each, latency, the time until a mount is ready, and \
+                recovery after a kill, with a thousand to a million files of 25 bytes in directories of a thousand. Places are the numbers \
+                of files. The disks are made anew for it, with more inodes, in which such files fit.",
+        bench: "growth",
+        // The HDD finds inodes again that the kernel has let go of: slow, but no error.
+        args: "--files 1000,10000,100000,1000000 -o slow_wait=60s",
+        // As many as a bar is about.
+        quick: "--files 1000,10000 -o slow_wait=60s",
+        beside: &[],
+        many_inodes: true,
+        runs_max: Some(1),
     },
 ];
 
@@ -197,20 +230,49 @@ fn measure(cx: &Context, asked: &Asked, pages: &Pages) -> Result<()> {
     let signals = Signals::hold()?;
     let built = signals.run(cargo::cargo(cx).args(["build", "--release", "--bin", "dlio-fs"]))?;
     ensure!(built.success(), "cargo build: {built}");
+    let _awake = wake::Awake::keep()?;
+    // One after the other: there is room for one.
+    for many_inodes in [false, true] {
+        let parts = PARTS.iter().filter(|part| part.many_inodes == many_inodes && asked.parts.contains(&part.name));
+        let parts: Vec<_> = parts.collect();
+        if !parts.is_empty() {
+            measure_on(spec(asked.quick, many_inodes), &parts, cx, asked, pages, &signals)?;
+        }
+    }
+    Ok(())
+}
+
+fn spec(quick: bool, many_inodes: bool) -> Spec {
     let mut spec = Spec::default();
-    if asked.quick {
+    spec.many_inodes = many_inodes;
+    if quick {
         spec.size = QUICK_DISK;
     }
-    let testbed = Testbed::build(spec, &signals)?;
-    let baseline = testbed.baseline(&signals)?;
+    spec
+}
+
+/// Measures these parts on a testbed that is built for them.
+fn measure_on(
+    spec: Spec,
+    parts: &[&'static Part],
+    cx: &Context,
+    asked: &Asked,
+    pages: &Pages,
+    signals: &Signals,
+) -> Result<()> {
+    let testbed = Testbed::build(spec, signals)?;
+    let baseline = testbed.baseline(signals)?;
     eprint!("{baseline}");
     if !baseline.holds() {
         eprintln!("warning: a disk is off; so is what is measured on it. Is something else busy here?");
     }
     let setup = about_this(cx, asked.quick, baseline.json())?;
+    if let Some(warning) = wake::warning(setup.wake_up_us) {
+        eprintln!("warning: {warning}");
+    }
     let (program, logs) = (cx.target.join("release/dlio-fs"), setup::work_dir(cx));
-    let stage = Stage { testbed: &testbed, signals: &signals, program: &program, logs: &logs };
-    for part in PARTS.iter().filter(|part| asked.parts.contains(&part.name)) {
+    let stage = Stage { testbed: &testbed, signals, program: &program, logs: &logs };
+    for part in parts {
         eprintln!("\n==== {}", part.name);
         let measured =
             part.measure(asked, &setup, &stage, &pages.fresh).with_context(|| format!("measuring {}", part.name));
@@ -228,6 +290,7 @@ fn about_this(cx: &Context, quick: bool, baseline: serde_json::Value) -> Result<
         date: quiet(Command::new("date").args(["-u", "+%F"]))?.trim().to_owned(),
         commit: commit.ok().map(|commit| commit.trim().to_owned()),
         max_pages: max_pages.ok().map(|pages| pages.trim().to_owned()),
+        wake_up_us: wake::up()?,
         versions: peers::versions(packages),
         baseline,
         quick,
@@ -243,7 +306,7 @@ impl Part {
         for word in args.split_whitespace() {
             line = format!("{line} {word}");
         }
-        line += &format!(" --runs {runs}");
+        line += &format!(" --runs {}", self.runs_max.map_or(runs, |most| most.min(runs)));
         for beside in self.beside {
             line += &format!(" --also {}={}", beside.name(), beside.dir());
         }
@@ -359,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_to_measure() {
-        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost"];
+        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "growth"];
         let asked = Asked { runs: 9, parts: all.clone(), quick: false, document: false };
         assert_eq!(parse(&[]).unwrap(), asked);
         let quick = parse(&args("--quick --only cost,tiers")).unwrap();
@@ -374,7 +437,7 @@ mod tests {
             ("--runs", "--runs needs a value"),
             ("--runs 0", "`0` is no number of runs"),
             ("--runs many", "1 to 999"),
-            ("--only tires", "`tires`: there are tiers, checkpoint, ingest, files, listing, cost"),
+            ("--only tires", "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, growth"),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),
             ("--document --quick", "stands alone"),
@@ -393,6 +456,8 @@ mod tests {
              --also ssd=$DLIO_SSD --also mergerfs=$DLIO_OPTANE/peers/mergerfs/mount --also rclone=$DLIO_HDD/peers/rclone/mount"
         );
         assert!(part.command(3, true).contains("--count 2 --size 20MB --runs 3"));
+        let growth = PARTS.iter().find(|part| part.name == "growth").unwrap();
+        assert!(growth.command(9, false).ends_with("-o slow_wait=60s --runs 1"), "{}", growth.command(9, false));
     }
 
     /// Else a bar would be of figures that no command makes.
@@ -400,6 +465,10 @@ mod tests {
     fn bars_are_of_what_their_part_measures() {
         for bar in BARS {
             let part = PARTS.iter().find(|part| part.name == bar.part).unwrap();
+            assert_eq!(part.bench == "growth", bar.is_of_numbers(), "{}", bar.text);
+            if bar.is_of_numbers() {
+                continue;
+            }
             let beside: Vec<String> = part.beside.iter().map(Beside::name).collect();
             let io = bar.place.strip_prefix("mount ").map(|io| io.trim_end_matches(" staged"));
             let asked = part.args.split_once("--io ").map_or("exact", |(_, rest)| rest.split(' ').next().unwrap());

@@ -46,10 +46,11 @@ usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stage
 options of testbed:
   --size SIZE                        of each disk, in memory (4GiB)
   --device NAME=READ/WRITE[/READS]   MB/s and small reads/s (hdd=163/133/150, ssd=281/195, optane=1603/512)
+  --many-inodes                      disks for a million files of few bytes and their copies, as bench has them for growth
   --json                             the measured speeds as JSON
 
 options of bench:
-  --only PART[,PART]                 tiers, checkpoint, ingest, files, listing, cost; the others' figures stay
+  --only PART[,PART]                 tiers, checkpoint, ingest, files, listing, cost, growth; the others' figures stay
   --runs N                           of each figure (9)
   --quick                            small and few, to try it; written to target/xtask/bench
   --document                         measures nothing: writes BENCHMARKS.md anew from the figures and notes in docs/benchmarks

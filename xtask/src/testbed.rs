@@ -104,6 +104,8 @@ impl FromStr for Speed {
 pub(crate) struct Spec {
     /// Of each disk, in bytes.
     pub(crate) size: u64,
+    /// For a million small files and as many copies of them: few bytes are kept with their inode, of which there are twice as many.
+    pub(crate) many_inodes: bool,
     speeds: [Speed; 3],
 }
 
@@ -119,13 +121,21 @@ impl Default for Spec {
             Speed { read: 1603, write: 512, reads: None },
         ];
         // Five checkpoints of 600 MB fit and as much data, three times, into half of 24 GiB.
-        Spec { size: 4 << 30, speeds }
+        Spec { size: 4 << 30, many_inodes: false, speeds }
     }
 }
 
 impl Spec {
     pub(crate) fn speed(&self, device: Device) -> Speed {
         self.speeds[device as usize]
+    }
+
+    /// A million inodes on 4 GiB. Of twice as many, each has room for a line and for the attributes that lead from a copy to its file.
+    fn inodes(&self) -> &'static [&'static str] {
+        match self.many_inodes {
+            false => &["-i", "4096"],
+            true => &["-i", "2048", "-I", "512", "-O", "inline_data"],
+        }
     }
 
     /// `DEVICE=SPEED`.
@@ -166,6 +176,7 @@ fn parse(args: &[String]) -> Result<Asked> {
         match arg.as_str() {
             "--size" => asked.spec.set_size(value()?)?,
             "--device" => asked.spec.change(value()?)?,
+            "--many-inodes" => asked.spec.many_inodes = true,
             "--json" => asked.json = true,
             "--" => {
                 asked.command = args.cloned().collect();
@@ -228,7 +239,7 @@ impl Testbed {
         fill(spec, signals)?;
         for device in Device::ALL {
             signals.check()?;
-            set_up(device, spec.speed(device), &throttle).with_context(|| format!("cannot build {device}"))?;
+            set_up(device, spec, &throttle).with_context(|| format!("cannot build {device}"))?;
         }
         Ok(testbed)
     }
@@ -365,12 +376,11 @@ fn fill(spec: Spec, signals: &Signals) -> Result<()> {
 }
 
 /// Makes the file system and its loop device, mounts it, and slows it down.
-fn set_up(device: Device, speed: Speed, throttle: &Path) -> Result<()> {
+fn set_up(device: Device, spec: Spec, throttle: &Path) -> Result<()> {
     let (image, dir) = (device.image(), device.dir());
     // Nothing is left to be done in the background, where it would take its share of a slow disk. Discarding would give the memory back.
-    // A million files on each of 4 GiB.
-    let mkfs = ["-q", "-F", "-m", "0", "-i", "4096", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
-    quiet(Command::new("mkfs.ext4").args(mkfs).arg(&image))?;
+    let mkfs = ["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
+    quiet(Command::new("mkfs.ext4").args(mkfs).args(spec.inodes()).arg(&image))?;
     let path = quiet(Command::new("losetup").args(["--find", "--show"]).arg(&image))?;
     let path = path.trim();
     let name = path.trim_start_matches("/dev/");
@@ -386,7 +396,7 @@ fn set_up(device: Device, speed: Speed, throttle: &Path) -> Result<()> {
     mount(Some(path), &dir, Some("ext4"), MsFlags::empty(), None::<&str>).context("cannot mount it")?;
     // From now on it goes when the mount does.
     quiet(Command::new("losetup").arg("--detach").arg(path))?;
-    slow_down(name, speed, throttle)
+    slow_down(name, spec.speed(device), throttle)
 }
 
 fn slow_down(name: &str, speed: Speed, throttle: &Path) -> Result<()> {
@@ -437,7 +447,8 @@ mod tests {
         assert_eq!(asked.spec.speed(Device::Hdd), Speed { read: 80, write: 70, reads: Some(100) });
         assert_eq!(asked.spec.speed(Device::Ssd), Spec::default().speed(Device::Ssd));
         assert_eq!(asked.spec.speed(Device::Optane), Speed { read: 1000, write: 500, reads: None });
-        assert!(asked.json);
+        assert!(asked.json && !asked.spec.many_inodes);
+        assert!(parse(&args("--many-inodes")).unwrap().spec.many_inodes);
         assert_eq!(asked.command, ["ls", "--json"]);
         assert_eq!(parse(&[]).unwrap(), Asked::default());
     }
@@ -506,6 +517,14 @@ mod tests {
         assert_eq!(group("8:pids:/a\n7:blkio:/\n0::/b\n"), Some("/"));
         assert_eq!(group("7:cpu,blkio:/docker/1:2\n"), Some("/docker/1:2"));
         assert_eq!(group("8:pids:/\n0::/\n"), None);
+    }
+
+    #[test]
+    fn disks_for_many_files_have_room_for_a_million_with_their_copies() {
+        let inodes = |many_inodes| Spec { many_inodes, ..Spec::default() }.inodes().to_vec();
+        assert_eq!(inodes(false), ["-i", "4096"]);
+        let per_inode: u64 = inodes(true)[1].parse().unwrap();
+        assert!(Spec::default().size / per_inode > 2_000_000);
     }
 
     #[test]

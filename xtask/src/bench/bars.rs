@@ -1,19 +1,22 @@
 //! What dlio-fs is to reach, and whether it does: the only place where a limit stands. Pure.
 //!
-//! A ratio is that of paired runs, from the figures as they are: nothing is computed here but which side of a limit it lies on.
+//! A ratio is that of paired runs, from the figures as they are: nothing is computed here but which side of a limit it lies on. Of a
+//! figure that is limited by itself, the least and the most of its runs are the interval.
 
 use std::fmt;
 
 use super::figures::{Measured, Ratio, Results, Row};
 use super::peers::{BINDFS, BINDFS_FAST, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE};
 
-/// How a ratio of ours to theirs is bounded.
+/// How a ratio of ours to theirs is bounded; or, where there is nobody to compare with, a figure in this unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
     AtMost(f64),
     AtLeast(f64),
     /// At most so many times as slow, whichever way the case counts.
     NoSlower(f64),
+    FigureAtMost(f64, &'static str),
+    FigureAtLeast(f64, &'static str),
 }
 
 /// The cases that are bounded alike.
@@ -30,11 +33,19 @@ pub(crate) struct Bar {
     pub(crate) part: &'static str,
     pub(crate) text: &'static str,
     cases: Cases,
+    /// One, or all that a word stands for: [`FEWEST`], [`MOST`], [`MANY`].
     pub(crate) place: &'static str,
-    /// Every one of these places.
+    /// Every one of these places; none for a figure by itself.
     pub(crate) to: &'static [&'static str],
     limit: Limit,
 }
+
+/// Places that are numbers of files, from the fewest to the most: whichever were asked for.
+const FEWEST: &str = "the fewest files";
+const MOST: &str = "the most files";
+/// Of fewer, what a process has anyway is as much as what it has for them.
+const MANY: &str = "10000 files and more";
+const MANY_FROM: u64 = 10_000;
 
 const EXACT: &str = "mount exact";
 const STAGED: &str = "mount exact staged";
@@ -45,6 +56,15 @@ const EVERYBODY: &[&str] =
 const BLOCKED: Cases = Cases::Named(&["application blocked"]);
 const EPOCH: Cases = Cases::Named(&["read, 1 thread", "read, 2 threads", "read, 4 threads", "read, 8 threads"]);
 const LARGE: Cases = Cases::Named(&["sequential read, 64 KiB", "sequential read, 1 MiB"]);
+const MEMORY: Cases =
+    Cases::Named(&["memory per file, looked up", "memory per file, staged", "memory per file, pending"]);
+const LATENCY: Cases = Cases::Named(&[
+    "walk with stat, nothing known",
+    "stat, looked up",
+    "stat, pending",
+    "open and read, staged",
+    "create and write, pending",
+]);
 const LISTING: Cases = Cases::Named(&["walk of a tree with stat", "listing of one directory"]);
 
 pub(crate) const BARS: &[Bar] = &[
@@ -67,11 +87,12 @@ pub(crate) const BARS: &[Bar] = &[
     },
     Bar {
         part: "checkpoint",
-        text: "the same: until all is on the slow tier",
+        text: "the same: until all is on the slow tier, which takes 133 MB/s: no more than 1.05 of that time",
         cases: Cases::Named(&["until all is on the slow tier"]),
         place: EXACT,
-        to: &["slow"],
-        limit: Limit::AtMost(1.05),
+        to: &[],
+        // 3000 MB take 22.56 s.
+        limit: Limit::FigureAtMost(23.68, "s"),
     },
     Bar {
         part: "ingest",
@@ -185,6 +206,38 @@ pub(crate) const BARS: &[Bar] = &[
         to: &[NO_PROFILE.name],
         limit: Limit::NoSlower(1.02),
     },
+    Bar {
+        part: "growth",
+        text: "memory for each file, whether it is looked up, staged or pending",
+        cases: MEMORY,
+        place: MANY,
+        to: &[],
+        limit: Limit::FigureAtMost(400.0, "B"),
+    },
+    Bar {
+        part: "growth",
+        text: "the time of a stat, an open with a read, a create with a write: of the most files as of the fewest",
+        cases: LATENCY,
+        place: MOST,
+        to: &[FEWEST],
+        limit: Limit::AtMost(1.5),
+    },
+    Bar {
+        part: "growth",
+        text: "a mount is ready, whether nothing is known or all is staged",
+        cases: Cases::Named(&["mount ready, nothing known", "mount ready, staged"]),
+        place: MOST,
+        to: &[],
+        limit: Limit::FigureAtMost(1.0, "s"),
+    },
+    Bar {
+        part: "growth",
+        text: "recovery after a kill with all of them pending",
+        cases: Cases::Named(&["recovery"]),
+        place: MOST,
+        to: &[],
+        limit: Limit::FigureAtLeast(100_000.0, "events/s"),
+    },
 ];
 
 /// From good to bad.
@@ -209,12 +262,20 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One ratio beside its limit.
+/// What is held against a limit.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Found {
+    Ratio(Ratio),
+    Figure(Row),
+}
+
+/// One ratio or figure beside its limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Check {
     pub(crate) case: String,
-    pub(crate) to: String,
-    pub(crate) ratio: Option<Ratio>,
+    /// What it is compared with; of a figure by itself, where it was measured.
+    pub(crate) place: String,
+    pub(crate) found: Option<Found>,
     pub(crate) verdict: Verdict,
     /// Below 1 on the good side of the limit; the greatest is the worst.
     distance: f64,
@@ -229,15 +290,23 @@ pub(crate) struct Judged {
 }
 
 impl Bar {
-    /// `mount exact / fast at most 1.050`.
+    /// `mount exact / fast at most 1.050`, `the most files at most 1 s`.
     pub(crate) fn limit(&self) -> String {
         let to = if let [one] = self.to { one } else { "each" };
-        let (words, limit) = match self.limit {
-            Limit::AtMost(limit) => ("at most", limit),
-            Limit::AtLeast(limit) => ("at least", limit),
-            Limit::NoSlower(limit) => ("no slower than by", limit),
-        };
-        format!("{} / {to} {words} {limit:.3}", self.place)
+        let ratio = |words: &str, limit: f64| format!("{} / {to} {words} {limit:.3}", self.place);
+        match self.limit {
+            Limit::AtMost(limit) => ratio("at most", limit),
+            Limit::AtLeast(limit) => ratio("at least", limit),
+            Limit::NoSlower(limit) => ratio("no slower than by", limit),
+            Limit::FigureAtMost(limit, unit) => format!("{} at most {limit} {unit}", self.place),
+            Limit::FigureAtLeast(limit, unit) => format!("{} at least {limit} {unit}", self.place),
+        }
+    }
+
+    /// Whether its places are numbers of files.
+    #[cfg(test)]
+    pub(super) fn is_of_numbers(&self) -> bool {
+        [FEWEST, MOST, MANY].contains(&self.place)
     }
 
     pub(crate) fn judge(&self, measured: &[(Measured, Results)]) -> Judged {
@@ -249,44 +318,82 @@ impl Bar {
     }
 
     fn checks(&self, results: &Results) -> Vec<Check> {
-        let ours = |case: &str| results.rows.iter().find(|row| row.case == case && row.place == self.place);
+        let places = stands_for(self.place, results);
+        let ours = |case: &str, place: &str| results.rows.iter().find(|row| row.case == case && row.place == place);
         let cases = match self.cases {
             Cases::Named(names) => names.to_vec(),
-            Cases::All => results.cases().into_iter().filter(|case| ours(case).is_some()).collect(),
+            Cases::All => {
+                let is_there = |case: &&str| places.iter().any(|place| ours(case, place).is_some());
+                results.cases().into_iter().filter(is_there).collect()
+            }
         };
-        let check = |case: &str, to: &str| match ours(case).and_then(|row| Some((row, row.ratio(to)?))) {
-            Some((row, ratio)) => self.check(row, ratio),
-            None => Check {
-                case: case.to_owned(),
-                to: to.to_owned(),
-                ratio: None,
-                verdict: Verdict::NoFigure,
-                distance: f64::INFINITY,
-            },
-        };
-        let checks: Vec<Check> = cases
-            .iter()
-            .flat_map(|case| self.to.iter().map(move |to| (case, to)))
-            .map(|(case, to)| check(case, to))
-            .collect();
-        if checks.is_empty() { vec![check("any", self.place)] } else { checks }
+        let to: Vec<&str> = self.to.iter().flat_map(|to| stands_for(to, results)).collect();
+        let mut checks = Vec::new();
+        for (case, place) in cases.iter().flat_map(|case| places.iter().map(move |place| (case, place))) {
+            let row = ours(case, place);
+            match self.to {
+                [] => checks.push(self.check_figure(case, place, row)),
+                _ => checks.extend(to.iter().map(|to| self.check_ratio(case, to, row))),
+            }
+        }
+        if checks.is_empty() { vec![no_figure("any", self.place)] } else { checks }
     }
 
-    fn check(&self, row: &Row, ratio: &Ratio) -> Check {
-        let at_most = |limit: f64| (ratio.low <= limit, ratio.median / limit);
-        let at_least = |limit: f64| (ratio.high >= limit, limit / ratio.median);
+    fn check_ratio(&self, case: &str, to: &str, row: Option<&Row>) -> Check {
+        let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio(to)?))) else { return no_figure(case, to) };
         let (within, distance) = match self.limit {
-            Limit::AtMost(limit) => at_most(limit),
-            Limit::AtLeast(limit) => at_least(limit),
-            Limit::NoSlower(limit) if row.less_is_better => at_most(limit),
-            Limit::NoSlower(limit) => at_least(1.0 / limit),
+            Limit::AtMost(limit) => at_most(limit, ratio.median, ratio.low),
+            Limit::AtLeast(limit) => at_least(limit, ratio.median, ratio.high),
+            Limit::NoSlower(limit) if row.less_is_better => at_most(limit, ratio.median, ratio.low),
+            Limit::NoSlower(limit) => at_least(1.0 / limit, ratio.median, ratio.high),
+            Limit::FigureAtMost(..) | Limit::FigureAtLeast(..) => return no_figure(case, to),
         };
-        let verdict = match (distance <= 1.0, within) {
-            (true, _) => Verdict::Holds,
-            (false, true) => Verdict::Within,
-            (false, false) => Verdict::Missed,
+        let (found, verdict) = (Some(Found::Ratio(ratio.clone())), verdict(within, distance));
+        Check { case: case.to_owned(), place: to.to_owned(), found, verdict, distance }
+    }
+
+    fn check_figure(&self, case: &str, place: &str, row: Option<&Row>) -> Check {
+        let (within, distance) = match (row, self.limit) {
+            (Some(row), Limit::FigureAtMost(limit, unit)) if row.unit == unit => at_most(limit, row.median, row.least),
+            (Some(row), Limit::FigureAtLeast(limit, unit)) if row.unit == unit => at_least(limit, row.median, row.most),
+            _ => return no_figure(case, place),
         };
-        Check { case: row.case.clone(), to: ratio.to.clone(), ratio: Some(ratio.clone()), verdict, distance }
+        let (found, verdict) = (row.cloned().map(Found::Figure), verdict(within, distance));
+        Check { case: case.to_owned(), place: place.to_owned(), found, verdict, distance }
+    }
+}
+
+/// The places of the results that a name means.
+fn stands_for<'a>(name: &'a str, results: &'a Results) -> Vec<&'a str> {
+    let places = results.places();
+    let number = |place: &str| place.split(' ').next().and_then(|number| number.parse::<u64>().ok());
+    match name {
+        FEWEST => places.first().copied().into_iter().collect(),
+        MOST => places.last().copied().into_iter().collect(),
+        MANY => places.into_iter().filter(|place| number(place).is_some_and(|files| files >= MANY_FROM)).collect(),
+        one => vec![one],
+    }
+}
+
+fn no_figure(case: &str, place: &str) -> Check {
+    let (case, place) = (case.to_owned(), place.to_owned());
+    Check { case, place, found: None, verdict: Verdict::NoFigure, distance: f64::INFINITY }
+}
+
+/// Whether the interval reaches the limit, and how far the median is from it.
+fn at_most(limit: f64, median: f64, low: f64) -> (bool, f64) {
+    (low <= limit, median / limit)
+}
+
+fn at_least(limit: f64, median: f64, high: f64) -> (bool, f64) {
+    (high >= limit, limit / median)
+}
+
+fn verdict(within: bool, distance: f64) -> Verdict {
+    match (distance <= 1.0, within) {
+        (true, _) => Verdict::Holds,
+        (false, true) => Verdict::Within,
+        (false, false) => Verdict::Missed,
     }
 }
 
@@ -306,7 +413,7 @@ pub(super) mod tests {
     const SMALL: &str = "read 112 KB files, 1 thread";
     const LARGE: &str = "read large file, 4 KiB";
 
-    /// One that holds, one of several cases that does not, one of what was not measured, one without figures.
+    /// One that holds, one of several cases that does not, one of what was not measured, one by itself, one without figures.
     pub(crate) fn sample_bars() -> Vec<Bar> {
         let bar =
             |part, text, cases, to, limit| Bar { part, text, cases: Cases::Named(cases), place: EXACT, to, limit };
@@ -314,6 +421,7 @@ pub(super) mod tests {
             bar("files", "small files", &[SMALL], &["fast"], Limit::AtMost(4.0)),
             bar("files", "large files", &[SMALL, LARGE], &["fast"], Limit::AtLeast(0.55)),
             bar("files", "small files, ahead of peers", &[SMALL], &["mergerfs", "bindfs"], Limit::AtMost(0.45)),
+            bar("files", "small files, by themselves", &[SMALL, "none"], &[], Limit::FigureAtMost(99.0, "us")),
             bar("tiers", "tiers", &[LARGE], &["slow"], Limit::NoSlower(1.02)),
         ]
     }
@@ -347,7 +455,7 @@ pub(super) mod tests {
     #[test]
     fn the_worst_decides() {
         let both = judged(&[SMALL], &["mergerfs", "fast"], Limit::AtMost(1.0));
-        let order: Vec<_> = both.checks.iter().map(|check| (check.to.as_str(), check.verdict)).collect();
+        let order: Vec<_> = both.checks.iter().map(|check| (check.place.as_str(), check.verdict)).collect();
         assert_eq!(order, [("fast", Verdict::Missed), ("mergerfs", Verdict::Holds)]);
         // Of two that are missed, the one that is further off.
         let order = judged(&[LARGE, SMALL], &["fast"], Limit::AtLeast(100.0));
@@ -361,7 +469,7 @@ pub(super) mod tests {
             judged(&[SMALL], &["fast", "nobody"], Limit::AtMost(9.0)),
         ] {
             let worst = judged.worst().unwrap();
-            assert_eq!((worst.verdict, &worst.ratio), (Verdict::NoFigure, &None));
+            assert_eq!((worst.verdict, &worst.found), (Verdict::NoFigure, &None));
         }
         let nowhere =
             Bar { place: "mount nowhere", cases: Cases::All, ..judged(&[], &["fast"], Limit::AtMost(1.0)).bar };
@@ -388,10 +496,54 @@ pub(super) mod tests {
         assert_eq!(judged.worst().unwrap().verdict, Verdict::Holds);
     }
 
+    /// The sample's places as numbers of files: 100 us (96 to 104), 25 (24 to 26), 200 (200 to 210).
+    fn of_numbers(place: &'static str, to: &'static [&'static str], limit: Limit) -> Vec<(String, Verdict)> {
+        let named = |place: &mut String| {
+            let names = [(EXACT, "1000 files"), ("fast", "10000 files"), ("mergerfs", "100000 files")];
+            if let Some((_, to)) = names.iter().find(|(from, _)| place == from) {
+                *place = (*to).to_owned();
+            }
+        };
+        let mut results = sample().results().unwrap();
+        for row in &mut results.rows {
+            named(&mut row.place);
+            row.ratios.iter_mut().for_each(|ratio| named(&mut ratio.to));
+        }
+        let bar = Bar { place, ..judged(&[SMALL], to, limit).bar };
+        let checks = bar.judge(&[(sample(), results)]).checks;
+        checks.into_iter().map(|check| (check.place, check.verdict)).collect()
+    }
+
+    #[test]
+    fn a_figure_is_limited_by_itself_wherever_it_is_meant() {
+        let at = |place: &str, verdict| (place.to_owned(), verdict);
+        let most = |limit| of_numbers(MOST, &[], Limit::FigureAtMost(limit, "us"));
+        assert_eq!(most(200.0), [at("100000 files", Verdict::Holds)]);
+        assert_eq!(most(199.0), [at("100000 files", Verdict::Missed)]);
+        let fewest = |limit| of_numbers(FEWEST, &[], Limit::FigureAtLeast(limit, "us"));
+        assert_eq!(fewest(100.0), [at("1000 files", Verdict::Holds)]);
+        assert_eq!(fewest(104.0), [at("1000 files", Verdict::Within)]);
+        let many = of_numbers(MANY, &[], Limit::FigureAtMost(30.0, "us"));
+        assert_eq!(many, [at("100000 files", Verdict::Missed), at("10000 files", Verdict::Holds)]);
+        // In another unit it would say nothing.
+        let other = of_numbers(MOST, &[], Limit::FigureAtMost(200.0, "B"));
+        assert_eq!(other, [at("100000 files", Verdict::NoFigure)]);
+    }
+
+    #[test]
+    fn the_most_are_compared_with_the_fewest() {
+        let ratio = |limit| of_numbers(MOST, &[FEWEST], Limit::AtMost(limit));
+        assert_eq!(ratio(2.0), [("1000 files".to_owned(), Verdict::Holds)]);
+        assert_eq!(ratio(0.5), [("1000 files".to_owned(), Verdict::Missed)]);
+    }
+
     #[test]
     fn a_limit_in_words() {
         assert_eq!(judged(&[], &["fast"], Limit::AtMost(1.05)).bar.limit(), "mount exact / fast at most 1.050");
         assert_eq!(judged(&[], &["a", "b"], Limit::AtLeast(2.0)).bar.limit(), "mount exact / each at least 2.000");
         assert_eq!(judged(&[], &["a"], Limit::NoSlower(1.02)).bar.limit(), "mount exact / a no slower than by 1.020");
+        let by_itself = |place, limit| Bar { place, ..judged(&[], &[], limit).bar }.limit();
+        assert_eq!(by_itself(MANY, Limit::FigureAtMost(400.0, "B")), "10000 files and more at most 400 B");
+        assert_eq!(by_itself(MOST, Limit::FigureAtLeast(1e5, "events/s")), "the most files at least 100000 events/s");
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::bars::{Bar, Check, Judged};
+use super::bars::{Bar, Check, Found, Judged};
 use super::figures::{Measured, Ratio, Results, Row, Setup};
 use super::{FIGURES, PARTS, Part};
 
@@ -76,9 +76,9 @@ from the JSON in [docs/benchmarks](docs/benchmarks), where all runs are kept; wh
 [notes.md](docs/benchmarks/notes.md). [How to measure](CONTRIBUTING.md#benchmarks).
 
 Places are `fast` and `slow`, the two tiers themselves; `mount exact`, `mount cached` and `mount passthrough`, dlio-fs over
-both with that I/O path; and what is mounted beside. Each run measures all places once, in an order that rotates. A ratio is
-that of the two figures of one run; of these the median is told and, in brackets, an interval that covers the true one: of
-9 runs by 96 %.
+both with that I/O path; and what is mounted beside. In `growth` they are numbers of files. Each run measures all places
+once, in an order that rotates. A ratio is that of the two figures of one run; of these the median is told and, in brackets,
+an interval that covers the true one: of 9 runs by 96 %.
 
 ";
 
@@ -92,7 +92,7 @@ pub(crate) fn verdicts(judged: &[Judged]) -> Result<String> {
         let part = judged.bar.part;
         let (measured, verdict) = match judged.worst() {
             None => ("–".to_owned(), "not measured".to_owned()),
-            Some(check) => (measured(check, judged.checks.len()), check.verdict.to_string()),
+            Some(check) => (measured(judged, check), check.verdict.to_string()),
         };
         let part = if judged.checks.is_empty() { part.to_owned() } else { format!("[{part}](#{part})") };
         writeln!(text, "| {part} | {} | {} | {measured} | {verdict} |", judged.bar.text, judged.bar.limit())?;
@@ -101,12 +101,21 @@ pub(crate) fn verdicts(judged: &[Judged]) -> Result<String> {
     Ok(text)
 }
 
-/// A ratio, and of which case and place it is where there are several.
-fn measured(check: &Check, of: usize) -> String {
-    match &check.ratio {
-        None => format!("{}, to {}", check.case, check.to),
-        Some(ratio) if of == 1 => with_interval(ratio),
-        Some(ratio) => format!("{}: {}, to {}", with_interval(ratio), check.case, check.to),
+/// A ratio or a figure, and of which case and place it is where there are several.
+fn measured(judged: &Judged, Check { case, place, found, .. }: &Check) -> String {
+    let to = if judged.bar.to.is_empty() { "" } else { "to " };
+    match found {
+        None => format!("{case}, {to}{place}"),
+        Some(found) if judged.checks.len() == 1 => told(found),
+        Some(found) => format!("{}: {case}, {to}{place}", told(found)),
+    }
+}
+
+fn told(found: &Found) -> String {
+    match found {
+        Found::Ratio(ratio) => with_interval(ratio),
+        Found::Figure(row) if row.runs.len() == 1 => figure(row, row.median),
+        Found::Figure(row) => format!("{} ({})", figure(row, row.median), range(row)),
     }
 }
 
@@ -137,7 +146,7 @@ fn setup(parts: &str, setup: &Setup, results: &Results) -> Result<String> {
     let commit = setup.commit.as_ref().map_or_else(String::new, |commit| format!(" ({commit})"));
     let mut text = format!(
         "{parts}: on {} with dlio-fs {}{commit}, Linux {}, {} processors ({}), {:.0} GiB of memory,\n\
-         `fs.fuse.max_pages_limit` {}; {}.\n\n",
+         `fs.fuse.max_pages_limit` {}{}; {}.\n\n",
         setup.date,
         results.version,
         machine.kernel,
@@ -145,6 +154,7 @@ fn setup(parts: &str, setup: &Setup, results: &Results) -> Result<String> {
         machine.cpu,
         machine.memory as f64 / f64::from(1 << 30),
         setup.max_pages.as_deref().unwrap_or("not there"),
+        setup.wake_up_us.map_or_else(String::new, |us| format!(", {us:.0} µs to wake a thread on another processor")),
         setup.versions.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", "),
     );
     text += &baseline(&setup.baseline)?;
@@ -212,33 +222,32 @@ fn runs(results: &Results) -> String {
 }
 
 fn checks(judged: &Judged) -> Result<String> {
+    let head = if judged.bar.to.is_empty() { "place | figure" } else { "to | ratio" };
     let mut text =
-        format!("Bar: {}; {}.\n\n| case | to | ratio | |\n|---|---|--:|---|\n", judged.bar.text, judged.bar.limit());
+        format!("Bar: {}; {}.\n\n| case | {head} | |\n|---|---|--:|---|\n", judged.bar.text, judged.bar.limit());
     for check in &judged.checks {
-        let ratio = check.ratio.as_ref().map_or_else(|| "–".to_owned(), with_interval);
-        writeln!(text, "| {} | {} | {ratio} | {} |", check.case, check.to, check.verdict)?;
+        let found = check.found.as_ref().map_or_else(|| "–".to_owned(), told);
+        writeln!(text, "| {} | {} | {found} | {} |", check.case, check.place, check.verdict)?;
     }
     text.push('\n');
     Ok(text)
 }
 
-/// Every row, with its ratios to the tiers themselves.
+/// Every row, with its ratios to the tiers themselves; where these are no places, to the first one.
 fn figures(results: &Results) -> Result<String> {
-    let mut text =
-        String::from("| case | place | median | least to most | to fast | to slow |\n|---|---|--:|--:|--:|--:|\n");
+    let tiers: Vec<_> = ["fast", "slow"].into_iter().filter(|tier| results.places().contains(tier)).collect();
+    let compared = if tiers.is_empty() { results.places().into_iter().take(1).collect() } else { tiers };
+    let heads: String = compared.iter().map(|to| format!(" to {to} |")).collect();
+    let mut text = format!("| case | place | median | least to most |{heads}\n|---|---|--:|--:|");
+    text += &"--:|".repeat(compared.len());
+    text.push('\n');
     for case in results.cases() {
         // Told once for all its places.
         let mut case_once = case;
         for row in results.rows.iter().filter(|row| row.case == case) {
             let ratio = |to: &str| row.ratio(to).map_or_else(String::new, with_interval);
-            let (median, range) = (figure(row, row.median), range(row));
-            writeln!(
-                text,
-                "| {case_once} | {} | {median} | {range} | {} | {} |",
-                row.place,
-                ratio("fast"),
-                ratio("slow")
-            )?;
+            let ratios: String = compared.iter().map(|to| format!(" {} |", ratio(to))).collect();
+            writeln!(text, "| {case_once} | {} | {} | {} |{ratios}", row.place, figure(row, row.median), range(row))?;
             case_once = "";
         }
     }

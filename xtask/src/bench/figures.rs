@@ -37,6 +37,9 @@ pub(crate) struct Setup {
     pub(crate) commit: Option<String>,
     /// `fs.fuse.max_pages_limit`; none where the kernel has no such setting.
     pub(crate) max_pages: Option<String>,
+    /// Microseconds that a thread takes to wake another one, as `wake.rs` measures it; none where that was not done.
+    #[serde(default)]
+    pub(crate) wake_up_us: Option<f64>,
     /// Each package and its version.
     pub(crate) versions: Vec<(String, String)>,
     /// By disk and by what was measured of it: `asked`, `measured` and `off`.
@@ -70,7 +73,7 @@ pub(crate) struct Machine {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Row {
     pub(crate) case: String,
-    /// `s`, `us`, `B/s`, `files/s` or `ops/s`.
+    /// `s`, `us`, `B`, `B/s`, `files/s` or `events/s`.
     pub(crate) unit: String,
     pub(crate) less_is_better: bool,
     pub(crate) place: String,
@@ -100,14 +103,23 @@ impl Row {
 impl Results {
     /// In the order in which they come first.
     pub(crate) fn cases(&self) -> Vec<&str> {
-        let mut cases: Vec<&str> = Vec::new();
-        for row in &self.rows {
-            if !cases.contains(&row.case.as_str()) {
-                cases.push(&row.case);
-            }
-        }
-        cases
+        distinct(self.rows.iter().map(|row| row.case.as_str()))
     }
+
+    /// In the order in which they come first.
+    pub(crate) fn places(&self) -> Vec<&str> {
+        distinct(self.rows.iter().map(|row| row.place.as_str()))
+    }
+}
+
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all: Vec<&str> = Vec::new();
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
 }
 
 impl Measured {
