@@ -43,8 +43,8 @@ struct Shared {
     state: Mutex<State>,
     /// A call was queued, or the pool closes.
     queued: Condvar,
-    /// The first deadline has changed, or the pool closes.
-    deadline: Condvar,
+    /// The pool closes.
+    closing: Condvar,
     served: AtomicU64,
     timed_out: AtomicU64,
     refused: AtomicU64,
@@ -93,7 +93,7 @@ impl SlowPool {
             limits,
             state: Mutex::default(),
             queued: Condvar::new(),
-            deadline: Condvar::new(),
+            closing: Condvar::new(),
             served: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -137,10 +137,8 @@ impl SlowPool {
         let number = state.next;
         state.next += 1;
         if let Some(wait) = self.shared.limits.wait {
+            // The watchdog is not woken: it looks in time by itself.
             state.unanswered.insert(number, (Instant::now() + wait, call.clone()));
-            if state.unanswered.len() == 1 {
-                self.shared.deadline.notify_one();
-            }
         }
         state.queue.push_back(Box::new(move |shared: &Shared| {
             // Given up while it was queued: running it would only hold a thread that others wait for.
@@ -155,6 +153,8 @@ impl SlowPool {
                 done(reply, value);
             }
         }));
+        // Without the lock: the thread would be woken for that first.
+        drop(state);
         self.shared.queued.notify_one();
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Drop for SlowPool {
         // Outside of the lock: dropping a reply answers it.
         drop(unserved);
         self.shared.queued.notify_all();
-        self.shared.deadline.notify_all();
+        self.shared.closing.notify_all();
     }
 }
 
@@ -198,15 +198,17 @@ impl Shared {
         }
     }
 
+    /// Every call waits equally long. So whoever comes while the watchdog sleeps is due after it has woken, and wakes nobody.
     fn watch(&self) {
+        let Some(wait) = self.limits.wait else { return };
         let mut state = self.state.lock();
         while !state.closed {
             let Some((&number, &(deadline, _))) = state.unanswered.first_key_value() else {
-                self.deadline.wait(&mut state);
+                self.closing.wait_for(&mut state, wait);
                 continue;
             };
             if Instant::now() < deadline {
-                self.deadline.wait_until(&mut state, deadline);
+                self.closing.wait_until(&mut state, deadline);
                 continue;
             }
             if let Some((_, call)) = state.unanswered.remove(&number) {
