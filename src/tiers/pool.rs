@@ -45,17 +45,27 @@ impl Proof {
     }
 
     pub(crate) fn encode(&self) -> String {
-        let Proof { ino, size, mtime, ctime } = self;
-        format!("{ino} {size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)
+        format!("{} {}", self.ino, self.encode_but_ino())
     }
 
     pub(crate) fn decode(text: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(text).ok()?.split(' ');
+        let (ino, rest) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Proof::decode_but_ino(ino.parse().ok()?, rest)
+    }
+
+    /// Where the number is known from elsewhere.
+    pub(crate) fn encode_but_ino(&self) -> String {
+        let Proof { ino: _, size, mtime, ctime } = self;
+        format!("{size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)
+    }
+
+    pub(crate) fn decode_but_ino(ino: u64, text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
         let time = |words: &mut std::str::Split<'_, char>| {
             let (sec, nsec) = words.next()?.split_once('.')?;
             Some(Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? })
         };
-        let (ino, size) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let size = words.next()?.parse().ok()?;
         let (mtime, ctime) = (time(&mut words)?, time(&mut words)?);
         words.next().is_none().then_some(Proof { ino, size, mtime, ctime })
     }

@@ -158,7 +158,7 @@ impl Tiers {
             return Ok(Staged::Changing);
         }
         let Some(path) = self.path(ino) else { return Ok(Staged::Changing) };
-        let round = self.copies.label(copy, proof, path, self.uptime())?; // 4
+        let round = self.copies.label(copy, proof, &path, self.uptime())?; // 4
         let io = state.io.write();
         let writers = state.writers.load(Ordering::Acquire) > 0;
         if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(proof.ino) {

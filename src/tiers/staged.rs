@@ -35,7 +35,11 @@ use crate::tiers::sync::Mutex;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 /// What a copy says of itself.
+/// What a copy says of itself.
 const LABEL: &[u8] = b"user.dlio.staged";
+/// The path that the slow file had. Not in the label, which is read at each open: that fits into an inode of 256 bytes on ext4, while what
+/// does not has a block of its own, on another place of the disk.
+const PATH: &[u8] = b"user.dlio.path";
 
 /// A copy that is open.
 #[derive(Clone, Debug)]
@@ -45,30 +49,34 @@ pub(crate) struct Copy {
     pub(crate) proof: Proof,
 }
 
-/// What a copy says of itself: the slow file whose equal it is, the round that makes it durable, and the path that the file had.
+/// The slow file whose equal a copy is, and the round that makes it durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
     proof: Proof,
     round: u64,
-    path: Vec<u8>,
 }
 
 impl Label {
-    /// `<round> <path> <proof>`.
+    /// `<round> <size> <mtime> <ctime>`. The copy is named by the rest of the proof.
     fn encode(&self) -> String {
-        format!("{} {} {}", self.round, escape(&self.path), self.proof.encode())
+        format!("{} {}", self.round, self.proof.encode_but_ino())
     }
 
     /// `None`: not one of ours.
-    fn decode(text: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(text).ok()?.splitn(3, ' ');
-        let (round, path) = (words.next()?.parse().ok()?, unescape(words.next()?)?);
-        Some(Label { proof: Proof::decode(words.next()?.as_bytes())?, round, path })
+    fn decode(number: u64, text: &[u8]) -> Option<Self> {
+        let (round, proof) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Some(Label { proof: Proof::decode_but_ino(number, proof)?, round: round.parse().ok()? })
     }
 
-    fn of(file: &dyn File) -> io::Result<Option<Self>> {
-        Ok(file.get_xattr(LABEL)?.and_then(|text| Label::decode(&text)))
+    fn of(number: u64, file: &dyn File) -> io::Result<Option<Self>> {
+        Ok(file.get_xattr(LABEL)?.and_then(|text| Label::decode(number, &text)))
     }
+}
+
+/// The path that the file had when it was copied.
+fn path_then(copy: &dyn File) -> io::Result<Option<Vec<u8>>> {
+    let text = copy.get_xattr(PATH)?;
+    Ok(text.and_then(|text| unescape(std::str::from_utf8(&text).ok()?)))
 }
 
 /// Of so many files without a copy it is remembered when they were read. Some 30 bytes each.
@@ -181,10 +189,12 @@ impl Copies {
     }
 
     /// Tells a copy, whose bytes are all written, what it is. Returns its round.
-    pub(crate) fn label(&self, copy: &dyn File, proof: &Proof, path: Vec<u8>, now: Duration) -> Result<u64> {
+    pub(crate) fn label(&self, copy: &dyn File, proof: &Proof, path: &[u8], now: Duration) -> Result<u64> {
         let round = self.durable.round(now)?;
-        let label = Label { proof: *proof, round, path };
-        copy.set_xattr(LABEL, label.encode().as_bytes()).at_fast("label", "a staged copy")?;
+        let label = Label { proof: *proof, round }.encode();
+        // The label first: it takes the room in the inode.
+        let labelled = copy.set_xattr(LABEL, label.as_bytes());
+        labelled.and_then(|()| copy.set_xattr(PATH, escape(path).as_bytes())).at_fast("label", "a staged copy")?;
         Ok(round)
     }
 
@@ -218,7 +228,7 @@ impl Copies {
             self.index.lock().take(number);
             return Ok(None);
         };
-        let Some(label) = Label::of(&*fd)?.filter(|label| self.durable.counts(label.round)) else {
+        let Some(label) = Label::of(number, &*fd)?.filter(|label| self.durable.counts(label.round)) else {
             self.unlink(number, self.condemn(number))?;
             return Ok(None);
         };
@@ -326,7 +336,7 @@ impl Copies {
     /// The path that the file had when it was copied.
     pub(crate) fn path_of(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
         let fd = self.shards.of(number)?.open(&file_name(number), Access::Read)?;
-        Ok(Label::of(&*fd)?.map(|label| label.path))
+        path_then(&*fd)
     }
 
     /// Looks through the next directory, and removes what is not whole for certain; `false`: all were.
@@ -346,7 +356,8 @@ impl Copies {
         for number in self.shards.numbers_in(next)? {
             let name = file_name(number);
             let Some(stat) = absent_is_none(shard.stat(&name))? else { continue };
-            let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten().and_then(|text| Label::decode(&text));
+            let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten();
+            let label = label.and_then(|text| Label::decode(number, &text));
             let is_whole = |label: &Label| self.durable.counts(label.round) && label.proof.size == stat.size;
             let Some(label) = label.filter(is_whole) else {
                 absent_is_none(shard.unlink(&name))?;
@@ -538,8 +549,7 @@ impl Tiers {
         let object = ObjectId { home: Home::Fast, number: self.pool.number() };
         let label = || self.label(state.ino);
         // Of a file that was removed the name it had, for the step that follows only: no record binds it.
-        let was = || Ok(Label::of(&*copy.fd)?.map(|label| label.path));
-        let path = self.path(state.ino).map_or_else(was, |path| Ok(Some(path)));
+        let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
         let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
         become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
         let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 2
@@ -623,6 +633,7 @@ fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
     Pool::set_name(&*copy.fd, &named)?;
     Pool::set_proof(&*copy.fd, &copy.proof)?;
     copy.fd.remove_xattr(LABEL)?;
+    copy.fd.remove_xattr(PATH)?;
     copy.fd.sync()
 }
 
@@ -634,12 +645,11 @@ mod tests {
     fn a_label_round_trips_and_nonsense_is_none() {
         let time = Time { sec: 1_700_000_000, nsec: 1 };
         let proof = Proof { ino: 7, size: 12_288, mtime: time, ctime: time };
-        for path in [&b"train/0001.jpg"[..], b"with space\n\xff", b"a"] {
-            let label = Label { proof, round: 1_700_000_123, path: path.to_vec() };
-            assert_eq!(Label::decode(label.encode().as_bytes()), Some(label));
-        }
-        for bad in ["", "1", "1 a", "x a 2 3 4.0 5.0", "1 a 2 3 4.0", "\u{1F600} a b"] {
-            assert_eq!(Label::decode(bad.as_bytes()), None, "{bad}");
+        let label = Label { proof, round: 1_700_000_123 };
+        assert_eq!(Label::decode(7, label.encode().as_bytes()), Some(label.clone()));
+        assert!(label.encode().len() <= 60, "it has to fit into an inode of ext4: {}", label.encode());
+        for bad in ["", "1", "1 2", "x 3 4.0 5.0", "1 3 4.0", "1 a 2 3 4.0 5.0", "\u{1F600} 3 4.0"] {
+            assert_eq!(Label::decode(7, bad.as_bytes()), None, "{bad}");
         }
     }
 }
