@@ -67,8 +67,8 @@ pub(crate) struct View {
     published: u64,
     /// Names that may have changed on the slow tier, and where the view is yet to follow: it knows better.
     following: HashSet<Place>,
-    /// The numbers of waiting objects.
-    kept: HashSet<Ino>,
+    /// The numbers of waiting objects, and the slow inode that has each.
+    kept: HashMap<Ino, u64>,
     /// Numbers promised by a listing for slow inodes whose own number is taken.
     promised: HashMap<u64, Ino>,
     next: Ino,
@@ -88,7 +88,7 @@ impl View {
             in_tmp: HashSet::new(),
             published: 0,
             following: HashSet::new(),
-            kept: HashSet::new(),
+            kept: HashMap::new(),
             promised: HashMap::new(),
             next: FIRST_OWN,
             root_dev: root.dev,
@@ -241,20 +241,25 @@ impl View {
     /// The number a slow file had before the restart, according to its object. The slow tier may have given its own number
     /// to something else since.
     fn kept_for(&self, slow_ino: u64, kind: Kind) -> Option<Ino> {
-        let waiting = self.waiting.get(&slow_ino)?;
-        (kind == Kind::File && !self.nodes.contains_key(&waiting.ino)).then_some(waiting.ino)
+        let Waiting { ino, .. } = self.waiting.get(&slow_ino)?;
+        let is_its = self.kept.get(ino) == Some(&slow_ino);
+        (kind == Kind::File && is_its && !self.nodes.contains_key(ino)).then_some(*ino)
     }
 
     /// Whether a slow inode may show its own number: nobody has it, or will have it back from before the restart.
     fn is_free(&self, ino: Ino) -> bool {
-        ino > ROOT && ino < FIRST_OWN && !self.nodes.contains_key(&ino) && !self.kept.contains(&ino)
+        ino > ROOT && ino < FIRST_OWN && !self.nodes.contains_key(&ino) && !self.kept.contains_key(&ino)
     }
 
     /// A clean object found at start-up, to be met by its file.
     pub(crate) fn wait(&mut self, waiting: Waiting) {
-        self.kept.insert(waiting.ino);
-        // The slow tier gives inode numbers again: of two objects with the same, the later proof is the true one.
+        // A file that was replaced may have left an object behind, and the slow tier gives inode numbers again: of two objects with the
+        // same number of either kind, the later proof is the true one.
         let older = |other: &Waiting| other.proof.ctime > waiting.proof.ctime;
+        let same = self.kept.get(&waiting.ino).and_then(|slow_ino| self.waiting.get(slow_ino));
+        if !same.is_some_and(|other| other.ino == waiting.ino && older(other)) {
+            self.kept.insert(waiting.ino, waiting.proof.ino);
+        }
         if !self.waiting.get(&waiting.proof.ino).is_some_and(older) {
             self.waiting.insert(waiting.proof.ino, waiting);
         }
@@ -665,6 +670,7 @@ fn join(mut dir: Vec<u8>, name: &Name) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::tiers::disk::Time;
+    use crate::tiers::record::Home;
 
     fn stat(ino: u64, kind: Kind) -> Stat {
         let time = Time::default();
@@ -682,6 +688,31 @@ mod tests {
             atime: time,
             mtime: time,
             ctime: time,
+        }
+    }
+
+    /// A replaced file had left an object, and the slow tier had given that one's inode number to another file: a listing showed the number
+    /// of the first file for it, and the look-up did not, for the first had it by then. Case 600243 of the model test.
+    #[test]
+    fn of_two_objects_of_one_file_the_later_keeps_its_number() {
+        for order in [[0, 1], [1, 0]] {
+            let mut view = View::new(&stat(2, Kind::Dir), Duration::ZERO);
+            let files = [(20, 1), (30, 2)].map(|(slow_ino, sec)| {
+                let ctime = Time { sec, nsec: 0 };
+                Stat { ctime, ..stat(slow_ino, Kind::File) }
+            });
+            for nth in order {
+                let object = ObjectId { home: Home::Fast, number: nth as u64 };
+                view.wait(Waiting { object, ino: 12, proof: Proof::of(&files[nth]), tried: false });
+            }
+            let shown = [20, 30].map(|slow_ino| view.ino_shown(slow_ino, Kind::File));
+            assert_eq!(shown, [20, 12]);
+            let asked = view.asked(Duration::ZERO);
+            let found = [1, 0].map(|nth| {
+                let name = Name::new(format!("n{nth}").as_bytes()).expect("a name");
+                view.learn(ROOT, &name, Some(&files[nth]), asked, 0)
+            });
+            assert_eq!(found, [Some(12), Some(20)]);
         }
     }
 
