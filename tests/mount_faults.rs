@@ -152,6 +152,10 @@ fn a_version_that_is_rewritten_while_it_is_copied_is_not_published() {
         assert!((0..1_000_000).any(|_| state(&path) != b"dirty"), "never copied");
         // What is published lies there for good: the next version comes by a rename.
         let Ok(bytes) = fs::read(&slow) else { continue };
+        if bytes.is_empty() && seen.is_empty() {
+            // As it was when it was made.
+            continue;
+        }
         assert_eq!(bytes.len(), 8 << 20);
         assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn in round {round}");
         *seen.entry(bytes[0]).or_insert(0) += 1;

@@ -266,6 +266,20 @@ fn a_listing_is_given_again_until_it_is_too_old_or_the_view_changes() {
     assert_eq!(engine.list(&cx, dir).unwrap().entries[1].ino, to, "what is above it is another");
 }
 
+/// The kernel may ask for the attributes of a file that it has looked up long ago.
+#[test]
+fn what_others_change_is_seen_once_it_is_too_old_to_be_believed() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let theirs = machine.slow.root().create(b"theirs", 0o644).unwrap();
+    theirs.write_at(&[1; 10], 0).unwrap();
+    let engine = machine.open("boot");
+    let ino = engine.lookup(&cx, ROOT, &name("theirs")).unwrap().ino;
+    theirs.write_at(&[1; 20], 0).unwrap();
+    assert_eq!(engine.getattr(&cx, ino).unwrap().size, 10, "it is believed for a second");
+    machine.clock.advance(Duration::from_secs(1));
+    assert_eq!(engine.getattr(&cx, ino).unwrap().size, 20);
+}
+
 /// Somebody looked at a file on the slow tier, the file was written in place, and then what had been seen was taken in: the size
 /// was the old one, and the next version was kept beside the file as if somebody else had changed it.
 #[test]

@@ -493,6 +493,20 @@ impl State {
         let mut needs = Needs::default();
         let mut chosen = Vec::new();
         for t in std::mem::take(&mut self.pending).into_iter().rev() {
+            // Nobody promises that with a new file its name is durable.
+            if order == MetadataOrder::Unknown
+                && let [new @ Change::New(..), name] = &t.changes[..]
+                && !wanted(name)
+                && !needs.needs(name)
+            {
+                if wanted(new) || needs.needs(new) {
+                    chosen.push(Transaction { changes: vec![new.clone()], ..t });
+                    kept.push(Transaction { changes: vec![name.clone()], ..t });
+                } else {
+                    kept.push(t);
+                }
+                continue;
+            }
             let take = order == MetadataOrder::Journaled || t.changes.iter().any(&wanted) || needs.concern(&t);
             if take {
                 needs.add(&t);
@@ -554,12 +568,16 @@ struct Needs {
 
 impl Needs {
     fn concern(&self, t: &Transaction) -> bool {
+        t.changes.iter().any(|change| self.needs(change))
+    }
+
+    fn needs(&self, change: &Change) -> bool {
         self.all
-            || t.changes.iter().any(|change| match change {
+            || match change {
                 Change::New(ino, _) => self.inodes.contains(ino),
                 Change::Entry { dir, name, .. } => self.entries.contains(&(*dir, name.clone())),
                 Change::Meta(ino, _) | Change::Xattr { ino, .. } => self.meta.contains(ino),
-            })
+            }
     }
 
     fn add(&mut self, t: &Transaction) {
