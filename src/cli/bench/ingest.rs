@@ -1,6 +1,7 @@
 //! `dlio-fs bench ingest`.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -12,6 +13,7 @@ use crate::bench::pictures::Pictures;
 use crate::bench::reader::{self, Load, Pace};
 use crate::bench::results::Unit;
 use crate::cli::{Failure, Outcome, parse_duration};
+use crate::error::Context;
 use crate::stats::render::{bytes, count};
 
 /// Longer than any step of training.
@@ -137,15 +139,18 @@ fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<V
     let (all, stop) = (pictures.bytes(files), session.stop());
     session.tell("data set", bytes(all));
     let mut paths = Vec::new();
+    // The first place.
+    let slow = session.places[0].dir.clone();
     for place in session.places.clone() {
         session.step(&format!("writing {}: {}", count(files as u64, "picture"), place.name))?;
-        let dirs = match place.mount() {
-            Some(mount) => vec![mount.slow.join(PLAIN), mount.slow.join(STAGED)],
-            None => vec![place.dir.clone()],
+        let dir = match place.mount() {
+            Some(mount) => {
+                link_all(&slow, &mount.slow.join(PLAIN), &paths)?;
+                mount.slow.join(STAGED)
+            }
+            None => place.dir.clone(),
         };
-        for dir in dirs {
-            paths = pictures.write(&dir, files, &stop)?;
-        }
+        paths = pictures.write(&dir, files, &stop)?;
     }
     session.write_back()?;
     session.mount()?;
@@ -163,6 +168,20 @@ fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<V
     }
     session.places = places;
     Ok(paths)
+}
+
+/// Gives the files further names, where a mount shows them: how fast one is read is a matter of where the disk has it, too, and of another
+/// file with the same content that is somewhere else.
+fn link_all(from: &Path, to: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
+    for path in paths {
+        let [from, to] = [from, to].map(|dir| dir.join(path));
+        if let Some(dir) = to.parent() {
+            fs::create_dir_all(dir).at("mkdir", dir.display())?;
+        }
+        // Not every file system has links.
+        fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).at("copy", from.display())?;
+    }
+    Ok(())
 }
 
 fn one(session: &mut Session, place: &Place, cases: &[Case], paths: &[PathBuf], run: usize) -> Result<(), Failure> {
