@@ -457,7 +457,7 @@ mod tests {
         );
         assert!(part.command(3, true).contains("--count 2 --size 20MB --runs 3"));
         let growth = PARTS.iter().find(|part| part.name == "growth").unwrap();
-        assert!(growth.command(9, false).ends_with("-o slow_wait=60s --runs 1"), "{}", growth.command(9, false));
+        assert!(growth.command(9, false).ends_with("-o slow_wait=60s --runs 3"), "{}", growth.command(9, false));
     }
 
     /// Else a bar would be of figures that no command makes.
