@@ -139,7 +139,7 @@ fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<V
     let (all, stop) = (pictures.bytes(files), session.stop());
     session.tell("data set", bytes(all));
     let mut paths = Vec::new();
-    // The first place.
+    // Of all places it is the first.
     let slow = session.places[0].dir.clone();
     for place in session.places.clone() {
         session.step(&format!("writing {}: {}", count(files as u64, "picture"), place.name))?;
