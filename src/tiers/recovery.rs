@@ -14,7 +14,7 @@
 //!
 //! A crash behind any step repeats it. Step 1 is in `identity.rs`, step 5 in `replay.rs`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -23,6 +23,8 @@ use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
+use foldhash::{HashMap, HashMapExt, HashSet};
+
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Clock, Dir, File, NewAttr, RenameMode};

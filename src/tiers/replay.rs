@@ -2,9 +2,11 @@
 //! about it: a number of the log may be another inode by now, and a path may lead elsewhere. What comes before and behind is
 //! `recovery.rs`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};

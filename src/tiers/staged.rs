@@ -10,11 +10,12 @@
 //!
 //! How a copy is made is in `stage.rs`.
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use foldhash::{HashMap, HashSet};
 
 use crate::error::{Context, Errno, Result};
 use crate::path::{escape, unescape};

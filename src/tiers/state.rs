@@ -1,8 +1,10 @@
 //! What the engine's one lock protects: the view, the pending events and who refers to which object.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::tiers::bursts::Bursts;
 use crate::tiers::checkpoints::Book;

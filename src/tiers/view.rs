@@ -7,12 +7,14 @@
 //!
 //! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::path::Name;
 use crate::tiers::disk::{Kind, Stat};
@@ -741,7 +743,7 @@ mod tests {
         }
         assert!(pieces > 10, "{pieces}");
         let left: HashSet<Ino> = view.nodes.keys().copied().collect();
-        assert_eq!(left, HashSet::from([ROOT, kept]));
+        assert_eq!(left, HashSet::from_iter([ROOT, kept]));
         let slots = |ino| view.live_dir(ino).map(|dir| dir.slots.len());
         assert_eq!((slots(ROOT), slots(kept)), (Some(1), Some(0)));
     }
