@@ -16,15 +16,17 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt, HashSet};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
-use foldhash::{HashMap, HashMapExt, HashSet};
-
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Clock, Dir, File, NewAttr, RenameMode};
@@ -156,6 +158,32 @@ fn look(file: &dyn File) -> io::Result<(Looked, Option<Proven>)> {
     let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: proof.is_some() };
     let Some(proof) = proof else { return Ok((looked, None)) };
     Ok((looked, Some((proof, Pool::name_of(file)?))))
+}
+
+/// So many threads look at objects side by side, where there are as many processors.
+const LOOKING_MAX: usize = 8;
+/// Fewer objects are not worth a thread.
+const LOOKS_EACH: usize = 4096;
+
+/// Looks at these objects, on several threads if each has at least so many; what they find is in the order of the numbers.
+fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<io::Result<(Looked, Option<Proven>)>> {
+    let one = |number: &u64| pool.open_object(*number, Access::Read).and_then(|file| look(&*file));
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
+    let each = numbers.len().div_ceil(threads).max(least);
+    let look = |some: &[u64]| -> Vec<_> { some.iter().map(one).collect() };
+    let mut pieces = numbers.chunks(each);
+    let ours = pieces.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let others: Vec<_> =
+            pieces.map(|some| (some, thread::Builder::new().spawn_scoped(scope, || look(some)))).collect();
+        let mut all = look(ours);
+        for (some, thread) in others {
+            // Without a thread this one does it.
+            let looked = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            all.extend(looked.unwrap_or_else(|_| look(some)));
+        }
+        all
+    })
 }
 
 /// A start is logged before the first object is made.
@@ -364,10 +392,12 @@ impl Recovery<'_> {
     /// their file when it is looked up.
     fn look_at_objects(&mut self) -> Result<()> {
         let mut proven = Vec::new();
-        for number in self.tiers.pool.numbers()? {
+        let numbers = self.tiers.pool.numbers()?;
+        let all = look_at(&self.tiers.pool, &numbers, LOOKS_EACH);
+        for (number, looked) in numbers.into_iter().zip(all) {
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
-            let proof = match self.tiers.pool.open_object(number, Access::Read).and_then(|file| look(&*file)) {
+            let proof = match looked {
                 Ok((looked, proof)) => {
                     self.looked.insert(number, looked);
                     proof
@@ -604,4 +634,30 @@ impl Recovery<'_> {
 /// The files that these objects are, each by itself.
 fn files_of<'a>(objects: impl IntoIterator<Item = &'a ObjectId>) -> HashSet<ObjectId> {
     objects.into_iter().flat_map(|object| [Some(object.tail()), object.head()]).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiers::os::OsDir;
+
+    #[test]
+    fn objects_that_are_looked_at_side_by_side_stay_in_their_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fast = OsDir::open(dir.path()).expect("opened");
+        for name in [&b"pool"[..], b"quarantine"] {
+            ensure_dir(&fast, name).expect("made");
+        }
+        let pool = Pool::open(&fast).expect("a pool");
+        let numbers: Vec<u64> = (1..100).collect();
+        for number in numbers.iter().filter(|number| **number != 50) {
+            pool.create(*number, 0o600).expect("an object").set_len(*number).expect("its size");
+        }
+        for least in [1, 7, 1000] {
+            let looked = look_at(&pool, &numbers, least);
+            let sizes: Vec<_> = looked.iter().map(|one| one.as_ref().ok().map(|(looked, _)| looked.size)).collect();
+            let made: Vec<_> = numbers.iter().map(|number| Some(*number).filter(|number| *number != 50)).collect();
+            assert_eq!(sizes, made);
+        }
+    }
 }
