@@ -261,6 +261,11 @@ impl Book {
         self.bursts.iter().map(|(number, burst)| (*number, burst.began, burst.bytes)).collect()
     }
 
+    /// There is nothing to say about any path.
+    pub(crate) fn has_no_files(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// The version that is on its way to this path after a start, if any is, and no file of a checkpoint if it is another one.
     pub(crate) fn expect_version(&mut self, path: &[u8], lsn: Lsn) {
         if self.files.get(path).is_some_and(|file| file.lsn != lsn) {

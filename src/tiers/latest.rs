@@ -189,6 +189,9 @@ impl Tiers {
     /// not written down, was so at the latest by now.
     pub(crate) fn expect_versions(&self, st: &mut State, applied: Lsn) {
         self.note_published(st, applied);
+        if st.book.has_no_files() {
+            return;
+        }
         let newest = st.events.iter().filter_map(|event| match &event.change {
             Change::Content { ino, .. } => Some((st.view.path(*ino)?, event.lsn)),
             _ => None,
