@@ -36,7 +36,6 @@ use crate::tiers::sync::Mutex;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 /// What a copy says of itself.
-/// What a copy says of itself.
 const LABEL: &[u8] = b"user.dlio.staged";
 /// The path that the slow file had. Not in the label, which is read at each open: that fits into an inode of 256 bytes on ext4, while what
 /// does not has a block of its own, on another place of the disk.
