@@ -168,7 +168,8 @@ impl Tiers {
             let st = self.state.lock();
             let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < *lsn;
             if intact {
-                *content.copy.lock() = Some(Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum) });
+                let copied = Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum) };
+                *content.copy.lock() = Some(Box::new(copied));
             }
             intact
         };
@@ -269,7 +270,7 @@ impl Tiers {
             content.lose();
             return Ok(false);
         }
-        *content.copy.lock() = Some(Copied { tmp: name, id: (stat.dev, stat.ino), sum: None });
+        *content.copy.lock() = Some(Box::new(Copied { tmp: name, id: (stat.dev, stat.ino), sum: None }));
         Ok(true)
     }
 

@@ -66,8 +66,8 @@ pub(crate) struct Io {
     pub(crate) place: Bytes,
     /// Open while a handle is.
     pub(crate) fd: Option<Arc<dyn File>>,
-    /// Of a file on slow: what it is read from, instead of `fd`, while a handle is open.
-    pub(crate) copy: Option<Copy>,
+    /// Of a file on slow: what it is read from, instead of `fd`, while a handle is open. Boxed: of a million pending files none has one.
+    pub(crate) copy: Option<Box<Copy>>,
     /// Changed since its bytes last became an event; a `bind` record says so in the log.
     pub(crate) dirty: bool,
     /// Its object lies on the slow tier and is committed: it will be published as it is, so what has changed of its attributes
@@ -105,8 +105,8 @@ pub(crate) struct Content {
     pub(crate) sealing: AtomicBool,
     /// The slow tier has it or something newer.
     pub(crate) applied: AtomicBool,
-    /// The finished copy in `tmp`.
-    pub(crate) copy: Mutex<Option<Copied>>,
+    /// The finished copy in `tmp`. Boxed: few of the versions that wait have one.
+    pub(crate) copy: Mutex<Option<Box<Copied>>>,
     /// Published before its turn, in place of an older version that was gone.
     pub(crate) early: AtomicBool,
 }
@@ -305,6 +305,10 @@ impl FileState {
         io.owed.retain(|owed| owed.is_alive());
         self.guard.fetch_max(content.size, Ordering::AcqRel);
         io.ordered = true;
+        if io.owed.is_empty() {
+            // As a rule one: no room is set aside for more.
+            io.owed.reserve_exact(1);
+        }
         io.owed.push(content.clone());
         io.latest = Some(content);
     }

@@ -409,7 +409,7 @@ impl Tiers {
         };
         let Some(number) = self.copy_number(state.ino) else { return Ok(()) };
         let found = match attached {
-            None => self.copies.find(number).unwrap_or_else(|error| {
+            None => self.copies.find(number).map(|found| found.map(Box::new)).unwrap_or_else(|error| {
                 tracing::warn!(number, %error, "a staged copy cannot be opened; the file is read from the slow tier");
                 None
             }),

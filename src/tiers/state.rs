@@ -169,7 +169,9 @@ impl State {
         match &change {
             Change::Content { ino, content, .. } => {
                 self.refer(content.object);
-                self.contents.entry(*ino).or_default().push_back((lsn, content.clone()));
+                // As a rule one: no room is set aside for more.
+                let versions = self.contents.entry(*ino).or_insert_with(|| VecDeque::with_capacity(1));
+                versions.push_back((lsn, content.clone()));
                 self.unsealed.push_back((lsn, *ino, content.clone()));
             }
             Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
