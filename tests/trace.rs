@@ -23,9 +23,18 @@ fn recording(mount: &Mount) -> Recording {
 }
 
 fn recorded(dir: &Path) -> Recording {
+    read_latest(dir).unwrap()
+}
+
+fn read_latest(dir: &Path) -> Result<Recording, String> {
     let files = dlio_fs::mount::latest_recording(dir).unwrap();
     let sources = files.iter().map(|path| Box::new(File::open(path).unwrap()) as Box<dyn Source>);
-    Recording::read(sources.collect()).unwrap()
+    Recording::read(sources.collect())
+}
+
+/// Whether a mount has written calls by now. A file that was just made has no beginning yet, and cannot be read.
+fn has_written(dir: &Path) -> bool {
+    read_latest(dir).is_ok_and(|recording| recording.traced().0 > 0)
 }
 
 fn calls(recording: &mut Recording, wanted: impl Fn(&Traced) -> bool) -> Vec<Traced> {
@@ -200,7 +209,7 @@ fn a_full_disk_for_the_trace_holds_up_nothing() {
     let option = format!("trace={}", dir.display());
     let mut mount = Mount::with(&[&option], |slow| fs::write(slow.join("f"), pattern(1000)).unwrap());
     assert_eq!(fs::read(mount.at("f")).unwrap().len(), 1000);
-    until("a block is written", || recorded(&dir).traced().0 > 0);
+    until("a block is written", || has_written(&dir));
     volume.fill(0);
     let unwritten = || mount.stats_json()["found"]["trace"]["unwritten"].as_u64().unwrap();
     until("it is counted", || {
@@ -222,7 +231,7 @@ fn a_killed_daemon_leaves_its_recording() {
     let option = format!("trace={}", dir.path().display());
     let mut mount = Mount::with(&[&option], |slow| fs::write(slow.join("f"), pattern(1000)).unwrap());
     assert_eq!(fs::read(mount.at("f")).unwrap().len(), 1000);
-    until("a block is written", || recorded(dir.path()).traced().0 > 0);
+    until("a block is written", || has_written(dir.path()));
     mount.kill();
     let mut found = recorded(dir.path());
     assert!(!found.is_whole && found.files.is_empty());
@@ -279,7 +288,7 @@ fn a_report_is_made_of_a_mount_and_of_recorded_files() {
     };
     let page = report(&mount.root(), "report.html");
     assert!(page.starts_with("<!doctype html>") && page.contains("/some%20data") && !page.contains("http://"));
-    until("a block is written", || recorded(dir.path()).traced().0 > 0);
+    until("a block is written", || has_written(dir.path()));
     mount.kill();
     let told: serde_json::Value = serde_json::from_str(&report(dir.path(), "left.json")).unwrap();
     assert_eq!((&told["moved"]["bytes_read"], &told["completeness"]["is_whole"]), (&54_321.into(), &false.into()));
