@@ -5,9 +5,8 @@
 //! that is complete. A start believes of it what the log does not contradict; what became of files that were changed since, the background
 //! looks up ([`Tiers::check_remembered`]).
 
+use std::collections::HashMap;
 use std::time::Duration;
-
-use foldhash::{HashMap, HashMapExt};
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
@@ -182,7 +181,7 @@ impl Tiers {
             st.bursts.resume(number, bytes);
             st.expected.learn(began, bytes);
         }
-        st.book.bursts_of_events().into_iter().collect()
+        st.book.bursts_of_events()
     }
 
     /// At a start, when the log has been replayed: what is on its way to a path is the newest there. What was published before that, but

@@ -335,7 +335,7 @@ impl Tiers {
             for (planned, met) in group.planned.iter().zip(&group.met) {
                 self.follow(&mut st, planned, met);
             }
-            st.view.follow(HashSet::default());
+            st.view.follow(HashSet::new());
             let changed = inodes_upto(&st, group.upto);
             st.view.publish(changed, self.uptime());
             for (ino, stat) in placed {

@@ -200,7 +200,7 @@ fn expect_empty(pool: &Pool) -> Result<()> {
 impl Recovery<'_> {
     fn run(mut self, slow_is_writable: bool) -> Result<()> {
         self.reserve_numbers()?;
-        self.bursts = self.tiers.restore_checkpoints(self.rebooted);
+        self.bursts.extend(self.tiers.restore_checkpoints(self.rebooted));
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
         let placed = self.finish_intents()?; // 3

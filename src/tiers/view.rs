@@ -7,7 +7,7 @@
 //!
 //! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
 
-use std::collections::BTreeSet;
+use std::collections::{self, BTreeSet};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -67,8 +67,9 @@ pub(crate) struct View {
     pub(crate) in_tmp: HashSet<Ino>,
     /// How often [`View::publish`] was called.
     published: u64,
-    /// Names that may have changed on the slow tier, and where the view is yet to follow: it knows better.
-    following: HashSet<Place>,
+    /// Names that may have changed on the slow tier, and where the view is yet to follow: it knows better. Hashed by SipHash, for strangers
+    /// choose names; the other tables are of numbers.
+    following: collections::HashSet<Place>,
     /// The numbers of waiting objects, and the slow inode that has each.
     kept: HashMap<Ino, u64>,
     /// Numbers promised by a listing for slow inodes whose own number is taken.
@@ -89,7 +90,7 @@ impl View {
             waiting: HashMap::new(),
             in_tmp: HashSet::new(),
             published: 0,
-            following: HashSet::new(),
+            following: collections::HashSet::new(),
             kept: HashMap::new(),
             promised: HashMap::new(),
             next: FIRST_OWN,
@@ -331,7 +332,7 @@ impl View {
     }
 
     /// From now on the slow tier is not asked for these names, until it is called with others. Whoever has been, asks again.
-    pub(crate) fn follow(&mut self, following: HashSet<Place>) {
+    pub(crate) fn follow(&mut self, following: collections::HashSet<Place>) {
         for (dir, _) in &following {
             if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
                 dir.generation += 1;
