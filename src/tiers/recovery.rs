@@ -174,8 +174,9 @@ fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<io::Result<(Looked
     let mut pieces = numbers.chunks(each);
     let ours = pieces.next().unwrap_or_default();
     thread::scope(|scope| {
-        let others: Vec<_> =
-            pieces.map(|some| (some, thread::Builder::new().spawn_scoped(scope, || look(some)))).collect();
+        let others: Vec<_> = pieces
+            .map(|some| (some, thread::Builder::new().name("dlio-look".to_owned()).spawn_scoped(scope, || look(some))))
+            .collect();
         let mut all = look(ours);
         for (some, thread) in others {
             // Without a thread this one does it.
