@@ -15,7 +15,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::quiet;
+use super::{in_sys, quiet};
 use crate::scratch::mount_points;
 
 /// Everything lies here.
@@ -56,7 +56,7 @@ pub(super) fn lock() -> Result<Flock<File>> {
 /// A file of the kernel's about a loop device, to be written and later to be undone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting<'a> {
-    pub(super) loop_device: &'a str,
+    pub(super) device: &'a Path,
     pub(super) file: &'a Path,
     pub(super) value: &'a str,
     pub(super) undo: &'a str,
@@ -72,7 +72,7 @@ impl Setting<'_> {
     }
 
     fn line(&self) -> String {
-        format!("{} {} {}\n", self.loop_device, self.file.display(), self.undo)
+        format!("{} {} {}\n", self.device.display(), self.file.display(), self.undo)
     }
 }
 
@@ -110,8 +110,8 @@ fn undo_settings() -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         record => record.with_context(|| format!("cannot read {UNDO}"))?,
     };
-    for (loop_device, file, undo) in record.lines().rev().filter_map(undo_of) {
-        if backing(loop_device).is_none_or(|image| is_ours(&image)) {
+    for (device, file, undo) in record.lines().rev().filter_map(undo_of) {
+        if backing(Path::new(device)).is_none_or(|below| is_ours(&below)) {
             fs::write(file, undo).with_context(|| format!("cannot write `{undo}` to {file}"))?;
         }
     }
@@ -188,27 +188,32 @@ fn names(pids: &[Pid]) -> String {
 }
 
 fn detach_loops() -> Result<()> {
-    for name in our_loops()? {
-        // One that was mounted goes by itself; an error may mean that it just has.
-        quiet(Command::new("losetup").arg("--detach").arg(format!("/dev/{name}"))).map_or_else(drop, drop);
+    // Found before the first goes: what is known of one on top of another is what it is on.
+    for path in our_loops()? {
+        // One that was mounted goes by itself, and one below another with that; an error may mean that it just has.
+        quiet(Command::new("losetup").arg("--detach").arg(path)).map_or_else(drop, drop);
     }
-    ensure!(within_patience(|| Ok(our_loops()?.is_empty()))?, "still in use: {}", our_loops()?.join(", "));
+    let are_gone = within_patience(|| Ok(our_loops()?.is_empty()))?;
+    let paths = our_loops()?.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    ensure!(are_gone, "still in use: {}", paths.join(", "));
     Ok(())
 }
 
-fn our_loops() -> Result<Vec<String>> {
-    let names = fs::read_dir("/sys/block")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    Ok(names.filter(|name| backing(name).is_some_and(|image| is_ours(&image))).collect())
+pub(super) fn our_loops() -> Result<Vec<PathBuf>> {
+    let names = fs::read_dir("/sys/block")?.filter_map(|entry| Some(entry.ok()?.file_name()));
+    let paths = names.map(|name| Path::new("/dev").join(name));
+    Ok(paths.filter(|path| backing(path).is_some_and(|below| is_ours(&below))).collect())
 }
 
-/// The file under a loop device. None if there is none, or it is no loop device.
-fn backing(name: &str) -> Option<PathBuf> {
-    let file = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
+/// The file or device under a loop device. None if there is none, or it is no loop device.
+fn backing(path: &Path) -> Option<PathBuf> {
+    let file = fs::read_to_string(in_sys(path).ok()?.join("loop/backing_file")).ok()?;
     Some(file.trim_end_matches('\n').into())
 }
 
-fn is_ours(image: &Path) -> bool {
-    image.starts_with(MEMORY)
+/// An image in our memory, or a loop device over one.
+fn is_ours(below: &Path) -> bool {
+    below.starts_with(MEMORY) || backing(below).is_some_and(|image| image.starts_with(MEMORY))
 }
 
 fn within_patience(mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
@@ -240,11 +245,11 @@ mod tests {
     #[test]
     fn what_is_undone_is_what_was_recorded() {
         let file = Path::new("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device");
-        let setting = Setting { loop_device: "loop3", file, value: "7:3 163000000", undo: "7:3 0" };
+        let setting = Setting { device: Path::new("/dev/loop3"), file, value: "7:3 163000000", undo: "7:3 0" };
         let line = setting.line();
-        assert_eq!(undo_of(line.trim_end()), Some(("loop3", file.to_str().unwrap(), "7:3 0")));
+        assert_eq!(undo_of(line.trim_end()), Some(("/dev/loop3", file.to_str().unwrap(), "7:3 0")));
         // A kill in the middle of a write.
-        assert_eq!(undo_of("loop3 /sys/fs"), None);
+        assert_eq!(undo_of("/dev/loop3 /sys/fs"), None);
     }
 
     #[test]
