@@ -35,7 +35,7 @@ const QUICK_RUNS: u32 = 3;
 /// Of each disk, with `--quick`.
 const QUICK_DISK: u64 = 1 << 30;
 
-/// A section of the document: one `dlio-fs bench` with Optane as its fast and the HDD as its slow tier.
+/// A section of the document: one `dlio-fs bench` with Optane as its fast tier.
 #[derive(Debug)]
 struct Part {
     name: &'static str,
@@ -46,10 +46,11 @@ struct Part {
     args: &'static str,
     /// In place of `args`, with `--quick`.
     quick: &'static str,
+    slow: Device,
     beside: &'static [Beside],
     /// On disks of its own, as [`Spec::many_inodes`] has them.
     many_inodes: bool,
-    /// However many are asked for: where one makes hundreds of thousands of files.
+    /// However many are asked for: where one makes millions of files.
     runs_max: Option<u32>,
 }
 
@@ -61,6 +62,7 @@ const PARTS: &[Part] = &[
         bench: "tiers",
         args: "--io exact,passthrough",
         quick: "--io exact,passthrough --size 64MiB",
+        slow: Device::Hdd,
         beside: &[Beside::Disk(Device::Ssd)],
         many_inodes: false,
         runs_max: None,
@@ -72,6 +74,7 @@ const PARTS: &[Part] = &[
         bench: "checkpoint",
         args: "--count 5 --size 600MB",
         quick: "--count 2 --size 20MB",
+        slow: Device::Hdd,
         beside: &[
             Beside::Disk(Device::Ssd),
             Beside::Peer(&MERGERFS, Device::Optane),
@@ -89,6 +92,7 @@ const PARTS: &[Part] = &[
         // The HDD gives 150 of them a second: an epoch takes it two seconds, and there are a hundred in a run.
         args: "--files 256",
         quick: "--files 64",
+        slow: Device::Hdd,
         beside: &[
             Beside::Disk(Device::Ssd),
             Beside::Peer(&MERGERFS, Device::Hdd),
@@ -106,6 +110,7 @@ const PARTS: &[Part] = &[
         // All of them, twice over with rclone, and the log of LoggedFS fit on Optane.
         args: "--io exact,cached,passthrough --size 128MiB --listing 1000",
         quick: "--io exact,cached,passthrough --size 16MiB --files 64 --entries 200 --listing 1000",
+        slow: Device::Hdd,
         beside: &[
             Beside::Peer(&MERGERFS, Device::Optane),
             Beside::Peer(&MERGERFS_CACHED, Device::Optane),
@@ -125,6 +130,7 @@ const PARTS: &[Part] = &[
         // The HDD has to find 100,000 inodes should the kernel have let go of some: no figure, but no error either.
         args: "--size 1MiB --files 16 --entries 100 --listing 100000 -o slow_wait=60s",
         quick: "--size 1MiB --files 16 --entries 100 --listing 1000",
+        slow: Device::Hdd,
         beside: &[
             Beside::Peer(&MERGERFS, Device::Optane),
             Beside::Peer(&MERGERFS_CACHED, Device::Optane),
@@ -141,6 +147,7 @@ const PARTS: &[Part] = &[
         bench: "files",
         args: "--listing 10000",
         quick: "--size 16MiB --files 64 --entries 200 --listing 1000",
+        slow: Device::Hdd,
         beside: &[
             Beside::Peer(&OBSERVED, Device::Optane),
             Beside::Disk(Device::Optane),
@@ -152,16 +159,18 @@ const PARTS: &[Part] = &[
     Part {
         name: "growth",
         about: "Whether it stays as it is with more files: memory for each, latency, the time until a mount is ready, and \
-                recovery after a kill, with a thousand to a hundred thousand files of 25 bytes in directories of a thousand. Places are the numbers \
-                of files. The disks are made anew for it, with more inodes, in which such files fit.",
+                recovery after a kill, with a thousand to a million files of 25 bytes in directories of a thousand. Places are the numbers of \
+                files. The disks are made anew for it, with more inodes, in which such files fit; the slow tier is the SSD.",
         bench: "growth",
-        // Of a million the kernel keeps no inodes, and the HDD finds them again at 150 reads a second: hours for the disk's figure.
-        args: "--files 1000,10000,100000 -o slow_wait=60s",
+        args: "--files 1000,10000,100000,1000000 -o slow_wait=60s",
         // As many as a bar is about.
         quick: "--files 1000,10000 -o slow_wait=60s",
+        // Of a million the kernel keeps no inodes, and the HDD finds them again at 150 reads a second: hours for the disk's figure.
+        slow: Device::Ssd,
         beside: &[],
         many_inodes: true,
-        runs_max: Some(3),
+        // Half an hour each.
+        runs_max: Some(1),
     },
 ];
 
@@ -301,7 +310,7 @@ impl Part {
     /// The command line of the program, with variables for the disks.
     fn command(&self, runs: u32, quick: bool) -> String {
         let args = if quick { self.quick } else { self.args };
-        let [fast, slow] = [Device::Optane, Device::Hdd].map(Device::variable);
+        let [fast, slow] = [Device::Optane, self.slow].map(Device::variable);
         let mut line = format!("dlio-fs bench {} --fast ${fast} --slow ${slow}", self.bench);
         for word in args.split_whitespace() {
             line = format!("{line} {word}");
@@ -457,7 +466,9 @@ mod tests {
         );
         assert!(part.command(3, true).contains("--count 2 --size 20MB --runs 3"));
         let growth = PARTS.iter().find(|part| part.name == "growth").unwrap();
-        assert!(growth.command(9, false).ends_with("-o slow_wait=60s --runs 3"), "{}", growth.command(9, false));
+        let command = growth.command(9, false);
+        assert!(command.ends_with("-o slow_wait=60s --runs 1"), "{command}");
+        assert!(command.starts_with("dlio-fs bench growth --fast $DLIO_OPTANE --slow $DLIO_SSD "), "{command}");
     }
 
     /// Else a bar would be of figures that no command makes.
