@@ -89,6 +89,26 @@ contract! {
         file.forget_cached();
     }
 
+    /// Whoever may not wait is told what whoever may would be, or nothing.
+    fn what_is_at_hand_is_what_there_is(root) {
+        write(&*root, b"file", b"bytes");
+        root.symlink(b"link", b"file").unwrap();
+        root.mkdir(b"dir", 0o755).unwrap();
+        for name in [&b"file"[..], b"link", b"dir"] {
+            let stat = root.stat(name).unwrap();
+            let at_hand = root.stat_at_hand(name);
+            assert!(at_hand.as_ref().is_none_or(|found| found.as_ref().unwrap() == &stat), "{at_hand:?}, {stat:?}");
+        }
+        for absent in [&b"none"[..], b"", b"..", b"a/b", b"../a", b"a\0b"] {
+            assert!(root.stat_at_hand(absent).is_none_or(|found| found.is_err()), "{absent:?}");
+        }
+        for name in [&b"dir"[..], b"file"] {
+            root.rename(name, &*root, b"moved", RenameMode::Replace).unwrap_or_else(|_| root.rmdir(b"moved").unwrap());
+            let found = root.stat_at_hand(b"moved").map(|found| found.map(|stat| stat.ino).ok());
+            assert!(found.is_none_or(|ino| ino == root.stat(b"moved").map(|stat| stat.ino).ok()), "{name:?}");
+        }
+    }
+
     fn names_that_leave_the_directory_are_refused(root) {
         for bad in [&b""[..], b"..", b"a/b", b"/", b"../a", b"a\0b"] {
             assert_eq!(errno(root.stat(bad)), Errno::EINVAL, "{bad:?}");
@@ -660,4 +680,16 @@ fn an_observer_sees_every_state_outside_of_the_private_directory() {
     assert_eq!(seen[2].diff(&disk.image(), "before", "after"), "");
     root.rename(b"a", &*private, b"gone", RenameMode::Replace).unwrap();
     assert_eq!(disk.take_observed()[0].get(b"b").unwrap().same_as, None);
+}
+
+/// Where the tests lie the kernel may have to ask somebody; in memory it never has to.
+#[test]
+fn in_memory_a_name_that_was_looked_at_is_at_hand() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let root = OsDir::open(dir.path()).unwrap();
+    write(&root, b"file", b"bytes");
+    assert_eq!(root.stat_at_hand(b"file").unwrap().unwrap(), root.stat(b"file").unwrap());
+    assert_eq!(errno(root.stat(b"none")), Errno::ENOENT);
+    // A tmpfs keeps all names, and remembers that there is none only as long as it likes.
+    assert!(root.stat_at_hand(b"none").is_none_or(|found| errno(found) == Errno::ENOENT));
 }

@@ -122,18 +122,24 @@ impl Tiers {
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        let (id, path, asked) = {
+        let (id, place, path, asked) = {
             let st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             if self.view_holds(&st, ino, node) {
                 return Ok(self.attr_of(ino, node));
             }
-            (node.slow_id(), st.view.slow_path(ino), st.view.asked(self.uptime()))
+            (node.slow_id(), node.slow().first().cloned(), st.view.slow_path(ino), st.view.asked(self.uptime()))
         };
-        cx.slow()?;
-        let found = match self.at_slow(ino, |path, id| self.slow.stat_of(path, id)) {
-            Err(e) if is_elsewhere(&e) => None,
-            found => Some(found.at("stat on slow", self.label(ino))?),
+        let found = match cx.slow() {
+            // Whoever may wait finds out what else is there.
+            Err(Error::NeedSlow) => {
+                let at_hand = place.and_then(|(dir, name)| self.slow.stat_at_hand(dir, name.as_bytes())).flatten();
+                Some(at_hand.filter(|stat| Some((stat.dev, stat.ino)) == id).ok_or(Error::NeedSlow)?)
+            }
+            asked => match asked.map(|()| self.at_slow(ino, |path, id| self.slow.stat_of(path, id)))? {
+                Err(e) if is_elsewhere(&e) => None,
+                found => Some(found.at("stat on slow", self.label(ino))?),
+            },
         };
         let mut st = self.state.lock();
         let applied = st.applied;

@@ -136,6 +136,10 @@ pub enum MetadataOrder {
 pub trait Dir: Send + Sync + Debug {
     /// `.` allowed.
     fn stat(&self, name: &[u8]) -> io::Result<Stat>;
+    /// The same, where the kernel has the answer in memory. `None`: it might have to ask a disk or a server. Never waits for one.
+    fn stat_at_hand(&self, _name: &[u8]) -> Option<io::Result<Stat>> {
+        None
+    }
     /// Opens a subdirectory. ENOTDIR or ELOOP for anything else.
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>>;
     /// Opens an existing regular file; without O_NONBLOCK pitfalls: anything but a regular file is EINVAL.

@@ -109,8 +109,10 @@ impl Tiers {
                 }
                 (slots.generation, node.slow_id().ok_or(Errno::ESTALE)?, st.view.asked(self.uptime()))
             };
-            cx.slow()?;
-            let stat = self.stat_in(dir, id, name)?;
+            let stat = match cx.slow() {
+                Err(Error::NeedSlow) => self.slow.stat_at_hand(dir, name.as_bytes()).ok_or(Error::NeedSlow)?,
+                asked => asked.and_then(|()| self.stat_in(dir, id, name))?,
+            };
             let mut st = self.state.lock();
             let unchanged = st.view.live_dir(dir).is_some_and(|slots| slots.generation == generation);
             if unchanged {

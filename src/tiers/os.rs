@@ -19,9 +19,9 @@ use chrono::Timelike as _;
 use fiemap::{Fiemap, FiemapExtentFlags};
 use nix::dir;
 use nix::errno::Errno;
-use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, PosixFadviseAdvice, RenameFlags};
+use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, RenameFlags, ResolveFlag};
 use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
-use nix::sys::statfs::{EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
@@ -36,6 +36,9 @@ use super::disk::{
 /// What every descriptor of ours is opened with.
 const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 
+/// Of `openat2(2)`, since Linux 5.12: EAGAIN where a name is not in the kernel's memory.
+const RESOLVE_CACHED: ResolveFlag = ResolveFlag::from_bits_retain(0x20);
+
 /// An open directory of this machine.
 ///
 /// New entries get their mode from the caller's `perm` less the process's umask (a daemon clears it once), and what
@@ -43,6 +46,8 @@ const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 #[derive(Debug)]
 pub struct OsDir {
     fd: fs::File,
+    /// The file system's device, where what the kernel remembers of it is what there is, and telling that takes no I/O.
+    remembered: Option<u64>,
 }
 
 impl OsDir {
@@ -52,7 +57,13 @@ impl OsDir {
     pub fn open(path: &Path) -> io::Result<OsDir> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = retry(|| fcntl::open(path, flags, Mode::empty()))?;
-        Ok(OsDir { fd: fd.into() })
+        // A file system of other machines may have to ask them; of one that is not known nobody can say.
+        let remembers = match fstatfs(&fd).map(|s| s.filesystem_type()) {
+            Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC) => true,
+            Ok(_) | Err(_) => false,
+        };
+        let remembered = if remembers { Some(retry(|| stat::fstat(&fd))?.st_dev) } else { None };
+        Ok(OsDir { fd: fd.into(), remembered })
     }
 
     fn open_at(&self, name: &OsStr, flags: OFlag, perm: u32) -> io::Result<fs::File> {
@@ -87,9 +98,24 @@ impl Dir for OsDir {
         retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|s| to_stat(&s))
     }
 
+    fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
+        let name = entry(name).ok().filter(|_| self.remembered.is_some())?;
+        // What is mounted on the name is another file system.
+        let resolve = RESOLVE_CACHED | ResolveFlag::RESOLVE_NO_XDEV;
+        let how = OpenHow::new().flags(OFlag::O_PATH | SAFE).resolve(resolve);
+        match fcntl::openat2(&self.fd, name, how) {
+            Ok(fd) => Some(stat::fstat(&fd).map(|s| to_stat(&s)).map_err(Into::into)),
+            Err(Errno::ENOENT) => Some(Err(Errno::ENOENT.into())),
+            // Not in memory, or a kernel or sandbox that has no such call: whoever may wait finds out.
+            Err(_) => None,
+        }
+    }
+
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
         let fd = self.open_at(entry(name)?, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
-        Ok(Arc::new(OsDir { fd }))
+        // Another one may be mounted there.
+        let is_same = |dev: &u64| stat::fstat(&fd).is_ok_and(|s| s.st_dev == *dev);
+        Ok(Arc::new(OsDir { remembered: self.remembered.filter(is_same), fd }))
     }
 
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {

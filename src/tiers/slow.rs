@@ -1,6 +1,7 @@
 //! The slow tier as the engine reaches it: directories by inode, nodes by path, and our own `tmp`.
 //!
-//! Every call here may block for as long as the slow tier likes. Nobody calls it with the state lock held.
+//! Every call here may block for as long as the slow tier likes, but for [`SlowTier::stat_at_hand`]. Nobody calls it with the state lock
+//! held.
 
 use std::collections::HashMap;
 use std::io;
@@ -186,6 +187,12 @@ impl SlowTier {
         }
         dirs.insert(ino, dir.clone());
         Ok(dir)
+    }
+
+    /// What a name is in directory `dir`, where nobody waits for that: its descriptor is still open, and the kernel remembers the name.
+    pub(crate) fn stat_at_hand(&self, dir: Ino, name: &[u8]) -> Option<Option<Stat>> {
+        let dir = self.dirs.lock().get(&dir).cloned()?;
+        absent_is_none(dir.stat_at_hand(name)?).ok()
     }
 
     pub(crate) fn forget_dir(&self, ino: Ino) {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlio_fs::config::{Config, Rule, Rules};
-use dlio_fs::error::{Errno, Result as EngineResult};
+use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
 use dlio_fs::tiers::sync::{Rank, held};
@@ -276,7 +276,7 @@ impl Case {
         loop {
             let opened =
                 tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), &boot);
-            let full = |e: &dlio_fs::error::Error| e.errno() == Errno::ENOSPC || e.to_string().contains("is full");
+            let full = |e: &Error| e.errno() == Errno::ENOSPC || e.to_string().contains("is full");
             match opened {
                 Err(e) if full(&e) && !self.power.is_gone() => {
                     self.note(format!("     {e}: more room"));
@@ -534,9 +534,17 @@ impl Case {
     // Names, as the kernel walks them: a look-up counts a reference, given back some time later.
 
     fn lookup(&mut self, dir: Ino, name: &Name) -> Result<Attr, Errno> {
-        let attr = errno(self.engine().lookup(&root(), dir, name))?;
+        let attr = errno(self.at_hand_first(|engine, cx| engine.lookup(cx, dir, name)))?;
         self.cached.push(attr.ino);
         Ok(attr)
+    }
+
+    /// As the file system asks: with what is at hand, and again with the slow tier if that is not enough.
+    fn at_hand_first<T>(&self, ask: impl Fn(&Tiers, &Cx) -> EngineResult<T>) -> EngineResult<T> {
+        match ask(self.engine(), &Cx::fast_only(0, 0)) {
+            Err(Error::NeedSlow) => ask(self.engine(), &root()),
+            answer => answer,
+        }
     }
 
     fn made(&mut self, make: impl FnOnce(&Tiers) -> EngineResult<Attr>) -> Result<u64, Errno> {
@@ -561,7 +569,7 @@ impl Case {
 
     fn find(&mut self, path: &Path) -> Result<Attr, Errno> {
         if path.0.is_empty() {
-            return errno(self.engine().getattr(&root(), tiers::ROOT));
+            return errno(self.at_hand_first(|engine, cx| engine.getattr(cx, tiers::ROOT)));
         }
         let (dir, name) = self.parent(path)?;
         self.lookup(dir, &name)
@@ -601,7 +609,7 @@ impl Case {
 
     fn attr_of(&mut self, slot: usize) -> Check<Attr> {
         let ino = self.files[slot].as_ref().expect("the model has one there").ino;
-        errno(self.engine().getattr(&root(), ino)).map_err(|e| self.unexpected("getattr", e))
+        errno(self.at_hand_first(|engine, cx| engine.getattr(cx, ino))).map_err(|e| self.unexpected("getattr", e))
     }
 
     /// A slow file that is large or has several names is written in place: its bytes are out of the order (P1).
