@@ -24,7 +24,9 @@ use crate::{Context, cargo, scratch};
 use bars::BARS;
 use document::Notes;
 use figures::{Measured, Results};
-use peers::{BINDFS, BINDFS_FAST, Beside, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE, Stage};
+use peers::{
+    BELIEVED, BINDFS, BINDFS_FAST, Beside, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE, Stage,
+};
 
 /// Where figures, plots and notes are, from the document on.
 const FIGURES: &str = "docs/benchmarks";
@@ -136,6 +138,7 @@ const PARTS: &[Part] = &[
             Beside::Peer(&MERGERFS_CACHED, Device::Optane),
             Beside::Peer(&BINDFS, Device::Optane),
             Beside::Peer(&BINDFS_FAST, Device::Optane),
+            Beside::Peer(&BELIEVED, Device::Optane),
         ],
         many_inodes: false,
         runs_max: None,

@@ -98,6 +98,14 @@ pub(crate) const NO_PROFILE: Peer = Peer {
     read_ahead_kib: None,
 };
 
+/// The program itself, for whom the kernel believes what it was told for as long as it does for [`MERGERFS_CACHED`] and [`BINDFS_FAST`].
+pub(crate) const BELIEVED: Peer = Peer {
+    name: "dlio-fs-1h",
+    package: None,
+    command: "dlio-fs mount MOUNT --fast FAST --slow SLOW -o attribute_lifetime=1h,attribute_lifetime_slow=1h --foreground",
+    read_ahead_kib: None,
+};
+
 /// What one part measures beside.
 #[derive(Debug)]
 pub(crate) enum Beside {
@@ -352,7 +360,8 @@ mod tests {
     /// They are split at blanks and given to the program's `--also NAME=DIR`.
     #[test]
     fn every_peer_is_mounted_over_a_directory_and_its_words_have_no_blanks() {
-        for peer in [&MERGERFS, &MERGERFS_CACHED, &BINDFS, &BINDFS_FAST, &RCLONE, &LOGGEDFS, &OBSERVED, &NO_PROFILE] {
+        let others = [&MERGERFS, &MERGERFS_CACHED, &BINDFS, &BINDFS_FAST, &RCLONE, &LOGGEDFS];
+        for peer in others.into_iter().chain([&OBSERVED, &NO_PROFILE, &BELIEVED]) {
             let line = peer.command(Device::Optane);
             assert!(!line.contains("  ") && !line.contains('\n'), "{line}");
             for word in ["LOWER", "FAST", "SLOW", "MOUNT"] {
