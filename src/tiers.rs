@@ -42,6 +42,7 @@ mod durable;
 mod evict;
 #[cfg(feature = "faults")]
 pub mod faults;
+mod few;
 mod file;
 mod fsck;
 mod identity;

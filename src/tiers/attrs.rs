@@ -263,7 +263,7 @@ impl Tiers {
             return self.apply_attr(&mut st, ino, new, now, None, has_object);
         };
         let record = Record::SetAttr { path, ino, new: *new };
-        let change = Change::SetAttr { ino, new: *new };
+        let change = Change::SetAttr { ino, new: Box::new(*new) };
         let mut applied = Ok(());
         self.log_event(cx, &mut st, record, change, |st, lsn| {
             applied = self.apply_attr(st, ino, new, now, Some(lsn), has_object);
@@ -515,7 +515,7 @@ impl Tiers {
     /// change is on the object, in the log or in neither. Whoever has it open to read goes on with the slow file; for who may
     /// write the object becomes a new version, or the next write to a large file would go to the slow one in place.
     fn forget_clean(&self, cx: &Cx, file: &Arc<FileState>) -> Result<()> {
-        if file.io.read().clean.is_none() {
+        if file.io.read().clean().is_none() {
             return Ok(());
         }
         if file.writers.load(Ordering::Acquire) > 0 {
@@ -524,7 +524,7 @@ impl Tiers {
         let is_open = file.opens.load(Ordering::Acquire) > 0;
         let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;
         let mut io = file.io.write();
-        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
+        let (Some(proof), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
         if file.is_pinned() {
             return Ok(());
         }
@@ -557,14 +557,14 @@ impl Tiers {
         };
         let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));
         let record = Record::SetXattr { path: path.clone(), ino, key: key.clone(), value: value.clone() };
-        let change = Change::SetXattr { ino, key: key.clone(), value: value.clone() };
+        let change = Change::SetXattr { ino, key: key.as_slice().into(), value: value.as_deref().map(Into::into) };
         self.log_event(cx, &mut st, record, change, |st, lsn| {
             apply_xattr(st, ino, &key, value.as_deref(), Some(lsn), now, has_object);
         })?;
         if let Some(new) = mode {
             let record = Record::SetAttr { path, ino, new };
             let mut applied = Ok(());
-            self.log_event(cx, &mut st, record, Change::SetAttr { ino, new }, |st, lsn| {
+            self.log_event(cx, &mut st, record, Change::SetAttr { ino, new: Box::new(new) }, |st, lsn| {
                 applied = self.apply_attr(st, ino, &new, now, Some(lsn), has_object);
             })?;
             applied?;

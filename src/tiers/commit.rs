@@ -357,11 +357,20 @@ impl Tiers {
     pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
         let mut st = self.state.lock();
         let done = |content: &Content| content.is_sealed() || content.applied.load(Ordering::Acquire);
-        while st.unsealed.front().is_some_and(|(_, _, content)| done(content)) {
-            st.unsealed.pop_front();
-        }
-        let wanted = |(lsn, ino, content): &&(Lsn, Ino, Arc<Content>)| !done(content) && which(*ino, *lsn);
-        st.unsealed.iter().filter(wanted).take(most).cloned().collect()
+        let behind = st.events.partition_point(|event| event.lsn <= st.sealed);
+        let open = st.events.range(behind..).filter_map(|event| match &event.change {
+            Change::Content { ino, content, .. } if !done(content) => Some((event.lsn, *ino, content)),
+            _ => None,
+        });
+        let mut open = open.peekable();
+        let sealed = match (open.peek(), st.events.back()) {
+            (Some((first, ..)), _) => first - 1,
+            (None, last) => last.map_or(st.sealed, |last| last.lsn),
+        };
+        let wanted = open.filter(|(lsn, ino, _)| which(*ino, *lsn));
+        let wanted = wanted.take(most).map(|(lsn, ino, content)| (lsn, ino, content.clone())).collect();
+        st.sealed = sealed;
+        wanted
     }
 
     /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached

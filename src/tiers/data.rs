@@ -176,7 +176,7 @@ impl Tiers {
     fn revalidate(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         let (proof, checked) = {
             let io = self.shared(cx, state)?;
-            (io.clean, io.checked)
+            (io.clean(), io.checked())
         };
         let Some(proof) = proof else { return Ok(()) };
         if state.is_pinned() || self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate
@@ -191,10 +191,10 @@ impl Tiers {
         };
         let same = found.as_ref().is_some_and(|stat| Proof::of(stat) == proof);
         let mut io = state.io.write();
-        if io.clean != Some(proof) || state.is_pinned() {
+        if io.clean() != Some(proof) || state.is_pinned() {
             return Ok(());
         }
-        io.checked = self.uptime();
+        io.set_checked(self.uptime());
         if same {
             return Ok(());
         }
@@ -228,11 +228,11 @@ impl Tiers {
                 .get(state.ino)
                 .is_some_and(|node| node.meta().nlink as usize > node.links.len() && !node.slow().is_empty())
         };
-        if !shared(&self.state.lock()) || self.shared(cx, state)?.clean.is_none() {
+        if !shared(&self.state.lock()) || self.shared(cx, state)?.clean().is_none() {
             return Ok(());
         }
         let mut io = state.io.write();
-        let (Some(proof), Some(object)) = (io.clean, io.object()) else { return Ok(()) };
+        let (Some(proof), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
         let shown = self.pool.stat(object.number).at_fast("stat", label(object))?;
         let mut st = self.state.lock();
         if shared(&st) && !state.is_pinned() {
@@ -341,14 +341,14 @@ impl Tiers {
     /// Reading a file on the fast tier failed. Where the slow tier has the same, it is read from there from now on: `true`. As at every
     /// eviction the proof is compared once more (P6): bad in one place, the object is still all there is of a file that is gone there.
     fn give_up_object(&self, cx: &Cx, state: &FileState, error: &std::io::Error) -> Result<bool> {
-        let proof = state.io.read().clean.filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
+        let proof = state.io.read().clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
         let Some(proof) = proof else { return Ok(false) };
         self.fast_has_failed();
         cx.slow()?;
         let Some(path) = self.state.lock().view.slow_path(state.ino) else { return Ok(false) };
         let twin = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
         let mut io = state.io.write();
-        let same = twin.is_some_and(|twin| Proof::of(&twin) == proof) && io.clean == Some(proof);
+        let same = twin.is_some_and(|twin| Proof::of(&twin) == proof) && io.clean() == Some(proof);
         let Some(object) = io.object().filter(|_| same && !state.is_pinned()) else { return Ok(false) };
         let shown = self.pool.stat(object.number);
         let mut st = self.state.lock();
@@ -482,7 +482,7 @@ impl Tiers {
                 node.change_meta(|meta| *meta = Meta { size, blocks, mtime, ctime, ..*meta });
             }
             st.events.iter().any(|event| {
-                matches!(event.change, Change::SetAttr { ino: other, new } if other == ino && new.mtime.is_some())
+                matches!(&event.change, Change::SetAttr { ino: other, new } if *other == ino && new.mtime.is_some())
             })
         };
         if overtaken {
@@ -510,11 +510,11 @@ impl Tiers {
             return Ok(());
         }
         cx.proceed()?;
-        if io.clean.is_some()
+        if io.clean().is_some()
             && let Some(fd) = &io.fd
         {
             Pool::disprove(&**fd).at_fast("take back the proof of", label(object))?; // 1
-            io.clean = None;
+            io.unset_clean();
         }
         if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
             // Without a name no record can say that a version which is still owed has changed: it stays as it is.
@@ -522,7 +522,7 @@ impl Tiers {
             return self.leave_object(cx, state, object);
         }
         if object.needs_slow() {
-            let is_of = |content: &Content| content.object == object;
+            let is_of = |content: &Content| content.object() == object;
             let stays = |latest: &Content| is_of(latest) && (latest.is_copied() || latest.size == 0);
             if io.latest.as_ref().is_some_and(|latest| stays(latest)) {
                 // About to be published by renaming this very file: from here on it does not change any more. Nor does an empty

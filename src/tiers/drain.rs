@@ -83,7 +83,7 @@ impl Tiers {
             if wanted.content.is_copied() || wanted.content.is_early() {
                 continue;
             }
-            let small = wanted.content.size <= SMALL && !wanted.content.object.needs_slow();
+            let small = wanted.content.size <= SMALL && !wanted.content.object().needs_slow();
             if small || found.is_empty() {
                 found.push(wanted);
             }
@@ -123,11 +123,11 @@ impl Tiers {
 
     /// Steps 1 to 3. `None`: the bytes are on the slow tier.
     fn write_version(&self, Wanted { lsn, state, content }: &Wanted) -> Result<Option<Written>> {
-        if content.object.needs_slow() {
+        if content.object().needs_slow() {
             return Ok(None);
         }
         let label = || self.label(state.ino);
-        let source = self.pool.open_object(content.object.number, Access::Unnoticed);
+        let source = self.pool.open_object(content.object().number, Access::Unnoticed);
         let source = source.at_fast("open the object of", label())?;
         self.expect_all_bytes(state, content, &*source)?;
         let tmp = copy_name(*lsn);
@@ -199,7 +199,7 @@ impl Tiers {
         };
         copy_data(source, file, 0..content.size, &mut watch)?; // 2
         file.set_len(content.size).map_err(NotCopied::Written)?;
-        set_attrs(file, &content.attrs).map_err(NotCopied::Written)?; // 3
+        set_attrs(file, &content.attrs()).map_err(NotCopied::Written)?; // 3
         Ok(sum.of_size(content.size))
     }
 
@@ -247,7 +247,7 @@ impl Tiers {
         if has >= content.size || io.dirty || !content.is_intact() {
             return Ok(());
         }
-        let number = content.object.number;
+        let number = content.object().number;
         Err(Error::refused(
             format!("the fast tier has lost the end of {}: {has} of {} bytes", self.label(state.ino), content.size),
             format!("leave the mount and mount again: object {number:016x} is put aside then, and the rest goes on"),
@@ -255,8 +255,8 @@ impl Tiers {
     }
 
     fn adopt_slow_object(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
-        let name = crate::tiers::commit::tmp_name(content.object);
-        if let Some(split) = self.open_split(&Cx::internal(), content.object)?
+        let name = crate::tiers::commit::tmp_name(content.object());
+        if let Some(split) = self.open_split(&Cx::internal(), content.object())?
             && !self.take_in_head(lsn, state, content, &split)?
         {
             return Ok(false);
@@ -383,8 +383,8 @@ pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
 
 fn verify(file: &dyn File, content: &Content) -> std::io::Result<()> {
     let stat = file.stat()?;
-    let as_asked = stat.size == content.size
-        && (stat.uid, stat.gid, stat.perm) == (content.attrs.uid, content.attrs.gid, content.attrs.perm);
+    let Attrs { perm, uid, gid, .. } = content.attrs();
+    let as_asked = stat.size == content.size && (stat.uid, stat.gid, stat.perm) == (uid, gid, perm);
     if as_asked {
         Ok(())
     } else {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::tiers::disk::{Access, Space, Stat};
+use crate::tiers::few::Few;
 use crate::tiers::file::FileState;
 use crate::tiers::node::{Meta, Node, Seen};
 use crate::tiers::pool::{Pool, Proof};
@@ -209,7 +210,7 @@ impl Tiers {
     /// The checkpoints of which something is on the fast tier.
     fn checkpoints_here(&self) -> BTreeSet<u64> {
         let st = self.state.lock();
-        let dirty = st.contents.values().flatten().map(|(_, content)| content.burst);
+        let dirty = st.contents.values().flat_map(Few::iter).map(|(_, content)| content.burst());
         let clean = st.clean.values().map(|clean| clean.burst);
         dirty.chain(clean).filter(|burst| st.bursts.is_checkpoint(*burst)).collect()
     }
@@ -264,7 +265,7 @@ impl Tiers {
         let Some(path) = path else { return Ok(false) };
         let twin = self.slow.stat(&path).at("stat on slow", self.label(file.ino))?;
         let mut io = file.io.write();
-        let (Some(proof), Some(object), Some(twin)) = (io.clean, io.object(), twin) else { return Ok(false) };
+        let (Some(proof), Some(object), Some(twin)) = (io.clean(), io.object(), twin) else { return Ok(false) };
         if Proof::of(&twin) != proof && !left_out!(CompareProof) {
             // Changed by somebody else; the next open decides. Not ours to delete meanwhile, and last in line.
             self.state.lock().set_clean(Clean { ino: file.ino, bytes: proof.size, burst: 0 });

@@ -4,13 +4,15 @@
 //! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
 
 use crate::tiers::Ino;
-use crate::tiers::disk::File;
+use crate::tiers::disk::{File, Time};
+use crate::tiers::few::Few;
 use crate::tiers::pool::Proof;
-use crate::tiers::record::{Attrs, ObjectId};
+use crate::tiers::record::{Attrs, Home, ObjectId};
 use crate::tiers::staged::Copy;
 use crate::tiers::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::sync::{Mutex, Rank, RwLock};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct FileState {
@@ -25,8 +27,8 @@ pub(crate) struct FileState {
     /// Whether suid or sgid may be set, so that a write by an unprivileged process must clear them.
     pub(crate) privileged: AtomicBool,
     /// How often somebody else changed the bytes on the slow tier, and that number at the last open (+ 1; 0: not opened).
-    pub(crate) changes: AtomicU64,
-    pub(crate) changes_opened: AtomicU64,
+    pub(crate) changes: AtomicU32,
+    pub(crate) changes_opened: AtomicU32,
     /// Whoever has been told where the bytes are and goes there without asking: while there is one, they stay there.
     pins: AtomicU32,
     /// See [`Author`].
@@ -80,23 +82,35 @@ pub(crate) struct Io {
     /// It has been an event at least once: changes of its attributes are events too.
     pub(crate) ordered: bool,
     /// Versions of this object that are owed to the slow tier.
-    pub(crate) owed: Vec<Arc<Content>>,
-    /// The proof that the slow tier has the same bytes.
-    pub(crate) clean: Option<Proof>,
-    /// Uptime of the last comparison with the slow twin.
-    pub(crate) checked: std::time::Duration,
+    pub(crate) owed: Few<Arc<Content>>,
+    /// Boxed: of a million pending files none is clean.
+    clean: Option<Box<Equal>>,
     /// Left behind by a writer that a crash cut off: waits for a close or a sync.
     pub(crate) interrupted: bool,
 }
 
-/// One version of a file on its way to the slow tier: the first `size` bytes of an object.
+/// That the slow tier has the same bytes.
+#[derive(Debug)]
+struct Equal {
+    proof: Proof,
+    /// Uptime of the last comparison with the slow twin.
+    checked: Duration,
+}
+
+/// One version of a file on its way to the slow tier: the first `size` bytes of an object. A million may wait: what few have is in
+/// boxes, and [`Attrs`] are taken apart for their gaps.
 #[derive(Debug)]
 pub(crate) struct Content {
-    pub(crate) object: ObjectId,
+    object: Object,
     pub(crate) size: u64,
-    pub(crate) attrs: Attrs,
-    /// Of its burst; 0: not known.
-    pub(crate) burst: u64,
+    perm: u16,
+    uid: u32,
+    gid: u32,
+    sec: i64,
+    nsec: u32,
+    #[allow(clippy::box_collection, reason = "in 8 bytes")]
+    xattrs: Option<Box<Vec<Xattr>>>,
+    burst: u32,
     /// Cleared by the first write into the first `size` bytes: the version no longer exists.
     pub(crate) intact: AtomicBool,
     /// The object's bytes and name are durable on fast.
@@ -111,6 +125,16 @@ pub(crate) struct Content {
     pub(crate) early: AtomicBool,
 }
 
+/// Its name and its value.
+type Xattr = (Vec<u8>, Vec<u8>);
+
+/// As a rule one of the pool, in half the bytes.
+#[derive(Debug)]
+enum Object {
+    InPool(u64),
+    Other(Box<ObjectId>),
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Copied {
     pub(crate) tmp: Vec<u8>,
@@ -122,11 +146,22 @@ pub(crate) struct Copied {
 
 impl Content {
     pub(crate) fn new(object: ObjectId, size: u64, attrs: Attrs, burst: u64) -> Self {
+        let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
+        let object = match object.home {
+            Home::Fast => Object::InPool(object.number),
+            Home::Slow | Home::Split { .. } => Object::Other(Box::new(object)),
+        };
         Content {
             object,
             size,
-            attrs,
-            burst,
+            // Twelve bits.
+            perm: (perm & 0o7777) as u16,
+            uid,
+            gid,
+            sec: mtime.sec,
+            nsec: mtime.nsec,
+            xattrs: Some(xattrs).filter(|xattrs| !xattrs.is_empty()).map(Box::new),
+            burst: burst.try_into().unwrap_or(0),
             intact: AtomicBool::new(true),
             sealed: AtomicBool::new(false),
             sealing: AtomicBool::new(false),
@@ -134,6 +169,24 @@ impl Content {
             copy: Mutex::default(),
             early: AtomicBool::new(false),
         }
+    }
+
+    pub(crate) fn object(&self) -> ObjectId {
+        match &self.object {
+            Object::InPool(number) => ObjectId { home: Home::Fast, number: *number },
+            Object::Other(object) => **object,
+        }
+    }
+
+    pub(crate) fn attrs(&self) -> Attrs {
+        let mtime = Time { sec: self.sec, nsec: self.nsec };
+        let xattrs = self.xattrs.as_deref().cloned().unwrap_or_default();
+        Attrs { perm: self.perm.into(), uid: self.uid, gid: self.gid, mtime, xattrs }
+    }
+
+    /// The number of its burst; 0: not known.
+    pub(crate) fn burst(&self) -> u64 {
+        self.burst.into()
     }
 
     pub(crate) fn is_intact(&self) -> bool {
@@ -180,9 +233,8 @@ impl FileState {
             attrs_in_view: false,
             latest: None,
             ordered: false,
-            owed: Vec::new(),
+            owed: Few::None,
             clean: None,
-            checked: std::time::Duration::ZERO,
             interrupted: false,
         };
         FileState {
@@ -194,8 +246,8 @@ impl FileState {
             holds: AtomicBool::new(matches!(place, Bytes::Object(_))),
             // Until the mode is known.
             privileged: AtomicBool::new(true),
-            changes: AtomicU64::new(0),
-            changes_opened: AtomicU64::new(0),
+            changes: AtomicU32::new(0),
+            changes_opened: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             author: AtomicU64::new(NOBODY),
             draining: AtomicBool::new(false),
@@ -213,20 +265,8 @@ impl FileState {
     /// `None` if it says more than that the bytes are on the slow tier and nobody uses them; else what [`FileState::on_slow`]
     /// is to be told to make it anew.
     pub(crate) fn at_rest(&mut self) -> Option<bool> {
-        let Io {
-            place,
-            fd,
-            copy,
-            dirty,
-            stamped,
-            attrs_in_view,
-            latest,
-            ordered,
-            owed,
-            clean,
-            checked: _,
-            interrupted,
-        } = self.io.get_mut();
+        let Io { place, fd, copy, dirty, stamped, attrs_in_view, latest, ordered, owed, clean, interrupted } =
+            self.io.get_mut();
         let used = fd.is_some() || copy.is_some() || latest.is_some() || clean.is_some() || !owed.is_empty();
         let marked = *dirty || *stamped || *attrs_in_view || *ordered || *interrupted;
         let open = [&mut self.opens, &mut self.writers, &mut self.pins].into_iter().any(|count| *count.get_mut() > 0);
@@ -285,7 +325,7 @@ impl FileState {
         io.clean = None;
         io.attrs_in_view = false;
         io.latest = None;
-        io.owed.clear();
+        io.owed = Few::None;
         self.guard.store(0, Ordering::Release);
         self.failed.store(false, Ordering::Release);
         self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
@@ -305,11 +345,7 @@ impl FileState {
         io.owed.retain(|owed| owed.is_alive());
         self.guard.fetch_max(content.size, Ordering::AcqRel);
         io.ordered = true;
-        if io.owed.is_empty() {
-            // As a rule one: no room is set aside for more.
-            io.owed.reserve_exact(1);
-        }
-        io.owed.push(content.clone());
+        io.owed.push_back(content.clone());
         io.latest = Some(content);
     }
 
@@ -323,7 +359,7 @@ impl FileState {
     /// meanwhile.
     pub(crate) fn breach(&self, io: &Io, offset: u64) {
         let mut guard = 0;
-        for content in &io.owed {
+        for content in io.owed.iter() {
             if offset < content.size {
                 content.intact.store(false, Ordering::Release);
             } else {
@@ -345,6 +381,30 @@ impl Drop for Pin {
 }
 
 impl Io {
+    /// The proof that the slow tier has the same bytes.
+    pub(crate) fn clean(&self) -> Option<Proof> {
+        self.clean.as_ref().map(|equal| equal.proof)
+    }
+
+    /// Uptime of the last comparison with the slow twin, of a clean file.
+    pub(crate) fn checked(&self) -> Duration {
+        self.clean.as_ref().map_or(Duration::ZERO, |equal| equal.checked)
+    }
+
+    pub(crate) fn set_clean(&mut self, proof: Proof) {
+        self.clean = Some(Box::new(Equal { proof, checked: self.checked() }));
+    }
+
+    pub(crate) fn set_checked(&mut self, now: Duration) {
+        if let Some(equal) = &mut self.clean {
+            equal.checked = now;
+        }
+    }
+
+    pub(crate) fn unset_clean(&mut self) {
+        self.clean = None;
+    }
+
     pub(crate) fn object(&self) -> Option<ObjectId> {
         match self.place {
             Bytes::Object(id) => Some(id),
@@ -364,7 +424,7 @@ impl Io {
 
     /// Whether bytes of this version's object have changed since the last event; what goes on in another object has not.
     pub(crate) fn is_ahead_of(&self, content: &Content) -> bool {
-        self.dirty && self.object().is_some_and(|object| object.shares(content.object))
+        self.dirty && self.object().is_some_and(|object| object.shares(content.object()))
     }
 
     /// Written to since the last event, or never an event at all.

@@ -32,7 +32,7 @@ impl Tiers {
                 let Some(path) = st.view.path_at(at) else { return };
                 let now = self.uptime();
                 let began = self.stamp(st.uncommitted.get(ino).copied().unwrap_or(now));
-                let (burst, bytes) = (content.burst, content.size);
+                let (burst, bytes) = (content.burst(), content.size);
                 st.book.written(Version { burst, path, lsn, bytes, began, at: self.stamp(now) });
             }
             Change::Rename { from, to, .. } => {

@@ -175,8 +175,8 @@ impl Tiers {
             return;
         }
         file.place(&mut io, Bytes::Object(waiting.object), None);
-        io.clean = Some(waiting.proof);
-        io.checked = self.uptime();
+        io.set_clean(waiting.proof);
+        io.set_checked(self.uptime());
         drop(io);
         st.refer(waiting.object);
         let burst = st.view.path(ino).and_then(|path| st.book.burst_at(&path, stat.size)).unwrap_or(0);
@@ -546,8 +546,8 @@ impl Tiers {
         let (from, target) = ((parent, name.clone()), (to, to_name.clone()));
         let record = Record::Rename { path, to: to_path, ino, exchange };
         let change = match other {
-            Some(other) if exchange => Change::Exchange { a: ino, a_at: from, b: other, b_at: target },
-            replaced => Change::Rename { ino, from, to: target, replaced },
+            Some(other) if exchange => Change::Exchange { a: ino, a_at: from.into(), b: other, b_at: target.into() },
+            replaced => Change::Rename { ino, from: from.into(), to: target.into(), replaced },
         };
         let moved = change.clone();
         self.log_event(cx, &mut st, record, change, |st, _| apply_rename(st, &moved))?;

@@ -338,8 +338,7 @@ fn stand_in(st: &State, i: usize, ino: Ino) -> Option<usize> {
     let lsn = st.events[i].lsn;
     let versions = st.contents.get(&ino);
     let next = versions.and_then(|versions| {
-        let behind = versions.partition_point(|(at, _)| *at <= lsn);
-        versions.range(behind..).find(|(_, content)| content.exists()).map(|(at, _)| *at)
+        versions.behind(|(at, _)| *at <= lsn).find(|(_, content)| content.exists()).map(|(at, _)| *at)
     });
     let gone = || {
         let unnamed = st.view.get(ino).is_none_or(|node| node.links.is_empty());
@@ -376,7 +375,7 @@ fn adjacent_end(st: &State, walk: &Walk, at: usize) -> usize {
     let mut end = at + 1;
     while let Some(event) = events.get(end) {
         match &event.change {
-            Change::Rename { ino, from, to, .. } if *ino == first && *from == place => place = to.clone(),
+            Change::Rename { ino, from, to, .. } if *ino == first && **from == place => place = Place::clone(to),
             Change::Content { ino, .. } if *ino == first => match is_copied(event) {
                 true => (copied, copied_end) = (true, None),
                 false if copied => copied_end = copied_end.or(Some(end)),
@@ -462,7 +461,7 @@ impl Planner<'_> {
             path: self.path(at)?,
             over: self.over(at),
             node: ino,
-            object: content.map(|content| content.object),
+            object: content.map(|content| content.object()),
         };
         let effects = vec![Effect::Name(at.clone(), Some(ino)), Effect::Identity(ino, copied.id)];
         self.out.push(Planned { step, effects });
@@ -573,9 +572,9 @@ impl Planner<'_> {
 
     fn attributes_at(&mut self, change: &Change, path: Path, ino: u64) {
         let (step, node) = match change {
-            Change::SetAttr { ino: node, new } => (Step::Attr { path, ino, new: *new }, *node),
+            Change::SetAttr { ino: node, new } => (Step::Attr { path, ino, new: **new }, *node),
             Change::SetXattr { ino: node, key, value } => {
-                (Step::Xattr { path, ino, key: key.clone(), value: value.clone() }, *node)
+                (Step::Xattr { path, ino, key: key.to_vec(), value: value.as_deref().map(<[u8]>::to_vec) }, *node)
             }
             _ => return,
         };

@@ -55,7 +55,7 @@ impl Unfinished {
     /// The files whose object did not fit on the fast tier.
     fn on_slow(&self) -> impl Iterator<Item = (Ino, &Arc<Content>)> {
         let contents = self.batches.iter().flat_map(|batch| &batch.contents);
-        contents.map(|(ino, (_, content))| (*ino, content)).filter(|(_, content)| content.object.needs_slow())
+        contents.map(|(ino, (_, content))| (*ino, content)).filter(|(_, content)| content.object().needs_slow())
     }
 }
 
@@ -167,7 +167,7 @@ impl Tiers {
             return Ok(());
         }
         for (_, content) in group.on_slow() {
-            self.slow.place(content.object.tail()).at("open", "object on the slow tier")?;
+            self.slow.place(content.object().tail()).at("open", "object on the slow tier")?;
         }
         self.slow.set_moving(self.moves(&group.planned));
         self.begin(&group.planned);
@@ -401,27 +401,27 @@ impl Tiers {
     /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that has a proof now,
     /// which is not durable yet: whoever evicts it meanwhile compares it all the same, and whoever writes takes it back durably.
     fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<Option<Arc<dyn File>>> {
-        if content.object.needs_slow() {
+        if content.object().needs_slow() {
             return Ok(None);
         }
         let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
         let (Some(file), Some(stat)) = (file, stat) else { return Ok(None) };
         let mut io = file.io.write();
         let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
-        if io.dirty || !newest || io.object() != Some(content.object) {
+        if io.dirty || !newest || io.object() != Some(content.object()) {
             return Ok(None);
         }
         io.latest = None;
         let fd = match &io.fd {
             Some(fd) => fd.clone(),
-            None => self.pool.open_object(content.object.number, Access::ReadWrite).at_fast("open", "object")?,
+            None => self.pool.open_object(content.object().number, Access::ReadWrite).at_fast("open", "object")?,
         };
         let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
         Pool::set_sum(&*fd, sum);
         let is_clean = self.prove_or_let_go(&file, &mut io, fd.clone(), Proof::of(stat), Pool::set_proof)?;
         if is_clean {
-            io.checked = self.uptime();
-            self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst });
+            io.set_checked(self.uptime());
+            self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst() });
         }
         Ok(is_clean.then_some(fd))
     }
@@ -433,8 +433,8 @@ impl Tiers {
         if let (Some(file), Some(stat)) = (file, stat) {
             let mut io = file.io.write();
             let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
-            if !io.dirty && newest && io.object() == Some(content.object) {
-                let fd = io.fd.take().filter(|_| content.object.head().is_none());
+            if !io.dirty && newest && io.object() == Some(content.object()) {
+                let fd = io.fd.take().filter(|_| content.object().head().is_none());
                 let mut st = self.state.lock();
                 if !io.attrs_in_view {
                     // What the object said of itself until now.
@@ -442,10 +442,10 @@ impl Tiers {
                 }
                 file.place(&mut io, Bytes::Slow, fd);
                 let lsn = self.log.last();
-                st.unrefer(content.object, lsn);
+                st.unrefer(content.object(), lsn);
             }
         }
-        self.slow.placed(content.object.tail());
+        self.slow.placed(content.object().tail());
     }
 
     /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
@@ -462,7 +462,7 @@ impl Tiers {
             Err(e) if is_full(&e) => {}
             other => {
                 other.at_fast("prove clean", self.label(file.ino))?;
-                io.clean = Some(proof);
+                io.set_clean(proof);
                 return Ok(true);
             }
         }
@@ -502,13 +502,13 @@ impl Tiers {
             (node.file.clone(), st.view.slow_path(ino), node.slow_id())
         };
         let (Some(file), Some(path), Some(id)) = (file, path, id) else { return Ok(()) };
-        if file.io.read().clean.is_none() {
+        if file.io.read().clean().is_none() {
             return Ok(());
         }
         let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
         let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
         let mut io = file.io.write();
-        let (Some(object), Some(stat), Some(proof)) = (io.object(), stat, io.clean) else { return Ok(()) };
+        let (Some(object), Some(stat), Some(proof)) = (io.object(), stat, io.clean()) else { return Ok(()) };
         if !ours(&proof, &Proof::of(&stat)) {
             return Ok(());
         }
@@ -657,7 +657,7 @@ fn superseded(st: &State, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
         })
         .collect();
     let copies = st.events.iter().take_while(|event| event.lsn <= upto).filter_map(|event| match &event.change {
-        Change::Content { content, .. } if !content.object.needs_slow() => {
+        Change::Content { content, .. } if !content.object().needs_slow() => {
             content.copy.lock().as_ref().map(|copied| copied.tmp.clone())
         }
         _ => None,

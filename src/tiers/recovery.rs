@@ -519,9 +519,9 @@ impl Recovery<'_> {
     fn sort_objects(&self) -> Result<()> {
         let (used, waiting): (HashSet<ObjectId>, HashSet<ObjectId>) = {
             let st = self.tiers.state.lock();
-            (files_of(st.objects.keys()), st.view.waiting.values().map(|waiting| waiting.object).collect())
+            (files_of(st.objects.objects()), st.view.waiting.values().map(|waiting| waiting.object).collect())
         };
-        let (explained, struck) = (files_of(&self.explained), files_of(&self.struck));
+        let (explained, struck) = (files_of(self.explained.iter().copied()), files_of(self.struck.iter().copied()));
         for number in self.tiers.pool.numbers()? {
             let object = ObjectId { home: Home::Fast, number };
             if used.contains(&object) || waiting.contains(&object) {
@@ -633,7 +633,7 @@ impl Recovery<'_> {
 }
 
 /// The files that these objects are, each by itself.
-fn files_of<'a>(objects: impl IntoIterator<Item = &'a ObjectId>) -> HashSet<ObjectId> {
+fn files_of(objects: impl IntoIterator<Item = ObjectId>) -> HashSet<ObjectId> {
     objects.into_iter().flat_map(|object| [Some(object.tail()), object.head()]).flatten().collect()
 }
 

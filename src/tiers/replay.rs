@@ -12,6 +12,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
 use crate::tiers::commit::tmp_name;
 use crate::tiers::disk::Kind;
+use crate::tiers::few::Few;
 use crate::tiers::file::{Bytes, Content, FileState, Io};
 use crate::tiers::names::{add_made, add_subdir, apply_rename};
 use crate::tiers::node::{Meta, Place};
@@ -278,7 +279,7 @@ impl<'a> Recovery<'a> {
     fn goes_ahead(&self, file: &FileState, io: &mut Io, object: ObjectId, lsn: Lsn) {
         io.attrs_in_view = false;
         io.dirty = true;
-        io.clean = None;
+        io.unset_clean();
         let now = self.tiers.uptime();
         self.tiers.state.lock().bind(file.ino, lsn, object, now);
     }
@@ -322,7 +323,7 @@ impl<'a> Recovery<'a> {
             return Ok(());
         };
         let mut io = file.io.write();
-        let broken = |content: &Content| object.shares(content.object) && from < content.size;
+        let broken = |content: &Content| object.shares(content.object()) && from < content.size;
         let mut any = false;
         if let Some(versions) = self.tiers.state.lock().contents.get(&file.ino) {
             for (_, content) in versions.iter().filter(|(_, content)| broken(content)) {
@@ -365,8 +366,8 @@ impl<'a> Recovery<'a> {
         }
         st.refer(object);
         file.place(io, Bytes::Object(object), None);
-        for (_, content) in st.contents.get(&file.ino).into_iter().flatten() {
-            if object.shares(content.object) && content.is_alive() {
+        for (_, content) in st.contents.get(&file.ino).into_iter().flat_map(Few::iter) {
+            if object.shares(content.object()) && content.is_alive() {
                 file.owe(io, content.clone());
             }
         }
@@ -471,8 +472,10 @@ impl<'a> Recovery<'a> {
         let Some(ino) = mover else { return Ok(()) };
         let exchange = exchange && other.is_some();
         let change = match other {
-            Some(other) if exchange => Change::Exchange { a: ino, a_at: from.clone(), b: other, b_at: to.clone() },
-            replaced => Change::Rename { ino, from: from.clone(), to: to.clone(), replaced },
+            Some(other) if exchange => {
+                Change::Exchange { a: ino, a_at: from.clone().into(), b: other, b_at: to.clone().into() }
+            }
+            replaced => Change::Rename { ino, from: from.clone().into(), to: to.clone().into(), replaced },
         };
         let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
@@ -561,11 +564,11 @@ impl<'a> Recovery<'a> {
         let change = match record {
             Record::SetXattr { key, value, .. } => {
                 attrs::apply_xattr(&mut st, ino, key, value.as_deref(), Some(lsn), now, has_object);
-                Change::SetXattr { ino, key: key.clone(), value: value.clone() }
+                Change::SetXattr { ino, key: key.as_slice().into(), value: value.as_deref().map(Into::into) }
             }
             Record::SetAttr { new, .. } => {
                 self.tiers.apply_attr(&mut st, ino, new, now, Some(lsn), has_object)?;
-                Change::SetAttr { ino, new: *new }
+                Change::SetAttr { ino, new: Box::new(*new) }
             }
             _ => return Ok(()),
         };

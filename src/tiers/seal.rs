@@ -61,7 +61,7 @@ impl Tiers {
         }
         pending.iter().for_each(|(_, _, content)| content.sealing.store(true, Ordering::SeqCst));
         let mut known = HashSet::new();
-        let contents: Vec<_> = pending.iter().filter(|(_, _, content)| known.insert(content.object)).collect();
+        let contents: Vec<_> = pending.iter().filter(|(_, _, content)| known.insert(content.object())).collect();
         // No more are open at the same time: there may be a million.
         for some in contents.chunks(AT_ONCE) {
             let objects: Vec<_> =
@@ -86,7 +86,7 @@ impl Tiers {
 
     /// `None`: deleted since. Whatever referred to it is gone, and so is the event.
     fn to_sync(&self, cx: &Cx, ino: Ino, content: &Content) -> Result<Option<ToSync>> {
-        let object = content.object;
+        let object = content.object();
         let state = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
         if object.needs_slow() {
             cx.slow()?;

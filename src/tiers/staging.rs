@@ -15,6 +15,7 @@ use crate::path::{Name, escape};
 use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Kind};
+use crate::tiers::few::Few;
 use crate::tiers::file::Bytes;
 use crate::tiers::pace::{Bucket, Rest};
 use crate::tiers::room::{Candidate, Class};
@@ -533,7 +534,7 @@ impl Tiers {
         const CHECKPOINT: u64 = 1 << 20;
         let waits = self.waits().is_some();
         let st = self.state.lock();
-        let mut pending = st.contents.values().flatten().scan(0, |sum: &mut u64, (_, content)| {
+        let mut pending = st.contents.values().flat_map(Few::iter).scan(0, |sum: &mut u64, (_, content)| {
             *sum += content.size;
             Some(*sum)
         });

@@ -9,9 +9,10 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use crate::tiers::bursts::Bursts;
 use crate::tiers::checkpoints::Book;
 use crate::tiers::disk::{Kind, NewAttr};
+use crate::tiers::few::Few;
 use crate::tiers::file::Content;
 use crate::tiers::node::{Node, Place};
-use crate::tiers::record::{ObjectId, Record, Spec};
+use crate::tiers::record::{Home, ObjectId, Record, Spec};
 use crate::tiers::room::Checkpoints;
 use crate::tiers::sync::atomic::Ordering;
 use crate::tiers::view::View;
@@ -26,17 +27,18 @@ pub(crate) struct Event {
     pub(crate) change: Change,
 }
 
-/// What changed, by inode. Places are the view's at the event's LSN.
+/// What changed, by inode. Places are the view's at the event's LSN. There may be a million: what makes a kind larger than `Content`
+/// is in boxes.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
     Make { ino: Ino, at: Place, spec: Arc<Spec> },
     Content { ino: Ino, at: Place, content: Arc<Content> },
     Link { ino: Ino, at: Place },
-    Rename { ino: Ino, from: Place, to: Place, replaced: Option<Ino> },
-    Exchange { a: Ino, a_at: Place, b: Ino, b_at: Place },
+    Rename { ino: Ino, from: Box<Place>, to: Box<Place>, replaced: Option<Ino> },
+    Exchange { a: Ino, a_at: Box<Place>, b: Ino, b_at: Box<Place> },
     Remove { ino: Ino, at: Place },
-    SetAttr { ino: Ino, new: NewAttr },
-    SetXattr { ino: Ino, key: Vec<u8>, value: Option<Vec<u8>> },
+    SetAttr { ino: Ino, new: Box<NewAttr> },
+    SetXattr { ino: Ino, key: Box<[u8]>, value: Option<Box<[u8]>> },
 }
 
 impl Change {
@@ -83,10 +85,10 @@ pub(crate) struct State {
     /// Not yet applied, by LSN.
     pub(crate) events: VecDeque<Event>,
     pub(crate) applied: Lsn,
-    /// The content events among them that were not sealed when somebody last looked, and perhaps some that were.
-    pub(crate) unsealed: VecDeque<(Lsn, Ino, Arc<Content>)>,
+    /// The content events among them were sealed up to here when somebody last looked, and perhaps further.
+    pub(crate) sealed: Lsn,
     /// The content events among them, by file, and the last event that took a name away from a file.
-    pub(crate) contents: HashMap<Ino, VecDeque<(Lsn, Arc<Content>)>>,
+    pub(crate) contents: HashMap<Ino, Few<(Lsn, Arc<Content>)>>,
     pub(crate) unnamed: HashMap<Ino, Lsn>,
     /// Removed files whose object could not be let go of at once, because somebody was looking at it.
     pub(crate) orphans: HashSet<Ino>,
@@ -102,7 +104,7 @@ pub(crate) struct State {
     /// The daemon before this one may have left more of those, of which nothing is known.
     pub(crate) in_place_before: bool,
     /// How many events and files refer to an object.
-    pub(crate) objects: HashMap<ObjectId, u32>,
+    pub(crate) objects: References,
     /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
     pub(crate) doomed: BTreeMap<ObjectId, Lsn>,
     /// Clean files with an object, oldest drained first.
@@ -113,6 +115,51 @@ pub(crate) struct State {
     pub(crate) bursts: Bursts,
     pub(crate) book: Book,
     pub(crate) expected: Checkpoints,
+}
+
+/// How many events and files refer to each object. Those of the pool, of which there may be a million, are known by their numbers alone.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    in_pool: HashMap<u64, u32>,
+    others: HashMap<ObjectId, u32>,
+}
+
+impl References {
+    /// One more; returns how many there are now.
+    fn add(&mut self, object: ObjectId) -> u32 {
+        let count = match object.home {
+            Home::Fast => self.in_pool.entry(object.number).or_default(),
+            Home::Slow | Home::Split { .. } => self.others.entry(object).or_default(),
+        };
+        *count += 1;
+        *count
+    }
+
+    /// One less; returns how many are left, if there was any.
+    fn remove(&mut self, object: ObjectId) -> Option<u32> {
+        let count = match object.home {
+            Home::Fast => self.in_pool.get_mut(&object.number)?,
+            Home::Slow | Home::Split { .. } => self.others.get_mut(&object)?,
+        };
+        *count -= 1;
+        let left = *count;
+        if left == 0 {
+            match object.home {
+                Home::Fast => self.in_pool.remove(&object.number),
+                Home::Slow | Home::Split { .. } => self.others.remove(&object),
+            };
+        }
+        Some(left)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.in_pool.len() + self.others.len()
+    }
+
+    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> {
+        let in_pool = self.in_pool.keys().map(|number| ObjectId { home: Home::Fast, number: *number });
+        in_pool.chain(self.others.keys().copied())
+    }
 }
 
 /// A clean file.
@@ -129,7 +176,7 @@ impl State {
         State {
             view,
             events: VecDeque::new(),
-            unsealed: VecDeque::new(),
+            sealed: 0,
             applied: 0,
             contents: HashMap::new(),
             unnamed: HashMap::new(),
@@ -140,7 +187,7 @@ impl State {
             uncommitted: HashMap::new(),
             in_place: HashSet::new(),
             in_place_before: false,
-            objects: HashMap::new(),
+            objects: References::default(),
             doomed: BTreeMap::new(),
             clean: BTreeMap::new(),
             clean_at: HashMap::new(),
@@ -168,16 +215,17 @@ impl State {
         }
         match &change {
             Change::Content { ino, content, .. } => {
-                self.refer(content.object);
-                // As a rule one: no room is set aside for more.
-                let versions = self.contents.entry(*ino).or_insert_with(|| VecDeque::with_capacity(1));
-                versions.push_back((lsn, content.clone()));
-                self.unsealed.push_back((lsn, *ino, content.clone()));
+                self.refer(content.object());
+                self.contents.entry(*ino).or_default().push_back((lsn, content.clone()));
             }
             Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
                 self.unnamed.insert(*ino, lsn);
             }
             _ => {}
+        }
+        // By a quarter and not by as much again: there may be a million.
+        if self.events.len() == self.events.capacity() {
+            self.events.reserve_exact((self.events.len() / 4).max(64));
         }
         self.events.push_back(Event { lsn, at, change });
     }
@@ -188,7 +236,7 @@ impl State {
             let Some(event) = self.events.pop_front() else { return };
             if let Change::Content { ino, content, .. } = &event.change {
                 content.applied.store(true, Ordering::Release);
-                self.unrefer(content.object, now);
+                self.unrefer(content.object(), now);
                 if let Some(versions) = self.contents.get_mut(ino) {
                     versions.pop_front();
                     if versions.is_empty() {
@@ -213,15 +261,16 @@ impl State {
                 self.view.collect(ino);
             }
         }
+        if self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to(self.events.len() * 2);
+        }
         self.applied = self.applied.max(upto);
         self.early.retain(|_, lsn| *lsn > upto);
         self.unnamed.retain(|_, lsn| *lsn > upto);
     }
 
     pub(crate) fn refer(&mut self, object: ObjectId) {
-        let count = self.objects.entry(object).or_default();
-        *count += 1;
-        if *count == 1 {
+        if self.objects.add(object) == 1 {
             // A replay may come back to an object that a later record seemed to have replaced.
             self.doomed.remove(&object);
             object.head().into_iter().for_each(|head| self.refer(head));
@@ -230,13 +279,9 @@ impl State {
 
     /// One reference less; the last one dooms the object once the log is durable up to `lsn`.
     pub(crate) fn unrefer(&mut self, object: ObjectId, lsn: Lsn) {
-        if let Some(count) = self.objects.get_mut(&object) {
-            *count -= 1;
-            if *count == 0 {
-                self.objects.remove(&object);
-                self.doomed.insert(object, lsn);
-                object.head().into_iter().for_each(|head| self.unrefer(head, lsn));
-            }
+        if self.objects.remove(object) == Some(0) {
+            self.doomed.insert(object, lsn);
+            object.head().into_iter().for_each(|head| self.unrefer(head, lsn));
         }
     }
 

@@ -170,7 +170,7 @@ impl Tiers {
     fn to_save(&self, number: u64) -> (Vec<Wanted>, u64) {
         let st = self.state.lock();
         let newest = st.contents.iter().filter_map(|(ino, versions)| Some((*ino, versions.back()?.1.clone())));
-        let of_it = newest.filter(|(_, content)| content.burst == number);
+        let of_it = newest.filter(|(_, content)| content.burst() == number);
         let wanted =
             of_it.filter_map(|(ino, content)| Some(Wanted { path: st.view.path(ino)?, ino, content })).collect();
         (wanted, st.book.files_of(number))
@@ -179,7 +179,7 @@ impl Tiers {
     /// The same bytes and attributes as a published version has.
     fn save_file(&self, place: &Arc<dyn Dir>, one: &Wanted, saving: &Saving) -> Result<()> {
         let shown = || format!("/{}", escape(&one.path));
-        let source = self.open_object(&Cx::internal(), one.content.object)?;
+        let source = self.open_object(&Cx::internal(), one.content.object())?;
         let (dirs, name) = crate::tiers::slow::split(&one.path);
         let mut dir = place.clone();
         for name in dirs.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -190,7 +190,7 @@ impl Tiers {
         copy_data(&*source, &*file, 0..one.content.size, &mut watch)
             .map_err(std::io::Error::from)
             .and_then(|()| file.set_len(one.content.size))
-            .and_then(|()| set_attrs(&*file, &one.content.attrs))
+            .and_then(|()| set_attrs(&*file, &one.content.attrs()))
             .and_then(|()| file.sync())
             .at("save", shown())?;
         file.forget_cached();

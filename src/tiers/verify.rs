@@ -116,7 +116,7 @@ impl Tiers {
         };
         let clean = file.and_then(|file| {
             let io = file.io.read();
-            Some((io.clean?, io.object()?))
+            Some((io.clean()?, io.object()?))
         });
         let (Some((proof, object)), Some(path)) = (clean, path) else { return Ok(Err(Verified::NotClean)) };
         let fast =
@@ -167,7 +167,7 @@ impl Tiers {
         let state = self.state.lock().view.get(file.ino).and_then(|node| node.file.clone());
         let still = state.is_some_and(|state| {
             let io = state.io.read();
-            io.clean == Some(file.proof) && io.object() == Some(file.object)
+            io.clean() == Some(file.proof) && io.object() == Some(file.object)
         });
         if !still {
             return Ok(Verified::NotClean);

@@ -1,0 +1,121 @@
+//! A list of what is one thing as a rule: that one lies in the list itself. Pure.
+
+use std::collections::VecDeque;
+
+/// In the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) enum Few<T> {
+    #[default]
+    None,
+    One(T),
+    /// Boxed, for as small as one.
+    #[allow(clippy::box_collection, reason = "in 8 bytes, no more than one takes as a rule")]
+    More(Box<VecDeque<T>>),
+}
+
+impl<T> Few<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Few::None)
+    }
+
+    /// The latest.
+    pub(crate) fn back(&self) -> Option<&T> {
+        match self {
+            Few::None => None,
+            Few::One(one) => Some(one),
+            Few::More(more) => more.back(),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let (one, more) = match self {
+            Few::None => (None, None),
+            Few::One(one) => (Some(one), None),
+            Few::More(more) => (None, Some(more.iter())),
+        };
+        one.into_iter().chain(more.into_iter().flatten())
+    }
+
+    /// Those behind the first ones of which `before` is true.
+    pub(crate) fn behind(&self, before: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
+        let (one, more) = match self {
+            Few::None => (None, None),
+            Few::One(one) => (Some(one).filter(|one| !before(one)), None),
+            Few::More(more) => (None, Some(more.range(more.partition_point(&before)..))),
+        };
+        one.into_iter().chain(more.into_iter().flatten())
+    }
+
+    pub(crate) fn push_back(&mut self, new: T) {
+        *self = match std::mem::take(self) {
+            Few::None => Few::One(new),
+            Few::One(one) => Few::More(Box::new(VecDeque::from([one, new]))),
+            Few::More(mut more) => {
+                more.push_back(new);
+                Few::More(more)
+            }
+        };
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
+        let Few::More(more) = self else {
+            return match std::mem::take(self) {
+                Few::One(one) => Some(one),
+                _ => None,
+            };
+        };
+        let front = more.pop_front();
+        self.settle();
+        front
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        match self {
+            Few::One(one) if !keep(one) => *self = Few::None,
+            Few::More(more) => {
+                more.retain(keep);
+                self.settle();
+            }
+            _ => {}
+        }
+    }
+
+    /// Many that have become few need no box any more.
+    fn settle(&mut self) {
+        if let Few::More(more) = self
+            && more.len() < 2
+        {
+            *self = more.pop_front().map_or(Few::None, Few::One);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_a_list() {
+        let mut few = Few::default();
+        let mut all = VecDeque::new();
+        for number in 0..5 {
+            assert_eq!((few.is_empty(), few.back()), (all.is_empty(), all.back()));
+            few.push_back(number);
+            all.push_back(number);
+            assert!(few.iter().eq(&all), "{few:?}");
+            for first in 0..=5 {
+                assert!(few.behind(|number| *number < first).eq(all.iter().skip(first)), "{few:?}");
+            }
+        }
+        few.retain(|number| number % 2 == 0);
+        all.retain(|number| number % 2 == 0);
+        while !all.is_empty() {
+            assert!(few.iter().eq(&all), "{few:?}");
+            assert_eq!(few.pop_front(), all.pop_front());
+        }
+        assert!(few.is_empty() && few.pop_front().is_none());
+        few.push_back(7);
+        few.retain(|_| false);
+        assert!(few.is_empty());
+    }
+}
