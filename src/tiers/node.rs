@@ -150,8 +150,9 @@ pub(crate) struct Node {
     pub(crate) refs: u64,
     /// Names in the view. Empty: removed.
     pub(crate) links: Names,
-    pub(super) slow_dev: u64,
-    pub(super) slow_ino: u64,
+    /// While the slow tier does not have it, the second one may be [`NO_NAMES`].
+    slow_dev: u64,
+    slow_ino: u64,
     uid: u32,
     gid: u32,
     nlink: u32,
@@ -166,11 +167,15 @@ pub(crate) struct Node {
     pub(crate) file: Option<Arc<FileState>>,
 }
 
+/// As the number of a node that the slow tier does not have: it has no names there either, whatever it has in the view. All new
+/// files are so while they wait.
+const NO_NAMES: u64 = u64::MAX;
+
 /// What few nodes have.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rare {
-    /// Names on the slow tier where they are not those of the view.
-    pub(super) slow: Option<Names>,
+    /// Names on the slow tier where they are not those of the view, nor none as [`NO_NAMES`] says.
+    slow: Option<Names>,
     /// What the slow tier showed where that is not what the node shows.
     twin: Option<Proof>,
     /// The attributes hold a change that became this event.
@@ -226,12 +231,49 @@ impl Node {
 
     /// Names on the slow tier, as far as known.
     pub(crate) fn slow(&self) -> &[Place] {
-        self.rare.as_ref().and_then(|rare| rare.slow.as_ref()).unwrap_or(&self.links)
+        match &self.rare {
+            _ if self.has_no_slow_names() => &[],
+            Some(rare) => rare.slow.as_ref().unwrap_or(&self.links),
+            None => &self.links,
+        }
     }
 
     /// Whether the slow tier has it under other names than the view.
     pub(crate) fn moved(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.slow.is_some())
+        self.has_no_slow_names() || self.rare.as_ref().is_some_and(|rare| rare.slow.is_some())
+    }
+
+    fn has_no_slow_names(&self) -> bool {
+        !self.on_slow && self.slow_ino == NO_NAMES
+    }
+
+    /// The names it has on the slow tier, if they are others than in the view. To be put back by [`Node::put_moved`].
+    fn take_moved(&mut self) -> Option<Names> {
+        if self.has_no_slow_names() {
+            self.slow_ino = 0;
+            return Some(Names::default());
+        }
+        self.rare.as_mut().and_then(|rare| rare.slow.take())
+    }
+
+    fn put_moved(&mut self, moved: Option<Names>) {
+        let none = !self.on_slow && moved.as_deref().is_some_and(<[Place]>::is_empty);
+        if none {
+            self.slow_ino = NO_NAMES;
+        }
+        let moved = moved.filter(|_| !none);
+        if moved.is_some() || self.rare.is_some() {
+            self.change_rare(|rare| rare.slow = moved);
+        }
+    }
+
+    /// Its device and number on the slow tier, if that has it. What the slow tier showed before is not true of another.
+    pub(super) fn set_slow_id(&mut self, id: Option<(u64, u64)>) {
+        self.set_twin(None);
+        let moved = self.take_moved();
+        self.on_slow = id.is_some();
+        (self.slow_dev, self.slow_ino) = id.unwrap_or_default();
+        self.put_moved(moved);
     }
 
     /// Changes the names it has in the view, on the slow tier, or both.
@@ -239,8 +281,7 @@ impl Node {
         if view && slow && !self.moved() {
             return change(&mut self.links);
         }
-        let moved = self.rare.as_mut().and_then(|rare| rare.slow.take());
-        let mut on_slow = moved.unwrap_or_else(|| self.links.clone());
+        let mut on_slow = self.take_moved().unwrap_or_else(|| self.links.clone());
         if view {
             change(&mut self.links);
         }
@@ -248,7 +289,7 @@ impl Node {
             change(&mut on_slow);
         }
         let moved = (on_slow != self.links).then_some(on_slow);
-        self.change_rare(|rare| rare.slow = moved);
+        self.put_moved(moved);
     }
 
     pub(crate) fn meta(&self) -> Meta {
@@ -291,7 +332,7 @@ impl Node {
     /// What a twin shows that is alike.
     fn proof(&self) -> Proof {
         let Meta { size, mtime, ctime, .. } = self.meta();
-        Proof { ino: self.slow_ino, size, mtime, ctime }
+        Proof { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
     }
 
     /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
@@ -439,6 +480,36 @@ mod tests {
     fn what_there_is_a_million_of_is_small() {
         let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<Names>());
         assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
+    }
+
+    /// And what a pending one costs besides. Each has a lock, which in a build that checks the order of locks knows its place.
+    #[test]
+    #[cfg(not(feature = "shuttle"))]
+    fn what_a_million_may_wait_of_is_small() {
+        use crate::tiers::file::Content;
+        use crate::tiers::state::Event;
+
+        let place = if cfg!(debug_assertions) { 16 } else { 0 };
+        let sizes = (size_of::<Event>(), size_of::<Content>() - place, size_of::<FileState>() - place);
+        assert_eq!(sizes, (72, 80, 152), "bytes of an event, of a version, of the state of a file");
+    }
+
+    /// A file that is new to the slow tier has no names there: a box for what few have said so of each, in 160 bytes.
+    #[test]
+    fn a_new_file_has_nothing_that_few_have() {
+        let place: Place = (1, Name::new(b"new").expect("a name"));
+        let mut node = Node::new(Kind::File, Meta::default());
+        node.change_names(true, false, |names| names.add(place.clone()));
+        assert!(node.rare.is_none() && node.moved() && node.slow().is_empty() && node.links.len() == 1);
+        node.set_slow_id(Some((1, 7)));
+        assert!(node.moved() && node.slow().is_empty(), "it is there, under no name that is known");
+        node.change_names(false, true, |names| names.add(place.clone()));
+        assert!(node.rare.is_none() && !node.moved() && node.slow() == [place.clone()]);
+        node.change_names(false, true, |names| names.remove(&place));
+        node.set_slow_id(None);
+        assert!(node.rare.is_none() && node.moved() && node.slow().is_empty() && node.slow_id().is_none());
+        node.change_names(true, false, |names| names.remove(&place));
+        assert!(!node.moved() && node.links.is_empty(), "nor has it any in the view");
     }
 
     #[test]

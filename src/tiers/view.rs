@@ -444,9 +444,7 @@ impl View {
     pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<(u64, u64)>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let old = node.slow_id();
-        node.set_twin(None);
-        node.on_slow = id.is_some();
-        (node.slow_dev, node.slow_ino) = id.unwrap_or_default();
+        node.set_slow_id(id);
         if let Some(old) = old
             && self.by_slow.get(&old) == Some(&ino)
         {
