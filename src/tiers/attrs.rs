@@ -27,12 +27,12 @@ const XATTRS_EVERYWHERE: usize = 2048;
 impl Tiers {
     pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
         let file = {
-            let st = self.state.lock();
+            let mut st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             if let Some(attr) = self.attr_in_memory(&st, ino, node) {
                 return Ok(attr);
             }
-            node.file.clone()
+            st.known_file(ino)
         };
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
@@ -108,8 +108,8 @@ impl Tiers {
 
     /// The attributes of a node whose bytes nobody uses and no object has, where the view's hold.
     pub(crate) fn attr_in_memory(&self, st: &State, ino: Ino, node: &Node) -> Option<Attr> {
-        let in_use = |file: &Arc<FileState>| file.holds_bytes() || file.opens.load(Ordering::Acquire) > 0;
-        let elsewhere = node.file.as_ref().is_some_and(in_use);
+        let is_open = |file: &Arc<FileState>| file.opens.load(Ordering::Acquire) > 0;
+        let elsewhere = node.holds_bytes() || node.file.as_ref().is_some_and(is_open);
         (!elsewhere && self.view_holds(st, ino, node)).then(|| self.attr_of(ino, node))
     }
 
@@ -158,7 +158,7 @@ impl Tiers {
     fn file_of(&self, ino: Ino) -> Result<Option<Arc<FileState>>> {
         let mut st = self.state.lock();
         st.view.get(ino).ok_or(Errno::ESTALE)?;
-        Ok(st.view.file(ino))
+        Ok(st.file(ino))
     }
 
     /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had been
@@ -344,7 +344,11 @@ impl Tiers {
         if key.starts_with(PRIVATE) {
             return self.own_xattr(ino, key);
         }
-        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let file = {
+            let mut st = self.state.lock();
+            st.view.get(ino).ok_or(Errno::ESTALE)?;
+            st.known_file(ino)
+        };
         let mut open = None;
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
@@ -379,7 +383,11 @@ impl Tiers {
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let file = self.state.lock().view.get(ino).ok_or(Errno::ESTALE)?.file.clone();
+        let file = {
+            let mut st = self.state.lock();
+            st.view.get(ino).ok_or(Errno::ESTALE)?;
+            st.known_file(ino)
+        };
         let mut open = None;
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;

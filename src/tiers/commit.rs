@@ -87,6 +87,7 @@ impl Tiers {
         let mut st = self.state.lock();
         st.view.let_go(ino);
         self.settle_removed(&mut st, ino);
+        st.rest(ino);
         st.view.collect(ino);
         drop(st);
         if let Some(read) = read {
@@ -166,7 +167,7 @@ impl Tiers {
         let files: Vec<Ino> = self.state.lock().in_place.iter().copied().filter(|ino| which(*ino)).collect();
         for ino in files {
             cx.slow()?;
-            let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+            let file = self.state.lock().known_file(ino);
             let held = file.and_then(|file| file.io.read().fd.clone().filter(|_| !file.holds_bytes()));
             let fd = match held {
                 Some(fd) => fd,
@@ -183,7 +184,7 @@ impl Tiers {
             self.state.lock().synced_in_place(ino);
             if let Err(e) = fd.sync() {
                 // Whoever asks next must hear of it, although this was the background's sync: another would succeed.
-                if let Some(file) = self.state.lock().view.file(ino) {
+                if let Some(file) = self.state.lock().file(ino) {
                     file.failed.store(true, Ordering::Release);
                 }
                 return Err(Error::io("fsync on slow", self.label(ino), e));
@@ -465,7 +466,7 @@ impl Tiers {
         if !node.links.is_empty() || ino == ROOT {
             return;
         }
-        let Some(file) = node.file.clone() else { return };
+        let Some(file) = st.known_file(ino) else { return };
         st.committed(ino);
         if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
             return;

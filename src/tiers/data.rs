@@ -54,7 +54,7 @@ impl Tiers {
                 return Err(Errno::EISDIR.into());
             }
             node.pins += 1;
-            let state = st.view.file(ino).ok_or(Errno::ESTALE)?;
+            let state = st.file(ino).ok_or(Errno::ESTALE)?;
             state.opens.fetch_add(1, Ordering::AcqRel);
             state
         };
@@ -145,7 +145,7 @@ impl Tiers {
     /// Has the file's bytes stay where they are, for the kernel to read them there by itself. With `quiet`, only if nobody
     /// writes and no byte is ahead of the order; without, beside somebody who has them pinned already.
     pub fn pin(&self, ino: Ino, quiet: bool) -> Option<Pin> {
-        let state = self.state.lock().view.get(ino)?.file.clone()?;
+        let state = self.state.lock().known_file(ino)?;
         if !quiet {
             // Pinned already, so the bytes do not move, whoever holds the lock. It must not fail: the kernel refuses an open that
             // takes another path than those before.

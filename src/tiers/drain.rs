@@ -71,11 +71,12 @@ impl Tiers {
         let pressure = self.pressure();
         // Outside of the hours it is done for room that is wanted: no more than that.
         let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
-        let st = self.state.lock();
-        for (lsn, ino, content) in self.first_to_copy(&st).into_iter().chain(plan::wanted(&st, pressure)) {
-            let Some(state) = st.view.get(ino).and_then(|node| node.file.clone()) else { continue };
-            let ready = content.is_sealed() && content.is_intact();
-            if !ready || state.draining.swap(true, Ordering::AcqRel) {
+        let mut st = self.state.lock();
+        let wanted = self.first_to_copy(&st).into_iter().chain(plan::wanted(&st, pressure));
+        let ready: Vec<_> = wanted.filter(|(_, _, content)| content.is_sealed() && content.is_intact()).collect();
+        for (lsn, ino, content) in ready {
+            let Some(state) = st.known_file(ino) else { continue };
+            if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }
             let wanted = Wanted { lsn, state, content };
@@ -318,9 +319,9 @@ impl Tiers {
     /// somebody hurries, it is committed as it is; what a crash cut off only when all is drained.
     pub(crate) fn unblock(&self) -> Result<Progress> {
         let blocked = {
-            let st = self.state.lock();
+            let mut st = self.state.lock();
             let blocker = plan::blocker(&st);
-            blocker.and_then(|(ino, at)| Some((st.view.get(ino)?.file.clone()?, at)))
+            blocker.and_then(|(ino, at)| Some((st.known_file(ino)?, at)))
         };
         let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
         let left = (at + self.options().live_after).saturating_sub(self.uptime());

@@ -167,7 +167,7 @@ impl Tiers {
     }
 
     fn evict_object(&self, ino: Ino) -> Result<bool> {
-        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let file = self.state.lock().known_file(ino);
         let Some(file) = file else { return Ok(false) };
         let gone = self.evict(&file)?;
         if gone {

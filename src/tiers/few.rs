@@ -27,7 +27,7 @@ impl<T> Few<T> {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         let (one, more) = match self {
             Few::None => (None, None),
             Few::One(one) => (Some(one), None),

@@ -6,6 +6,7 @@
 use crate::tiers::Ino;
 use crate::tiers::disk::{File, Time};
 use crate::tiers::few::Few;
+use crate::tiers::node::Rests;
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Home, ObjectId};
 use crate::tiers::staged::Copy;
@@ -262,17 +263,50 @@ impl FileState {
         state
     }
 
-    /// `None` if it says more than that the bytes are on the slow tier and nobody uses them; else what [`FileState::on_slow`]
-    /// is to be told to make it anew.
-    pub(crate) fn at_rest(&mut self) -> Option<bool> {
+    /// Of a file whose bytes are those of the newest of these versions, all that are pending, the oldest first.
+    pub(crate) fn on_pending<'a>(
+        ino: Ino,
+        opened: bool,
+        versions: impl Iterator<Item = &'a Arc<Content>> + Clone,
+    ) -> Self {
+        let newest = versions.clone().last();
+        let state = Self::new(ino, newest.map_or(Bytes::Slow, |newest| Bytes::Object(newest.object())));
+        state.changes_opened.store(opened.into(), Ordering::Relaxed);
+        let mut io = state.io.write_new();
+        let alive = versions.filter(|content| content.is_alive());
+        for content in alive.filter(|content| newest.is_some_and(|newest| newest.object().shares(content.object()))) {
+            state.owe(&mut io, Arc::clone(content));
+        }
+        io.ordered = newest.is_some();
+        io.latest = newest.cloned();
+        drop(io);
+        state
+    }
+
+    /// What is to be remembered to make it anew: by [`FileState::on_slow`], or of the pending versions, whose `newest` this is, by
+    /// [`FileState::on_pending`]. `None` if it says more, or somebody uses the bytes.
+    pub(crate) fn at_rest(&mut self, newest: Option<&Arc<Content>>) -> Option<Rests> {
         let Io { place, fd, copy, dirty, stamped, attrs_in_view, latest, ordered, owed, clean, interrupted } =
             self.io.get_mut();
-        let used = fd.is_some() || copy.is_some() || latest.is_some() || clean.is_some() || !owed.is_empty();
-        let marked = *dirty || *stamped || *attrs_in_view || *ordered || *interrupted;
+        owed.retain(|content| !content.applied.load(Ordering::Acquire));
+        let used = fd.is_some() || copy.is_some() || clean.is_some();
+        let marked = *dirty || *stamped || *attrs_in_view || *interrupted;
         let open = [&mut self.opens, &mut self.writers, &mut self.pins].into_iter().any(|count| *count.get_mut() > 0);
-        let busy = *self.draining.get_mut() || *self.failed.get_mut() || *self.guard.get_mut() > 0;
-        let resting = *place == Bytes::Slow && !used && !marked && !open && !busy;
-        resting.then(|| *self.changes_opened.get_mut() == *self.changes.get_mut() + 1)
+        let busy = *self.draining.get_mut() || *self.failed.get_mut();
+        if used || marked || open || busy {
+            return None;
+        }
+        let pending = match place {
+            Bytes::Slow if latest.is_none() && owed.is_empty() && !*ordered && *self.guard.get_mut() == 0 => false,
+            // One on the slow tier is handed over when it is published.
+            Bytes::Object(object @ ObjectId { home: Home::Fast, .. }) => {
+                let newest = newest.filter(|newest| newest.object() == *object)?;
+                latest.as_ref().filter(|latest| Arc::ptr_eq(latest, newest))?;
+                true
+            }
+            _ => return None,
+        };
+        Some(Rests::new(pending, *self.changes_opened.get_mut() == *self.changes.get_mut() + 1))
     }
 
     /// Somebody is about to write, by a descriptor of this table if that is known. The caller holds `io`.

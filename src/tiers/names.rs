@@ -156,7 +156,7 @@ impl Tiers {
     /// Gives a file the proven object that has been waiting for it since the start, if it still is what was proven.
     fn attach_waiting(&self, st: &mut State, ino: Ino, stat: &Stat) {
         let Some(waiting) = st.view.waiting.get(&stat.ino).copied() else { return };
-        let Some(file) = st.view.file(ino) else { return };
+        let Some(file) = st.file(ino) else { return };
         // Nobody else has met this file yet, so this does not wait; if somebody has, the next look-up attaches it.
         let Some(mut io) = file.io.try_write() else { return };
         if io.place != Bytes::Slow || io.fd.is_some() {
@@ -353,7 +353,7 @@ impl Tiers {
         // The answer needs the attributes. If they need the slow tier that must be known now: afterwards the call would be
         // repeated, and find the name that it has made.
         self.getattr(cx, ino)?;
-        let file = self.state.lock().view.file(ino);
+        let file = self.state.lock().file(ino);
         loop {
             if self.resolve(cx, parent, name)?.is_some() {
                 return Err(Errno::EEXIST.into());
@@ -522,8 +522,8 @@ impl Tiers {
                 return Err(Errno::EINVAL.into());
             }
             let empty = is_dir && target.is_some() && !exchange;
-            let other_file = other.filter(|_| exchange).and_then(|ino| st.view.file(ino));
-            (st.view.file(ino), other_file, empty)
+            let other_file = other.filter(|_| exchange).and_then(|ino| st.file(ino));
+            (st.file(ino), other_file, empty)
         };
         let empty = match other {
             Some(other) if empty => Some((other, self.empty_since(cx, other)?)),

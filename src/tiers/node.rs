@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::path::Name;
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
-use crate::tiers::file::FileState;
+use crate::tiers::file::{Content, FileState};
 use crate::tiers::pool::Proof;
 use crate::tiers::{Ino, Listing, Lsn};
 
@@ -136,9 +136,7 @@ pub(crate) struct Node {
     pub(super) on_slow: bool,
     /// The slow tier's twin shows what the node does.
     twin_alike: bool,
-    /// A regular file that was opened before, and by what is known nobody has changed it behind the mount since. While
-    /// `file` is there that one knows.
-    pub(super) opened: bool,
+    rests: Rests,
     /// It was read from a staged copy when it was last opened.
     pub(crate) staged: bool,
     perm: u16,
@@ -163,8 +161,39 @@ pub(crate) struct Node {
     blocks: u64,
     rare: Option<Box<Rare>>,
     pub(crate) dir: Option<Box<DirNode>>,
-    /// Made when somebody opens or changes the file. Without it the bytes are on the slow tier and nobody uses them.
+    /// Made when somebody opens or changes the file. Without it nobody uses the bytes, and `rests` says where they are: whoever
+    /// must know asks [`State::known_file`](crate::tiers::state::State::known_file).
     pub(crate) file: Option<Arc<FileState>>,
+}
+
+/// What is known of a regular file's bytes while there is no state of the file. *Opened*: it was before, and by what is known
+/// nobody has changed it behind the mount since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rests {
+    OnSlow,
+    OnSlowOpened,
+    /// They are an object's, and nothing has changed since the newest of its pending versions.
+    Pending,
+    PendingOpened,
+}
+
+impl Rests {
+    pub(crate) fn new(pending: bool, opened: bool) -> Self {
+        match (pending, opened) {
+            (false, false) => Rests::OnSlow,
+            (false, true) => Rests::OnSlowOpened,
+            (true, false) => Rests::Pending,
+            (true, true) => Rests::PendingOpened,
+        }
+    }
+
+    fn is_pending(self) -> bool {
+        matches!(self, Rests::Pending | Rests::PendingOpened)
+    }
+
+    fn is_opened(self) -> bool {
+        matches!(self, Rests::OnSlowOpened | Rests::PendingOpened)
+    }
 }
 
 /// As the number of a node that the slow tier does not have: it has no names there either, whatever it has in the view. All new
@@ -197,7 +226,7 @@ impl Node {
             ours: false,
             on_slow: false,
             twin_alike: false,
-            opened: false,
+            rests: Rests::OnSlow,
             staged: false,
             perm: 0,
             seen: Seen::NEVER,
@@ -397,18 +426,38 @@ impl Node {
 
     /// Somebody else has changed the bytes.
     pub(crate) fn changed_behind(&mut self) {
-        self.opened = false;
+        self.rests = Rests::new(self.rests.is_pending(), false);
         if let Some(file) = &self.file {
             file.changes.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Lets go of a file's state that says no more than that the bytes are on the slow tier.
-    pub(super) fn rest(&mut self) {
-        if let Some(opened) = self.file.as_mut().and_then(Arc::get_mut).and_then(FileState::at_rest) {
-            self.opened = opened;
+    /// Lets go of a file's state that says no more than [`Rests`] can. `newest`: of its pending versions.
+    pub(super) fn rest(&mut self, newest: Option<&Arc<Content>>) {
+        let state = self.file.as_mut().and_then(Arc::get_mut);
+        if let Some(rests) = state.and_then(|state| state.at_rest(newest)) {
+            self.rests = rests;
             self.file = None;
         }
+    }
+
+    /// The state of a regular file, made by `make` if there is none; that is told whether the file was opened.
+    pub(super) fn wake(&mut self, make: impl FnOnce(bool) -> FileState) -> &Arc<FileState> {
+        let opened = self.rests.is_opened();
+        self.file.get_or_insert_with(|| {
+            self.rests = Rests::OnSlow;
+            Arc::new(make(opened))
+        })
+    }
+
+    /// Whether the state is to be made of the pending versions.
+    pub(super) fn rests_pending(&self) -> bool {
+        self.file.is_none() && self.rests.is_pending()
+    }
+
+    /// Whether an object holds the bytes (or did a moment ago).
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.file.as_ref().map_or(self.rests.is_pending(), |file| file.holds_bytes())
     }
 
     /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
@@ -486,7 +535,6 @@ mod tests {
     #[test]
     #[cfg(not(feature = "shuttle"))]
     fn what_a_million_may_wait_of_is_small() {
-        use crate::tiers::file::Content;
         use crate::tiers::state::Event;
 
         let place = if cfg!(debug_assertions) { 16 } else { 0 };

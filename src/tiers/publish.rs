@@ -404,7 +404,7 @@ impl Tiers {
         if content.object().needs_slow() {
             return Ok(None);
         }
-        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let file = self.state.lock().known_file(ino);
         let (Some(file), Some(stat)) = (file, stat) else { return Ok(None) };
         let mut io = file.io.write();
         let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
@@ -429,7 +429,7 @@ impl Tiers {
     /// Step 6 of a file whose object lay on the slow tier and was itself renamed into place: from here on the file is what the
     /// view, which has followed, has there. Handles go on reading the same file, but for one in two parts, whose head goes.
     fn adopt_placed(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) {
-        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let file = self.state.lock().known_file(ino);
         if let (Some(file), Some(stat)) = (file, stat) {
             let mut io = file.io.write();
             let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
@@ -497,9 +497,9 @@ impl Tiers {
     /// difference is ours.
     fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Proof, &Proof) -> bool) -> Result<()> {
         let (file, path, id) = {
-            let st = self.state.lock();
-            let Some(node) = st.view.get(ino) else { return Ok(()) };
-            (node.file.clone(), st.view.slow_path(ino), node.slow_id())
+            let mut st = self.state.lock();
+            let Some(id) = st.view.get(ino).map(|node| node.slow_id()) else { return Ok(()) };
+            (st.known_file(ino), st.view.slow_path(ino), id)
         };
         let (Some(file), Some(path), Some(id)) = (file, path, id) else { return Ok(()) };
         if file.io.read().clean().is_none() {

@@ -136,7 +136,7 @@ impl Tiers {
     /// was written to the file gets its place in the order first. Returns how many events have to be published; `None` if
     /// nothing there is pending.
     pub fn to_front(&self, cx: &Cx, ino: Ino) -> Result<Option<u64>> {
-        let file = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let file = self.state.lock().known_file(ino);
         // What a crash cut off is accepted by a sync only.
         if let Some(file) = file.filter(|file| !file.io.read().interrupted) {
             self.commit(cx, &file)?;

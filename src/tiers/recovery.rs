@@ -223,6 +223,7 @@ impl Recovery<'_> {
         self.sort_objects()?; // 6
         self.log_start()?; // 7
         self.mark_cut_off(); // 8
+        self.rest();
         tracing::info!(
             applied = self.applied,
             pending = self.tiers.state.lock().events.len(),
@@ -491,7 +492,7 @@ impl Recovery<'_> {
     fn reapply_attrs(&self) -> Result<()> {
         let last = self.records.last().map_or(0, |(lsn, _)| *lsn);
         for (ino, records) in &self.later_attrs {
-            let file = self.tiers.state.lock().view.get(*ino).and_then(|node| node.file.clone());
+            let file = self.tiers.state.lock().known_file(*ino);
             if file.is_none_or(|file| file.io.read().attrs_in_view) {
                 continue;
             }
@@ -613,6 +614,13 @@ impl Recovery<'_> {
         }
         drop(st);
         self.tiers.log.sync(last)
+    }
+
+    /// Of a file that waits, its pending versions say all.
+    fn rest(&self) {
+        let mut st = self.tiers.state.lock();
+        let pending: Vec<Ino> = st.contents.keys().copied().collect();
+        pending.into_iter().for_each(|ino| st.rest(ino));
     }
 
     /// Step 8.

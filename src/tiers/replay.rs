@@ -227,7 +227,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         if let Some(found) = found {
             self.meet(ino, found);
-            return Ok(st.view.file(found));
+            return Ok(st.file(found));
         }
         let logged = ino;
         let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
@@ -319,7 +319,7 @@ impl<'a> Recovery<'a> {
     /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
     /// else, and waits for somebody who accepts it.
     fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
-        let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().view.file(*ino)) else {
+        let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().file(*ino)) else {
             return Ok(());
         };
         let mut io = file.io.write();
@@ -542,7 +542,7 @@ impl<'a> Recovery<'a> {
 
     /// The file's object, open, if it has one.
     pub(crate) fn object_fd(&self, ino: Ino) -> Result<Option<Arc<dyn crate::tiers::disk::File>>> {
-        let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let file = self.tiers.state.lock().known_file(ino);
         let object = file.and_then(|file| file.io.read().object());
         object.map(|object| self.tiers.open_object(&self.cx, object)).transpose()
     }
@@ -550,7 +550,7 @@ impl<'a> Recovery<'a> {
     fn replay_attr(&mut self, lsn: Lsn, record: &Record) -> Result<()> {
         let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
         let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
-        let file = self.tiers.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let file = self.tiers.state.lock().known_file(ino);
         let (object, has_object) = file.map_or((None, false), |file| {
             let mut io = file.io.write();
             io.attrs_in_view |= io.goes_as_it_is();

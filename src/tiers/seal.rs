@@ -87,7 +87,7 @@ impl Tiers {
     /// `None`: deleted since. Whatever referred to it is gone, and so is the event.
     fn to_sync(&self, cx: &Cx, ino: Ino, content: &Content) -> Result<Option<ToSync>> {
         let object = content.object();
-        let state = self.state.lock().view.get(ino).and_then(|node| node.file.clone());
+        let state = self.state.lock().known_file(ino);
         if object.needs_slow() {
             cx.slow()?;
         }

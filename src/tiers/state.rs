@@ -10,13 +10,16 @@ use crate::tiers::bursts::Bursts;
 use crate::tiers::checkpoints::Book;
 use crate::tiers::disk::{Kind, NewAttr};
 use crate::tiers::few::Few;
-use crate::tiers::file::Content;
+use crate::tiers::file::{Content, FileState};
 use crate::tiers::node::{Node, Place};
 use crate::tiers::record::{Home, ObjectId, Record, Spec};
 use crate::tiers::room::Checkpoints;
 use crate::tiers::sync::atomic::Ordering;
 use crate::tiers::view::View;
 use crate::tiers::{Ino, Lsn};
+
+/// So many files are given back their state for those who only look.
+const WOKEN_KEPT: usize = 1024;
 
 /// One ordered change of the view that the slow tier does not have yet.
 #[derive(Debug, Clone)]
@@ -90,6 +93,8 @@ pub(crate) struct State {
     /// The content events among them, by file, and the last event that took a name away from a file.
     pub(crate) contents: HashMap<Ino, Few<(Lsn, Arc<Content>)>>,
     pub(crate) unnamed: HashMap<Ino, Lsn>,
+    /// Files whose bytes were those of a pending version until somebody asked for their state: the latest ones.
+    woken: VecDeque<Ino>,
     /// Removed files whose object could not be let go of at once, because somebody was looking at it.
     pub(crate) orphans: HashSet<Ino>,
     /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
@@ -180,6 +185,7 @@ impl State {
             applied: 0,
             contents: HashMap::new(),
             unnamed: HashMap::new(),
+            woken: VecDeque::new(),
             orphans: HashSet::new(),
             early: HashMap::new(),
             bound: BTreeMap::new(),
@@ -235,6 +241,8 @@ impl State {
         while self.events.front().is_some_and(|event| event.lsn <= upto) {
             let Some(event) = self.events.pop_front() else { return };
             if let Change::Content { ino, content, .. } = &event.change {
+                // Of a version that is not there any more no state is made.
+                self.wake(*ino);
                 content.applied.store(true, Ordering::Release);
                 self.unrefer(content.object(), now);
                 if let Some(versions) = self.contents.get_mut(ino) {
@@ -267,6 +275,45 @@ impl State {
         self.applied = self.applied.max(upto);
         self.early.retain(|_, lsn| *lsn > upto);
         self.unnamed.retain(|_, lsn| *lsn > upto);
+    }
+
+    /// The state of a regular file, made if nobody has needed it so far. Ask for it before changing anything about a file: its
+    /// lock is what keeps others out.
+    pub(crate) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
+        self.wake(ino);
+        self.view.file(ino)
+    }
+
+    /// The same, but `None` too of a file whose bytes are on the slow tier and used by nobody.
+    pub(crate) fn known_file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
+        self.wake(ino);
+        self.view.get(ino)?.file.clone()
+    }
+
+    /// Makes the state of a file of which a pending version says all. What was made for somebody who only looked is let go of again
+    /// when as many others were.
+    fn wake(&mut self, ino: Ino) {
+        if !self.view.get(ino).is_some_and(Node::rests_pending) {
+            return;
+        }
+        if self.woken.len() == WOKEN_KEPT
+            && let Some(longest) = self.woken.pop_front()
+        {
+            self.rest(longest);
+        }
+        let versions = self.contents.get(&ino).into_iter().flat_map(Few::iter).map(|(_, content)| content);
+        if let Some(node) = self.view.get_mut(ino) {
+            node.wake(|opened| FileState::on_pending(ino, opened, versions));
+            self.woken.push_back(ino);
+        }
+    }
+
+    /// Lets go of a file's state of which the pending versions say all.
+    pub(crate) fn rest(&mut self, ino: Ino) {
+        let newest = self.contents.get(&ino).and_then(Few::back).map(|(_, content)| content);
+        if let Some(node) = self.view.get_mut(ino) {
+            node.rest(newest);
+        }
     }
 
     pub(crate) fn refer(&mut self, object: ObjectId) {
@@ -384,5 +431,110 @@ impl State {
         if let Some(at) = self.clean_at.remove(&ino) {
             self.clean.remove(&at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::Name;
+    use crate::tiers::ROOT;
+    use crate::tiers::disk::{Stat, Time};
+    use crate::tiers::file::Bytes;
+    use crate::tiers::node::Meta;
+    use crate::tiers::record::Attrs;
+
+    fn state() -> State {
+        let time = Time::default();
+        let root = Stat {
+            dev: 1,
+            ino: 2,
+            kind: Kind::Dir,
+            perm: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        };
+        State::new(View::new(&root, Duration::ZERO))
+    }
+
+    /// The state of an open file was kept of each that waited, in 300 bytes.
+    #[test]
+    fn a_file_that_waits_has_no_state_until_somebody_asks_for_it() {
+        let mut st = state();
+        let at = (ROOT, Name::new(b"waits").expect("a name"));
+        let (ino, object) = (st.view.new_ino(), ObjectId { home: Home::Fast, number: 1 });
+        st.view.add(ino, Kind::File, Meta::default());
+        st.view.set_view(at.0, &at.1, Some(ino));
+        let file = st.file(ino).expect("it is a file");
+        let version = |st: &mut State, lsn: Lsn, size: u64| {
+            let content = Arc::new(Content::new(object, size, Attrs::default(), 0));
+            st.push(lsn, Duration::ZERO, Change::Content { ino, at: at.clone(), content: content.clone() });
+            let mut io = file.io.write();
+            file.place(&mut io, Bytes::Object(object), None);
+            file.owe(&mut io, content);
+        };
+        version(&mut st, 1, 5);
+        st.rest(ino);
+        let is_awake = |st: &State| st.view.get(ino).expect("it is pending").file.is_some();
+        assert!(is_awake(&st), "somebody has it");
+        version(&mut st, 2, 9);
+        drop(file);
+        st.rest(ino);
+        st.view.collect(ino);
+        assert!(!is_awake(&st) && st.view.get(ino).expect("it is pending").holds_bytes());
+
+        let file = st.known_file(ino).expect("its versions say all");
+        let io = file.io.read();
+        let newest = st.contents[&ino].back().map(|(_, content)| content);
+        assert!(io.object() == Some(object) && io.ordered && !io.dirty && file.holds_bytes());
+        assert!(io.latest.as_ref().zip(newest).is_some_and(|(latest, newest)| Arc::ptr_eq(latest, newest)));
+        assert_eq!((io.owed.iter().count(), file.is_guarded(8), file.is_guarded(9)), (2, true, false));
+        drop(io);
+        file.io.write().dirty = true;
+        drop(file);
+        st.rest(ino);
+        assert!(is_awake(&st), "it is ahead of its versions");
+        st.known_file(ino).expect("it is awake").io.write().dirty = false;
+        st.rest(ino);
+        assert!(!is_awake(&st));
+        st.pop(2, 2);
+        let file = st.known_file(ino).expect("made before its last version went");
+        assert_eq!(file.io.read().object(), Some(object));
+    }
+
+    #[test]
+    fn no_more_than_some_are_awake_for_those_who_only_look() {
+        let mut st = state();
+        let files: Vec<Ino> = (0..2 * WOKEN_KEPT as u64)
+            .map(|number| {
+                let ino = st.view.new_ino();
+                let at = (ROOT, Name::new(format!("f{number}").as_bytes()).expect("a name"));
+                st.view.add(ino, Kind::File, Meta::default());
+                st.view.set_view(at.0, &at.1, Some(ino));
+                let object = ObjectId { home: Home::Fast, number };
+                let content = Arc::new(Content::new(object, 1, Attrs::default(), 0));
+                st.push(number + 1, Duration::ZERO, Change::Content { ino, at, content: content.clone() });
+                let file = st.file(ino).expect("it is a file");
+                let mut io = file.io.write();
+                file.place(&mut io, Bytes::Object(object), None);
+                file.owe(&mut io, content);
+                drop(io);
+                drop(file);
+                st.rest(ino);
+                ino
+            })
+            .collect();
+        for ino in &files {
+            assert!(st.known_file(*ino).is_some_and(|file| file.holds_bytes()));
+        }
+        let awake = files.iter().filter(|ino| st.view.get(**ino).is_some_and(|node| node.file.is_some()));
+        assert_eq!(awake.count(), WOKEN_KEPT);
     }
 }

@@ -373,11 +373,11 @@ impl Tiers {
     /// `user.dlio.state` and `user.dlio.tier` of an inode.
     pub(crate) fn file_status(&self, ino: Ino) -> Result<(State, TierKind)> {
         let (pending, kind, file) = {
-            let st = self.state.lock();
-            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            let mut st = self.state.lock();
+            let kind = st.view.get(ino).ok_or(Errno::ESTALE)?.kind;
             let pending =
                 st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
-            (pending, node.kind, node.file.clone())
+            (pending, kind, st.known_file(ino))
         };
         let has_copy = kind == Kind::File && self.copy_number(ino).is_some_and(|number| self.copies.has(number));
         let Some(file) = file else {

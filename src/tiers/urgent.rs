@@ -202,7 +202,7 @@ impl Tiers {
 
     /// Exclusive, so that no write that came before is still on its way.
     fn is_as_it_was(&self, one: &Wanted) -> bool {
-        let file = self.state.lock().view.get(one.ino).and_then(|node| node.file.clone());
+        let file = self.state.lock().known_file(one.ino);
         let _io = file.as_ref().map(|file| file.io.write());
         one.content.is_intact()
     }

@@ -164,7 +164,7 @@ impl Tiers {
     }
 
     fn verdict(&self, file: &Verifying) -> Result<Verified> {
-        let state = self.state.lock().view.get(file.ino).and_then(|node| node.file.clone());
+        let state = self.state.lock().known_file(file.ino);
         let still = state.is_some_and(|state| {
             let io = state.io.read();
             io.clean() == Some(file.proof) && io.object() == Some(file.object)

@@ -135,13 +135,10 @@ impl View {
         self.nodes.get_mut(&ino).map(|node| &mut **node)
     }
 
-    /// The state of a regular file, made if nobody has needed it so far. Ask for it before changing anything about a file: its
-    /// lock is what keeps others out.
-    pub(crate) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
-        let node = self.nodes.get_mut(&ino)?;
-        let opened = node.opened;
-        let made = || Arc::new(FileState::on_slow(ino, opened));
-        (node.kind == Kind::File).then(|| Arc::clone(node.file.get_or_insert_with(made)))
+    /// As [`State::file`](crate::tiers::state::State::file), of a file that does not rest on a pending version.
+    pub(super) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
+        let node = self.nodes.get_mut(&ino).filter(|node| node.kind == Kind::File)?;
+        Some(Arc::clone(node.wake(|opened| FileState::on_slow(ino, opened))))
     }
 
     /// The node that the slow tier has under this device and inode number.
@@ -301,7 +298,7 @@ impl View {
         if twin.is_some() && !unchanged {
             node.changed_behind();
         }
-        let holds_bytes = node.file.as_ref().is_some_and(|file| file.holds_bytes());
+        let holds_bytes = node.holds_bytes();
         if holds_bytes && twin.is_some_and(|twin| !twin.is_same_version(stat)) {
             // Somebody else's. What we hold goes back to what we knew, and whoever publishes it must find out.
             return;
@@ -533,14 +530,14 @@ impl View {
         let mut at = ino;
         while at != ROOT {
             let Some(node) = self.nodes.get_mut(&at) else { return };
-            node.rest();
+            node.rest(None);
             let node = &self.nodes[&at];
             let held = node.refs > 0
                 || node.pins > 0
                 || node.moved()
                 // Found again now, it would have a link too many.
                 || self.in_tmp.contains(&at)
-                || node.file.as_ref().is_some_and(|file| file.holds_bytes())
+                || node.holds_bytes()
                 || node.dir.as_ref().is_some_and(|dir| dir.listers > 0 || !dir.slots.is_empty());
             let shown = node.links.iter().any(|(dir, name)| {
                 let dir = self.nodes.get(dir).and_then(|node| node.dir.as_ref());
