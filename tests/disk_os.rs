@@ -693,3 +693,13 @@ fn in_memory_a_name_that_was_looked_at_is_at_hand() {
     // A tmpfs keeps all names, and remembers that there is none only as long as it likes.
     assert!(root.stat_at_hand(b"none").is_none_or(|found| errno(found) == Errno::ENOENT));
 }
+
+/// What is mounted there may be of another machine, and to be asked.
+#[test]
+fn what_is_mounted_on_a_name_is_not_at_hand() {
+    let root = OsDir::open(std::path::Path::new("/")).unwrap();
+    for mounted in [&b"proc"[..], b"sys"] {
+        assert!(root.stat(mounted).is_ok() && root.stat_at_hand(mounted).is_none());
+        assert!(root.dir(mounted).unwrap().stat_at_hand(b"self").is_none());
+    }
+}

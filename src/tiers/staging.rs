@@ -211,6 +211,8 @@ impl Queue {
     fn end_finished(&mut self) {
         for job in self.jobs.values_mut().filter(|job| job.is_finishing() && job.unsynced.0 == 0) {
             job.told.state = JobState::Done;
+            // A million paths have waited in the same room.
+            (job.files, job.later) = Default::default();
         }
         self.forget_old();
     }
