@@ -238,12 +238,28 @@ impl Case {
     }
 
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
-        self.engine = Some(self.open_engine().map_err(|e| format!("the first open failed: {e}"))?);
+        self.start()?;
         let mut dice = Dice::default();
         for _ in 0..ops {
             let op = dice.roll(&self.model, &mut self.rng);
             self.step(&op)?;
         }
+        self.end()
+    }
+
+    /// The same without dice.
+    pub fn run_these(&mut self, ops: &[Op]) -> Result<(), String> {
+        self.start()?;
+        ops.iter().try_for_each(|op| self.step(op))?;
+        self.end()
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        self.engine = Some(self.open_engine().map_err(|e| format!("the first open failed: {e}"))?);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
         // A crash that is still to come will not.
         self.armed = None;
         self.power.restore();

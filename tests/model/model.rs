@@ -309,7 +309,8 @@ impl Model {
         self.order.wrote(id, &bytes, anew);
         self.view.node_mut(id).bytes = bytes;
         self.dirty.entry(id).or_insert(self.now);
-        if anew {
+        // What may have been taken in as a whole before the kill may not have been cut off: this may be its first change since.
+        if anew || self.order.may_have(id) {
             self.cut_off.remove(&id);
         }
     }

@@ -218,6 +218,11 @@ impl Order {
         self.stages.last_mut().expect("as above").maybe.entry(content.id).or_default().push(content);
     }
 
+    /// Whether a version of the file may have become an event, or not yet.
+    pub fn may_have(&self, id: Id) -> bool {
+        self.last().maybe.contains_key(&id)
+    }
+
     /// Attributes of a file that may or may not have become an event changed.
     pub fn maybe_changed(&mut self, event: &Event) {
         change_all(&mut self.stages.last_mut().expect("as above").maybe, event);
