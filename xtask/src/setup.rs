@@ -17,7 +17,8 @@ use crate::{Context, cargo, run};
 /// What a stage cannot run without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Need {
-    /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang.
+    /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang;
+    /// setfattr, by which other users ask.
     Mount,
     /// A second file system that power cuts are tried on.
     Xfs,
@@ -40,7 +41,7 @@ pub(crate) enum Need {
 /// Debian's names of the packages.
 const fn packages(need: Need) -> &'static [&'static str] {
     match need {
-        Need::Mount => &["bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
+        Need::Mount => &["attr", "bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         // Its package would start a daemon: it is only unpacked.
