@@ -58,10 +58,8 @@ impl OsDir {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = retry(|| fcntl::open(path, flags, Mode::empty()))?;
         // A file system of other machines may have to ask them; of one that is not known nobody can say.
-        let remembers = match fstatfs(&fd).map(|s| s.filesystem_type()) {
-            Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC) => true,
-            Ok(_) | Err(_) => false,
-        };
+        let kind = fstatfs(&fd).map(|s| s.filesystem_type());
+        let remembers = matches!(kind, Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC));
         let remembered = if remembers { Some(retry(|| stat::fstat(&fd))?.st_dev) } else { None };
         Ok(OsDir { fd: fd.into(), remembered })
     }
