@@ -20,6 +20,8 @@ use crate::tiers::{Ino, Lsn};
 
 /// So many files are given back their state for those who only look.
 const WOKEN_KEPT: usize = 1024;
+/// Room for so many events stays when they are gone.
+const EVENTS_KEPT: usize = 1024;
 
 /// One ordered change of the view that the slow tier does not have yet.
 #[derive(Debug, Clone)]
@@ -269,8 +271,9 @@ impl State {
                 self.view.collect(ino);
             }
         }
-        if self.events.len() < self.events.capacity() / 4 {
-            self.events.shrink_to(self.events.len() * 2);
+        // Of a thousand it is not worth its while.
+        if self.events.capacity() > EVENTS_KEPT && self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to((self.events.len() * 2).max(EVENTS_KEPT));
         }
         self.applied = self.applied.max(upto);
         self.early.retain(|_, lsn| *lsn > upto);
@@ -439,29 +442,13 @@ mod tests {
     use super::*;
     use crate::path::Name;
     use crate::tiers::ROOT;
-    use crate::tiers::disk::{Stat, Time};
     use crate::tiers::file::Bytes;
     use crate::tiers::node::Meta;
     use crate::tiers::record::Attrs;
+    use crate::tiers::view::tests::stat;
 
     fn state() -> State {
-        let time = Time::default();
-        let root = Stat {
-            dev: 1,
-            ino: 2,
-            kind: Kind::Dir,
-            perm: 0o755,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        };
-        State::new(View::new(&root, Duration::ZERO))
+        State::new(View::new(&stat(2, Kind::Dir), Duration::ZERO))
     }
 
     /// The state of an open file was kept of each that waited, in 300 bytes.

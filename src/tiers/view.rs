@@ -665,12 +665,12 @@ fn join(mut dir: Vec<u8>, name: &Name) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::tiers::disk::Time;
     use crate::tiers::record::Home;
 
-    fn stat(ino: u64, kind: Kind) -> Stat {
+    pub(in crate::tiers) fn stat(ino: u64, kind: Kind) -> Stat {
         let time = Time::default();
         Stat {
             dev: 1,
