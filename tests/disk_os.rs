@@ -703,3 +703,11 @@ fn what_is_mounted_on_a_name_is_not_at_hand() {
         assert!(root.dir(mounted).unwrap().stat_at_hand(b"self").is_none());
     }
 }
+
+/// Of a file system that is not known nobody can say whether it answers from memory alone. Terminals have one of their own, which does: it
+/// stands for those that do not.
+#[test]
+fn on_an_unknown_file_system_nothing_is_at_hand() {
+    let terminals = OsDir::open(std::path::Path::new("/dev/pts")).unwrap();
+    assert!(terminals.stat(b"ptmx").is_ok() && terminals.stat_at_hand(b"ptmx").is_none());
+}

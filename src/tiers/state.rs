@@ -488,7 +488,13 @@ mod tests {
         drop(file);
         st.rest(ino);
         assert!(is_awake(&st), "it is ahead of its versions");
-        st.known_file(ino).expect("it is awake").io.write().dirty = false;
+        let file = st.known_file(ino).expect("it is awake");
+        file.io.write().dirty = false;
+        file.failed.store(true, Ordering::Release);
+        drop(file);
+        st.rest(ino);
+        assert!(is_awake(&st), "whoever syncs it next must hear that the last one failed");
+        st.known_file(ino).expect("it is awake").failed.store(false, Ordering::Release);
         st.rest(ino);
         assert!(!is_awake(&st));
         st.pop(2, 2);

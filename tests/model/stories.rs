@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::config::{Config, Rule, Rules};
-use dlio_fs::error::Errno;
+use dlio_fs::error::{Errno, Error};
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::State;
 use dlio_fs::tiers::disk::{Access, Allocate, MetadataOrder, NewAttr, RenameMode, Time};
@@ -670,4 +670,28 @@ fn an_empty_version_on_slow_does_not_overtake_after_a_kill() {
     let early = |image: &Image| says(image, b"dir", "Dir 0755");
     assert!(shown.iter().any(new), "published in the end: {:?}", shown.last());
     assert!(!shown.iter().any(|image| new(image) && early(image)), "{shown:?}");
+}
+
+/// P11: who may not wait looks at a name that the kernel remembers, and somebody else has put another file there. That one's attributes are
+/// not those of the file that was asked about.
+#[test]
+fn what_is_at_hand_under_the_name_of_a_file_may_be_another() {
+    let machine = Machine::new();
+    let put = |name: &[u8], bytes: &[u8]| {
+        let file = machine.slow.root().create(name, 0o644).unwrap();
+        file.write_at(bytes, 0).unwrap();
+    };
+    // Of the simulated disk every other name is at hand, this one too.
+    put(b"b", b"one");
+    let (engine, soon) = (machine.open("boot"), Cx::fast_only(0, 0));
+    let ino = engine.lookup(&Cx::internal(), ROOT, &name("b")).unwrap().ino;
+    machine.clock.advance(Duration::from_secs(600));
+    assert_eq!(engine.getattr(&soon, ino).unwrap().size, 3);
+    put(b"new", b"another");
+    let root = machine.slow.root();
+    root.rename(b"new", &*root, b"b", RenameMode::Replace).unwrap();
+    machine.clock.advance(Duration::from_secs(600));
+    assert!(matches!(engine.getattr(&soon, ino), Err(Error::NeedSlow)), "who may wait finds out");
+    let found = engine.lookup(&soon, ROOT, &name("b")).unwrap();
+    assert!(found.ino != ino && found.size == 7, "{found:?}");
 }
