@@ -548,7 +548,10 @@ fn slot_of(act: &Act) -> Option<usize> {
 
 fn check(race: Race) {
     let race = Arc::new(race);
-    let test = move || run(&race);
+    in_all_orders(move || run(&race));
+}
+
+fn in_all_orders(test: impl Fn() + Clone + Send + Sync + 'static) {
     if let Ok(schedule) = std::env::var("RACES_REPLAY") {
         return shuttle::replay(test, &schedule);
     }
@@ -733,5 +736,32 @@ fn an_evicted_file_is_opened_while_its_rename_is_published() {
             .concat(),
             background(),
         ],
+    });
+}
+
+/// Between the two looks that a look-up takes, another's forget or the background let go of what nobody referred to yet, and the
+/// name was said to be stale. The model knows no forgetting; the answer is always the same.
+#[test]
+fn a_name_is_looked_up_while_others_forget_it() {
+    in_all_orders(|| {
+        let (mut world, mut files) = (World::new(), Files::default());
+        for op in [vec![mkdir("d")], file("d/a", 10)].concat() {
+            world.call(&mut files, &op, 1).unwrap();
+            world.remember();
+        }
+        world.drain();
+        let world = Arc::new(world.killed());
+        let look_up = |world: &World| {
+            let name = |name: &[u8]| Name::new(name).unwrap();
+            let dir = world.tiers.lookup(&root(), ROOT, &name(b"d")).unwrap().ino;
+            let file = world.tiers.lookup(&root(), dir, &name(b"a")).unwrap();
+            assert_eq!(file.size, 10);
+            world.tiers.forget(file.ino, 1);
+            world.tiers.forget(dir, 1);
+        };
+        let tick = |world: &World| assert_eq!(world.step(Step::Tick).unwrap(), Progress::Idle);
+        let acts: [fn(&World); 3] = [look_up, look_up, tick];
+        let threads = acts.map(|act| (act, world.clone())).map(|(act, world)| thread::spawn(move || act(&world)));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
