@@ -162,18 +162,18 @@ const PARTS: &[Part] = &[
     Part {
         name: "growth",
         about: "Whether it stays as it is with more files: memory for each, latency, the time until a mount is ready, and \
-                recovery after a kill, with a thousand to 300,000 files of 25 bytes in directories of a thousand. Places are the numbers of \
+                recovery after a kill, with a thousand to a million files of 25 bytes in directories of a thousand. Places are the numbers of \
                 files. The disks are made anew for it, with more inodes, in which such files fit; the slow tier is the SSD.",
         bench: "growth",
-        // A million would take half an hour for each run.
-        args: "--files 1000,10000,100000,300000 -o slow_wait=60s",
+        // Half an hour for each run.
+        args: "--files 1000,10000,100000,1000000 -o slow_wait=60s",
         // As many as a bar is about.
         quick: "--files 1000,10000 -o slow_wait=60s",
         // Of so many the kernel keeps no inodes, and the HDD finds them again at 150 reads a second: hours for the disk's figure.
         slow: Device::Ssd,
         beside: &[],
         many_inodes: true,
-        // Ten minutes each.
+        // Half an hour each.
         runs_max: Some(1),
     },
 ];
