@@ -40,8 +40,9 @@ impl Tiers {
         loop {
             let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
             let attr = match self.getattr(cx, ino) {
-                // Gone between the two, or let go of, as nobody refers to it yet: look again.
+                // Gone between the two: look again.
                 Err(Error::Posix(Errno::ENOENT)) if self.resolve(cx, parent, name)? != Some(ino) => continue,
+                // Let go of, as nobody refers to it yet. By now another look-up may have learned it anew: not asked.
                 Err(Error::Posix(Errno::ESTALE)) => continue,
                 other => other?,
             };

@@ -165,7 +165,6 @@ const PARTS: &[Part] = &[
                 recovery after a kill, with a thousand to a million files of 25 bytes in directories of a thousand. Places are the numbers of \
                 files. The disks are made anew for it, with more inodes, in which such files fit; the slow tier is the SSD.",
         bench: "growth",
-        // Half an hour for each run.
         args: "--files 1000,10000,100000,1000000 -o slow_wait=60s",
         // As many as a bar is about.
         quick: "--files 1000,10000 -o slow_wait=60s",
