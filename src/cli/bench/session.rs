@@ -280,7 +280,7 @@ pub(super) fn stage_all(mount: &Mount, path: &str, stop: &Stop) -> Result<(), Fa
     match stage::failures(&mount.mountpoint, job)?.first() {
         None => Ok(()),
         Some((path, why)) => {
-            let remedy = "make room on the fast tier, or have it leave less free: -o reserve=0%,high=98%,low=97%";
+            let remedy = "if it is room that lacks, have the fast tier leave less free: -o reserve=0%,high=98%,low=97%";
             Err(Failure::new(Exit::Failure, format!("/{path} was not staged: {why}; {remedy}")))
         }
     }
