@@ -66,6 +66,7 @@ mod room;
 mod seal;
 mod shards;
 mod slow;
+mod sorted;
 mod split;
 mod stage;
 mod staged;

@@ -70,6 +70,7 @@ const PURE: &[&str] = &[
     "src/tiers/room.rs",
     "src/tiers/room/ahead.rs",
     "src/tiers/room/rounds.rs",
+    "src/tiers/sorted.rs",
     "src/tiers/acl.rs",
     "src/tiers/node.rs",
     "src/tiers/view.rs",

@@ -1,7 +1,7 @@
 //! How every start begins: from what lies on the two tiers to an engine that is ready to serve.
 //!
 //! 1. the fast tier's layout is made or checked, and the slow tier identified (P7);
-//! 2. the log is read, a torn tail cut;
+//! 2. the log is read, a torn tail cut; beside that the objects are looked at;
 //! 3. intents behind the last `applied` are finished on the slow tier: their group was under way;
 //! 4. copies in `tmp` that nobody will publish are swept;
 //! 5. the records behind `applied` are replayed into the view. After a change of boot, content that was not sealed is
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use foldhash::{HashMap, HashMapExt, HashSet};
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
@@ -38,8 +38,9 @@ use crate::tiers::names::OURS;
 use crate::tiers::pins::Pins;
 use crate::tiers::pool::{Named, Pool, Proof, number_of};
 use crate::tiers::record::{Home, ObjectId, Record, Step};
-use crate::tiers::replay::{Looked, Recovery, carried, object_of};
-use crate::tiers::slow::SlowTier;
+use crate::tiers::replay::{Looked, Recovery, carried, each_of, object_of};
+use crate::tiers::slow::{SlowTier, absent_is_none};
+use crate::tiers::sorted::Sorted;
 use crate::tiers::staged::Copies;
 use crate::tiers::staging::Staging;
 use crate::tiers::state::State;
@@ -94,9 +95,15 @@ fn open_with(
         false => existing_tmp(&*ours, &*slow, &identity)?,
     };
     let (pool, copies) = (Pool::open(&*ours)?, Copies::open(&*ours, clock.now())?);
-    let opened = Log::open(ours.clone(), options.ballast, boot)?; // 2
+    let numbers = pool.numbers()?;
+    let (looked, opened) = beside(
+        numbers.len() > LOOKS_EACH,
+        || look_at(&pool, &numbers, LOOKS_EACH),
+        || Log::open(ours.clone(), options.ballast, boot), // 2
+    );
+    let opened = opened?;
     if opened.records.is_empty() {
-        expect_empty(&pool)?;
+        expect_empty(&looked)?;
     }
     let root = slow.stat(b".").at("stat", "slow tier")?;
     let view = View::new(&root, clock.uptime());
@@ -136,7 +143,7 @@ fn open_with(
     if opened.torn > 0 {
         tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
     }
-    Recovery::new(&tiers, opened.records, boot).run(writable)?;
+    Recovery::new(&tiers, opened.records, boot).run(looked, writable)?;
     Ok(tiers)
 }
 
@@ -151,8 +158,11 @@ struct Bound {
 /// That an object is equal to a slow file, and what it says of its own.
 type Proven = (Proof, Option<Named>);
 
+/// What was found of an object.
+type Found = io::Result<(Looked, Option<Proven>)>;
+
 /// An object, and its proof if it has one.
-fn look(file: &dyn File) -> io::Result<(Looked, Option<Proven>)> {
+fn look(file: &dyn File) -> Found {
     let stat = file.stat()?;
     let proof = Pool::proof_of(file)?;
     let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: proof.is_some() };
@@ -165,9 +175,28 @@ const LOOKING_MAX: usize = 8;
 /// Fewer objects are not worth a thread.
 const LOOKS_EACH: usize = 4096;
 
+fn look_at_one(pool: &Pool, number: u64) -> Found {
+    pool.open_object(number, Access::Read).and_then(|file| look(&*file))
+}
+
+/// Does two things, at the same time if that is worth a thread: few are done in an order that can be told.
+fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
+    if !worth_it {
+        let other = other();
+        return (one(), other);
+    }
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("dlio-pool".to_owned()).spawn_scoped(scope, &one);
+        let other = other();
+        // Without a thread this one does it.
+        let done = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        (done.unwrap_or_else(|_| one()), other)
+    })
+}
+
 /// Looks at these objects, on several threads if each has at least so many; what they find is in the order of the numbers.
-fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<io::Result<(Looked, Option<Proven>)>> {
-    let one = |number: &u64| pool.open_object(*number, Access::Read).and_then(|file| look(&*file));
+fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, Found)> {
+    let one = |number: &u64| (*number, look_at_one(pool, *number));
     let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
     let each = numbers.len().div_ceil(threads).max(least);
     let look = |some: &[u64]| -> Vec<_> { some.iter().map(one).collect() };
@@ -188,8 +217,8 @@ fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<io::Result<(Looked
 }
 
 /// A start is logged before the first object is made.
-fn expect_empty(pool: &Pool) -> Result<()> {
-    match pool.numbers()?.len() {
+fn expect_empty(looked: &[(u64, Found)]) -> Result<()> {
+    match looked.len() {
         0 => Ok(()),
         objects => Err(Error::refused(
             format!("the log of the fast tier is gone or unreadable, and its pool has {objects} objects"),
@@ -199,7 +228,7 @@ fn expect_empty(pool: &Pool) -> Result<()> {
 }
 
 impl Recovery<'_> {
-    fn run(mut self, slow_is_writable: bool) -> Result<()> {
+    fn run(mut self, looked: Vec<(u64, Found)>, slow_is_writable: bool) -> Result<()> {
         self.reserve_numbers()?;
         self.bursts.extend(self.tiers.restore_checkpoints(self.rebooted));
         // After a change of boot there is nothing left to sync.
@@ -209,8 +238,8 @@ impl Recovery<'_> {
         if slow_is_writable {
             self.sweep()?; // 4
         }
-        self.prove_placed(&placed, &binds)?;
-        self.look_at_objects()?;
+        let proven = self.prove_placed(&placed, &binds)?;
+        self.take_in(looked, &proven);
         self.find_lost()?;
         for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
@@ -223,7 +252,6 @@ impl Recovery<'_> {
         self.sort_objects()?; // 6
         self.log_start()?; // 7
         self.mark_cut_off(); // 8
-        self.rest();
         tracing::info!(
             applied = self.applied,
             pending = self.tiers.state.lock().events.len(),
@@ -236,15 +264,11 @@ impl Recovery<'_> {
     /// What was put aside keeps its number too: the next one to be put aside must not take its name.
     fn reserve_numbers(&self) -> Result<()> {
         self.tiers.pool.quarantined_numbers()?.into_iter().for_each(|number| self.tiers.pool.reserve(number));
-        let mut st = self.tiers.state.lock();
-        for (_, record) in &self.records {
-            if let Some(object) = object_of(record) {
-                self.tiers.pool.reserve(object.number);
-            }
-            if let Some(ino) = record.ino().filter(|ino| *ino >= FIRST_OWN) {
-                st.view.reserve(ino);
-            }
-        }
+        let records = self.records.iter().map(|(_, record)| record);
+        let object = records.clone().filter_map(object_of).map(|object| object.number).max();
+        let ino = records.filter_map(Record::ino).filter(|ino| *ino >= FIRST_OWN).max();
+        object.into_iter().for_each(|number| self.tiers.pool.reserve(number));
+        ino.into_iter().for_each(|ino| self.tiers.state.lock().view.reserve(ino));
         Ok(())
     }
 
@@ -346,9 +370,12 @@ impl Recovery<'_> {
 
     /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a power cut
     /// the object may lack attributes that the slow tier has by now: it goes.
-    fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<()> {
+    ///
+    /// Returns the numbers of those that have a proof now.
+    fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
+        let mut proven = HashSet::new();
         if self.rebooted {
-            return Ok(());
+            return Ok(proven);
         }
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
@@ -362,6 +389,7 @@ impl Recovery<'_> {
             };
             let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
             if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
+                proven.insert(object.number);
                 Pool::set_sum(&*file, None);
                 match Pool::prove(&*file, &Proof::of(&twin)) {
                     // No room for the proof: without one the object goes, and the slow tier has its bytes.
@@ -370,7 +398,7 @@ impl Recovery<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(proven)
     }
 
     /// Whether the object was written to after its last version became an event; also by what a power cut has struck.
@@ -390,23 +418,26 @@ impl Recovery<'_> {
             .any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r).is_some_and(|other| other.uses(object)))
     }
 
-    /// Each object of the pool, once: there may be a million. Those that are proven wait, by the slow inode they are equal to, and meet
-    /// their file when it is looked up.
-    fn look_at_objects(&mut self) -> Result<()> {
+    /// What was found of the objects of the pool, before these were proven. Those that are proven wait, by the slow inode they are equal to,
+    /// and meet their file when it is looked up.
+    fn take_in(&mut self, looked: Vec<(u64, Found)>, proven_since: &HashSet<u64>) {
         let mut proven = Vec::new();
-        let numbers = self.tiers.pool.numbers()?;
-        let all = look_at(&self.tiers.pool, &numbers, LOOKS_EACH);
-        for (number, looked) in numbers.into_iter().zip(all) {
+        for (number, looked) in looked {
+            let looked = match proven_since.contains(&number) {
+                true => look_at_one(&self.tiers.pool, number),
+                false => looked,
+            };
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
             let proof = match looked {
                 Ok((looked, proof)) => {
-                    self.looked.insert(number, looked);
+                    self.looked.push((number, Some(looked)));
                     proof
                 }
                 Err(error) => {
                     // Unproven: it is put aside, or if its file needs it, named when it is read.
                     tracing::error!(object = number, %error, "an object of the pool cannot be read");
+                    self.looked.push((number, None));
                     continue;
                 }
             };
@@ -421,7 +452,6 @@ impl Recovery<'_> {
             let ino = ino.unwrap_or_else(|| st.view.new_ino());
             st.view.wait(Waiting { object, ino, proof, tried: false });
         }
-        Ok(())
     }
 
     /// Pending versions of which the fast tier has lost bytes: an object that is gone, or in the pool shorter than it was when
@@ -447,7 +477,7 @@ impl Recovery<'_> {
             } else if object.needs_slow() {
                 continue;
             } else {
-                let has = match self.looked.get(&object.number) {
+                let has = match self.looked_at(object) {
                     Some(looked) => looked.size,
                     None => self.tiers.pool.stat(object.number).at("stat", "object")?.size,
                 };
@@ -461,6 +491,7 @@ impl Recovery<'_> {
             lost.insert(object, format!("damaged: {what}; it was {path}"));
         }
         self.tiers.counters.damaged.store(lost.len() as u64, Ordering::Relaxed);
+        self.doubtful |= !lost.is_empty();
         self.lost = lost;
         Ok(())
     }
@@ -518,18 +549,18 @@ impl Recovery<'_> {
 
     /// Step 6.
     fn sort_objects(&self) -> Result<()> {
-        let (used, waiting): (HashSet<ObjectId>, HashSet<ObjectId>) = {
+        let (used, waiting): (Sorted<ObjectId>, Sorted<ObjectId>) = {
             let st = self.tiers.state.lock();
-            (files_of(st.objects.objects()), st.view.waiting.values().map(|waiting| waiting.object).collect())
+            (each_of(st.objects.objects()).collect(), st.view.waiting.values().map(|waiting| waiting.object).collect())
         };
-        let (explained, struck) = (files_of(self.explained.iter().copied()), files_of(self.struck.iter().copied()));
-        for number in self.tiers.pool.numbers()? {
-            let object = ObjectId { home: Home::Fast, number };
+        let (explained, struck) = (&self.explained, Sorted::from_iter(each_of(self.struck.iter().copied())));
+        for (number, _) in &self.looked {
+            let object = ObjectId { home: Home::Fast, number: *number };
             if used.contains(&object) || waiting.contains(&object) {
                 continue;
             }
-            let empty =
-                !self.lost.contains_key(&object) && self.tiers.pool.stat(number).at("stat", "object")?.size == 0;
+            let Some(stat) = absent_is_none(self.tiers.pool.stat(*number)).at("stat", "object")? else { continue };
+            let empty = !self.lost.contains_key(&object) && stat.size == 0;
             let superseded = explained.contains(&object) && !struck.contains(&object);
             if empty || (superseded && self.tiers.damaged.is_none()) {
                 self.tiers.remove_object(object);
@@ -542,7 +573,7 @@ impl Recovery<'_> {
                 }
                 None => "no record of the log explains it",
             };
-            self.tiers.pool.quarantine(number, why)?;
+            self.tiers.pool.quarantine(*number, why)?;
             self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
         }
         for entry in self.tiers.slow.tmp.list().at("list", "tmp on the slow tier")? {
@@ -616,13 +647,6 @@ impl Recovery<'_> {
         self.tiers.log.sync(last)
     }
 
-    /// Of a file that waits, its pending versions say all.
-    fn rest(&self) {
-        let mut st = self.tiers.state.lock();
-        let pending: Vec<Ino> = st.contents.keys().copied().collect();
-        pending.into_iter().for_each(|ino| st.rest(ino));
-    }
-
     /// Step 8.
     fn mark_cut_off(&self) {
         let files: Vec<Arc<FileState>> = {
@@ -638,11 +662,6 @@ impl Recovery<'_> {
             );
         }
     }
-}
-
-/// The files that these objects are, each by itself.
-fn files_of(objects: impl IntoIterator<Item = ObjectId>) -> HashSet<ObjectId> {
-    objects.into_iter().flat_map(|object| [Some(object.tail()), object.head()]).flatten().collect()
 }
 
 #[cfg(test)]
@@ -664,7 +683,8 @@ mod tests {
         }
         for least in [1, 7, 1000] {
             let looked = look_at(&pool, &numbers, least);
-            let sizes: Vec<_> = looked.iter().map(|one| one.as_ref().ok().map(|(looked, _)| looked.size)).collect();
+            let sizes: Vec<_> =
+                looked.iter().map(|(_, one)| one.as_ref().ok().map(|(looked, _)| looked.size)).collect();
             let made: Vec<_> = numbers.iter().map(|number| Some(*number).filter(|number| *number != 50)).collect();
             assert_eq!(sizes, made);
         }

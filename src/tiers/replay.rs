@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
@@ -19,8 +20,9 @@ use crate::tiers::node::{Meta, Place};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::slow::{absent_is_none, split};
+use crate::tiers::sorted::Sorted;
 use crate::tiers::state::{Change, State};
-use crate::tiers::view::FIRST_OWN;
+use crate::tiers::view::{Ages, FIRST_OWN};
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers, attrs};
 
 /// What a start knows of the records that it has read, and of what they speak of.
@@ -33,9 +35,9 @@ pub(crate) struct Recovery<'a> {
     pub(crate) cx: Cx,
     /// Up to where everything is on the slow tier, once the intents are finished.
     pub(crate) applied: Lsn,
-    pub(crate) sealed: HashSet<Lsn>,
-    /// Objects the log speaks of: what becomes of them is known.
-    pub(crate) explained: HashSet<ObjectId>,
+    pub(crate) sealed: Sorted<Lsn>,
+    /// Objects the log speaks of, each by itself: what becomes of them is known.
+    pub(crate) explained: Sorted<ObjectId>,
     pub(crate) struck: HashSet<ObjectId>,
     /// Of those, the ones of which something was lost, and what.
     pub(crate) lost: HashMap<ObjectId, String>,
@@ -44,10 +46,12 @@ pub(crate) struct Recovery<'a> {
     pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
     /// What we have placed on the slow tier, by its number there, and the intent that says so.
     pub(crate) placed: HashMap<u64, Lsn>,
-    /// The inode each number of the log is now, as far as it has been met.
-    pub(crate) met: HashMap<Ino, Ino>,
-    /// The inodes met.
-    pub(crate) taken: HashSet<Ino>,
+    /// Something may be struck: what a number of the log means, and a path, has to be found out.
+    pub(crate) doubtful: bool,
+    /// The inode each number of the log is now, as far as it has been met. Where nothing is doubtful, only of those that are another.
+    met: HashMap<Ino, Ino>,
+    /// The inodes met, where something is doubtful.
+    taken: HashSet<Ino>,
     /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
     pub(crate) never: HashSet<Ino>,
     /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
@@ -55,8 +59,15 @@ pub(crate) struct Recovery<'a> {
     pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
     /// Which versions were written together, by their events, as far as the mount before this one has written it down.
     pub(crate) bursts: HashMap<Lsn, u64>,
-    /// The objects of the pool as this start has found them, by number. One that could not be read is not among them.
-    pub(crate) looked: HashMap<u64, Looked>,
+    /// The objects of the pool as this start has found them, by ascending number; nothing is known of one that could not be read.
+    pub(crate) looked: Vec<(u64, Option<Looked>)>,
+    /// For all that is replayed it happens at this one moment.
+    uptime: Duration,
+    /// The directory of the record before, by its path: as a rule the next one is about the same. Until names may change.
+    last_dir: Option<(Vec<u8>, Ino)>,
+    /// The file of the content before, which is let go of at the next one: its pending versions say all, and the states of a million
+    /// are not to be in memory at once.
+    last_file: Option<Ino>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,20 +82,33 @@ pub(crate) struct Looked {
 
 impl<'a> Recovery<'a> {
     pub(crate) fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
-        let sealed = records.iter().filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None });
-        let never = records.iter().filter_map(|(_, r)| if let Record::Struck { ino } = r { Some(*ino) } else { None });
-        let placed = records.iter().filter_map(|(lsn, r)| match r {
-            Record::Intent { step: Step::Place { ino, .. }, .. } => Some((*ino, *lsn)),
-            _ => None,
-        });
-        let explained = records.iter().filter_map(|(_, r)| object_of(r));
-        let last =
-            records.iter().rev().find_map(|(_, r)| if let Record::Start { boot } = r { Some(boot) } else { None });
+        let (mut sealed, mut explained) = (Vec::new(), Vec::new());
+        let (mut never, mut placed) = (HashSet::new(), HashMap::new());
+        let mut last = None;
+        // What comes before the first start is of no known boot.
+        let mut other_boots = records.first().is_some_and(|(_, record)| !matches!(record, Record::Start { .. }));
+        for (lsn, record) in &records {
+            match record {
+                Record::Seal { of, .. } => sealed.push(*of),
+                Record::Struck { ino } => drop(never.insert(*ino)),
+                Record::Intent { step: Step::Place { ino, .. }, .. } => drop(placed.insert(*ino, *lsn)),
+                Record::Start { boot: started } => {
+                    other_boots |= started != boot;
+                    last = Some(started);
+                }
+                _ => {}
+            }
+            explained.extend(object_of(record));
+        }
         Recovery {
-            rebooted: last.is_some_and(|last| last != boot),
-            sealed: sealed.collect(),
-            placed: placed.collect(),
-            explained: explained.collect(),
+            rebooted: last.is_some_and(|last: &String| last != boot),
+            sealed: sealed.into_iter().collect(),
+            placed,
+            explained: each_of(explained).collect(),
+            doubtful: other_boots || !never.is_empty(),
+            uptime: tiers.uptime(),
+            last_dir: None,
+            last_file: None,
             tiers,
             boot,
             cx: Cx::internal(),
@@ -93,11 +117,11 @@ impl<'a> Recovery<'a> {
             lost: HashMap::new(),
             met: HashMap::new(),
             taken: HashSet::new(),
-            never: never.collect(),
+            never,
             sealed_as: HashMap::new(),
             later_attrs: BTreeMap::new(),
             bursts: HashMap::new(),
-            looked: HashMap::new(),
+            looked: Vec::new(),
             records,
         }
     }
@@ -115,11 +139,15 @@ impl<'a> Recovery<'a> {
             }
             self.replay_one(*lsn, record, boot == self.boot)?;
         }
+        self.last_file.take().into_iter().for_each(|last| self.tiers.state.lock().rest(last));
         self.records = records;
         Ok(())
     }
 
     fn replay_one(&mut self, lsn: Lsn, record: &Record, this_boot: bool) -> Result<()> {
+        if !matches!(record, Record::Bind { .. } | Record::Content { .. } | Record::Seal { .. }) {
+            self.last_dir = None;
+        }
         match record {
             Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. }
                 if self.lost.contains_key(object) =>
@@ -154,7 +182,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// Looks up all the names of a file, so that its next version goes to each of them.
-    pub(crate) fn learn_names(&self, paths: &[Vec<u8>]) -> Result<()> {
+    pub(crate) fn learn_names(&mut self, paths: &[Vec<u8>]) -> Result<()> {
         for path in paths {
             if let Some(place) = self.place(path)? {
                 self.find(&place, None)?;
@@ -164,8 +192,11 @@ impl<'a> Recovery<'a> {
     }
 
     /// The directory and last name of a path of the view, if all the directories are there.
-    fn place(&self, path: &[u8]) -> Result<Option<Place>> {
+    fn place(&mut self, path: &[u8]) -> Result<Option<Place>> {
         let (dirs, name) = split(path);
+        if let Some((_, dir)) = self.last_dir.as_ref().filter(|(last, _)| last == dirs) {
+            return Ok(Some((*dir, name_of(name)?)));
+        }
         let mut dir = ROOT;
         for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
             match self.find(&(dir, name_of(part)?), None)? {
@@ -173,12 +204,23 @@ impl<'a> Recovery<'a> {
                 None => return Ok(None),
             }
         }
-        let is_dir = self.tiers.state.lock().view.live_dir(dir).is_some();
-        Ok(if is_dir { Some((dir, name_of(name)?)) } else { None })
+        if self.tiers.state.lock().view.live_dir(dir).is_none() {
+            return Ok(None);
+        }
+        self.last_dir = Some((dirs.to_vec(), dir));
+        Ok(Some((dir, name_of(name)?)))
     }
 
     fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
-        self.tiers.state.lock().view.expected = expected;
+        {
+            let mut st = self.tiers.state.lock();
+            // Nobody is served yet: whatever age the mount is asked to believe, of one start one answer is enough.
+            let believed = Ages { ours: Duration::MAX, slow: Duration::MAX };
+            if let Some(found) = st.view.known(*dir, name, Duration::ZERO, believed, false) {
+                return Ok(found);
+            }
+            st.view.expected = expected;
+        }
         let found = self.tiers.resolve(&self.cx, *dir, name);
         self.tiers.state.lock().view.expected = None;
         match found {
@@ -216,24 +258,35 @@ impl<'a> Recovery<'a> {
     }
 
     fn meet(&mut self, logged: Ino, found: Ino) {
-        self.met.insert(logged, found);
-        self.taken.insert(found);
+        if self.doubtful {
+            self.met.insert(logged, found);
+            self.taken.insert(found);
+        } else if logged != found {
+            self.met.insert(logged, found);
+        } else {
+            self.met.remove(&logged);
+        }
+    }
+
+    /// The inode that a number of the log is now.
+    fn met(&self, logged: Ino) -> Option<Ino> {
+        self.met.get(&logged).copied().or_else(|| (!self.doubtful).then_some(logged))
     }
 
     /// The file at `place`, made if there is none.
     fn file_at(&mut self, place: &Place, ino: Ino) -> Result<Option<Arc<FileState>>> {
-        let found = self.find(place, Some(ino))?;
+        if let Some(found) = self.find(place, Some(ino))? {
+            self.meet(ino, found);
+            return Ok(self.tiers.state.lock().file(found));
+        }
         let now = self.tiers.now();
         let mut st = self.tiers.state.lock();
-        if let Some(found) = found {
-            self.meet(ino, found);
-            return Ok(st.file(found));
-        }
         let logged = ino;
         let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
         let meta = Meta { nlink: 1, mtime: now, ctime: now, atime: now, ..Meta::default() };
         let file = st.view.add(ino, Kind::File, meta).file.clone();
         st.view.set_view(place.0, &place.1, Some(ino));
+        drop(st);
         self.meet(logged, ino);
         Ok(file)
     }
@@ -256,8 +309,9 @@ impl<'a> Recovery<'a> {
     }
 
     /// What is known of an object in the pool.
-    fn looked_at(&self, object: ObjectId) -> Option<&Looked> {
-        self.looked.get(&object.number).filter(|_| object.home == Home::Fast)
+    pub(crate) fn looked_at(&self, object: ObjectId) -> Option<&Looked> {
+        let at = self.looked.binary_search_by_key(&object.number, |(number, _)| *number);
+        self.looked[at.ok().filter(|_| object.home == Home::Fast)?].1.as_ref()
     }
 
     pub(crate) fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
@@ -280,8 +334,7 @@ impl<'a> Recovery<'a> {
         io.attrs_in_view = false;
         io.dirty = true;
         io.unset_clean();
-        let now = self.tiers.uptime();
-        self.tiers.state.lock().bind(file.ino, lsn, object, now);
+        self.tiers.state.lock().bind(file.ino, lsn, object, self.uptime);
     }
 
     /// Somebody else has changed what was under the name while no daemon ran: the view goes on from what was there, and publishing,
@@ -303,7 +356,7 @@ impl<'a> Recovery<'a> {
         }
         tracing::warn!(path = %escape(path), "changed on the slow tier by somebody else while no daemon ran");
         match slow {
-            None => st.view.disown(&place, self.tiers.uptime()),
+            None => st.view.disown(&place, self.uptime),
             Some(slow) => {
                 // No file has the number 0: theirs may have a new one, and another file theirs.
                 let known = if slow.ino == ino { ino } else { 0 };
@@ -319,7 +372,7 @@ impl<'a> Recovery<'a> {
     /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
     /// else, and waits for somebody who accepts it.
     fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
-        let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().file(*ino)) else {
+        let Some(file) = self.met(ino).and_then(|ino| self.tiers.state.lock().file(ino)) else {
             return Ok(());
         };
         let mut io = file.io.write();
@@ -417,8 +470,10 @@ impl<'a> Recovery<'a> {
         content.sealed.store(sealed, Ordering::Release);
         file.owe(&mut io, content.clone());
         st.committed(file.ino);
-        let now = self.tiers.uptime();
-        st.push(lsn, now, Change::Content { ino: file.ino, at: place, content });
+        st.push(lsn, self.uptime, Change::Content { ino: file.ino, at: place, content });
+        if let Some(before) = self.last_file.replace(file.ino).filter(|before| *before != file.ino) {
+            st.rest(before);
+        }
         Ok(())
     }
 
@@ -427,7 +482,6 @@ impl<'a> Recovery<'a> {
         if self.find(&place, None)?.is_some() {
             return Ok(());
         }
-        let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let logged = ino;
         let ino = if ino < FIRST_OWN || st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
@@ -436,7 +490,7 @@ impl<'a> Recovery<'a> {
         if spec.kind == Kind::Dir {
             add_subdir(&mut st, place.0, 1);
         }
-        st.push(lsn, now, Change::Make { ino, at: place, spec: Arc::new(spec.clone()) });
+        st.push(lsn, self.uptime, Change::Make { ino, at: place, spec: Arc::new(spec.clone()) });
         Ok(())
     }
 
@@ -445,7 +499,6 @@ impl<'a> Recovery<'a> {
         if self.find(&to, None)?.is_some() {
             return Ok(());
         }
-        let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
             // A directory has one name; with two it could be inside of itself.
@@ -455,7 +508,7 @@ impl<'a> Recovery<'a> {
         if let Some(node) = st.view.get_mut(ino) {
             node.change_meta(|meta| meta.nlink += 1);
         }
-        st.push(lsn, now, Change::Link { ino, at: to });
+        st.push(lsn, self.uptime, Change::Link { ino, at: to });
         Ok(())
     }
 
@@ -477,7 +530,6 @@ impl<'a> Recovery<'a> {
             }
             replaced => Change::Rename { ino, from: from.clone().into(), to: to.clone().into(), replaced },
         };
-        let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let is_dir = |st: &State, ino: Ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);
         let net =
@@ -496,12 +548,12 @@ impl<'a> Recovery<'a> {
             }
             self.tiers.settle_removed(&mut st, other);
         }
-        st.push(lsn, now, change);
+        st.push(lsn, self.uptime, change);
         Ok(())
     }
 
     /// What still has the name of a file that was struck and then removed: it had been replaced, and does not come back.
-    fn replaced_by_struck(&self, path: &[u8]) -> Result<Option<(Place, Ino)>> {
+    fn replaced_by_struck(&mut self, path: &[u8]) -> Result<Option<(Place, Ino)>> {
         let Some(place) = self.place(path)? else { return Ok(None) };
         let found = self.find(&place, None)?;
         let st = self.tiers.state.lock();
@@ -515,7 +567,6 @@ impl<'a> Recovery<'a> {
             other => other,
         };
         let Some((at, ino)) = found else { return Ok(()) };
-        let now = self.tiers.uptime();
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
         let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
@@ -530,7 +581,7 @@ impl<'a> Recovery<'a> {
         if never_seen {
             st.view.collect(ino);
         } else {
-            st.push(lsn, now, Change::Remove { ino, at });
+            st.push(lsn, self.uptime, Change::Remove { ino, at });
         }
         Ok(())
     }
@@ -559,7 +610,7 @@ impl<'a> Recovery<'a> {
         if object.is_some() {
             self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
         }
-        let (now, uptime) = (self.tiers.now(), self.tiers.uptime());
+        let now = self.tiers.now();
         let mut st = self.tiers.state.lock();
         let change = match record {
             Record::SetXattr { key, value, .. } => {
@@ -572,7 +623,7 @@ impl<'a> Recovery<'a> {
             }
             _ => return Ok(()),
         };
-        st.push(lsn, uptime, change);
+        st.push(lsn, self.uptime, change);
         Ok(())
     }
 }
@@ -587,6 +638,11 @@ pub(crate) fn object_of(record: &Record) -> Option<ObjectId> {
         Record::Intent { step: Step::Place { object, .. }, .. } => *object,
         _ => None,
     }
+}
+
+/// The files that these objects are, each by itself.
+pub(crate) fn each_of(objects: impl IntoIterator<Item = ObjectId>) -> impl Iterator<Item = ObjectId> {
+    objects.into_iter().flat_map(|object| [Some(object.tail()), object.head()]).flatten()
 }
 
 /// Where a path is after a rename of `from` to `to`.

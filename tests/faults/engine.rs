@@ -35,6 +35,8 @@ pub(crate) struct World {
     engine: Option<Tiers>,
     open: Option<OpenFile>,
     boot: u32,
+    /// How long an answer of the slow tier is believed.
+    pub(crate) believed: Duration,
     /// After each call of the application the background does a round.
     eager: bool,
     /// What the background said last.
@@ -50,8 +52,8 @@ impl World {
         populate(&*slow.root());
         slow.settle();
         slow.observe();
-        let (faults, trouble) = (Arc::default(), None);
-        World { faults, clock, fast, slow, engine: None, open: None, boot: 1, eager, trouble }
+        let (faults, trouble, believed) = (Arc::default(), None, Duration::from_secs(1));
+        World { faults, clock, fast, slow, engine: None, open: None, boot: 1, believed, eager, trouble }
     }
 
     /// Any start is a recovery.
@@ -73,7 +75,7 @@ impl World {
             low: 0.70,
             ballast: 16 << 10,
             ttl_ours: Duration::from_secs(60),
-            ttl_slow: Duration::from_secs(1),
+            ttl_slow: self.believed,
         };
         let fast = self.faults.wrap(Tier::Fast, self.fast.root());
         let slow = self.faults.wrap(Tier::Slow, self.slow.root());

@@ -14,6 +14,7 @@ mod script;
 mod seam;
 #[path = "../sim/mod.rs"]
 mod sim;
+mod starts;
 mod stories;
 #[path = "../traffic/mod.rs"]
 mod traffic;

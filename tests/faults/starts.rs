@@ -1,0 +1,36 @@
+//! What a start asks of the slow tier, which may be slow, for it is asked while somebody waits.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dlio_fs::tiers::disk::MetadataOrder;
+use dlio_fs::tiers::faults::Tier;
+
+use crate::engine::World;
+use crate::script::Target;
+use crate::traffic::ledger::Op;
+
+const FILES: u64 = 40;
+
+/// Each record looked for the directories of its path again where the mount was to believe nothing (`attribute_lifetime_slow=0s`): two million
+/// look-ups for a million files in a directory of the slow tier.
+#[test]
+fn a_start_asks_for_a_directory_once_and_not_for_each_record() {
+    let mut world = World::new(MetadataOrder::Journaled, false);
+    world.believed = Duration::ZERO;
+    world.start().unwrap();
+    for number in 0..FILES {
+        let path = PathBuf::from(format!("dir/sub/{number}"));
+        let written = Op::Write { path: path.clone(), offset: 0, bytes: vec![1; 10] };
+        for op in [Op::Create(path.clone()), written, Op::Close(path)] {
+            world.perform(&op).unwrap();
+        }
+    }
+    world.stop(None);
+    let asked = |world: &World| world.faults.counts().get(&(Tier::Slow, "stat")).copied().unwrap_or(0);
+    let before = asked(&world);
+    world.start().unwrap();
+    let asked = asked(&world) - before;
+    assert!((FILES..FILES + 10).contains(&asked), "{asked} look-ups for {FILES} names in one directory");
+    assert_eq!(world.read(&PathBuf::from("dir/sub/7")).unwrap(), world.read(&PathBuf::from("dir/sub/8")).unwrap());
+}
