@@ -491,7 +491,6 @@ impl Recovery<'_> {
             lost.insert(object, format!("damaged: {what}; it was {path}"));
         }
         self.tiers.counters.damaged.store(lost.len() as u64, Ordering::Relaxed);
-        self.doubtful |= !lost.is_empty();
         self.lost = lost;
         Ok(())
     }
@@ -566,7 +565,9 @@ impl Recovery<'_> {
                 self.tiers.remove_object(object);
                 continue;
             }
-            let why = match self.lost.get(&object) {
+            let homeless =
+                self.homeless.get(&object).map(|path| format!("its directory is not there any more; it was {path}"));
+            let why = match self.lost.get(&object).or(homeless.as_ref()) {
                 Some(what) => what,
                 None if struck.contains(&object) => {
                     "not made durable before a power cut; the version before it is shown"

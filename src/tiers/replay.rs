@@ -41,16 +41,16 @@ pub(crate) struct Recovery<'a> {
     pub(crate) struck: HashSet<ObjectId>,
     /// Of those, the ones of which something was lost, and what.
     pub(crate) lost: HashMap<ObjectId, String>,
+    /// Versions that were to be shown where by now no directory is, and where that was: they are put aside.
+    pub(crate) homeless: HashMap<ObjectId, String>,
     /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
     /// back the attributes it was sealed with. Always: the committed objects on the slow tier.
     pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
     /// What we have placed on the slow tier, by its number there, and the intent that says so.
     pub(crate) placed: HashMap<u64, Lsn>,
-    /// Something may be struck: what a number of the log means, and a path, has to be found out.
-    pub(crate) doubtful: bool,
-    /// The inode each number of the log is now, as far as it has been met. Where nothing is doubtful, only of those that are another.
+    /// The inode each number of the log is now, as far as it has been met.
     met: HashMap<Ino, Ino>,
-    /// The inodes met, where something is doubtful.
+    /// The inodes met.
     taken: HashSet<Ino>,
     /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
     pub(crate) never: HashSet<Ino>,
@@ -85,17 +85,12 @@ impl<'a> Recovery<'a> {
         let (mut sealed, mut explained) = (Vec::new(), Vec::new());
         let (mut never, mut placed) = (HashSet::new(), HashMap::new());
         let mut last = None;
-        // What comes before the first start is of no known boot.
-        let mut other_boots = records.first().is_some_and(|(_, record)| !matches!(record, Record::Start { .. }));
         for (lsn, record) in &records {
             match record {
                 Record::Seal { of, .. } => sealed.push(*of),
                 Record::Struck { ino } => drop(never.insert(*ino)),
                 Record::Intent { step: Step::Place { ino, .. }, .. } => drop(placed.insert(*ino, *lsn)),
-                Record::Start { boot: started } => {
-                    other_boots |= started != boot;
-                    last = Some(started);
-                }
+                Record::Start { boot: started } => last = Some(started),
                 _ => {}
             }
             explained.extend(object_of(record));
@@ -105,7 +100,6 @@ impl<'a> Recovery<'a> {
             sealed: sealed.into_iter().collect(),
             placed,
             explained: each_of(explained).collect(),
-            doubtful: other_boots || !never.is_empty(),
             uptime: tiers.uptime(),
             last_dir: None,
             last_file: None,
@@ -115,6 +109,7 @@ impl<'a> Recovery<'a> {
             applied: 0,
             struck: HashSet::new(),
             lost: HashMap::new(),
+            homeless: HashMap::new(),
             met: HashMap::new(),
             taken: HashSet::new(),
             never,
@@ -258,19 +253,8 @@ impl<'a> Recovery<'a> {
     }
 
     fn meet(&mut self, logged: Ino, found: Ino) {
-        if self.doubtful {
-            self.met.insert(logged, found);
-            self.taken.insert(found);
-        } else if logged != found {
-            self.met.insert(logged, found);
-        } else {
-            self.met.remove(&logged);
-        }
-    }
-
-    /// The inode that a number of the log is now.
-    fn met(&self, logged: Ino) -> Option<Ino> {
-        self.met.get(&logged).copied().or_else(|| (!self.doubtful).then_some(logged))
+        self.met.insert(logged, found);
+        self.taken.insert(found);
     }
 
     /// The file at `place`, made if there is none.
@@ -372,7 +356,7 @@ impl<'a> Recovery<'a> {
     /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
     /// else, and waits for somebody who accepts it.
     fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
-        let Some(file) = self.met(ino).and_then(|ino| self.tiers.state.lock().file(ino)) else {
+        let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().file(*ino)) else {
             return Ok(());
         };
         let mut io = file.io.write();
@@ -440,7 +424,13 @@ impl<'a> Recovery<'a> {
         size: u64,
         attrs: &Attrs,
     ) -> Result<()> {
-        let Some(place) = self.place(path)? else { return Ok(()) };
+        let Some(place) = self.place(path)? else {
+            // It may be the only copy of what was acknowledged: what became of the directory is no reason to delete it.
+            tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
+            self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
+            self.struck.insert(object);
+            return Ok(());
+        };
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         self.later_attrs.remove(&file.ino);
         if let Some(head) = object.head() {

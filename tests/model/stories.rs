@@ -8,7 +8,7 @@ use dlio_fs::config::{Config, Rule, Rules};
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::State;
-use dlio_fs::tiers::disk::{Access, Allocate, MetadataOrder, NewAttr, RenameMode, Time};
+use dlio_fs::tiers::disk::{Access, Allocate, Kind, MetadataOrder, NewAttr, RenameMode, Time};
 use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -61,6 +61,21 @@ impl Machine {
         bytes.truncate(size);
         Some(bytes)
     }
+}
+
+/// The bytes of each object that was put aside, and why.
+fn put_aside(machine: &Machine) -> Vec<(Vec<u8>, String)> {
+    let dir = machine.fast.root().dir(b".dlio-fs").unwrap().dir(b"quarantine").unwrap();
+    let read = |name: &[u8]| {
+        let file = dir.open(name, Access::Read).unwrap();
+        let mut bytes = vec![0; 30_000];
+        let size = file.read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(size);
+        bytes
+    };
+    let names = dir.list().unwrap().into_iter().map(|entry| entry.name);
+    let objects = names.filter(|name| !name.ends_with(b".why"));
+    objects.map(|name| (read(&name), String::from_utf8(read(&[&name[..], b".why"].concat())).unwrap())).collect()
 }
 
 pub fn name(name: &str) -> Name {
@@ -158,6 +173,31 @@ fn a_directory_that_was_removed_after_a_kill_does_not_come_back_after_a_power_cu
     assert!(engine.lookup(&cx, ROOT, &name("synced")).is_ok());
     assert_eq!(engine.lookup(&cx, ROOT, &name("never synced")).unwrap_err().errno(), Errno::ENOENT, "it was struck");
     assert_eq!(engine.lookup(&cx, ROOT, &name("dir")).unwrap_err().errno(), Errno::ENOENT, "removed before the fsync");
+}
+
+/// A file that was never synced is renamed over another and away, and a directory made under that name. After a power cut the other file is
+/// there again and the directory cannot be: what was synced below it was deleted, as if it were superseded. It is put aside now. Found by case 56481.
+#[test]
+fn what_was_synced_below_a_directory_that_a_power_cut_took_is_put_aside() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("before");
+    let old = create(&engine, ROOT, "f", &[1; 5000]).1;
+    engine.fsync(&cx, &old).unwrap();
+    engine.release(&cx, old);
+    drain(&engine);
+    engine.release(&cx, create(&engine, ROOT, "never synced", &[2; 5000]).1);
+    for (from, to) in [("never synced", "f"), ("f", "away")] {
+        engine.rename(&cx, ROOT, &name(from), ROOT, &name(to), RenameMode::Replace).unwrap();
+    }
+    let dir = engine.mkdir(&cx, ROOT, &name("f"), 0o755, 0).unwrap().ino;
+    engine.fsync(&cx, &create(&engine, dir, "synced", &[3; 6000]).1).unwrap();
+    machine.crash(engine, Lose::Unsynced);
+
+    let engine = machine.open("after");
+    assert_eq!(engine.lookup(&cx, ROOT, &name("f")).unwrap().kind, Kind::File, "as before the first rename");
+    let kept = put_aside(&machine);
+    let synced = kept.iter().find(|(bytes, _)| *bytes == [3; 6000]).expect("what was synced is kept");
+    assert!(synced.1.contains("f/synced"), "{}", synced.1);
 }
 
 /// The tick forgets what nobody refers to: a directory on the way to a file whose object waits for it since the start, too. The
