@@ -54,6 +54,8 @@ pub(crate) struct Recovery<'a> {
     taken: HashSet<Ino>,
     /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
     pub(crate) never: HashSet<Ino>,
+    /// Names that the log has freed and under which there is still what one of those had replaced: by which record, and which of them.
+    left: HashMap<Place, (Lsn, Ino)>,
     /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
     /// object perhaps not.
     pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
@@ -113,6 +115,7 @@ impl<'a> Recovery<'a> {
             met: HashMap::new(),
             taken: HashSet::new(),
             never,
+            left: HashMap::new(),
             sealed_as: HashMap::new(),
             later_attrs: BTreeMap::new(),
             bursts: HashMap::new(),
@@ -168,11 +171,12 @@ impl<'a> Recovery<'a> {
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
             Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
-            Record::Start { .. }
-            | Record::Struck { .. }
-            | Record::Seal { .. }
-            | Record::Intent { .. }
-            | Record::Applied { .. } => Ok(()),
+            // From here on the log is of those who saw what that file had left behind.
+            Record::Struck { ino } => {
+                self.left.retain(|_, (_, of)| of != ino);
+                Ok(())
+            }
+            Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => Ok(()),
         }
     }
 
@@ -231,6 +235,30 @@ impl<'a> Recovery<'a> {
             self.never.insert(ino);
         }
         Ok(())
+    }
+
+    /// What a file that was struck had replaced is there in its place, and stays under a name that the struck one has left: it is the
+    /// newest whole version that the name has. Where the name is wanted for something else it is taken away, by the record that
+    /// freed it: in between there was nothing under the name.
+    fn make_way(&mut self, place: &Place) -> Result<()> {
+        let Some((freed, _)) = self.left.remove(place) else { return Ok(()) };
+        if let Some(older) = self.older_at(place)? {
+            self.take_name(freed, place.clone(), older, false);
+        }
+        Ok(())
+    }
+
+    /// The directory goes, and by the log it is empty.
+    fn make_way_in(&mut self, dir: Ino) -> Result<()> {
+        let inside: Vec<Place> = self.left.keys().filter(|(parent, _)| *parent == dir).cloned().collect();
+        inside.iter().try_for_each(|place| self.make_way(place))
+    }
+
+    /// What stands where a struck file was. A directory is none: no file takes the place of one.
+    fn older_at(&mut self, place: &Place) -> Result<Option<Ino>> {
+        let found = self.find(place, None)?;
+        let st = self.tiers.state.lock();
+        Ok(found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir)))
     }
 
     /// The node a record speaks of, at the path it says; numbered as the record says if it is met for the first time.
@@ -303,6 +331,7 @@ impl<'a> Recovery<'a> {
         if !self.has_object(object)? {
             return Ok(());
         }
+        self.make_way(&place)?;
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         let mut io = file.io.write();
         if io.object() != Some(object) {
@@ -431,6 +460,7 @@ impl<'a> Recovery<'a> {
             self.struck.insert(object);
             return Ok(());
         };
+        self.make_way(&place)?;
         let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
         self.later_attrs.remove(&file.ino);
         if let Some(head) = object.head() {
@@ -469,6 +499,7 @@ impl<'a> Recovery<'a> {
 
     fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
+        self.make_way(&place)?;
         if self.find(&place, None)?.is_some() {
             return Ok(());
         }
@@ -486,6 +517,7 @@ impl<'a> Recovery<'a> {
 
     fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
         let (Some((_, ino)), Some(to)) = (self.at(path, ino)?, self.place(to)?) else { return Ok(()) };
+        self.make_way(&to)?;
         if self.find(&to, None)?.is_some() {
             return Ok(());
         }
@@ -502,10 +534,31 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
+    /// What a rename moves. Of a file that was struck nothing, and what it had replaced is left behind; exchanged is that.
+    fn mover(&mut self, lsn: Lsn, path: &[u8], from: &Place, ino: Ino, exchange: bool) -> Result<Option<Ino>> {
+        let found = self.at(path, ino)?;
+        if found.is_some() || !self.never.contains(&ino) {
+            return Ok(found.map(|(_, ino)| ino));
+        }
+        let older = self.older_at(from)?;
+        if exchange {
+            return Ok(older);
+        }
+        self.left.extend(older.map(|_| (from.clone(), (lsn, ino))));
+        Ok(None)
+    }
+
     fn replay_rename(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
         let (from, to) = (self.place(path)?, self.place(to)?);
         let (Some(mut from), Some(mut to)) = (from, to) else { return Ok(()) };
-        let mut mover = self.at(path, ino)?.map(|(_, ino)| ino);
+        let mut mover = self.mover(lsn, path, &from, ino, exchange)?;
+        if exchange {
+            // Whatever stands there, by the log both are taken.
+            self.left.remove(&from);
+            self.left.remove(&to);
+        } else if mover.is_some() {
+            self.make_way(&to)?;
+        }
         let mut other = self.find(&to, None)?;
         if exchange && mover.is_none() {
             // It was struck; the other one moves all the same.
@@ -514,6 +567,9 @@ impl<'a> Recovery<'a> {
         }
         let Some(ino) = mover else { return Ok(()) };
         let exchange = exchange && other.is_some();
+        if let Some(replaced) = other.filter(|_| !exchange) {
+            self.make_way_in(replaced)?;
+        }
         let change = match other {
             Some(other) if exchange => {
                 Change::Exchange { a: ino, a_at: from.clone().into(), b: other, b_at: to.clone().into() }
@@ -542,21 +598,23 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// What still has the name of a file that was struck and then removed: it had been replaced, and does not come back.
-    fn replaced_by_struck(&mut self, path: &[u8]) -> Result<Option<(Place, Ino)>> {
-        let Some(place) = self.place(path)? else { return Ok(None) };
-        let found = self.find(&place, None)?;
-        let st = self.tiers.state.lock();
-        let found = found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir));
-        Ok(found.map(|ino| (place, ino)))
+    fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
+        let mut found = self.at(path, ino)?;
+        if found.is_none() && self.never.contains(&ino) && !dir {
+            // What it had replaced does not come back.
+            if let Some(place) = self.place(path)? {
+                found = self.older_at(&place)?.map(|older| (place, older));
+            }
+        }
+        let Some((at, ino)) = found else { return Ok(()) };
+        if dir {
+            self.make_way_in(ino)?;
+        }
+        self.take_name(lsn, at, ino, dir);
+        Ok(())
     }
 
-    fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
-        let found = match self.at(path, ino)? {
-            None if self.never.contains(&ino) && !dir => self.replaced_by_struck(path)?,
-            other => other,
-        };
-        let Some((at, ino)) = found else { return Ok(()) };
+    fn take_name(&self, lsn: Lsn, at: Place, ino: Ino, dir: bool) {
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
         let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
@@ -573,7 +631,6 @@ impl<'a> Recovery<'a> {
         } else {
             st.push(lsn, self.uptime, Change::Remove { ino, at });
         }
-        Ok(())
     }
 
     /// The node a change of attributes is about; the root has no name.

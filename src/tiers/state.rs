@@ -206,7 +206,8 @@ impl State {
         }
     }
 
-    /// Queues an event that has just been logged. What it touches stays in memory until it is applied.
+    /// Queues an event that has just been logged; at a start perhaps one that has a place before others. What it touches stays in
+    /// memory until it is applied.
     pub(crate) fn push(&mut self, lsn: Lsn, at: Duration, change: Change) {
         for (dir, name) in change.places() {
             if let Some(node) = self.view.get_mut(*dir) {
@@ -235,7 +236,8 @@ impl State {
         if self.events.len() == self.events.capacity() {
             self.events.reserve_exact((self.events.len() / 4).max(64));
         }
-        self.events.push_back(Event { lsn, at, change });
+        let behind = self.events.iter().rev().take_while(|event| event.lsn > lsn).count();
+        self.events.insert(self.events.len() - behind, Event { lsn, at, change });
     }
 
     /// Lets go of every event up to `upto`; `now` is the log's newest LSN.

@@ -94,18 +94,13 @@ pub fn apply(fs: &mut Fs, event: &Event) {
             }
         }
         Event::Exchange { a, a_at, b, b_at } => {
-            let (has_a, has_b) = (fs.child(a_at) == Some(*a), fs.child(b_at) == Some(*b));
-            if has_a {
-                fs.put(b_at, Some(*a));
-            }
-            if has_b {
-                fs.put(a_at, Some(*b));
-            }
-            if has_a && !has_b {
-                fs.put(a_at, None);
-            }
-            if has_b && !has_a {
-                fs.put(b_at, None);
+            // One that was struck has perhaps replaced what is there instead: that moves, or nothing does.
+            let (at_a, at_b) = (fs.child(a_at), fs.child(b_at));
+            let meant = |id: &Id, at: Option<Id>| at == Some(*id) || !fs.contains(*id);
+            let (moves_a, moves_b) = (meant(a, at_a), meant(b, at_b));
+            if moves_a && moves_b {
+                fs.put(b_at, at_a);
+                fs.put(a_at, at_b);
             }
         }
         Event::Attr { id, new } => {
