@@ -637,10 +637,11 @@ impl Planner<'_> {
                 self.moved_of_batch(batch, ino, places)?;
             } else if let Some((_, content)) = batch.contents.get(&ino) {
                 self.contents_of_batch(ino, content.clone(), &final_places(ino), &last)?;
-            } else if let Some(at) = final_places(ino).first() {
+            } else {
                 let copied = self.made.get(&lsn)?.clone();
-                self.place(ino, &copied, 0, at, None)?;
-                self.links_of_batch(ino, &final_places(ino)[1..], at)?;
+                for (i, at) in final_places(ino).iter().enumerate() {
+                    self.place(ino, &copied, i, at, None)?;
+                }
             }
         }
         let placed: HashMap<Ino, (Path, u64)> = self
@@ -685,20 +686,6 @@ impl Planner<'_> {
         }
         for (i, at) in names.iter().enumerate() {
             self.place(ino, &copied, i, at, Some(&content))?;
-        }
-        Some(())
-    }
-
-    /// Further names of a node whose first name this batch puts at `at`.
-    fn links_of_batch(&mut self, ino: Ino, places: &[Place], at: &Place) -> Option<()> {
-        let slow = self.out.iter().rev().find_map(|planned| match &planned.step {
-            Step::Place { ino: slow, node, .. } if *node == ino => Some(*slow),
-            _ => None,
-        })?;
-        for place in places {
-            let step = Step::Link { path: self.path(at)?, ino: slow, to: self.path(place)? };
-            self.out
-                .push(Planned { step, effects: vec![Effect::Name(place.clone(), Some(ino)), Effect::Touched(ino)] });
         }
         Some(())
     }

@@ -120,6 +120,27 @@ pub fn drain(engine: &Tiers) {
     }
 }
 
+/// A special file that is made and gets a second name, which another file has left, in one batch: the other one was left there, as if it
+/// were somebody else's. Found by case 459160.
+#[test]
+fn a_link_of_what_its_batch_makes_replaces_what_was_there() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    // Under pressure all that is pending is one batch.
+    (machine.options.high, machine.options.low) = (0.0, 0.0);
+    let engine = machine.open("boot");
+    engine.release(&cx, create(&engine, ROOT, "c", &[1; 5000]).1);
+    background(&engine, &machine.clock);
+    assert!(machine.on_slow("c").is_some());
+    let fifo = engine.mknod(&cx, ROOT, &name("a"), Kind::Fifo, 0o640, 0, 0).unwrap().ino;
+    engine.unlink(&cx, ROOT, &name("c")).unwrap();
+    engine.link(&cx, fifo, ROOT, &name("c")).unwrap();
+    background(&engine, &machine.clock);
+    let slow = |name: &[u8]| machine.slow.root().stat(name).unwrap();
+    let (a, c) = (slow(b"a"), slow(b"c"));
+    assert_eq!((c.kind, c.ino, c.nlink), (Kind::Fifo, a.ino, 2));
+    assert_eq!((kind_of(&engine, ROOT, "c"), engine.status().conflicts), (Some(Kind::Fifo), 0));
+}
+
 /// Both versions were synced, and the second was written over the first. After the power cut only the second one's bytes are
 /// left: published in the first one's place they would be a file that never was.
 #[test]
