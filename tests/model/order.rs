@@ -341,10 +341,11 @@ impl Order {
     fn fits(&self, at: usize, image: &Image) -> bool {
         let stage = &self.stages[at];
         if !self.in_place.is_empty() {
-            let paths = stage.fs.paths();
-            let masked = paths.into_iter().filter(|(_, id)| self.in_place.contains(id)).map(|(path, _)| path).collect();
-            let image = image.without_bytes_of(&masked);
-            return stage.alternatives().any(|fs| fs.image().without_bytes_of(&masked) == image);
+            return stage.alternatives().any(|fs| {
+                let paths = fs.paths().into_iter().filter(|(_, id)| self.in_place.contains(id));
+                let masked = paths.map(|(path, _)| path).collect();
+                fs.image().without_bytes_of(&masked) == image.without_bytes_of(&masked)
+            });
         }
         stage.image == *image || (!stage.maybe.is_empty() && stage.alternatives().any(|fs| fs.image() == *image))
     }
