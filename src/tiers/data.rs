@@ -58,26 +58,27 @@ impl Tiers {
             state.opens.fetch_add(1, Ordering::AcqRel);
             state
         };
-        let file = self.hold_open(&state, mode);
-        match self.prepare_open(cx, &state, mode) {
+        let file = self.hold_open(state, mode);
+        match self.prepare_open(cx, &file.state, mode) {
             Ok(()) => Ok(file),
             Err(e) => {
+                if mode.write {
+                    file.state.writers.fetch_sub(1, Ordering::AcqRel);
+                }
                 // Nothing was written through it: not a close.
                 self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
-                if mode.write {
-                    state.writers.fetch_sub(1, Ordering::AcqRel);
-                }
                 Err(e)
             }
         }
     }
 
-    /// The handle of a file whose open count was raised under the state lock.
-    pub(crate) fn hold_open(&self, state: &Arc<FileState>, mode: OpenMode) -> OpenFile {
+    /// The handle of a file whose open count was raised under the state lock. It takes the state: whoever had another hold on it at the
+    /// release would keep it in memory for good.
+    pub(crate) fn hold_open(&self, state: Arc<FileState>, mode: OpenMode) -> OpenFile {
         if mode.write {
             state.writers.fetch_add(1, Ordering::AcqRel);
         }
-        OpenFile { ino: state.ino, mode, state: state.clone(), read: AtomicU64::new(0) }
+        OpenFile { ino: state.ino, mode, state, read: AtomicU64::new(0) }
     }
 
     fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {

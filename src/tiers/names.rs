@@ -291,10 +291,10 @@ impl Tiers {
                 return Err(e);
             }
         };
-        let file = self.hold_open(&state, open);
+        let file = self.hold_open(state, open);
         let st = self.state.lock();
-        let node = st.view.get(state.ino).ok_or(Errno::ESTALE)?;
-        Ok((self.attr_of_object(state.ino, node, &stat), file))
+        let node = st.view.get(file.ino).ok_or(Errno::ESTALE)?;
+        Ok((self.attr_of_object(file.ino, node, &stat), file))
     }
 
     fn bind_new(

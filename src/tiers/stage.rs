@@ -55,7 +55,7 @@ impl Tiers {
     /// Copies a slow file to the fast tier, from which it is read then. Waits for the slow tier.
     pub fn stage_file(&self, cx: &Cx, ino: Ino, between: &mut Between<'_>) -> Result<Staged> {
         cx.slow()?;
-        let held = {
+        let state = {
             let mut st = self.state.lock();
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
             if node.kind != Kind::File {
@@ -70,7 +70,7 @@ impl Tiers {
             state.opens.fetch_add(1, Ordering::AcqRel);
             state
         };
-        let held = self.hold_open(&held, OpenMode { read: true, ..OpenMode::default() });
+        let held = self.hold_open(state, OpenMode { read: true, ..OpenMode::default() });
         let staged = self.stage_held(cx, &held.state, between);
         self.release(cx, held);
         staged
