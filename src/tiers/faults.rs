@@ -583,6 +583,10 @@ impl Dir for FaultyDir {
         self.inner.order()
     }
 
+    fn rotates(&self) -> bool {
+        self.inner.rotates()
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -662,6 +666,10 @@ impl File for FaultyFile {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.descriptor()
+    }
+
+    fn place(&self) -> Option<u64> {
+        self.inner.place()
     }
 
     fn write_behind(&self, range: Range<u64>) {
