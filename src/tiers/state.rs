@@ -228,7 +228,8 @@ impl State {
                 self.contents.entry(*ino).or_default().push_back((lsn, content.clone()));
             }
             Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
-                self.unnamed.insert(*ino, lsn);
+                let last = self.unnamed.entry(*ino).or_default();
+                *last = lsn.max(*last);
             }
             _ => {}
         }
@@ -502,6 +503,24 @@ mod tests {
         st.pop(2, 2);
         let file = st.known_file(ino).expect("made before its last version went");
         assert_eq!(file.io.read().object(), Some(object));
+    }
+
+    /// What comes in before others has its place before them, and the name it takes is not the last one for that.
+    #[test]
+    fn a_removal_that_comes_in_before_another_is_not_the_last() {
+        let mut st = state();
+        let ino = st.view.new_ino();
+        st.view.add(ino, Kind::File, Meta::default());
+        for (lsn, name) in [(5, "other"), (3, "left"), (7, "made")] {
+            let at = (ROOT, Name::new(name.as_bytes()).expect("a name"));
+            let change = match name {
+                "made" => Change::Link { ino, at },
+                _ => Change::Remove { ino, at },
+            };
+            st.push(lsn, Duration::ZERO, change);
+        }
+        assert_eq!(st.events.iter().map(|event| event.lsn).collect::<Vec<_>>(), [3, 5, 7]);
+        assert_eq!(st.unnamed[&ino], 5);
     }
 
     #[test]
