@@ -192,7 +192,7 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     let fast: Arc<dyn Dir> = Arc::new(OsDir::open(fast).at("open", fast.display())?);
     let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&tree.by_descriptor()).at("open", tree.path().display())?);
     let boot = boot_id()?;
-    #[cfg(feature = "faults")]
+    #[cfg(debug_assertions)]
     let ([fast, slow], boot) = tiers::faults::install([fast, slow], boot)?;
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
     let open = if slow_is_writable { tiers::open } else { tiers::open_over_read_only };

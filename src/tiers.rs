@@ -16,14 +16,14 @@
 //! 2. `state::State`, one for the engine - held for memory and for the append to the log, never across the slow tier;
 //! 3. the log's own.
 
-/// Whether a test leaves this step of the engine's order out: `faults::Lapse`. Without the feature nothing is left of the question.
-#[cfg(feature = "faults")]
+/// Whether a test leaves this step of the engine's order out: `faults::Lapse`. In a release build nothing is left of the question.
+#[cfg(debug_assertions)]
 macro_rules! left_out {
     ($lapse:ident) => {
         $crate::tiers::faults::is_left_out($crate::tiers::faults::Lapse::$lapse)
     };
 }
-#[cfg(not(feature = "faults"))]
+#[cfg(not(debug_assertions))]
 macro_rules! left_out {
     ($lapse:ident) => {
         false
@@ -40,7 +40,7 @@ pub mod disk;
 mod drain;
 mod durable;
 mod evict;
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 pub mod faults;
 mod few;
 mod file;

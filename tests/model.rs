@@ -19,7 +19,7 @@ mod sim;
 
 #[path = "model/case.rs"]
 mod case;
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 #[path = "model/lapses.rs"]
 mod lapses;
 #[path = "model/model.rs"]

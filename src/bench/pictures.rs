@@ -3,11 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use image::codecs::jpeg::JpegEncoder;
-use image::imageops::FilterType;
-use image::{ColorType, ImageFormat, RgbImage};
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use resize::{Pixel, Resizer, Type};
+use rgb::{FromSlice, RGB8};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::Stop;
 use crate::error::{Context, Error, Result};
@@ -17,7 +21,7 @@ const DRAWN: usize = 128;
 /// Files of a directory.
 const PER_DIR: usize = 256;
 /// To what pictures are brought, as most networks want them.
-const SIDE: u32 = 224;
+const SIDE: usize = 224;
 const QUALITY: u8 = 85;
 /// Of the noise over the gradients: about 0.6 bytes a pixel, as the photographs of ImageNet have (110 kB, 500 x 375).
 const NOISE: i32 = 17;
@@ -47,8 +51,8 @@ impl Pictures {
             let share = ((number * 61) % DRAWN) as f64 / (DRAWN - 1) as f64;
             let wanted = size as f64 * (1.0 - SPREAD + 2.0 * SPREAD * share);
             let pixels = ((wanted - fixed) / per_pixel).max(64.0);
-            let width = (pixels * 4.0 / 3.0).sqrt().round().clamp(8.0, 60_000.0) as u32;
-            let height = (pixels / f64::from(width)).round().clamp(8.0, 60_000.0) as u32;
+            let width = (pixels * 4.0 / 3.0).sqrt().round().clamp(8.0, 60_000.0) as u16;
+            let height = (pixels / f64::from(width)).round().clamp(8.0, 60_000.0) as u16;
             drawn.push(encode(&gradients(width, height, &mut random))?);
         }
         Ok(Pictures { drawn })
@@ -84,35 +88,52 @@ impl Pictures {
     }
 }
 
-fn encode(picture: &RgbImage) -> Result<Vec<u8>> {
+/// The bytes of red, green and blue of each pixel, row by row.
+struct Picture {
+    width: u16,
+    height: u16,
+    bytes: Vec<u8>,
+}
+
+fn encode(picture: &Picture) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut encoder = JpegEncoder::new_with_quality(&mut bytes, QUALITY);
-    let encoded = encoder.encode(picture, picture.width(), picture.height(), ColorType::Rgb8.into());
+    let mut encoder = Encoder::new(&mut bytes, QUALITY);
+    encoder.set_sampling_factor(SamplingFactor::F_1_1);
+    let encoded = encoder.encode(&picture.bytes, picture.width, picture.height, ColorType::Rgb);
     encoded.map_err(|e| Error::refused(format!("no picture could be made: {e}"), "report this"))?;
     Ok(bytes)
 }
 
 /// Colours that change slowly, as skies and walls do, with noise over them.
-fn gradients(width: u32, height: u32, random: &mut SmallRng) -> RgbImage {
+fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Picture {
     let corner = [0, 1, 2].map(|_| random.random_range(40..200));
     let slope = [0, 1, 2].map(|_| (random.random_range(-40..40), random.random_range(-40..40)));
-    RgbImage::from_fn(width, height, |x, y| {
-        let noise = random.random_range(-NOISE..=NOISE);
-        let (x, y) = (x as i32, y as i32);
-        let channel = |c: usize| {
-            let (dx, dy) = slope[c];
-            (corner[c] + dx * x / width as i32 + dy * y / height as i32 + noise).clamp(0, 255) as u8
-        };
-        image::Rgb([channel(0), channel(1), channel(2)])
-    })
+    let mut bytes = Vec::with_capacity(3 * usize::from(width) * usize::from(height));
+    for y in 0..i32::from(height) {
+        for x in 0..i32::from(width) {
+            let noise = random.random_range(-NOISE..=NOISE);
+            bytes.extend((0..3).map(|c| {
+                let (dx, dy) = slope[c];
+                (corner[c] + dx * x / i32::from(width) + dy * y / i32::from(height) + noise).clamp(0, 255) as u8
+            }));
+        }
+    }
+    Picture { width, height, bytes }
 }
 
 /// Decodes a picture and brings it to 224 x 224, as a training job does.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<()> {
-    let unreadable =
-        |e| Error::refused(format!("{} is no picture that can be decoded: {e}", path.display()), "see the disk");
-    let picture = image::load_from_memory_with_format(bytes, ImageFormat::Jpeg).map_err(unreadable)?;
-    std::hint::black_box(picture.resize_exact(SIDE, SIDE, FilterType::Triangle));
+    let unreadable = |e: &dyn std::fmt::Display| {
+        Error::refused(format!("{} is no picture that can be decoded: {e}", path.display()), "see the disk")
+    };
+    let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    let pixels = decoder.decode().map_err(|e| unreadable(&e))?;
+    let (width, height) = decoder.dimensions().ok_or_else(|| unreadable(&"it has no size"))?;
+    let resizer = Resizer::new(width, height, SIDE, SIDE, Pixel::RGB8, Type::Triangle);
+    let mut small = vec![RGB8::default(); SIDE * SIDE];
+    resizer.and_then(|mut resizer| resizer.resize(pixels.as_rgb(), &mut small)).map_err(|e| unreadable(&e))?;
+    std::hint::black_box(small);
     Ok(())
 }
 

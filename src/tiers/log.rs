@@ -98,7 +98,7 @@ impl Log {
         }
         let durable = self.durable();
         let text: String = records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable)).collect();
-        #[cfg(feature = "faults")]
+        #[cfg(debug_assertions)]
         let text = crate::tiers::faults::held_back(text, tail.next, records.len());
         if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
             self.rotate(&mut tail)?;

@@ -533,7 +533,6 @@ mod tests {
 
     /// And what a pending one costs besides. Each has a lock, which in a build that checks the order of locks knows its place.
     #[test]
-    #[cfg(not(feature = "shuttle"))]
     fn what_a_million_may_wait_of_is_small() {
         use crate::tiers::state::Event;
 

@@ -4,21 +4,18 @@
 //! With debug assertions each lock checks that, whatever the other threads do at that moment: a wrong order is found by the
 //! first test that takes it, not by the one in which two threads meet. A lock that is only *tried* may be out of order.
 //!
-//! With the feature `shuttle` the locks and the atomics of a file are those of a scheduler that tries orders of threads
-//! (`tests/races`); such a build can do nothing else.
+//! With debug assertions, too, each lock and each atomic of a file is a point at which a [`turns::Scheduler`] may let another
+//! thread go on: `tests/races` tries the orders of threads in the build that all other tests use.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-#[cfg(not(feature = "shuttle"))]
 use parking_lot as raw;
-#[cfg(feature = "shuttle")]
-use shuttled as raw;
 
-#[cfg(feature = "shuttle")]
-pub(crate) use shuttle::sync::atomic;
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(debug_assertions))]
 pub(crate) use std::sync::atomic;
+#[cfg(debug_assertions)]
+pub(crate) use turns::atomic;
 
 /// In the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +51,7 @@ pub(crate) struct Mutex<T> {
 pub(crate) struct MutexGuard<'a, T> {
     inner: raw::MutexGuard<'a, T>,
     held: order::Held,
+    turn: turns::AtRelease,
 }
 
 impl<T> Mutex<T> {
@@ -64,7 +62,8 @@ impl<T> Mutex<T> {
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         let held = self.place.wait();
-        MutexGuard { inner: self.inner.lock(), held }
+        let inner = turns::take(|| self.inner.try_lock(), || self.inner.lock());
+        MutexGuard { inner, held, turn: turns::AtRelease }
     }
 }
 
@@ -78,11 +77,8 @@ impl<T: Default> Default for Mutex<T> {
 impl<T> MutexGuard<'_, T> {
     /// To whoever waits longest, if somebody does.
     pub(crate) fn unlock_fair(this: Self) {
-        let MutexGuard { inner, held: _held } = this;
-        #[cfg(not(feature = "shuttle"))]
+        let MutexGuard { inner, held: _held, turn: _turn } = this;
         raw::MutexGuard::unlock_fair(inner);
-        #[cfg(feature = "shuttle")]
-        drop(inner);
     }
 }
 
@@ -109,12 +105,14 @@ pub(crate) struct RwLock<T> {
 pub(crate) struct RwLockReadGuard<'a, T> {
     inner: raw::RwLockReadGuard<'a, T>,
     _held: order::Held,
+    _turn: turns::AtRelease,
 }
 
 #[derive(Debug)]
 pub(crate) struct RwLockWriteGuard<'a, T> {
     inner: raw::RwLockWriteGuard<'a, T>,
     _held: order::Held,
+    _turn: turns::AtRelease,
 }
 
 impl<T> RwLock<T> {
@@ -126,23 +124,26 @@ impl<T> RwLock<T> {
     #[track_caller]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         let held = self.place.wait();
-        RwLockReadGuard { inner: self.inner.read(), _held: held }
+        let inner = turns::take(|| self.inner.try_read(), || self.inner.read());
+        RwLockReadGuard { inner, _held: held, _turn: turns::AtRelease }
     }
 
     #[track_caller]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = self.place.wait();
-        RwLockWriteGuard { inner: self.inner.write(), _held: held }
+        let inner = turns::take(|| self.inner.try_write(), || self.inner.write());
+        RwLockWriteGuard { inner, _held: held, _turn: turns::AtRelease }
     }
 
     /// Of something that no other thread can know yet: it is not waited for, so it may be taken out of order.
     pub(crate) fn write_new(&self) -> RwLockWriteGuard<'_, T> {
-        RwLockWriteGuard { inner: self.inner.write(), _held: self.place.taken() }
+        RwLockWriteGuard { inner: self.inner.write(), _held: self.place.taken(), _turn: turns::AtRelease }
     }
 
     pub(crate) fn try_read_for(&self, time: Duration) -> Option<RwLockReadGuard<'_, T>> {
-        let inner = self.inner.try_read_for(time)?;
-        Some(RwLockReadGuard { inner, _held: self.place.taken() })
+        // Where threads take turns there is no time: whoever would wait has waited in vain.
+        let inner = turns::take(|| Some(self.inner.try_read()), || self.inner.try_read_for(time))?;
+        Some(RwLockReadGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
@@ -150,13 +151,15 @@ impl<T> RwLock<T> {
     }
 
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        turns::may_switch();
         let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: self.place.taken() })
+        Some(RwLockReadGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
     }
 
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        turns::may_switch();
         let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, _held: self.place.taken() })
+        Some(RwLockWriteGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
     }
 }
 
@@ -181,11 +184,11 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
 }
 
 /// The check of the order.
-#[cfg(all(debug_assertions, not(feature = "shuttle")))]
+#[cfg(debug_assertions)]
 mod order {
     use std::cell::{Cell, RefCell};
 
-    use super::Rank;
+    use super::{Rank, turns};
 
     thread_local! {
         static HELD: RefCell<Vec<(u64, Place)>> = const { RefCell::new(Vec::new()) };
@@ -206,6 +209,9 @@ mod order {
         /// Before a lock is waited for.
         #[track_caller]
         pub(super) fn wait(self) -> Held {
+            if turns::are_taken() {
+                return Held(u64::MAX);
+            }
             HELD.with_borrow(|held| {
                 let wrong = held.iter().find(|(_, other)| *other >= self);
                 assert!(wrong.is_none(), "waits for {self:?} while it holds {held:?}: see `tiers::sync`");
@@ -214,6 +220,9 @@ mod order {
         }
 
         pub(super) fn taken(self) -> Held {
+            if turns::are_taken() {
+                return Held(u64::MAX);
+            }
             let number = NEXT.get();
             NEXT.set(number + 1);
             HELD.with_borrow_mut(|held| held.push((number, self)));
@@ -235,7 +244,7 @@ mod order {
     }
 }
 
-#[cfg(not(all(debug_assertions, not(feature = "shuttle"))))]
+#[cfg(not(debug_assertions))]
 mod order {
     use super::Rank;
 
@@ -262,58 +271,140 @@ mod order {
     }
 }
 
-/// What is used of `parking_lot`, made of shuttle's locks.
-#[cfg(feature = "shuttle")]
-mod shuttled {
-    use std::time::Duration;
+/// Threads that take turns, in an order that somebody else decides.
+#[cfg(debug_assertions)]
+pub mod turns {
+    use std::sync::OnceLock;
 
-    pub(super) use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+    static SCHEDULER: OnceLock<Scheduler> = OnceLock::new();
 
-    /// A thread that panics while it holds a lock has ended the test already.
-    const POISONED: &str = "no panic is caught";
+    /// Runs the threads of one process one at a time.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Scheduler {
+        /// Another thread may go on from here.
+        pub may_switch: fn(),
+        /// The calling thread cannot go on before another one has.
+        pub must_switch: fn(),
+    }
 
-    #[derive(Debug)]
-    pub(super) struct Mutex<T>(shuttle::sync::Mutex<T>);
+    /// All locks of this process are asked for in turns from now on. Their order is not checked: these threads share one of the
+    /// operating system's, by which it would be.
+    pub fn install(scheduler: Scheduler) {
+        SCHEDULER.get_or_init(|| scheduler);
+    }
 
-    impl<T> Mutex<T> {
-        pub(super) fn new(value: T) -> Self {
-            Mutex(shuttle::sync::Mutex::new(value))
-        }
-        pub(super) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().expect(POISONED)
+    pub(super) fn are_taken() -> bool {
+        SCHEDULER.get().is_some()
+    }
+
+    pub(super) fn may_switch() {
+        if let Some(scheduler) = SCHEDULER.get() {
+            (scheduler.may_switch)();
         }
     }
 
-    #[derive(Debug)]
-    pub(super) struct RwLock<T>(shuttle::sync::RwLock<T>);
+    /// A lock by trying, over and over, where threads take turns; else by waiting.
+    pub(super) fn take<G>(attempt: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+        let Some(scheduler) = SCHEDULER.get() else { return wait() };
+        (scheduler.may_switch)();
+        loop {
+            match attempt() {
+                Some(guard) => return guard,
+                None => (scheduler.must_switch)(),
+            }
+        }
+    }
 
-    impl<T> RwLock<T> {
-        pub(super) fn new(value: T) -> Self {
-            RwLock(shuttle::sync::RwLock::new(value))
+    /// The last field of a guard: whoever waits for the lock may have it as soon as it is free.
+    #[derive(Debug)]
+    pub(super) struct AtRelease;
+
+    impl Drop for AtRelease {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                may_switch();
+            }
         }
-        pub(super) fn read(&self) -> RwLockReadGuard<'_, T> {
-            self.0.read().expect(POISONED)
+    }
+
+    /// What is used of `std::sync::atomic`.
+    pub(crate) mod atomic {
+        pub(crate) use std::sync::atomic::Ordering;
+
+        use super::may_switch;
+
+        macro_rules! atomics {
+            ($($name:ident($value:ty)),*) => {$(
+                #[derive(Debug, Default)]
+                pub(crate) struct $name(std::sync::atomic::$name);
+
+                impl $name {
+                    pub(crate) const fn new(value: $value) -> Self {
+                        $name(std::sync::atomic::$name::new(value))
+                    }
+                    pub(crate) fn load(&self, order: Ordering) -> $value {
+                        may_switch();
+                        self.0.load(order)
+                    }
+                    pub(crate) fn store(&self, value: $value, order: Ordering) {
+                        may_switch();
+                        self.0.store(value, order);
+                    }
+                    /// Nobody else has it: no turn.
+                    pub(crate) fn get_mut(&mut self) -> &mut $value {
+                        self.0.get_mut()
+                    }
+                }
+            )*};
         }
-        pub(super) fn write(&self) -> RwLockWriteGuard<'_, T> {
-            self.0.write().expect(POISONED)
+
+        macro_rules! changes {
+            ($($name:ident($value:ty): $($change:ident),*;)*) => {$(
+                impl $name {$(
+                    pub(crate) fn $change(&self, value: $value, order: Ordering) -> $value {
+                        may_switch();
+                        self.0.$change(value, order)
+                    }
+                )*}
+            )*};
         }
-        pub(super) fn get_mut(&mut self) -> &mut T {
-            self.0.get_mut().expect(POISONED)
+
+        impl AtomicU64 {
+            pub(crate) fn compare_exchange(
+                &self,
+                old: u64,
+                new: u64,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<u64, u64> {
+                may_switch();
+                self.0.compare_exchange(old, new, success, failure)
+            }
         }
-        pub(super) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-            self.0.try_read().ok()
-        }
-        /// There is no time here: whoever would wait has waited in vain.
-        pub(super) fn try_read_for(&self, _: Duration) -> Option<RwLockReadGuard<'_, T>> {
-            self.0.try_read().ok()
-        }
-        pub(super) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-            self.0.try_write().ok()
+
+        atomics! { AtomicBool(bool), AtomicU32(u32), AtomicU64(u64) }
+        changes! {
+            AtomicBool(bool): swap;
+            AtomicU32(u32): fetch_add, fetch_sub, swap;
+            AtomicU64(u64): fetch_max;
         }
     }
 }
 
-#[cfg(all(test, debug_assertions, not(feature = "shuttle")))]
+/// Threads wait for locks as the operating system has them wait.
+#[cfg(not(debug_assertions))]
+mod turns {
+    #[derive(Debug)]
+    pub(super) struct AtRelease;
+
+    pub(super) fn may_switch() {}
+
+    pub(super) fn take<G>(_: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+        wait()
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::failing::is_full_run;
+use crate::needs::{MOUNTS, needs};
 use crate::rig::{Machine, Pristine};
 use crate::script::{Failed, Player, Step, Target, brief, script};
 use crate::traffic::ledger::Op;
@@ -108,6 +109,7 @@ fn run(pristine: &Pristine, rule: &str) -> Check<(u32, bool)> {
 
 #[test]
 fn calls_that_fail_on_a_mount_lose_nothing() {
+    needs!(MOUNTS);
     let calls = [
         "create",
         "rename",
@@ -166,6 +168,7 @@ fn told(machine: &Machine) -> (bool, u64) {
 
 #[test]
 fn new_files_go_to_the_slow_tier_while_the_fast_one_fails() {
+    needs!(MOUNTS);
     let pristine = Pristine::make();
     let bytes = vec![7; 300_000];
     for (rule, writes) in [("at=fast:create@pool:1:1:EIO", true), ("at=fast:write@pool:1:1:EIO", false)] {
@@ -188,6 +191,7 @@ fn new_files_go_to_the_slow_tier_while_the_fast_one_fails() {
 
 #[test]
 fn what_the_fast_tier_cannot_read_any_more_is_read_from_the_slow_one() {
+    needs!(MOUNTS);
     let pristine = Pristine::make();
     let mut machine = Machine::new(&pristine);
     let bytes = vec![7; 300_000];
@@ -214,6 +218,7 @@ fn what_the_fast_tier_cannot_read_any_more_is_read_from_the_slow_one() {
 /// It was said that the slow tier is down.
 #[test]
 fn what_the_drain_cannot_read_is_told_of_the_fast_tier_and_is_tried_again() {
+    needs!(MOUNTS);
     let pristine = Pristine::make();
     let mut machine = Machine::new(&pristine);
     let bytes = vec![7; 300_000];
@@ -235,6 +240,7 @@ fn what_the_drain_cannot_read_is_told_of_the_fast_tier_and_is_tried_again() {
 /// A slow tier that says that it has written what it has not: seen only by who asks for the bytes again.
 #[test]
 fn a_copy_that_the_slow_tier_gives_back_otherwise_is_made_again() {
+    needs!(MOUNTS);
     let pristine = Pristine::make();
     let bytes = vec![7; 300_000];
     for (option, same) in [("verify=bytes", true), ("verify=length", false)] {

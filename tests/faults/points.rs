@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 
 use crate::failing::is_full_run;
+use crate::needs::{MOUNTS, needs};
 use crate::rig::{Machine, Pristine};
 use crate::script::{Failed, Player, Step, Target, brief_tree, script};
 use crate::traffic::ledger::Op;
@@ -167,6 +168,7 @@ fn calls(pristine: &Pristine) -> u64 {
 
 #[test]
 fn a_stop_at_any_call_loses_nothing() {
+    needs!(MOUNTS);
     setrlimit(Resource::RLIMIT_CORE, 0, 0).unwrap();
     let pristine = Pristine::make();
     let calls = calls(&pristine);

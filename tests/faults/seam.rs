@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
+use crate::needs::{MOUNTS, needs};
 use crate::points::play_steps;
 use crate::rig::{Machine, Pristine};
 use crate::script::{Player, Step, script};
@@ -30,6 +31,7 @@ type Counts = BTreeMap<String, u64>;
 
 #[test]
 fn every_changing_system_call_passes_the_seam() {
+    needs!(MOUNTS, "strace");
     let pristine = Pristine::make();
     let mut machine = Machine::new(&pristine);
     let (trace, record) = (machine.path("trace"), machine.path("record"));

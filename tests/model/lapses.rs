@@ -1,7 +1,7 @@
 //! Do the tests notice? Steps of the engine's own order are left out or done at the wrong time, one at a time ([`Lapse`]), and the dice
 //! or a story must fail. What is left out at the seam below the engine is tried by `tests/faults/lies.rs`.
 //!
-//! `cargo test --features faults --test model lapses`
+//! `cargo test --test model lapses`
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};

@@ -9,6 +9,7 @@
 //! `cargo xtask test races`; `RACES=n` tries n schedules of each race. A failure prints its schedule, and `RACES_REPLAY=schedule`
 //! with the test's name repeats that one.
 
+#![cfg(debug_assertions)] // What they need of the engine is in no release build.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a failing race tells its story")]
 #![allow(unreachable_pub, dead_code, reason = "what is shared with the model test is used in part")]
 
@@ -31,6 +32,7 @@ use std::time::Duration;
 use dlio_fs::error::{Errno, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::{Clock, Kind, MetadataOrder, RenameMode};
+use dlio_fs::tiers::sync::turns;
 use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -552,6 +554,11 @@ fn check(race: Race) {
 }
 
 fn in_all_orders(test: impl Fn() + Clone + Send + Sync + 'static) {
+    // An atomic of shuttle's is a point at which it may switch, and nothing else.
+    let may_switch = || {
+        shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
+    };
+    turns::install(turns::Scheduler { may_switch, must_switch: thread::yield_now });
     if let Ok(schedule) = std::env::var("RACES_REPLAY") {
         return shuttle::replay(test, &schedule);
     }

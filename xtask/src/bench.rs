@@ -240,7 +240,7 @@ fn measure(cx: &Context, asked: &Asked, pages: &Pages) -> Result<()> {
     scratch::ensure_room(&cx.target)?;
     Setup::start(cx, &[Need::Peers])?.wait(Need::Peers)?;
     let signals = Signals::hold()?;
-    let built = signals.run(cargo::cargo(cx).args(["build", "--release", "--bin", "dlio-fs"]))?;
+    let built = signals.run(cargo::cargo(cx).args(["build", "--profile", "dist", "--bin", "dlio-fs"]))?;
     ensure!(built.success(), "cargo build: {built}");
     let _awake = wake::Awake::keep()?;
     // One after the other: there is room for one.
@@ -282,7 +282,7 @@ fn measure_on(
     if let Some(warning) = wake::warning(setup.wake_up_us) {
         eprintln!("warning: {warning}");
     }
-    let (program, logs) = (cx.target.join("release/dlio-fs"), setup::work_dir(cx));
+    let (program, logs) = (cx.target.join("dist/dlio-fs"), setup::work_dir(cx));
     let stage = Stage { testbed: &testbed, signals, program: &program, logs: &logs };
     for part in parts {
         eprintln!("\n==== {}", part.name);

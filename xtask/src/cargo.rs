@@ -21,16 +21,7 @@ pub(crate) fn fmt(cx: &Context) -> Result<Tally> {
 }
 
 pub(crate) fn clippy(cx: &Context) -> Result<Tally> {
-    run(cargo(cx).args([
-        "clippy",
-        "--quiet",
-        "--workspace",
-        "--all-targets",
-        "--all-features",
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
+    run(cargo(cx).args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     Ok(Tally::one())
 }
 
@@ -41,35 +32,68 @@ pub(crate) fn doc(cx: &Context) -> Result<Tally> {
     Ok(Tally::one())
 }
 
-/// Everything that `cargo test` runs by itself, 10,000 cases of the model test among it.
-pub(crate) fn test(cx: &Context) -> Result<Tally> {
+/// Everything that the stages run, in one build: so that none waits for another's, and it is known what building takes.
+pub(crate) fn build(cx: &Context) -> Result<Tally> {
+    run(cargo(cx).args(["test", "--quiet", "--workspace", "--no-run"]))?;
+    Ok(Tally::one())
+}
+
+/// Test programs that are stages by themselves.
+const STAGES_OF_THEIR_OWN: [&str; 5] = ["faults", "kill", "power", "program", "races"];
+
+/// Everything else that `cargo test` runs, 10,000 cases of the model test among it.
+pub(crate) fn unit(cx: &Context) -> Result<Tally> {
     let mut command = cargo(cx);
-    command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]);
+    command.args(["test", "--quiet", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+    for program in test_programs(cx)?.iter().filter(|name| !STAGES_OF_THEIR_OWN.contains(&name.as_str())) {
+        command.args(["--test", program]);
+    }
     if cx.all {
-        command.env("DLIO_DAMAGE_CASES", "3000");
+        command.env("DLIO_DAMAGE_CASES", "3000").env("DLIO_MODEL_CASES", "100000");
     }
     counted(&mut command)
 }
 
-/// The kill test is ignored by a plain `cargo test` because it needs root and takes a minute.
-pub(crate) fn kill(cx: &Context) -> Result<Tally> {
-    counted(cargo(cx).args(["test", "--quiet", "--test", "kill", "--", "--ignored", "--nocapture", "--test-threads=1"]))
+/// As Cargo finds them: the files and the folders with a `main.rs` in `tests`.
+fn test_programs(cx: &Context) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(cx.root.join("tests"))? {
+        let path = entry?.path();
+        let is_program = path.join("main.rs").exists() || path.extension().is_some_and(|ending| ending == "rs");
+        names.extend(path.file_stem().and_then(|stem| stem.to_str()).filter(|_| is_program).map(str::to_owned));
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
-/// A build of its own, with calls that fail on demand and an engine that leaves out steps of its order. With `--all` it stops at every
-/// call of the daemon's life, some 1,600 times, and each call fails, too.
+/// Its tests wait for file systems and daemons most of the time: more at once than there are processors.
+pub(crate) fn program(cx: &Context) -> Result<Tally> {
+    counted(cargo(cx).args(["test", "--quiet", "--workspace", "--test", "program", "--", "--test-threads=6"]))
+}
+
+/// The kill test is ignored by a plain `cargo test` because it takes a minute.
+pub(crate) fn kill(cx: &Context) -> Result<Tally> {
+    counted(cargo(cx).args([
+        "test",
+        "--quiet",
+        "--workspace",
+        "--test",
+        "kill",
+        "--",
+        "--ignored",
+        "--nocapture",
+        "--test-threads=4",
+    ]))
+}
+
+/// With `--all` it stops at every call of the daemon's life, some 1,600 times, and each call fails, too.
 pub(crate) fn points(cx: &Context) -> Result<Tally> {
-    let mut tally = Tally::default();
-    for which in [&["faults", "--"][..], &["model", "lapses", "--"]] {
-        let mut command = cargo(cx);
-        command.args(["test", "--quiet", "--features", "faults", "--test"]).args(which);
-        command.args(["--nocapture", "--test-threads=1"]);
-        if cx.all {
-            command.env("DLIO_FAULTS_ALL", "1");
-        }
-        tally.add(counted(&mut command)?);
+    let mut command = cargo(cx);
+    command.args(["test", "--quiet", "--workspace", "--test", "faults", "--", "--nocapture", "--test-threads=2"]);
+    if cx.all {
+        command.env("DLIO_FAULTS_ALL", "1");
     }
-    Ok(tally)
+    counted(&mut command)
 }
 
 /// Without `--all` so many states of the disks that it takes about a minute.
@@ -79,15 +103,14 @@ pub(crate) fn power(cx: &Context) -> Result<Tally> {
         command.env("POWER_STATES", "1600");
     }
     // Not the one that is the process beneath the disks.
-    command.args(["test", "--quiet", "--test", "power", "power_cuts", "--"]);
+    command.args(["test", "--quiet", "--workspace", "--test", "power", "power_cuts", "--"]);
     counted(command.args(["--ignored", "--nocapture", "--test-threads=1"]))
 }
 
-/// A build of its own: the engine's locks are the scheduler's. A hundred schedules of each race take two seconds.
 pub(crate) fn races(cx: &Context) -> Result<Tally> {
     let schedules = if cx.all { "20000" } else { "1000" };
     let mut command = cargo(cx);
-    command.args(["test", "--quiet", "--features", "shuttle", "--test", "races"]).env("RACES", schedules);
+    command.args(["test", "--quiet", "--workspace", "--test", "races"]).env("RACES", schedules);
     let tally = counted(&mut command)?;
     Ok(Tally { note: format!("{schedules} schedules of each race"), ..tally })
 }
@@ -138,9 +161,9 @@ fn not_run(why: &str) -> Tally {
     Tally { note: format!("not run: {why}"), ..Tally::default() }
 }
 
-/// Runs `cargo test` and adds up what its test programs report.
+/// Runs `cargo test` and adds up what its test programs report. Whatever a test needs is installed: none may leave itself out.
 fn counted(command: &mut Command) -> Result<Tally> {
-    let (status, text) = run_and_read(command)?;
+    let (status, text) = run_and_read(command.env("DLIO_TESTS_LEAVE_NOTHING_OUT", "1"))?;
     let tally = add_up(&text);
     if tally.failed == 0 && !status.success() {
         bail!("cargo test: {status} before all tests were run");

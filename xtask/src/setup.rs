@@ -146,7 +146,8 @@ fn ready_to_mount(cx: &Context) -> Result<()> {
             "/dev/fuse is missing: load the kernel module (modprobe fuse), or pass --device /dev/fuse to the container"
         );
     }
-    run::run(cargo::cargo(cx).args(["build", "--quiet", "--bin", "dlio-fs"]))
+    // The same build as the tests': with `cargo build` the dependencies would have other features, and all be built again.
+    run::run(cargo::cargo(cx).args(["test", "--quiet", "--workspace", "--no-run"]))
 }
 
 fn install_packages(cx: &Context, needs: &[Need]) -> Result<()> {
@@ -196,6 +197,8 @@ fn install_tool(cx: &Context, (name, version): (&str, &str)) -> Result<()> {
     println!("installing {name} {version} in the background");
     let mut command = cargo::cargo(cx);
     command.args(["install", "--locked", "--debug", name, "--version", version, "--root"]).arg(&tools);
+    // Nobody looks into it with a debugger.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_INCREMENTAL", "0");
     command.arg("--target-dir").arg(tools.join("build"));
     run::run_logged(&mut command, &work_dir(cx).join(format!("{name}.log")))
 }

@@ -1,8 +1,6 @@
 //! `dlio-fs bench` on real mounts, with sizes of a moment: that it ends, says what it measured, and leaves nothing behind. How fast
 //! anything was is nobody's business here.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,10 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-mod common;
-
-use common::rig::{PROGRAM, text, wait};
-use common::{Volume, until};
+use crate::common::rig::{PROGRAM, text, wait};
+use crate::common::{Volume, until};
+use crate::needs::{MOUNTS, needs};
 
 /// The other tests' caches are theirs.
 const FILE_DATA: [&str; 2] = ["--caches", "file"];
@@ -109,6 +106,7 @@ fn assert_rows(results: &Value, runs: usize) {
 
 #[test]
 fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
+    needs!(MOUNTS);
     let places = Places::new();
     let results = places.results("checkpoint", &["--count", "2", "--size", "300kB", "--runs", "2"]);
     let caches = if nix::unistd::geteuid().is_root() { "dropped" } else { "file data only" };
@@ -130,6 +128,7 @@ fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
 
 #[test]
 fn tiers_are_measured_beside_a_mount_and_another_place() {
+    needs!(MOUNTS);
     let places = Places::new();
     let other = format!("other={}", places.path("other").display());
     let arguments = ["--size", "2MiB", "--files", "5", "--runs", "2", "--io", "exact,cached", "--also", &other];
@@ -143,6 +142,7 @@ fn tiers_are_measured_beside_a_mount_and_another_place() {
 
 #[test]
 fn a_data_set_is_read_decoded_and_prefetched_staged_and_not() {
+    needs!(MOUNTS);
     let places = Places::new();
     let sizes = [&["--files", "6", "--file-size", "8KiB", "--runs", "1"][..], &FILE_DATA].concat();
     let steps = ["--threads", "2,1", "--batch", "3", "--compute", "1ms", "--prefetch", "2"];
@@ -165,6 +165,7 @@ fn a_data_set_is_read_decoded_and_prefetched_staged_and_not() {
 
 #[test]
 fn what_a_mount_costs_is_measured_with_everything_in_memory() {
+    needs!(MOUNTS);
     let places = Places::new();
     let arguments = ["--size", "1MiB", "--files", "4", "--entries", "20", "--listing", "30", "--runs", "1"];
     let results = places.results("files", &arguments);
@@ -192,6 +193,7 @@ fn what_a_mount_costs_is_measured_with_everything_in_memory() {
 
 #[test]
 fn growth_is_measured_of_each_number_of_files() {
+    needs!(MOUNTS);
     let places = Places::new();
     let results = places.results("growth", &["--files", "20,10", "--runs", "1"]);
     let expected = [
@@ -224,6 +226,7 @@ fn growth_is_measured_of_each_number_of_files() {
 
 #[test]
 fn results_go_to_files_by_their_endings_and_to_a_table() {
+    needs!(MOUNTS);
     let places = Places::new();
     let out = tempfile::tempdir().unwrap();
     let mut command = places.command("checkpoint", &["--count", "1", "--size", "10kB", "--runs", "2"]);
@@ -247,6 +250,7 @@ fn results_go_to_files_by_their_endings_and_to_a_table() {
 /// What is written to the slow tier's disk while a command runs is what its device is said to have written.
 #[test]
 fn a_trace_has_what_the_devices_moved() {
+    needs!(MOUNTS, "mkfs.ext4");
     let (volume, places) = (Volume::new(64, 100), Places::new());
     let mut command = Command::new(PROGRAM);
     command.args(["bench", "trace", "--json", "--every", "20ms", "--fast"]).arg(places.path("fast"));
@@ -268,6 +272,7 @@ fn a_trace_has_what_the_devices_moved() {
 
 #[test]
 fn nothing_is_left_when_it_is_interrupted() {
+    needs!(MOUNTS);
     for arguments in
         [&["--count", "1000", "--size", "1MB"][..], &["--count", "2", "--size", "10kB", "--interval", "1h"]]
     {

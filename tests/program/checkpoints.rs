@@ -1,15 +1,12 @@
 //! What is known of checkpoints: which are complete, which are safe, and the link to the newest one that is.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Elsewhere, Mount, USER, Volume, mode, names, pattern, succeeded, until};
+use crate::common::{Elsewhere, Mount, USER, Volume, mode, names, pattern, succeeded, until};
+use crate::needs::{MOUNTS, needs};
 use nix::mount::{MntFlags, umount2};
 use serde_json::Value;
 
@@ -49,6 +46,7 @@ fn write(mount: &Mount, step: u64) {
 
 #[test]
 fn a_checkpoint_is_complete_durable_safe_and_verified_in_turn() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     fs::create_dir(mount.at("run")).unwrap();
     assert!(fs::read_to_string(mount.at(".dlio/checkpoints")).unwrap().starts_with("no checkpoint"));
@@ -82,6 +80,7 @@ fn a_checkpoint_is_complete_durable_safe_and_verified_in_turn() {
 
 #[test]
 fn the_newest_safe_one_is_offered_also_without_a_profile() {
+    needs!(MOUNTS);
     let mut mount = Mount::idle(Elsewhere::default(), &NEVER_SETTLES);
     mount.arguments(&["--no-profile"]);
     mount.start();
@@ -110,6 +109,7 @@ fn the_newest_safe_one_is_offered_also_without_a_profile() {
 
 #[test]
 fn the_weights_belong_to_the_small_files_before_them_however_long_they_take() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     fs::create_dir_all(mount.at("run/checkpoint-7")).unwrap();
     mount.put("run/checkpoint-7/config.json", pattern(2 << 20));
@@ -132,6 +132,7 @@ fn the_weights_belong_to_the_small_files_before_them_however_long_they_take() {
 
 #[test]
 fn the_link_outlives_the_mount_and_leads_nowhere_when_its_end_is_gone() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     fs::create_dir(mount.at("run")).unwrap();
     write(&mount, 5);
@@ -147,6 +148,7 @@ fn the_link_outlives_the_mount_and_leads_nowhere_when_its_end_is_gone() {
 
 #[test]
 fn checkpoints_are_known_after_a_kill_and_what_became_of_them_since() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["settle=0s"], |_| ());
     fs::create_dir(mount.at("run")).unwrap();
     for step in [1, 2, 3] {
@@ -180,6 +182,7 @@ fn checkpoints_are_known_after_a_kill_and_what_became_of_them_since() {
 
 #[test]
 fn a_checkpoint_that_was_on_its_way_when_the_daemon_died_becomes_safe() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
     fs::create_dir(mount.at("run")).unwrap();
     write(&mount, 7);
@@ -198,6 +201,7 @@ fn a_checkpoint_that_was_on_its_way_when_the_daemon_died_becomes_safe() {
 
 #[test]
 fn the_newest_checkpoint_of_before_stays_on_the_fast_tier_after_a_remount() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["settle=0s", "keep=1"], |_| ());
     fs::create_dir(mount.at("run")).unwrap();
     for step in [1, 2] {
@@ -223,6 +227,7 @@ fn the_newest_checkpoint_of_before_stays_on_the_fast_tier_after_a_remount() {
 /// They made way for the next one, but for the newest.
 #[test]
 fn checkpoints_that_are_kept_stay_where_the_next_one_does_not_fit_beside_them() {
+    needs!(MOUNTS, "mkfs.ext4");
     let fast = Volume::new(96, 20_000);
     let elsewhere = Elsewhere { fast: Some(fast.tier()), ..Elsewhere::default() };
     let mount = Mount::on(elsewhere, &["settle=0s", "keep=2", "ballast=1MiB"]);
@@ -245,6 +250,7 @@ fn checkpoints_that_are_kept_stay_where_the_next_one_does_not_fit_beside_them() 
 
 #[test]
 fn the_link_names_only_what_the_reader_may_see() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     fs::create_dir(mount.at("run")).unwrap();
     write(&mount, 5);
@@ -290,6 +296,7 @@ impl Drop for OtherFileSystem {
 
 #[test]
 fn a_deadline_that_suffices_drops_limits_and_pauses_and_leaves_nothing() {
+    needs!(MOUNTS);
     let options = ["settle=50min", "live_after=1h", "drain_bandwidth=1K"];
     let mount = Mount::with(&options, |_| ());
     fs::create_dir(mount.at("run")).unwrap();
@@ -310,6 +317,7 @@ fn a_deadline_that_suffices_drops_limits_and_pauses_and_leaves_nothing() {
 
 #[test]
 fn what_cannot_come_in_its_turn_is_saved_beside_the_tree() {
+    needs!(MOUNTS);
     let mut mount = Mount::idle(Elsewhere::default(), &["settle=50min", "live_after=1h"]);
     let _elsewhere = OtherFileSystem::at(mount.slow().join("other"));
     mount.start();
@@ -336,6 +344,7 @@ fn what_cannot_come_in_its_turn_is_saved_beside_the_tree() {
 
 #[test]
 fn a_slow_tier_that_hangs_does_not_hold_up_the_deadline() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 512);
     let options = ["settle=50min", "live_after=1h"];
     let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &options);

@@ -1,15 +1,12 @@
 //! Plans: which files to stage, chosen from what was read, and what came of it.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::io::{Cursor, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Mount, pattern, until};
+use crate::common::{Mount, pattern, until};
+use crate::needs::{MOUNTS, needs};
 use dlio_fs::report::plan::Plan;
 use dlio_fs::stats::plans::{Spent, Told};
 use dlio_fs::stats::recording::Recording;
@@ -62,6 +59,7 @@ fn told(mount: &Mount) -> Vec<Told> {
 
 #[test]
 fn a_plan_is_staged_and_what_came_of_it_is_told() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], data);
     read_all(&mount);
     read_all(&mount);
@@ -100,6 +98,7 @@ fn place(mount: &Mount, path: &str) -> std::path::PathBuf {
 
 #[test]
 fn a_recording_makes_the_same_plan_and_a_list() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], data);
     read_all(&mount);
     let copy = mount.root().with_file_name("run.dlio");
@@ -126,6 +125,7 @@ fn paths(plan: &Plan) -> Vec<&String> {
 
 #[test]
 fn what_is_no_plan_stages_nothing() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], data);
     for (input, why) in [("", "no plan"), ("{}", "no plan"), ("/data/0/000 x.rec\n", "no plan")] {
         let said = run(&mount, 2, &["stage", "--plan", "-", "."], input.as_bytes());

@@ -1,9 +1,5 @@
 //! Each call is traced as it was made, live and in files; and what nobody marks is found in them.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Cursor};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -11,7 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Elsewhere, Mount, Volume, pattern, until};
+use crate::common::{Elsewhere, Mount, Volume, pattern, until};
+use crate::needs::{MOUNTS, needs};
 use dlio_fs::error::Errno;
 use dlio_fs::stats::counters::{Op, Tier};
 use dlio_fs::stats::recording::{Recording, Source};
@@ -49,6 +46,7 @@ fn json(mount: &Mount, name: &str) -> serde_json::Value {
 
 #[test]
 fn calls_are_traced_as_they_were_made() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| fs::write(slow.join("f"), pattern(100_000)).unwrap());
     let handles = [File::open(mount.at("f")).unwrap(), File::open(mount.at("f")).unwrap()];
     let made = [(0, 0_u64, 4096_usize), (1, 50_000, 10), (0, 4096, 100), (0, 99_990, 100), (1, 0, 100_000)];
@@ -77,6 +75,7 @@ fn calls_are_traced_as_they_were_made() {
 /// As `tail -f` in another terminal.
 #[test]
 fn the_lines_of_ops_can_be_followed() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("before", "x");
     let mut tail = Command::new("tail");
@@ -103,6 +102,7 @@ fn the_lines_of_ops_can_be_followed() {
 
 #[test]
 fn checkpoints_are_found_with_what_they_took() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let found = |step: usize| {
         let told = recording(&mount).meta.checkpoints;
@@ -131,6 +131,7 @@ fn checkpoints_are_found_with_what_they_took() {
 
 #[test]
 fn epochs_are_found_without_a_mark() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| {
         (0..60).for_each(|n| fs::write(slow.join(n.to_string()), pattern(100 + n)).unwrap());
     });
@@ -150,6 +151,7 @@ fn epochs_are_found_without_a_mark() {
 /// A window's recording has its files and its calls, and no others.
 #[test]
 fn a_window_is_a_recording_of_its_own() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("before", pattern(10));
     mount.control("window start epoch 1");
@@ -173,6 +175,7 @@ fn a_window_is_a_recording_of_its_own() {
 /// Files of recordings stay below their limit, and the calls in them are the latest.
 #[test]
 fn recorded_files_rotate() {
+    needs!(MOUNTS);
     let dir = tempfile::tempdir().unwrap();
     let options = [format!("trace={}", dir.path().display()), "trace_max=1MiB".to_owned()];
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -204,6 +207,7 @@ fn recorded_files_rotate() {
 /// Where the trace finds no room it is told and counted, and nothing else is held up; what is there can be read.
 #[test]
 fn a_full_disk_for_the_trace_holds_up_nothing() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(16, 64);
     let dir = volume.root().join("trace");
     let option = format!("trace={}", dir.display());
@@ -227,6 +231,7 @@ fn a_full_disk_for_the_trace_holds_up_nothing() {
 /// What a killed daemon has written can be read, and says that it is not all.
 #[test]
 fn a_killed_daemon_leaves_its_recording() {
+    needs!(MOUNTS);
     let dir = tempfile::tempdir().unwrap();
     let option = format!("trace={}", dir.path().display());
     let mut mount = Mount::with(&[&option], |slow| fs::write(slow.join("f"), pattern(1000)).unwrap());
@@ -244,6 +249,7 @@ fn a_killed_daemon_leaves_its_recording() {
 
 #[test]
 fn a_trace_that_cannot_be_written_is_refused_before_the_mount_is_made() {
+    needs!(MOUNTS);
     let refused = |directory: &dyn Fn(&Mount) -> String| {
         let mut mount = Mount::idle(Elsewhere::default(), &[]);
         mount.option(&format!("trace={}", directory(&mount)));
@@ -258,6 +264,7 @@ fn a_trace_that_cannot_be_written_is_refused_before_the_mount_is_made() {
 /// A loader that reads each file once more to find its end is told so, live and of a recording; one that does not is told nothing.
 #[test]
 fn advice_is_given_where_there_is_something_to_say() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| fs::write(slow.join("f"), pattern(300_000)).unwrap());
     let advice = || fs::read_to_string(mount.at(".dlio/advice")).unwrap();
     assert!(!advice().contains("find the end of a file"), "{}", advice());
@@ -275,6 +282,7 @@ fn advice_is_given_where_there_is_something_to_say() {
 /// One page of a mount, and of what a killed daemon has left.
 #[test]
 fn a_report_is_made_of_a_mount_and_of_recorded_files() {
+    needs!(MOUNTS);
     let dir = tempfile::tempdir().unwrap();
     let option = format!("trace={}", dir.path().display());
     let mut mount = Mount::with(&[&option], |slow| fs::write(slow.join("some data"), pattern(54_321)).unwrap());
@@ -298,6 +306,7 @@ fn a_report_is_made_of_a_mount_and_of_recorded_files() {
 /// The test that users run, which says what each I/O path shows.
 #[test]
 fn the_exact_path_sees_what_was_done() {
+    needs!(MOUNTS);
     let output =
         Command::new(env!("CARGO_BIN_EXE_dlio-fs")).args(["doctor", "--visibility", "--json"]).output().unwrap();
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));

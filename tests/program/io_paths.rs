@@ -1,14 +1,11 @@
 //! The I/O paths beside `exact`: what is read is right on each of them, and the figures say what they cannot see.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 
-use common::{Mount, pattern, until};
+use crate::common::{Mount, pattern, until};
+use crate::needs::{MOUNTS, needs};
 
 const RULES: &str = r#"rules=[{path="data/**", io="passthrough"}, {path="**/*.csv", io="cached"}]"#;
 const LEN: usize = 1 << 20;
@@ -27,6 +24,7 @@ fn over_data(options: &[&str]) -> Mount {
 
 #[test]
 fn a_cached_file_that_is_read_again_costs_no_read() {
+    needs!(MOUNTS);
     let mount = over_data(&["io=cached"]);
     assert!(fs::read(mount.at("data/f")).unwrap() == pattern(LEN));
     let (reads, bytes) = mount.calls("read");
@@ -38,6 +36,7 @@ fn a_cached_file_that_is_read_again_costs_no_read() {
 
 #[test]
 fn a_cached_file_changed_on_the_slow_tier_is_read_anew() {
+    needs!(MOUNTS);
     let mount = over_data(&["io=cached", "attribute_lifetime_slow=0s"]);
     assert!(fs::read(mount.at("data/f")).unwrap() == pattern(LEN));
     let other: Vec<u8> = pattern(LEN).iter().map(|b| !b).collect();
@@ -47,6 +46,7 @@ fn a_cached_file_changed_on_the_slow_tier_is_read_anew() {
 
 #[test]
 fn what_is_written_through_a_cached_file_is_read_by_others_and_drained() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["io=cached"], |_| ());
     let path = mount.put("f", pattern(LEN));
     let reader = File::open(&path).unwrap();
@@ -72,6 +72,7 @@ fn what_is_written_through_a_cached_file_is_read_by_others_and_drained() {
 
 #[test]
 fn reads_of_a_passthrough_file_are_the_kernel_s_alone_and_the_figures_say_so() {
+    needs!(MOUNTS);
     let mount = over_data(&["io=passthrough"]);
     let mut got = Vec::new();
     File::open(mount.at("data/f")).unwrap().read_to_end(&mut got).unwrap();
@@ -92,6 +93,7 @@ fn reads_of_a_passthrough_file_are_the_kernel_s_alone_and_the_figures_say_so() {
 
 #[test]
 fn a_writer_beside_a_passthrough_reader_is_seen_and_changes_what_is_read() {
+    needs!(MOUNTS);
     let mount = over_data(&["io=passthrough"]);
     mount.put("f", pattern(LEN));
     mount.sync();
@@ -122,6 +124,7 @@ fn a_writer_beside_a_passthrough_reader_is_seen_and_changes_what_is_read() {
 /// The one way in which passthrough touches the order: what the kernel reads by itself is changed where it is.
 #[test]
 fn a_slow_file_that_is_read_by_passthrough_is_written_in_place() {
+    needs!(MOUNTS);
     let mount = over_data(&["io=passthrough"]);
     let reader = File::open(mount.at("data/f")).unwrap();
     let script = "import mmap, os\n\
@@ -148,6 +151,7 @@ fn a_slow_file_that_is_read_by_passthrough_is_written_in_place() {
 
 #[test]
 fn stores_through_a_mapping_of_a_passthrough_file_are_drained_although_nobody_sees_them() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["io=passthrough"], |_| ());
     mount.put("f", pattern(LEN));
     mount.sync();
@@ -174,6 +178,7 @@ fn stores_through_a_mapping_of_a_passthrough_file_are_drained_although_nobody_se
 /// reader, which the kernel refuses with EIO.
 #[test]
 fn readers_and_writers_that_come_and_go_open_a_passthrough_file() {
+    needs!(MOUNTS);
     const OPENS: usize = 3000;
     let mount = Mount::with(&["io=passthrough"], |_| ());
     let path = mount.put("f", pattern(LEN));
@@ -193,6 +198,7 @@ fn readers_and_writers_that_come_and_go_open_a_passthrough_file() {
 
 #[test]
 fn eviction_and_removal_leave_passthrough_readers_what_they_opened() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["io=passthrough"], |_| ());
     mount.put("f", pattern(LEN));
     mount.sync();
@@ -207,6 +213,7 @@ fn eviction_and_removal_leave_passthrough_readers_what_they_opened() {
 
 #[test]
 fn rules_choose_by_path_and_the_first_decides() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[RULES], |slow| {
         fs::create_dir(slow.join("data")).unwrap();
         fs::create_dir(slow.join("logs")).unwrap();
@@ -224,6 +231,7 @@ fn rules_choose_by_path_and_the_first_decides() {
 /// What the kernel caches of attributes must not outlive what it caches of bytes.
 #[test]
 fn a_cached_file_that_shrank_on_the_slow_tier_ends_where_it_ends() {
+    needs!(MOUNTS);
     let mount = over_data(&["io=cached", "attribute_lifetime_slow=0s"]);
     assert_eq!(fs::read(mount.at("data/f")).unwrap().len(), LEN);
     fs::write(mount.slow().join("data/f"), b"short").unwrap();

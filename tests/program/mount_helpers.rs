@@ -3,15 +3,12 @@
 //! They look for helpers in /sbin; each test has a mount name space of its own in which /sbin holds ours and nothing else.
 //! Needs root and /dev/fuse.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
-
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
 use std::process::{Command, Stdio};
 
-mod common;
-
-use common::rig::{Rig, copy_program, text};
+use crate::common::rig::{Rig, copy_program, text};
+use crate::needs::{MOUNTS, needs};
 
 const NOBODY: u32 = 65534;
 /// In the daemon's options: nothing is copied unless somebody waits for it.
@@ -50,6 +47,7 @@ fn succeeds(rig: &Rig, script: &str) -> String {
 
 #[test]
 fn mount_makes_a_mount_and_umount_drains_it() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let out = succeeds(
         &rig,
@@ -69,6 +67,7 @@ fn mount_makes_a_mount_and_umount_drains_it() {
 /// A second `mount -a` finds it mounted, and the boot's words are no options of ours.
 #[test]
 fn a_line_of_fstab_mounts_once_and_also_over_itself() {
+    needs!(MOUNTS);
     for point in ["mnt", "slow"] {
         let rig = Rig::new();
         let here = rig.dir.path().display();
@@ -98,6 +97,7 @@ fn a_line_of_fstab_mounts_once_and_also_over_itself() {
 
 #[test]
 fn a_user_mounts_and_unmounts_a_line_of_fstab_that_lets_him() {
+    needs!(MOUNTS, "setpriv");
     let rig = Rig::new();
     for name in ["", "mnt", "fast", "slow"] {
         chown(rig.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
@@ -120,6 +120,7 @@ fn a_user_mounts_and_unmounts_a_line_of_fstab_that_lets_him() {
 
 #[test]
 fn a_mount_is_remounted_by_mount() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let out = succeeds(
         &rig,
@@ -138,6 +139,7 @@ fn a_mount_is_remounted_by_mount() {
 /// By its absolute path umount(8) would otherwise see any FUSE file system, and no helper for it.
 #[test]
 fn umount_by_an_absolute_path_drains_whoever_mounted() {
+    needs!(MOUNTS);
     for mount in ["mount -t fuse.dlio slow mnt -o $opts", "./program mount mnt --slow slow -o $opts"] {
         let rig = Rig::new();
         let script = format!(
@@ -153,6 +155,7 @@ fn umount_by_an_absolute_path_drains_whoever_mounted() {
 
 #[test]
 fn a_lazy_umount_leaves_the_rest_for_the_next_mount() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let out = succeeds(
         &rig,
@@ -177,6 +180,7 @@ fn a_lazy_umount_leaves_the_rest_for_the_next_mount() {
 /// Also when it is the daemon that does not answer.
 #[test]
 fn a_forced_umount_ends_a_mount_that_does_not_answer() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     succeeds(
         &rig,
@@ -194,6 +198,7 @@ fn a_forced_umount_ends_a_mount_that_does_not_answer() {
 
 #[test]
 fn what_is_wrong_gets_the_exit_codes_of_mount() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     for (options, code, part) in [
         ("-o fats=/x", 1, "did you mean \"fast\""),

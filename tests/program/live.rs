@@ -1,16 +1,13 @@
 //! What an operator sees and changes while mounted: `.dlio/config`, reload, `.dlio/metrics`, `.dlio/queue`, `queue`, `evict`.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{Mount, USER, errno, mode, until};
+use crate::common::{Mount, USER, errno, mode, until};
+use crate::needs::{MOUNTS, needs};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
@@ -56,6 +53,7 @@ fn with_file(text: &str) -> (Mount, PathBuf, tempfile::TempDir) {
 
 #[test]
 fn what_is_in_force_is_shown_with_its_origin_to_the_owner_only() {
+    needs!(MOUNTS);
     let (mount, _file, _dir) = with_file("settle = \"3s\"\n");
     assert_eq!(in_force(&mount, "settle"), ("\"3s\"".into(), "file".into()));
     assert_eq!(in_force(&mount, "revalidate"), ("\"30s\"".into(), "default".into()));
@@ -71,6 +69,7 @@ fn what_is_in_force_is_shown_with_its_origin_to_the_owner_only() {
 
 #[test]
 fn a_reload_changes_what_can_change_at_once_and_names_the_rest() {
+    needs!(MOUNTS);
     let (mount, file, _dir) = with_file("settle = \"50min\"\nlive_after = \"1h\"\nhigh = \"98%\"\n");
     mount.put("ckpt", "weights");
     assert!(!mount.slow().join("ckpt").exists());
@@ -88,6 +87,7 @@ fn a_reload_changes_what_can_change_at_once_and_names_the_rest() {
 
 #[test]
 fn a_broken_file_changes_nothing_and_says_where() {
+    needs!(MOUNTS);
     let (mount, file, _dir) = with_file("settle = \"3s\"\n");
     for (text, part) in [
         ("live_after = \"2min\"\nsettle = \"soon\"\n", "line 2: settle = \"soon\""),
@@ -112,6 +112,7 @@ fn a_broken_file_changes_nothing_and_says_where() {
 
 #[test]
 fn a_hangup_reloads_and_the_log_follows_its_level() {
+    needs!(MOUNTS);
     let (mount, file, _dir) = with_file("log = \"error\"\n");
     // The one line is of the daemon before this one, which had no file.
     assert_eq!(mount.log().matches("mounted mountpoint").count(), 1, "{}", mount.log());
@@ -129,6 +130,7 @@ fn a_hangup_reloads_and_the_log_follows_its_level() {
 
 #[test]
 fn a_terminal_that_is_closed_ends_a_daemon_in_its_foreground() {
+    needs!(MOUNTS, "script");
     let mut mount = Mount::new();
     mount.stop();
     let tiers = format!("--fast {} --slow {}", mount.fast().display(), mount.slow().display());
@@ -191,6 +193,7 @@ fn metrics(text: &str) -> (BTreeMap<String, f64>, BTreeMap<String, String>) {
 
 #[test]
 fn metrics_are_valid_agree_with_the_statistics_and_never_go_down() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s"], |_| ());
     let look = || metrics(&read(&mount, "metrics"));
     let (first, types) = look();
@@ -202,7 +205,7 @@ fn metrics_are_valid_agree_with_the_statistics_and_never_go_down() {
     }
     let mut before = first;
     for round in 0..3 {
-        mount.put(&format!("secret-{round}"), common::pattern(100_000));
+        mount.put(&format!("secret-{round}"), crate::common::pattern(100_000));
         fs::read(mount.at(format!("secret-{round}"))).unwrap();
         mount.sync();
         let (now, _) = look();
@@ -253,10 +256,11 @@ fn queue(mount: &Mount) -> serde_json::Value {
 
 #[test]
 fn the_queue_lists_what_is_pending_in_its_order() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     assert_eq!(read(&mount, "queue"), "nothing is pending\n");
     fs::create_dir(mount.at("run")).unwrap();
-    mount.put("run/a b", common::pattern(5000));
+    mount.put("run/a b", crate::common::pattern(5000));
     fs::rename(mount.at("run/a b"), mount.at("run/ckpt")).unwrap();
     until("the bytes are copied", || queue(&mount)["pending"][1]["state"] == "copied");
     let listed = queue(&mount);
@@ -277,6 +281,7 @@ fn the_queue_lists_what_is_pending_in_its_order() {
 
 #[test]
 fn a_long_queue_is_cut_and_says_so() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     mount.sh("mkdir many; for i in $(seq 1200); do : > many/$i; done");
     let listed = queue(&mount);
@@ -288,6 +293,7 @@ fn a_long_queue_is_cut_and_says_so() {
 
 #[test]
 fn what_is_moved_to_the_front_is_published_with_all_before_it_and_nothing_behind_it() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     for name in ["first", "second", "third"] {
         mount.put(name, name);
@@ -309,11 +315,12 @@ fn what_is_moved_to_the_front_is_published_with_all_before_it_and_nothing_behind
 
 #[test]
 fn clean_files_are_evicted_on_demand_and_dirty_ones_are_named() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     let tier = |name: &str| xattr::get(mount.at(name), "user.dlio.tier").unwrap().unwrap();
     fs::create_dir(mount.at("old")).unwrap();
-    mount.put("old/a", common::pattern(70_000));
-    mount.put("old/b", common::pattern(80_000));
+    mount.put("old/a", crate::common::pattern(70_000));
+    mount.put("old/b", crate::common::pattern(80_000));
     mount.put("kept", "open");
     mount.sync();
     mount.put("dirty", "new");
@@ -325,7 +332,7 @@ fn clean_files_are_evicted_on_demand_and_dirty_ones_are_named() {
     let (code, out, err) = evict(&["old/a"]);
     assert_eq!((code, out.as_str(), err.as_str()), (0, "1 file evicted, 68.4 KiB; 0 kept", ""));
     assert_eq!((tier("old/a"), tier("old/b")), (b"slow".to_vec(), b"fast".to_vec()));
-    assert_eq!(fs::read(mount.at("old/a")).unwrap(), common::pattern(70_000));
+    assert_eq!(fs::read(mount.at("old/a")).unwrap(), crate::common::pattern(70_000));
 
     let open = fs::File::open(mount.at("kept")).unwrap();
     let (code, _, err) = evict(&["kept"]);
@@ -352,10 +359,11 @@ fn clean_files_are_evicted_on_demand_and_dirty_ones_are_named() {
 
 #[test]
 fn clean_objects_of_the_mount_before_are_evicted_although_nobody_has_looked_their_files_up() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     mount.sh("mkdir old older");
     for name in ["ckpt", "old/ckpt", "older/ckpt"] {
-        mount.put(name, common::pattern(5000));
+        mount.put(name, crate::common::pattern(5000));
     }
     mount.sync();
     mount.stop();
@@ -366,7 +374,7 @@ fn clean_objects_of_the_mount_before_are_evicted_although_nobody_has_looked_thei
     let (code, out, _) = dlio(&["evict", "--all"], &mount.root());
     assert_eq!((code, out.as_str()), (0, "2 files evicted, 9.8 KiB; 0 kept"));
     assert_eq!(mount.stats_json()["cache"]["objects"], 0);
-    assert_eq!(fs::read(mount.at("ckpt")).unwrap(), common::pattern(5000));
+    assert_eq!(fs::read(mount.at("ckpt")).unwrap(), crate::common::pattern(5000));
 }
 
 /// Makes a directory of a real file system immutable while it lives: whatever is to be made in it fails with EPERM, for
@@ -375,7 +383,7 @@ struct Immutable(PathBuf);
 
 impl Immutable {
     fn new(dir: PathBuf) -> Self {
-        common::succeeded(Command::new("chattr").arg("+i").arg(&dir).output().unwrap());
+        crate::common::succeeded(Command::new("chattr").arg("+i").arg(&dir).output().unwrap());
         Immutable(dir)
     }
 }
@@ -388,6 +396,7 @@ impl Drop for Immutable {
 
 #[test]
 fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s"], |slow| fs::create_dir(slow.join("run")).unwrap());
     let poison = Immutable::new(mount.slow().join("run"));
     mount.put("run/ckpt", "weights");
@@ -419,9 +428,10 @@ fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy(
 /// A bar that wraps cannot be taken away again, and one that is cut would hide what to do.
 #[test]
 fn the_bar_of_a_drain_fits_the_terminal_and_what_holds_it_is_told_once_and_whole() {
+    needs!(MOUNTS, "script");
     let mount = Mount::with(&["settle=0s"], |slow| fs::create_dir(slow.join("run")).unwrap());
     let _poison = Immutable::new(mount.slow().join("run"));
-    mount.put("run/ckpt", common::pattern(100_000));
+    mount.put("run/ckpt", crate::common::pattern(100_000));
     until("the order is held", || mount.stats().lines().next().unwrap().contains("HELD: "));
     let line = format!("stty cols 60 rows 40; exec {PROGRAM} umount --timeout 3s {}", mount.root().display());
     let mut command = Command::new("script");
@@ -437,6 +447,7 @@ fn the_bar_of_a_drain_fits_the_terminal_and_what_holds_it_is_told_once_and_whole
 /// The kernel opens `control` for nobody there.
 #[test]
 fn commands_say_what_to_do_instead_where_the_mount_is_read_only() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     mount.put("ckpt", "weights");
     mount.sync();
@@ -462,6 +473,7 @@ fn commands_say_what_to_do_instead_where_the_mount_is_read_only() {
 
 #[test]
 fn a_conflict_is_counted_named_and_an_exit_code() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     mount.put("ckpt", "ours");
     fs::write(mount.slow().join("ckpt"), "theirs").unwrap();
@@ -480,6 +492,7 @@ fn a_conflict_is_counted_named_and_an_exit_code() {
 
 #[test]
 fn a_paused_drain_is_told_first_and_goes_on_when_it_is_resumed() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s"], |_| ());
     assert_eq!(dlio(&["pause"], &mount.root()).0, 0);
     fs::write(mount.at("held"), "x").unwrap();

@@ -1,9 +1,5 @@
 //! What an application sees through a real mount: one test per behaviour.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -20,7 +16,8 @@ use nix::sys::statvfs::statvfs;
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64, mkfifo};
 
-use common::{Mount, Relay, USER, errno, mode, names, pattern, succeeded, until};
+use crate::common::{Mount, Relay, USER, errno, mode, names, pattern, succeeded, until};
+use crate::needs::{MOUNTS, needs};
 
 fn set_mode(path: &std::path::Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -42,6 +39,7 @@ fn rename_with(from: &std::path::Path, to: &std::path::Path, flags: RenameFlags)
 
 #[test]
 fn what_is_written_is_read_at_once_through_another_descriptor() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let content = pattern(3 * 1024 * 1024 + 17);
     let path = mount.at("f");
@@ -58,6 +56,7 @@ fn what_is_written_is_read_at_once_through_another_descriptor() {
 
 #[test]
 fn an_overwrite_in_the_middle_changes_only_that() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let mut content = pattern(300_000);
     let path = mount.put("f", &content);
@@ -69,6 +68,7 @@ fn an_overwrite_in_the_middle_changes_only_that() {
 
 #[test]
 fn appends_of_two_descriptors_do_not_overwrite_each_other() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let open = || OpenOptions::new().append(true).create(true).open(mount.at("log")).unwrap();
     let (mut a, mut b) = (open(), open());
@@ -81,6 +81,7 @@ fn appends_of_two_descriptors_do_not_overwrite_each_other() {
 
 #[test]
 fn truncation_cuts_and_extends_with_zeros() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", pattern(10_000));
     let file = OpenOptions::new().write(true).open(&path).unwrap();
@@ -97,6 +98,7 @@ fn truncation_cuts_and_extends_with_zeros() {
 
 #[test]
 fn exclusive_creation_refuses_what_exists() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "old");
     let exclusive = || OpenOptions::new().write(true).create_new(true).open(&path);
@@ -107,6 +109,7 @@ fn exclusive_creation_refuses_what_exists() {
 
 #[test]
 fn opening_with_truncation_empties_the_file() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "a long former content");
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
@@ -117,6 +120,7 @@ fn opening_with_truncation_empties_the_file() {
 
 #[test]
 fn direct_io_writes_and_reads() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let content = pattern(1 << 20);
     let direct = OFlag::O_DIRECT.bits();
@@ -130,6 +134,7 @@ fn direct_io_writes_and_reads() {
 
 #[test]
 fn synchronous_writes_and_syncs_succeed() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     for flag in [OFlag::O_SYNC, OFlag::O_DSYNC] {
         let mut options = OpenOptions::new();
@@ -147,6 +152,7 @@ fn synchronous_writes_and_syncs_succeed() {
 
 #[test]
 fn an_unlinked_file_lives_as_long_as_it_is_open() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.at("f");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -168,6 +174,7 @@ fn an_unlinked_file_lives_as_long_as_it_is_open() {
 
 #[test]
 fn a_replaced_file_stays_readable_for_who_has_it_open() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "old");
     let old = File::open(&path).unwrap();
@@ -180,6 +187,7 @@ fn a_replaced_file_stays_readable_for_who_has_it_open() {
 
 #[test]
 fn a_shared_mapping_is_seen_by_read_and_arrives_on_the_slow_tier() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", pattern(64 * 1024));
     mount.python(
@@ -206,6 +214,7 @@ fn a_shared_mapping_is_seen_by_read_and_arrives_on_the_slow_tier() {
 
 #[test]
 fn a_private_mapping_changes_nothing() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", "original");
     mount.python(
@@ -221,6 +230,7 @@ fn a_private_mapping_changes_nothing() {
 
 #[test]
 fn a_punched_hole_reads_as_zeros_and_is_found_by_seek() {
+    needs!(MOUNTS);
     const MIB: i64 = 1 << 20;
     let mount = Mount::new();
     let path = mount.put("f", pattern(3 * MIB as usize));
@@ -238,6 +248,7 @@ fn a_punched_hole_reads_as_zeros_and_is_found_by_seek() {
 
 #[test]
 fn allocation_extends_or_keeps_the_size() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "content");
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -253,6 +264,7 @@ fn allocation_extends_or_keeps_the_size() {
 
 #[test]
 fn copy_file_range_copies_between_files() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let content = pattern(2 << 20);
     mount.put("from", &content);
@@ -273,6 +285,7 @@ fn copy_file_range_copies_between_files() {
 
 #[test]
 fn times_are_kept_to_the_nanosecond() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "x");
     let (atime, mtime) = (TimeSpec::new(1_600_000_000, 123_456_789), TimeSpec::new(1_700_000_000, 987_654_321));
@@ -291,6 +304,7 @@ fn times_are_kept_to_the_nanosecond() {
 
 #[test]
 fn touch_sets_the_time_of_now_and_omit_leaves_the_other() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "x");
     let old = TimeSpec::new(1000, 1);
@@ -304,6 +318,7 @@ fn touch_sets_the_time_of_now_and_omit_leaves_the_other() {
 
 #[test]
 fn a_file_belongs_to_its_creator_and_is_closed_to_others() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     open_dir(&mount, "d");
     succeeded(mount.as_user(USER, "umask 077; echo mine > d/f; mkdir d/sub"));
@@ -317,6 +332,7 @@ fn a_file_belongs_to_its_creator_and_is_closed_to_others() {
 
 #[test]
 fn the_umask_of_the_caller_counts() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.sh("umask 027; : > f; mkdir d; mkfifo p");
     assert_eq!((mode(&mount.at("f")), mode(&mount.at("d")), mode(&mount.at("p"))), (0o640, 0o750, 0o640));
@@ -324,6 +340,7 @@ fn the_umask_of_the_caller_counts() {
 
 #[test]
 fn a_setgid_directory_hands_down_its_group() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let dir = open_dir(&mount, "d");
     std::os::unix::fs::chown(&dir, None, Some(4321)).unwrap();
@@ -335,6 +352,7 @@ fn a_setgid_directory_hands_down_its_group() {
 
 #[test]
 fn a_sticky_directory_keeps_others_files() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     set_mode(&open_dir(&mount, "d"), 0o1777);
     succeeded(mount.as_user(USER, "echo x > d/f"));
@@ -344,6 +362,7 @@ fn a_sticky_directory_keeps_others_files() {
 
 #[test]
 fn a_write_by_a_user_clears_suid_and_sgid() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     for (script, survives) in
         [("printf x >> f", false), (": > f", false), ("printf x | dd of=f conv=notrunc", false), ("cat f", true)]
@@ -361,6 +380,7 @@ fn a_write_by_a_user_clears_suid_and_sgid() {
 
 #[test]
 fn chown_clears_suid() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "program");
     set_mode(&path, 0o6755);
@@ -371,6 +391,7 @@ fn chown_clears_suid() {
 
 #[test]
 fn extended_attributes_are_kept() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "x");
     xattr::set(&path, "user.one", b"1\0binary\xff").unwrap();
@@ -398,6 +419,7 @@ fn extended_attributes_are_kept() {
 
 #[test]
 fn our_attributes_tell_the_state_and_cannot_be_set() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| fs::write(slow.join("old"), "x").unwrap());
     let get = |name: &str, key: &str| {
         String::from_utf8(xattr::get(mount.at(name), key).unwrap().expect("the attribute is there")).unwrap()
@@ -418,6 +440,7 @@ fn our_attributes_tell_the_state_and_cannot_be_set() {
 
 #[test]
 fn an_access_acl_lets_a_named_user_in() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "for two");
     set_mode(&path, 0o600);
@@ -438,6 +461,7 @@ fn an_access_acl_lets_a_named_user_in() {
 
 #[test]
 fn a_default_acl_is_inherited_and_replaces_the_umask() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.sh(&format!("mkdir d; setfacl -d -m u:{USER}:rwx d; umask 077; : > d/f; mkdir d/sub; mkfifo d/p"));
     let facl = mount.sh("getfacl -cnE d/f");
@@ -452,6 +476,7 @@ fn a_default_acl_is_inherited_and_replaces_the_umask() {
 
 #[test]
 fn statfs_shows_the_slow_tier() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let (ours, slow) = (statvfs(&mount.root()).unwrap(), statvfs(&mount.slow()).unwrap());
     let total = |s: &nix::sys::statvfs::Statvfs| s.blocks() * s.fragment_size();
@@ -462,6 +487,7 @@ fn statfs_shows_the_slow_tier() {
 
 #[test]
 fn regular_files_ask_for_large_requests() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     assert_eq!(fs::metadata(mount.put("f", "x")).unwrap().blksize(), 1 << 20);
 }
@@ -470,6 +496,7 @@ fn regular_files_ask_for_large_requests() {
 
 #[test]
 fn rename_replaces_a_file_and_an_empty_directory() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     fs::rename(mount.put("a", "new"), mount.put("b", "old")).unwrap();
     assert_eq!(fs::read_to_string(mount.at("b")).unwrap(), "new");
@@ -486,6 +513,7 @@ fn rename_replaces_a_file_and_an_empty_directory() {
 
 #[test]
 fn rename_without_replacing_refuses_what_exists() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let (a, b) = (mount.put("a", "a"), mount.put("b", "b"));
     assert_eq!(errno(rename_with(&a, &b, RenameFlags::RENAME_NOREPLACE)), Errno::EEXIST);
@@ -496,6 +524,7 @@ fn rename_without_replacing_refuses_what_exists() {
 
 #[test]
 fn an_exchange_swaps_two_names_of_any_kind() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let (a, b) = (mount.put("a", "a"), mount.at("b"));
     fs::create_dir(&b).unwrap();
@@ -511,6 +540,7 @@ fn an_exchange_swaps_two_names_of_any_kind() {
 
 #[test]
 fn a_whiteout_is_refused() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("a", "a");
     assert_eq!(errno(rename_with(&path, &mount.at("b"), RenameFlags::RENAME_WHITEOUT)), Errno::EINVAL);
@@ -518,6 +548,7 @@ fn a_whiteout_is_refused() {
 
 #[test]
 fn hard_links_are_one_file() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let (a, b) = (mount.put("a", "one"), mount.at("b"));
     fs::hard_link(&a, &b).unwrap();
@@ -537,6 +568,7 @@ fn hard_links_are_one_file() {
 
 #[test]
 fn symbolic_links_keep_their_target() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", "x");
     for target in ["f", "/absolute/nowhere", "with space\nand newline"] {
@@ -553,6 +585,7 @@ fn symbolic_links_keep_their_target() {
 
 #[test]
 fn special_files_work() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mkfifo(&mount.at("fifo"), Mode::from_bits_truncate(0o600)).unwrap();
     assert_eq!(mount.sh("echo through > fifo & cat fifo; wait"), "through\n");
@@ -572,6 +605,7 @@ fn special_files_work() {
 
 #[test]
 fn a_name_may_hold_any_byte() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     let all: Vec<OsString> =
         (1..=255u8).filter(|&b| b != b'/').map(|b| OsString::from_vec(vec![b'n', b, b'x'])).collect();
@@ -592,6 +626,7 @@ fn a_name_may_hold_any_byte() {
 
 #[test]
 fn the_longest_name_is_255_bytes() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let (longest, too_long) = ("n".repeat(255), "n".repeat(256));
     let path = mount.put(&longest, "x");
@@ -609,6 +644,7 @@ fn the_longest_name_is_255_bytes() {
 
 #[test]
 fn a_large_directory_lists_each_name_once() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let dir = mount.at("d");
     fs::create_dir(&dir).unwrap();
@@ -627,6 +663,7 @@ fn a_large_directory_lists_each_name_once() {
 
 #[test]
 fn a_directory_may_be_emptied_while_it_is_read() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let dir = mount.at("d");
     fs::create_dir(&dir).unwrap();
@@ -644,6 +681,7 @@ fn a_directory_may_be_emptied_while_it_is_read() {
 
 #[test]
 fn a_rewound_directory_shows_what_is_there_now() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.sh("mkdir d; : > d/a");
     let mut dir = nix::dir::Dir::open(&mount.at("d"), OFlag::O_DIRECTORY, Mode::empty()).unwrap();
@@ -659,6 +697,7 @@ fn a_rewound_directory_shows_what_is_there_now() {
 
 #[test]
 fn refusals_are_those_of_posix() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let file = mount.put("f", "x");
     mount.sh("mkdir d; : > d/f");
@@ -676,6 +715,7 @@ fn refusals_are_those_of_posix() {
 
 #[test]
 fn inode_numbers_stay_over_rename_and_drain() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let path = mount.put("f", "x");
     fs::create_dir(mount.at("d")).unwrap();
@@ -695,6 +735,7 @@ fn inode_numbers_stay_over_rename_and_drain() {
 
 #[test]
 fn flock_keeps_three_processes_apart() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("counter", "0\n");
     let worker = "for i in $(seq 20); do flock lock sh -c 'n=$(cat counter); echo $((n + 1)) > counter'; done";
@@ -708,6 +749,7 @@ fn flock_keeps_three_processes_apart() {
 
 #[test]
 fn record_locks_conflict_between_processes() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", "0123456789");
     let holder = "import fcntl, sys\n\
@@ -741,6 +783,7 @@ fn record_locks_conflict_between_processes() {
 
 #[test]
 fn the_control_directory_is_there_but_not_listed() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", "x");
     assert_eq!(names(&mount.root()), ["f"]);
@@ -779,6 +822,7 @@ fn the_control_directory_is_there_but_not_listed() {
 
 #[test]
 fn the_first_line_of_stats_says_whether_all_is_safe() {
+    needs!(MOUNTS);
     // Nothing settles within this test, so nothing is drained before somebody waits for it.
     let mount = Mount::with(&["settle=1h", "live_after=2h"], |_| ());
     let first = || mount.stats().lines().next().unwrap().to_owned();
@@ -796,6 +840,7 @@ fn the_first_line_of_stats_says_whether_all_is_safe() {
 
 #[test]
 fn the_control_file_answers_each_command() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.sh("mkdir 'run 1'; echo x > 'run 1/f'");
     let last = |command: &str| mount.control(command).lines().last().unwrap_or_default().to_owned();
@@ -810,6 +855,7 @@ fn the_control_file_answers_each_command() {
 
 #[test]
 fn the_control_directory_cannot_be_changed() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let (inside, file) = (mount.at(".dlio/stats"), mount.put("f", "x"));
     assert_eq!(errno(File::create(mount.at(".dlio/new"))), Errno::EPERM);
@@ -827,6 +873,7 @@ fn the_control_directory_cannot_be_changed() {
 
 #[test]
 fn others_may_read_stats_but_neither_paths_nor_control() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("secret-name", "x");
     let stats = succeeded(mount.as_user(USER, "cat .dlio/stats .dlio/stats.json"));
@@ -839,6 +886,7 @@ fn others_may_read_stats_but_neither_paths_nor_control() {
 
 #[test]
 fn our_own_directories_are_hidden() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", "x");
     mount.sync();
@@ -853,6 +901,7 @@ fn our_own_directories_are_hidden() {
 
 #[test]
 fn every_read_and_write_is_counted_as_it_was_issued() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at("f")).unwrap();
     for _ in 0..7 {
@@ -872,6 +921,7 @@ fn every_read_and_write_is_counted_as_it_was_issued() {
 
 #[test]
 fn what_the_slow_tier_has_is_shown_as_it_is() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| {
         fs::create_dir_all(slow.join("a/b")).unwrap();
         fs::write(slow.join("a/b/f"), pattern(100_000)).unwrap();
@@ -889,6 +939,7 @@ fn what_the_slow_tier_has_is_shown_as_it_is() {
 
 #[test]
 fn changes_of_slow_files_arrive_there() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| {
         fs::create_dir(slow.join("d")).unwrap();
         fs::write(slow.join("d/kept"), "kept").unwrap();
@@ -911,6 +962,7 @@ fn changes_of_slow_files_arrive_there() {
 
 #[test]
 fn a_restart_shows_what_was_pending() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["settle=1h", "live_after=2h"], |_| ());
     mount.sh("mkdir d; echo first > d/f; ln -s f d/link; mv d e");
     mount.stop();
@@ -923,6 +975,7 @@ fn a_restart_shows_what_was_pending() {
 
 #[test]
 fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
+    needs!(MOUNTS, "bindfs");
     let below = Relay::new(|slow| {
         fs::create_dir_all(slow.join("cold")).unwrap();
         fs::write(slow.join("cold/f"), "from the slow tier").unwrap();
@@ -965,6 +1018,7 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
 
 #[test]
 fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
+    needs!(MOUNTS, "bindfs");
     let below = Relay::new(|_| ());
     let mount = Mount::over(below.shown(), &["slow_wait=300ms"]);
     fs::create_dir(mount.at("run")).unwrap();
@@ -989,6 +1043,7 @@ fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
 
 #[test]
 fn clean_files_that_nobody_has_looked_at_since_the_start_are_evicted_too() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     mount.sh("mkdir -p d/e; for i in $(seq 40); do echo $i > d/e/$i; done");
     mount.sync();
@@ -1002,6 +1057,7 @@ fn clean_files_that_nobody_has_looked_at_since_the_start_are_evicted_too() {
 
 #[test]
 fn a_file_keeps_its_inode_number_and_content_when_it_is_evicted() {
+    needs!(MOUNTS);
     // The watermarks are below what the file system of the fast tier has in use anyway: what is clean goes at once.
     let mount = Mount::with(&["high=2%", "low=1%", "keep=0"], |_| ());
     let path = mount.put("f", pattern(1 << 20));
@@ -1021,6 +1077,7 @@ fn a_file_keeps_its_inode_number_and_content_when_it_is_evicted() {
 /// truncated it: the empty file got a place in the order, and was published between two checkpoints.
 #[test]
 fn a_file_that_is_written_anew_has_no_empty_version() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=30min", "live_after=1h"], |_| ());
     for _ in 0..300 {
         mount.put("model.keras", pattern(20_000));
@@ -1037,6 +1094,7 @@ fn a_file_that_is_written_anew_has_no_empty_version() {
 /// order, and a checkpoint was published half, because somebody had run a command while it was saved.
 #[test]
 fn a_process_that_is_started_while_a_file_is_written_completes_nothing() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=30min", "live_after=1h"], |_| ());
     let versions = || {
         let log = mount.sh(&format!("cat {}/.dlio-fs/log/*.log", mount.fast().display()));
@@ -1067,6 +1125,7 @@ fn a_process_that_is_started_while_a_file_is_written_completes_nothing() {
 /// that runs, if it is opened for reading only. The program then ended with SIGBUS.
 #[test]
 fn a_program_that_runs_is_not_truncated_by_a_reader() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.sh("cp /bin/sleep sleep");
     let mut sleep = Command::new(mount.at("sleep")).arg("60").spawn().unwrap();

@@ -1,16 +1,13 @@
 //! Staging: slow files that are read from the fast tier, how they get there, and what may happen to them meanwhile.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{Elsewhere, Mount, Relay, USER, Volume, errno, pattern, succeeded, until};
+use crate::common::{Elsewhere, Mount, Relay, USER, Volume, errno, pattern, succeeded, until};
+use crate::needs::{MOUNTS, needs};
 use nix::errno::Errno;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -55,6 +52,7 @@ fn expect_data(mount: &Mount) {
 /// What an ext4 keeps back for root, or a quota leaves no use of, is no use of the tier.
 #[test]
 fn what_the_file_system_keeps_back_is_not_taken_for_used() {
+    needs!(MOUNTS, "mkfs.ext4");
     let fast = Volume::holding_back(50, 96, 20_000);
     let elsewhere = Elsewhere { fast: Some(fast.tier()), ..Elsewhere::default() };
     let mut mount = Mount::idle(elsewhere, &["high=60%", "low=30%", "reserve=0%", "ballast=1MiB"]);
@@ -67,6 +65,7 @@ fn what_the_file_system_keeps_back_is_not_taken_for_used() {
 
 #[test]
 fn staged_files_are_read_while_the_slow_tier_hangs() {
+    needs!(MOUNTS, "bindfs");
     let below = Relay::new(data);
     let mount = Mount::over(below.shown(), &["slow_wait=300ms"]);
     let (said, _) = staged(&mount, 0, &["data", "--wait"]);
@@ -89,6 +88,7 @@ fn staged_files_are_read_while_the_slow_tier_hangs() {
 
 #[test]
 fn copies_are_found_again_after_a_kill_and_a_remount() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&[], data);
     staged(&mount, 0, &["data/even", "--wait"]);
     for kill in [true, false] {
@@ -112,6 +112,7 @@ fn copies_are_found_again_after_a_kill_and_a_remount() {
 /// P11: whoever changed it, and whether a daemon ran.
 #[test]
 fn a_copy_is_never_older_than_the_slow_file() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["revalidate=0s", "attribute_lifetime_slow=0s"], data);
     staged(&mount, 0, &["data", "--wait"]);
     let files = ["data/even/00.rec", "data/even/02.rec", "data/even/04.rec"];
@@ -134,6 +135,7 @@ fn a_copy_is_never_older_than_the_slow_file() {
 
 #[test]
 fn the_first_write_takes_the_copy_and_leaves_the_slow_file_alone_until_it_is_published() {
+    needs!(MOUNTS, "setfattr");
     let mount = Mount::with(&["settle=1h", "live_after=2h"], data);
     let (name, slow) = ("data/odd/05.rec", mount.slow().join("data/odd/05.rec"));
     assert!(Command::new("setfattr").args(["-n", "user.kept", "-v", "yes"]).arg(&slow).status().unwrap().success());
@@ -167,6 +169,7 @@ fn the_first_write_takes_the_copy_and_leaves_the_slow_file_alone_until_it_is_pub
 /// Larger than `copy_up_max`, it would be written in place without a copy; and who had it open before reads what is written.
 #[test]
 fn what_is_written_in_place_is_not_read_from_a_copy() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["copy_up_max=4KiB"], data);
     let name = "data/odd/05.rec";
     let early = File::open(mount.at(name)).unwrap();
@@ -183,6 +186,7 @@ fn what_is_written_in_place_is_not_read_from_a_copy() {
 
 #[test]
 fn a_list_is_staged_in_its_order_and_what_fails_is_named() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], data);
     fs::hard_link(mount.slow().join("data/odd/01.rec"), mount.slow().join("other-name")).unwrap();
     let list = mount.root().with_file_name("list");
@@ -205,6 +209,7 @@ fn a_list_is_staged_in_its_order_and_what_fails_is_named() {
 
 #[test]
 fn a_pattern_stages_what_fits_now_and_when_the_mount_is_made() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&[], data);
     let (said, _) = staged(&mount, 0, &["data/*/1?.rec", "--wait"]);
     assert!(said.starts_with("10 files staged"), "{said}");
@@ -224,6 +229,7 @@ fn a_pattern_stages_what_fits_now_and_when_the_mount_is_made() {
 
 #[test]
 fn jobs_are_held_and_cancelled() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], data);
     staged(&mount, 0, &["--pause", "."]);
     let (said, _) = staged(&mount, 0, &["data"]);
@@ -243,6 +249,7 @@ fn jobs_are_held_and_cancelled() {
 /// Of a disk that turns; the order is seen in the times of the copies.
 #[test]
 fn files_are_staged_as_they_lie_on_the_disk() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 1000);
     let names = ["a", "b", "c", "d"];
     fs::create_dir(volume.tier().join("data")).unwrap();
@@ -282,6 +289,7 @@ fn files_are_staged_as_they_lie_on_the_disk() {
 
 #[test]
 fn what_was_read_is_promoted_and_read_once() {
+    needs!(MOUNTS, "bindfs");
     let below = Relay::new(data);
     let mount = Mount::over(below.shown(), &["slow_wait=300ms", "promote=true"]);
     // Half a file is not promoted.
@@ -300,6 +308,7 @@ fn what_was_read_is_promoted_and_read_once() {
 
 #[test]
 fn passthrough_reads_the_copy_and_sees_what_is_written() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["io=passthrough"], data);
     staged(&mount, 0, &["data", "--wait"]);
     expect_data(&mount);
@@ -321,6 +330,7 @@ fn passthrough_reads_the_copy_and_sees_what_is_written() {
 
 #[test]
 fn what_finds_no_room_is_left_on_the_slow_tier_and_told() {
+    needs!(MOUNTS, "mkfs.ext4");
     let fast = Volume::new(96, 20_000);
     let elsewhere = Elsewhere { fast: Some(fast.tier()), ..Elsewhere::default() };
     let mut mount = Mount::idle(elsewhere, &["ballast=1MiB", "high=85%", "low=70%"]);
@@ -347,6 +357,7 @@ fn what_finds_no_room_is_left_on_the_slow_tier_and_told() {
 /// By the file's owner, who owns no mount.
 #[test]
 fn an_owner_asks_by_extended_attributes() {
+    needs!(MOUNTS, "setfattr");
     let mount = Mount::with(&["settle=1h", "live_after=2h"], |slow| {
         data(slow);
         assert!(
@@ -377,6 +388,7 @@ fn an_owner_asks_by_extended_attributes() {
 
 #[test]
 fn what_is_pinned_stays_when_a_checkpoint_needs_the_room() {
+    needs!(MOUNTS, "mkfs.ext4");
     let fast = Volume::new(96, 20_000);
     let elsewhere = Elsewhere { fast: Some(fast.tier()), ..Elsewhere::default() };
     let mut mount = Mount::idle(elsewhere, &["ballast=1MiB", "high=85%", "low=70%"]);

@@ -1,22 +1,20 @@
 //! What `docs/answers.md` answers and no other test shows. Needs root and /dev/fuse.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use common::rig::{NEVER_SETTLES, PROGRAM, Rig, text};
-use common::{Mount, pattern};
+use crate::common::rig::{NEVER_SETTLES, PROGRAM, Rig, text};
+use crate::common::{Mount, pattern};
+use crate::needs::{MOUNTS, needs};
 
-const PAGE: &str = include_str!("../docs/answers.md");
+const PAGE: &str = include_str!("../../docs/answers.md");
 
 #[test]
 fn syncfs_reaches_nobody_and_fsync_of_the_mount_point_does() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=1h", "live_after=2h"], |_| ());
     mount.put("f", pattern(4096));
     mount.sh("sync; sync -f f");
@@ -31,6 +29,7 @@ fn syncfs_reaches_nobody_and_fsync_of_the_mount_point_does() {
 /// As Lightning does it: a temporary file, then `shutil.move`.
 #[test]
 fn a_move_within_the_mount_is_one_rename_and_from_outside_a_copy() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     fs::create_dir(mount.at(".tmp")).unwrap();
     let save = |tmpdir: &Path, name: &str| {
@@ -55,6 +54,7 @@ fn a_move_within_the_mount_is_one_rename_and_from_outside_a_copy() {
 
 #[test]
 fn watchers_are_told_of_changes_through_the_mount_only() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let watch = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
     watch.add_watch(&mount.root(), AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO).unwrap();
@@ -85,6 +85,7 @@ fn scripts(rig: &Rig) -> Vec<String> {
 
 #[test]
 fn the_scripts_for_slurm_mount_drain_and_tell_what_is_left() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     fs::create_dir(rig.path("-var-log")).unwrap();
     let [prolog, epilog] = <[String; 2]>::try_from(scripts(&rig)).unwrap();
@@ -116,6 +117,7 @@ fn the_scripts_for_slurm_mount_drain_and_tell_what_is_left() {
 
 #[test]
 fn a_slow_tree_is_used_from_one_fast_tier_after_the_other() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let nodes = ["fast", "other"].map(|fast| rig.path(fast));
     fs::create_dir(&nodes[1]).unwrap();
@@ -140,6 +142,7 @@ fn mount_with_fast(rig: &Rig, fast: &Path) -> Command {
 
 #[test]
 fn what_was_left_behind_is_deleted_and_a_new_mount_begins_anew() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&NEVER_SETTLES);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();

@@ -1,21 +1,17 @@
 //! `drain_hours`: outside of them nothing is copied to the slow tier, unless somebody asks or room is wanted.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod sim;
-
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Elsewhere, Mount, until};
+use crate::common::{Elsewhere, Mount, until};
+use crate::needs::{MOUNTS, needs};
+use crate::sim::{SimClock, SimDisk, SimPower};
 use dlio_fs::config::Hours;
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::{Clock, MetadataOrder};
 use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Options, Progress, ROOT, Tiers};
-use sim::{SimClock, SimDisk, SimPower};
 
 /// An engine over simulated disks, whose clock stands still at 22:13:20 until it is moved on.
 struct Scene {
@@ -193,6 +189,7 @@ fn far_hours() -> (String, String) {
 
 #[test]
 fn a_mount_waits_says_so_and_takes_other_hours() {
+    needs!(MOUNTS);
     let (hours, begin) = far_hours();
     let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
     let config = mount.root().with_file_name("config.toml");

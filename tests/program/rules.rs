@@ -1,16 +1,13 @@
 //! What the configuration says of some files only, by their paths.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Mount, Relay, errno, names, pattern, until};
+use crate::common::{Mount, Relay, errno, names, pattern, until};
+use crate::needs::{MOUNTS, needs};
 use nix::errno::Errno;
 
 const SIZE: usize = 300_000;
@@ -37,6 +34,7 @@ fn data(slow: &Path) {
 
 #[test]
 fn what_is_not_absorbed_is_written_to_the_slow_tier_in_its_order() {
+    needs!(MOUNTS);
     let rule = r#"rules=[{path="data/**", absorb=false}]"#;
     let mut mount = Mount::with(&[rule, "settle=1h", "live_after=2h"], data);
     mount.put("before", "1");
@@ -78,6 +76,7 @@ fn what_is_not_absorbed_is_written_to_the_slow_tier_in_its_order() {
 
 #[test]
 fn what_a_rule_pins_stays_and_what_one_promotes_comes() {
+    needs!(MOUNTS);
     let rules = r#"rules=[{path="data/0"}, {path="data/**", promote=true, pin=true}, {path="logs/**", promote=false}]"#;
     let mount = Mount::with(&[rules, "settle=0s", "live_after=1s", "keep=0"], data);
     let copies = || {
@@ -116,6 +115,7 @@ const FINAL: &str = r#"rules=[{path="final{,/**}", fsync="slow"}]"#;
 /// And whatever comes before it in the order.
 #[test]
 fn an_fsync_waits_for_the_slow_tier_where_a_rule_says_so() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[FINAL, "settle=1h", "live_after=2h"], |_| ());
     fs::create_dir(mount.at("final")).unwrap();
     let before = mount.put("before", pattern(SIZE));
@@ -141,6 +141,7 @@ fn an_fsync_waits_for_the_slow_tier_where_a_rule_says_so() {
 
 #[test]
 fn many_fsyncs_wait_at_once_and_each_is_answered() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[r#"rules=[{path="**", fsync="slow"}]"#, "settle=1h", "live_after=2h"], |_| ());
     assert!(mount.control("pause").contains("ok"));
     std::thread::scope(|scope| {
@@ -165,6 +166,7 @@ fn many_fsyncs_wait_at_once_and_each_is_answered() {
 
 #[test]
 fn an_fsync_that_the_slow_tier_does_not_answer_fails_and_loses_nothing() {
+    needs!(MOUNTS, "bindfs");
     let below = Relay::new(|_| ());
     let mount = Mount::over(below.shown(), &[FINAL, "slow_wait=100ms"]);
     fs::create_dir(mount.at("final")).unwrap();

@@ -1,10 +1,6 @@
 //! What is counted of each file and of each process is what was done: held against what the test did, and against what
 //! strace saw of a program, counted anew by Darshan's rules.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -12,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Elsewhere, Mount, pattern, succeeded, until};
+use crate::common::{Elsewhere, Mount, pattern, succeeded, until};
+use crate::needs::{MOUNTS, needs};
 
 /// Rows of `.dlio/files.tsv` by path: cells by column.
 fn files(mount: &Mount) -> BTreeMap<String, HashMap<String, String>> {
@@ -28,6 +25,7 @@ fn cells<'a>(row: &'a HashMap<String, String>, names: &[&str]) -> Vec<&'a str> {
 
 #[test]
 fn reads_are_told_apart_by_where_they_lie() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| fs::write(slow.join("f"), pattern(100_000)).unwrap());
     let file = File::open(mount.at("f")).unwrap();
     let read = |offset: u64, len: usize| file.read_at(&mut vec![0; len], offset).unwrap();
@@ -48,6 +46,7 @@ fn reads_are_told_apart_by_where_they_lie() {
 
 #[test]
 fn what_the_fast_tier_serves_is_not_counted_for_the_slow_one() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", pattern(10_000));
     assert_eq!(fs::read(mount.at("f")).unwrap().len(), 10_000);
@@ -64,6 +63,7 @@ fn what_the_fast_tier_serves_is_not_counted_for_the_slow_one() {
 /// A checkpoint is written under another name and renamed; its figures go with it, and those of the one before stay.
 #[test]
 fn figures_follow_a_file_through_a_rename() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     for step in 1..=3 {
         mount.put("ckpt.tmp", pattern(1000 * step));
@@ -76,6 +76,7 @@ fn figures_follow_a_file_through_a_rename() {
 
 #[test]
 fn what_fails_is_told_with_its_error() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     mount.put("f", "x");
     for _ in 0..3 {
@@ -100,6 +101,7 @@ fn what_fails_is_told_with_its_error() {
 /// Each window has what was done meanwhile, by itself: epochs within a run, from a shell.
 #[test]
 fn a_window_has_what_was_done_meanwhile() {
+    needs!(MOUNTS);
     let mount =
         Mount::with(&[], |slow| (0..20).for_each(|n| fs::write(slow.join(format!("{n}")), "0123456789").unwrap()));
     let read = |files: std::ops::Range<i32>| {
@@ -152,6 +154,7 @@ fn a_window_has_what_was_done_meanwhile() {
 /// All that moved stands in the timeline, each byte once.
 #[test]
 fn the_timeline_adds_up_to_what_moved() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| fs::write(slow.join("old"), pattern(50_000)).unwrap());
     mount.put("new", pattern(70_000));
     assert_eq!(fs::read(mount.at("new")).unwrap().len() + fs::read(mount.at("old")).unwrap().len(), 120_000);
@@ -168,6 +171,7 @@ fn the_timeline_adds_up_to_what_moved() {
 /// Workers that a loader has forked, threads among them: every open and every byte is told, and of whom.
 #[test]
 fn every_worker_is_attributed() {
+    needs!(MOUNTS);
     const WORKERS: usize = 4;
     let mount = Mount::with(&[], |slow| {
         (0..10_000).for_each(|n| fs::write(slow.join(format!("{n}")), pattern(1000 + n)).unwrap());
@@ -202,6 +206,7 @@ fn every_worker_is_attributed() {
 
 #[test]
 fn without_a_profile_nothing_is_counted_and_the_figures_say_so() {
+    needs!(MOUNTS);
     let mut mount = Mount::idle(Elsewhere::default(), &[]);
     mount.arguments(&["--no-profile"]);
     mount.start();
@@ -216,11 +221,12 @@ fn without_a_profile_nothing_is_counted_and_the_figures_say_so() {
 
 #[test]
 fn only_the_owner_sees_files_and_processes() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let of_files = ["files", "files.tsv", "files.json", "processes", "processes.json"];
     for name in of_files.into_iter().chain(["ops", "recording", "advice", "checkpoints", "checkpoints.json"]) {
-        assert_eq!(common::mode(&mount.at(".dlio").join(name)), 0o400, "{name}");
-        assert!(!mount.as_user(common::USER, &format!("cat .dlio/{name}")).status.success());
+        assert_eq!(crate::common::mode(&mount.at(".dlio").join(name)), 0o400, "{name}");
+        assert!(!mount.as_user(crate::common::USER, &format!("cat .dlio/{name}")).status.success());
     }
 }
 
@@ -228,6 +234,7 @@ fn only_the_owner_sees_files_and_processes() {
 /// the same.
 #[test]
 fn darshan_s_counters_are_what_strace_saw() {
+    needs!(MOUNTS, "strace");
     let mount = Mount::with(&[], |slow| fs::write(slow.join("data"), pattern(3_000_000)).unwrap());
     let trace = mount.fast().join("trace");
     let program = "\

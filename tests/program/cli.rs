@@ -2,17 +2,14 @@
 //!
 //! Each refusal is one line on standard error, has its documented exit code, and leaves everything as it was.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::rig::{PROGRAM, copy_program};
+use crate::common::rig::{PROGRAM, copy_program};
+use crate::needs::needs;
 
 /// Three directories that would make a mount.
 struct Places {
@@ -441,6 +438,7 @@ fn on_terminal(arguments: &str, environment: &[(&str, &str)]) -> String {
 
 #[test]
 fn help_fits_the_terminal_and_has_colours_only_where_they_are_wanted() {
+    needs!("script");
     let coloured = on_terminal("queue --help", &[]);
     assert!(coloured.contains("\u{1b}["), "headings are set off: {coloured:?}");
     for plain in [on_terminal("queue --help", &[("NO_COLOR", "1")]), on_terminal("queue --help | cat", &[])] {
@@ -457,6 +455,7 @@ fn help_fits_the_terminal_and_has_colours_only_where_they_are_wanted() {
 
 #[test]
 fn the_short_help_of_a_command_is_as_it_was_written() {
+    needs!("script");
     let expected = "\
 List what is on its way to the slow tier, in the order in which it will be published
 
@@ -476,6 +475,7 @@ Options:
 
 #[test]
 fn a_refusal_looks_the_same_on_a_terminal() {
+    needs!("script");
     let text = on_terminal("umount /x --now --timeout 1s 2>&1", &[]);
     let piped = run(&["umount", "/x", "--now", "--timeout", "1s"]);
     assert_eq!(text, String::from_utf8(piped.stderr).unwrap());

@@ -1,9 +1,5 @@
 //! `dlio-fs top`: what it shows of a mount on which something is done, over a pipe and on a terminal, and how it ends.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use common::{Mount, USER, pattern, until};
+use crate::common::{Mount, USER, pattern, until};
+use crate::needs::{MOUNTS, needs};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -65,6 +62,7 @@ impl Drop for Piped {
 /// What was read from each tier, written to each, and drained is told, each byte in one interval.
 #[test]
 fn the_intervals_add_up_to_what_moved() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| fs::write(slow.join("old"), pattern(500_000)).unwrap());
     let mut top = Piped::start(&mount, &["--json"]);
     top.object();
@@ -94,6 +92,7 @@ fn the_intervals_add_up_to_what_moved() {
 
 #[test]
 fn a_pipe_gets_a_line_for_each_interval_and_names_of_columns_now_and_then() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let mut top = Piped::start(&mount, &["--count", "21"]);
     let lines: Vec<String> = (0..25).map(|_| top.line().trim_end().to_owned()).collect();
@@ -107,6 +106,7 @@ fn a_pipe_gets_a_line_for_each_interval_and_names_of_columns_now_and_then() {
 
 #[test]
 fn a_reader_that_has_gone_is_no_failure() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let mut top = Piped::start(&mount, &[]);
     assert!(!top.line().is_empty());
@@ -119,6 +119,7 @@ fn a_reader_that_has_gone_is_no_failure() {
 
 #[test]
 fn without_the_daemon_it_ends_with_the_remedy() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     let mut top = Piped::start(&mount, &["--json"]);
     top.object();
@@ -140,6 +141,7 @@ fn without_the_daemon_it_ends_with_the_remedy() {
 /// A daemon that is replaced between two looks counts from nothing: what it tells is what came since it was mounted.
 #[test]
 fn a_daemon_that_is_replaced_in_between_is_no_end() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     mount.put("before", pattern(300_000));
     let mut top = Piped::start(&mount, &["--json", "--interval", "2s"]);
@@ -276,6 +278,7 @@ impl Drop for Terminal {
 
 #[test]
 fn on_a_terminal_keys_choose_and_it_follows_the_size() {
+    needs!(MOUNTS);
     let mount = Mount::with(&[], |slow| fs::write(slow.join("old"), pattern(500_000)).unwrap());
     let mut terminal = Terminal::start(&mount, PROGRAM);
     assert_eq!(fs::read(mount.at("old")).unwrap().len(), 500_000);
@@ -303,6 +306,7 @@ fn on_a_terminal_keys_choose_and_it_follows_the_size() {
 
 #[test]
 fn the_terminal_is_put_back_however_it_ends() {
+    needs!(MOUNTS);
     let mut mount = Mount::new();
     let terminal = Terminal::start(&mount, PROGRAM);
     kill(terminal.top(&mount), Signal::SIGTERM).unwrap();
@@ -317,6 +321,7 @@ fn the_terminal_is_put_back_however_it_ends() {
 /// A daemon that does not answer at all holds up neither the screen nor the keys.
 #[test]
 fn a_daemon_that_is_stopped_is_told_and_left() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let mut terminal = Terminal::start(&mount, PROGRAM);
     mount.signal(Signal::SIGSTOP);
@@ -330,6 +335,7 @@ fn a_daemon_that_is_stopped_is_told_and_left() {
 
 #[test]
 fn who_does_not_own_the_mount_sees_all_but_names() {
+    needs!(MOUNTS, "setpriv");
     let mount = Mount::new();
     mount.put("secret-name", "x");
     let place = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();

@@ -3,10 +3,6 @@
 //!
 //! Needs root and /dev/fuse; for Prometheus Debian's package of that name, which `cargo xtask test` unpacks.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,8 +13,9 @@ use std::process::{Child, Command, Stdio};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use common::rig::Rig;
-use common::{Elsewhere, Mount, PATIENCE, Relay, USER, succeeded, until};
+use crate::common::rig::Rig;
+use crate::common::{Elsewhere, Mount, PATIENCE, Relay, USER, succeeded, until};
+use crate::needs::{MOUNTS, needs};
 
 /// A mount that serves its metrics, and where.
 fn serving(elsewhere: Elsewhere, options: &[&str]) -> (Mount, SocketAddr) {
@@ -76,6 +73,7 @@ fn ports(pid: Pid) -> Vec<u16> {
 
 #[test]
 fn what_is_served_is_what_anybody_may_read() {
+    needs!(MOUNTS);
     let (mount, addr) = serving(Elsewhere::default(), &["settle=0s"]);
     mount.put("secret", "x");
     mount.sync();
@@ -110,12 +108,14 @@ fn what_is_served_is_what_anybody_may_read() {
 
 #[test]
 fn nobody_listens_who_was_not_told_to() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     assert_eq!((address(&mount), ports(mount.pid())), (None, vec![]));
 }
 
 #[test]
 fn a_daemon_in_the_background_serves_until_it_is_left() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&["--metrics-addr", "0"]);
     let stats: Value = serde_json::from_str(&fs::read_to_string(rig.mnt(".dlio/stats.json")).unwrap()).unwrap();
@@ -129,6 +129,7 @@ fn a_daemon_in_the_background_serves_until_it_is_left() {
 
 #[test]
 fn a_port_that_is_taken_is_told_before_anything_is_mounted() {
+    needs!(MOUNTS);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
     let mut mount = Mount::idle(Elsewhere::default(), &[]);
@@ -146,6 +147,7 @@ fn a_port_that_is_taken_is_told_before_anything_is_mounted() {
 
 #[test]
 fn clients_that_say_nothing_do_not_keep_others_out() {
+    needs!(MOUNTS);
     let (_mount, addr) = serving(Elsewhere::default(), &[]);
     let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(addr).unwrap()).collect();
     let mut slow = TcpStream::connect(addr).unwrap();
@@ -156,6 +158,7 @@ fn clients_that_say_nothing_do_not_keep_others_out() {
 
 #[test]
 fn it_answers_while_the_slow_tier_hangs() {
+    needs!(MOUNTS, "bindfs");
     let below = Relay::new(|_| ());
     let (mount, addr) = serving(Elsewhere { slow: Some(below.shown()), ..Elsewhere::default() }, &["slow_wait=300ms"]);
     fs::create_dir(mount.at("run")).unwrap();
@@ -269,6 +272,7 @@ fn names(query: &str) -> impl Iterator<Item = &str> {
 /// A real Prometheus looks at a mount that is used: every query of the dashboard shows something, every alert can be computed.
 #[test]
 fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
+    needs!(MOUNTS, "promtool");
     let (mut mount, addr) = serving(Elsewhere::default(), &["settle=0s"]);
     let prometheus = Prometheus::watching(addr);
     let up = format!("up{{instance=\"{addr}\"}} == 1");
@@ -289,7 +293,7 @@ fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
         until(&format!("{expr} shows something"), || {
             // Something to be seen, one of the calls failing.
             round += 1;
-            let file = mount.put(&format!("{round}"), common::pattern(10_000));
+            let file = mount.put(&format!("{round}"), crate::common::pattern(10_000));
             assert!(fs::read(file).unwrap().len() == 10_000 && fs::metadata(mount.at(format!("no-{round}"))).is_err());
             prometheus.series(expr).unwrap() > 0
         });
@@ -319,6 +323,7 @@ fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
 
 #[test]
 fn the_alerts_fire_when_they_should() {
+    needs!("promtool");
     let rules = monitoring("alerts.yml");
     promtool(tool("promtool").args(["check", "rules"]).arg(&rules));
     promtool(tool("promtool").args(["test", "rules"]).arg(monitoring("alerts_test.yml")));

@@ -3,8 +3,6 @@
 //!
 //! Needs root and /dev/fuse; other users and containers are played by `setpriv` and `unshare`.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -16,10 +14,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 
-mod common;
-
-use common::rig::{NEVER_SETTLES, Rig, copy_program, program, succeeds, text};
-use common::{Volume, errno, until};
+use crate::common::rig::{NEVER_SETTLES, Rig, copy_program, program, succeeds, text};
+use crate::common::{Volume, errno, until};
+use crate::needs::{MOUNTS, needs};
 
 const NOBODY: u32 = 65534;
 
@@ -67,6 +64,7 @@ fn refused(command: &mut Command, code: i32, parts: &[&str]) {
 
 #[test]
 fn a_mount_over_its_own_slow_tier_works_on_the_tree_beneath() {
+    needs!(MOUNTS);
     let rig = Rig::over_itself();
     fs::create_dir(rig.path("slow/run")).unwrap();
     fs::write(rig.path("slow/run/old"), "there before").unwrap();
@@ -100,6 +98,7 @@ fn a_mount_over_its_own_slow_tier_works_on_the_tree_beneath() {
 /// with another one inside of it.
 #[test]
 fn a_dead_mount_over_its_own_slow_tier_is_replaced_and_the_tree_beneath_found() {
+    needs!(MOUNTS);
     for on_a_mount in [false, true] {
         let rig = Rig::over_itself();
         let _own = on_a_mount.then(|| Also::tmpfs(&rig.path("slow")));
@@ -131,6 +130,7 @@ fn a_dead_mount_over_its_own_slow_tier_is_replaced_and_the_tree_beneath_found() 
 
 #[test]
 fn what_was_left_over_its_own_slow_tier_is_rescued_without_a_mount() {
+    needs!(MOUNTS);
     let rig = Rig::over_itself();
     rig.mount(&NEVER_SETTLES);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
@@ -144,6 +144,7 @@ fn what_was_left_over_its_own_slow_tier_is_rescued_without_a_mount() {
 
 #[test]
 fn a_tier_on_a_mount_of_ours_is_refused() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     fs::create_dir(rig.mnt("inside")).unwrap();
@@ -156,6 +157,7 @@ fn a_tier_on_a_mount_of_ours_is_refused() {
 
 #[test]
 fn a_read_only_mount_takes_no_changes_and_goes_on_with_what_is_pending() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&NEVER_SETTLES);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
@@ -172,6 +174,7 @@ fn a_read_only_mount_takes_no_changes_and_goes_on_with_what_is_pending() {
 
 #[test]
 fn a_mount_is_remounted_read_only_and_back() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&["-o", "ro"]);
     let remount = |how: &str| succeeds(program().arg("mount").arg(rig.point()).arg("-o").arg(format!("remount,{how}")));
@@ -187,6 +190,7 @@ fn a_mount_is_remounted_read_only_and_back() {
 /// once the tree can be written.
 #[test]
 fn a_slow_tree_on_a_read_only_file_system_is_served_read_only() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let slow = Also::tmpfs(&rig.path("slow"));
     fs::create_dir(slow.0.join("data")).unwrap();
@@ -223,6 +227,7 @@ fn a_slow_tree_on_a_read_only_file_system_is_served_read_only() {
 /// What the fast tier owes to a tree that cannot be written now is shown, kept, and brought over later.
 #[test]
 fn what_is_owed_to_a_tree_that_became_read_only_waits() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let slow = Also::tmpfs(&rig.path("slow"));
     rig.mount(&NEVER_SETTLES);
@@ -243,6 +248,7 @@ fn what_is_owed_to_a_tree_that_became_read_only_waits() {
 
 #[test]
 fn relative_paths_and_bind_mounts_are_the_same_mount() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let here = |command: &mut Command| succeeds(command.current_dir(rig.dir.path()));
     here(program().args(["mount", "mnt", "--fast", "fast", "--slow", "./slow", "--log-file", "log"]));
@@ -284,6 +290,7 @@ fn as_nobody(rig: &Rig, become_nobody: &str, session: &str) -> (Option<i32>, Str
 
 #[test]
 fn an_unprivileged_mount_is_the_users_own() {
+    needs!(MOUNTS, "setpriv");
     let rig = rig_of_nobody(Rig::new());
     let session = "
         ./program mount mnt --fast fast --slow slow --log-file log
@@ -307,6 +314,7 @@ fn an_unprivileged_mount_is_the_users_own() {
 
 #[test]
 fn an_unprivileged_mount_over_its_own_slow_tier_is_replaced() {
+    needs!(MOUNTS, "setpriv");
     let rig = rig_of_nobody(Rig::over_itself());
     let session = "
         ./program mount slow --fast fast --slow slow -o settle=30min,live_after=1h,high=98%,low=97% --log-file log
@@ -324,6 +332,7 @@ fn an_unprivileged_mount_over_its_own_slow_tier_is_replaced() {
 /// A data set of others: it can be read, and so it can be mounted read-only.
 #[test]
 fn a_tree_that_one_may_only_read_is_mounted_read_only() {
+    needs!(MOUNTS, "setpriv");
     let rig = rig_of_nobody(Rig::new());
     std::os::unix::fs::chown(rig.path("slow"), Some(0), Some(0)).unwrap();
     fs::set_permissions(rig.path("slow"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -340,6 +349,7 @@ fn a_tree_that_one_may_only_read_is_mounted_read_only() {
 
 #[test]
 fn root_is_told_why_it_may_not_look_into_a_users_mount() {
+    needs!(MOUNTS, "setpriv");
     let rig = rig_of_nobody(Rig::new());
     // As root, in the same mount name space, with the user's mount still there.
     let outer = "setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec './program mount mnt --fast fast --slow slow \
@@ -353,6 +363,7 @@ fn root_is_told_why_it_may_not_look_into_a_users_mount() {
 /// A rootless container that got /dev/fuse: root of its own user name space mounts directly, without a helper.
 #[test]
 fn root_of_a_user_name_space_mounts_directly() {
+    needs!(MOUNTS, "setpriv");
     let rig = rig_of_nobody(Rig::new());
     let session = "unshare --user --map-root-user --mount sh -ec '
         export PATH=/bin
@@ -367,6 +378,7 @@ fn root_of_a_user_name_space_mounts_directly() {
 
 #[test]
 fn a_container_that_may_not_mount_is_told_what_it_lacks() {
+    needs!(MOUNTS, "setpriv");
     let rig = Rig::new();
     let mount = rig.mount_command();
     let mut command = Command::new("setpriv");
@@ -405,6 +417,7 @@ impl Drop for Stopped {
 
 #[test]
 fn a_daemon_that_is_stopped_is_named_with_the_remedy() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     let other = Rig::new();
@@ -430,6 +443,7 @@ fn a_daemon_that_is_stopped_is_named_with_the_remedy() {
 
 #[test]
 fn another_format_of_the_fast_tier_is_refused_and_left_alone() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&NEVER_SETTLES);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
@@ -452,6 +466,7 @@ fn another_format_of_the_fast_tier_is_refused_and_left_alone() {
 
 #[test]
 fn users_files_of_our_names_are_spoken_of() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     fs::write(rig.path("slow/.dlio"), "a user's").unwrap();
     fs::create_dir(rig.path("slow/below")).unwrap();
@@ -491,6 +506,7 @@ impl Drop for FrozenVolume {
 /// lock. Root was told to look as root.
 #[test]
 fn a_killed_daemon_that_waits_in_the_kernel_is_named_with_the_remedy() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(32, 256);
     let rig = Rig::new();
     let mount = |point: PathBuf| {

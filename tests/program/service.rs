@@ -3,8 +3,6 @@
 //!
 //! Needs root and /dev/fuse; for the unit the program systemd-analyze (Debian: package systemd).
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,10 +14,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-mod common;
-
-use common::rig::{NEVER_SETTLES, PROGRAM, Rig, program, succeeds, text, wait};
-use common::{PATIENCE, until};
+use crate::common::rig::{NEVER_SETTLES, PROGRAM, Rig, program, succeeds, text, wait};
+use crate::common::{PATIENCE, until};
+use crate::needs::{MOUNTS, needs};
 
 /// The end of the notification socket that a service manager has.
 struct Manager(UnixDatagram);
@@ -79,6 +76,7 @@ fn configuration(rig: &Rig) -> PathBuf {
 
 #[test]
 fn a_service_manager_is_told_of_start_drain_and_end() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let slow = Small::new(&rig, "1m");
     let manager = Manager::new(&rig);
@@ -110,6 +108,7 @@ fn a_service_manager_is_told_of_start_drain_and_end() {
 
 #[test]
 fn a_service_manager_is_told_when_a_signal_ends_the_mount() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let manager = Manager::new(&rig);
     let mut command = program();
@@ -126,6 +125,7 @@ fn a_service_manager_is_told_when_a_signal_ends_the_mount() {
 /// A mount in the background made by some service is not that service.
 #[test]
 fn a_daemon_in_the_background_tells_nobody() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let socket = UnixDatagram::bind(rig.path("notify")).unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -257,6 +257,7 @@ fn the_unit_is_right_and_does_not_hide_the_mount() {
 /// What the unit forbids, the daemon does without: as far as it can be tried without systemd.
 #[test]
 fn the_capabilities_of_the_unit_are_enough() {
+    needs!(MOUNTS, "setpriv");
     let unit = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/dlio-fs@.service")).unwrap();
     let kept =
         unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet=")).flat_map(str::split_whitespace);

@@ -1,10 +1,6 @@
 //! Tiers as they fail in practice: not mounted, full, read-only, changed by somebody else, with a damaged log. Each test
 //! is named as the promise it pins down. Needs root, /dev/fuse and loop devices.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -17,9 +13,10 @@ use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64};
 
-use common::rig::program;
-use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, state, the_application_goes_on, tree};
-use common::{Elsewhere, Mount, Volume, errno, names, pattern, succeeded, until};
+use crate::common::rig::program;
+use crate::common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, state, the_application_goes_on, tree};
+use crate::common::{Elsewhere, Mount, Volume, errno, names, pattern, succeeded, until};
+use crate::needs::{MOUNTS, needs};
 
 /// As [`NEVER_SETTLES`], and the kernel asks for everything anew.
 const NOTHING_CACHED: [&str; 5] =
@@ -37,6 +34,7 @@ fn conflicts(mount: &Mount) -> u64 {
 
 #[test]
 fn a_slow_tier_that_is_not_mounted_is_refused() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(16, 256);
     let mut mount = Mount::on(Elsewhere { slow: Some(volume.root()), ..Elsewhere::default() }, &NEVER_SETTLES);
     mount.put("known", "on both");
@@ -60,6 +58,7 @@ fn a_slow_tier_that_is_not_mounted_is_refused() {
 
 #[test]
 fn another_slow_tree_is_refused() {
+    needs!(MOUNTS);
     let mut other = Mount::new();
     other.put("theirs", "theirs");
     other.sync();
@@ -83,6 +82,7 @@ fn another_slow_tree_is_refused() {
 
 #[test]
 fn a_fast_tier_of_another_format_is_refused_and_not_touched() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
     mount.put("pending", "only on fast");
     mount.stop();
@@ -107,6 +107,7 @@ fn a_fast_tier_of_another_format_is_refused_and_not_touched() {
 
 #[test]
 fn what_a_user_has_under_our_names_in_the_slow_tree_is_hidden_or_refused_and_never_changed() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&[], |slow| {
         fs::create_dir_all(slow.join(".dlio")).unwrap();
         fs::write(slow.join(".dlio/stats"), "a user's").unwrap();
@@ -137,6 +138,7 @@ fn what_a_user_has_under_our_names_in_the_slow_tree_is_hidden_or_refused_and_nev
 /// The model's background copies a version in one step, so only here somebody writes while it is copied.
 #[test]
 fn a_version_that_is_rewritten_while_it_is_copied_is_not_published() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s", "live_after=1h"], |_| ());
     let slow = mount.slow().join("f");
     let mut seen = BTreeMap::new();
@@ -168,6 +170,7 @@ fn a_version_that_is_rewritten_while_it_is_copied_is_not_published() {
 
 #[test]
 fn three_times_the_fast_tier_is_written_without_an_error() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 1024);
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &["ballast=4MiB"]);
     let files: Vec<(String, usize)> =
@@ -194,6 +197,7 @@ fn three_times_the_fast_tier_is_written_without_an_error() {
 /// What was written before the tier was full is still there and nowhere else; only the drain takes it over.
 #[test]
 fn a_file_that_stops_fitting_goes_on_without_a_copy_of_its_beginning() {
+    needs!(MOUNTS, "mkfs.ext4");
     const MIB: usize = 1 << 20;
     let volume = Volume::new(64, 1024);
     let options = [&NEVER_SETTLES[..], &["ballast=4MiB"]].concat();
@@ -226,6 +230,7 @@ fn a_file_that_stops_fitting_goes_on_without_a_copy_of_its_beginning() {
 /// end does not notice; git and safetensors, who map a file, took theirs for empty.
 #[test]
 fn a_file_that_did_not_fit_keeps_its_length_when_it_is_published() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(48, 256);
     let options =
         [&["ballast=1MiB", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"], &NEVER_SETTLES[..]].concat();
@@ -245,6 +250,7 @@ fn a_file_that_did_not_fit_keeps_its_length_when_it_is_published() {
 /// every object so.
 #[test]
 fn a_file_that_did_not_fit_gets_a_second_name() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(48, 256);
     let options = [&["ballast=1MiB"], &NEVER_SETTLES[..]].concat();
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
@@ -264,6 +270,7 @@ fn a_file_that_did_not_fit_gets_a_second_name() {
 /// then ESTALE.
 #[test]
 fn files_that_did_not_fit_are_there_while_they_are_published() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(48, 256);
     let options = ["ballast=1MiB", "settle=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
@@ -284,6 +291,7 @@ fn files_that_did_not_fit_are_there_while_they_are_published() {
 
 #[test]
 fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(48, 256);
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &NEVER_SETTLES);
     fs::create_dir(mount.at("run")).unwrap();
@@ -305,6 +313,7 @@ fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
 
 #[test]
 fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
+    needs!(MOUNTS, "mkfs.ext4");
     let (volume, slow) = (Volume::new(48, 256), Volume::new(16, 256));
     let tiers = Elsewhere { fast: Some(volume.tier()), slow: Some(slow.tier()) };
     let mount = Mount::on(tiers, &[&NEVER_SETTLES[..], &["ballast=8MiB"]].concat());
@@ -349,6 +358,7 @@ fn the_ballast_lets_the_log_go_on_when_somebody_fills_the_fast_tier() {
 /// moment, and what it had been at its creation, empty, from then on.
 #[test]
 fn a_file_that_did_not_fit_is_there_and_whole_all_the_while_it_is_published() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 256);
     let options = ["settle=0s", "ballast=1MiB", "revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
@@ -375,6 +385,7 @@ fn a_file_that_did_not_fit_is_there_and_whole_all_the_while_it_is_published() {
 /// looked for where it had been: attributes, look-ups and opens below it failed with ENOENT or ESTALE.
 #[test]
 fn what_is_below_a_directory_is_there_all_the_while_its_rename_is_published() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 256);
     let below = volume.tier().join("0/below");
     fs::create_dir_all(&below).unwrap();
@@ -402,6 +413,7 @@ fn what_is_below_a_directory_is_there_all_the_while_its_rename_is_published() {
 /// The same of a file that loses the first of its names.
 #[test]
 fn a_file_with_two_names_is_there_all_the_while_the_removal_of_one_is_published() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 256);
     fs::create_dir_all(volume.tier()).unwrap();
     for round in 0..60 {
@@ -429,6 +441,7 @@ fn a_file_with_two_names_is_there_all_the_while_the_removal_of_one_is_published(
 /// To be told of the slow tier, which has room, sends the operator to the wrong disk.
 #[test]
 fn a_log_without_room_is_told_as_the_fast_tier_s() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(12, 64);
     let options = [&NEVER_SETTLES[..], &["ballast=1MiB"]].concat();
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
@@ -446,6 +459,7 @@ fn a_log_without_room_is_told_as_the_fast_tier_s() {
 
 #[test]
 fn a_fast_tier_without_inodes_is_no_error() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 64);
     let options = [&NEVER_SETTLES[..], &["ballast=1MiB"]].concat();
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &options);
@@ -466,6 +480,7 @@ fn a_fast_tier_without_inodes_is_no_error() {
 
 #[test]
 fn a_full_slow_tier_holds_publishing_until_there_is_room() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(32, 512);
     let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &["settle=0s"]);
     fs::create_dir(mount.at("run")).unwrap();
@@ -491,6 +506,7 @@ fn a_full_slow_tier_holds_publishing_until_there_is_room() {
 
 #[test]
 fn a_read_only_slow_tier_holds_publishing_until_it_can_be_written() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(32, 512);
     fs::write(volume.tier().join("cold"), "from the slow tier").unwrap();
     let mut mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &["settle=0s"]);
@@ -527,6 +543,7 @@ fn a_read_only_slow_tier_holds_publishing_until_it_can_be_written() {
 /// nothing could ever be published again, and no room made.
 #[test]
 fn at_max_pending_changes_are_refused_until_there_is_room() {
+    needs!(MOUNTS);
     let options = [&NEVER_SETTLES[..], &["max_pending=1000"]].concat();
     let mount = Mount::with(&options, |_| ());
     // All but a few first: every process that another test starts closes its copies of our files, which commits them.
@@ -586,6 +603,7 @@ fn ours_is_newer(mount: &Mount) {
 
 #[test]
 fn a_foreign_change_is_served_at_the_first_open_after_revalidate() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["revalidate=0s", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"], |_| ());
     let path = mount.put("f", "ours");
     mount.sync();
@@ -605,6 +623,7 @@ fn a_foreign_change_is_served_at_the_first_open_after_revalidate() {
 
 #[test]
 fn a_foreign_change_is_served_at_the_first_open_after_a_mount() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["revalidate=1h"], |_| ());
     mount.put("f", "ours");
     mount.sync();
@@ -616,6 +635,7 @@ fn a_foreign_change_is_served_at_the_first_open_after_a_mount() {
 
 #[test]
 fn a_foreign_file_that_took_the_name_of_ours_stays_and_so_does_ours() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
     fs::create_dir(mount.at("run")).unwrap();
     mount.sync();
@@ -627,6 +647,7 @@ fn a_foreign_file_that_took_the_name_of_ours_stays_and_so_does_ours() {
 
 #[test]
 fn a_foreign_file_in_place_of_the_one_we_replace_stays_and_so_does_ours() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
     ours_is_newer(&mount);
     fs::write(mount.slow().join("theirs"), "theirs").unwrap();
@@ -637,6 +658,7 @@ fn a_foreign_file_in_place_of_the_one_we_replace_stays_and_so_does_ours() {
 
 #[test]
 fn a_foreign_write_into_the_file_we_replace_stays_and_so_does_ours() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
     ours_is_newer(&mount);
     fs::write(mount.slow().join("run/f"), "theirs").unwrap();
@@ -646,6 +668,7 @@ fn a_foreign_write_into_the_file_we_replace_stays_and_so_does_ours() {
 
 #[test]
 fn a_foreign_file_is_not_removed_for_ours() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
     fs::create_dir(mount.at("run")).unwrap();
     for name in ["run/removed", "run/moved"] {
@@ -667,6 +690,7 @@ fn a_foreign_file_is_not_removed_for_ours() {
 
 #[test]
 fn a_foreign_removal_does_not_stop_the_order() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NOTHING_CACHED, |_| ());
     fs::create_dir(mount.at("run")).unwrap();
     for name in ["run/changed", "run/removed", "run/kept"] {
@@ -687,6 +711,7 @@ fn a_foreign_removal_does_not_stop_the_order() {
 
 #[test]
 fn eviction_compares_the_proof_once_more() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 256);
     let options = [
         "revalidate=0s",
@@ -714,6 +739,7 @@ fn eviction_compares_the_proof_once_more() {
 
 #[test]
 fn an_attribute_that_the_slow_tier_has_no_room_for_is_refused_and_holds_nothing() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 256);
     let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &[]);
     let path = mount.put("f", "x");
@@ -747,6 +773,7 @@ fn extents(path: &Path) -> Vec<(i64, i64)> {
 
 #[test]
 fn holes_stay_holes_in_the_slow_copy() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     let file = File::create(mount.at("sparse")).unwrap();
     file.write_all_at(&pattern(64 << 10), 4 << 20).unwrap();
@@ -763,6 +790,7 @@ fn holes_stay_holes_in_the_slow_copy() {
 
 #[test]
 fn attributes_links_and_times_arrive_on_the_slow_tier() {
+    needs!(MOUNTS);
     let mount = Mount::with(&NEVER_SETTLES, |_| ());
     let path = mount.put("f", "content");
     let slow = |name: &str| mount.slow().join(name);
@@ -817,6 +845,7 @@ fn newest_segment(mount: &Mount) -> (PathBuf, Vec<u8>) {
 
 #[test]
 fn damage_in_the_log_holds_publishing_and_hides_nothing_else() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
     for i in 0..10 {
         let path = mount.put(&format!("file-{i}"), content(i, 10_000));
@@ -851,6 +880,7 @@ fn damage_in_the_log_holds_publishing_and_hides_nothing_else() {
 /// The mount has put the object aside, for it lost the record that made its directory. Its other records are there.
 #[test]
 fn what_a_damaged_log_hides_is_in_the_daemon_s_log_and_can_be_rescued() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
     fs::create_dir(mount.at("hidden")).unwrap();
     for name in ["hidden/ckpt", "a-later-record-says-that-it-was-durable"] {
@@ -881,6 +911,7 @@ fn object_with(mount: &Mount, bytes: &[u8]) -> PathBuf {
 
 #[test]
 fn verify_names_a_damaged_copy_and_evicting_it_is_the_remedy() {
+    needs!(MOUNTS);
     let mount = Mount::new();
     fs::create_dir(mount.at("run")).unwrap();
     for i in 0..4 {
@@ -916,6 +947,7 @@ fn verify_names_a_damaged_copy_and_evicting_it_is_the_remedy() {
 
 #[test]
 fn a_torn_tail_is_cut_and_nothing_is_held() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
     for i in 0..10 {
         mount.put(&format!("file-{i}"), content(i, 10_000));

@@ -2,8 +2,6 @@
 //!
 //! Needs /dev/fuse, and root or fusermount3. Nothing here waits for time to pass, only for things to become true.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,13 +13,13 @@ use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-mod common;
-
-use common::rig::{NEVER_SETTLES, PROGRAM, Rig, copy_program, foreground, program, succeeds, text, wait};
-use common::{PATIENCE, until};
+use crate::common::rig::{NEVER_SETTLES, PROGRAM, Rig, copy_program, foreground, program, succeeds, text, wait};
+use crate::common::{PATIENCE, until};
+use crate::needs::{MOUNTS, needs};
 
 #[test]
 fn a_mount_in_the_background_answers_when_the_command_returns() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     let stats = fs::read_to_string(rig.mnt(".dlio/stats")).unwrap();
@@ -35,6 +33,7 @@ fn a_mount_in_the_background_answers_when_the_command_returns() {
 
 #[test]
 fn umount_drains_first_and_leaves_no_daemon() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     fs::create_dir(rig.mnt("run")).unwrap();
@@ -50,6 +49,7 @@ fn umount_drains_first_and_leaves_no_daemon() {
 
 #[test]
 fn umount_now_lists_what_stays_and_the_next_mount_goes_on() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&NEVER_SETTLES);
     fs::write(rig.mnt("ckpt 1"), "weights").unwrap();
@@ -66,6 +66,7 @@ fn umount_now_lists_what_stays_and_the_next_mount_goes_on() {
 
 #[test]
 fn a_second_daemon_on_the_fast_tier_is_refused_naming_the_first() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     let other = Rig::new();
@@ -83,6 +84,7 @@ fn a_second_daemon_on_the_fast_tier_is_refused_naming_the_first() {
 
 #[test]
 fn a_mount_point_in_use_by_a_mount_of_ours_is_refused() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     let other = Rig::new();
@@ -97,6 +99,7 @@ fn a_mount_point_in_use_by_a_mount_of_ours_is_refused() {
 
 #[test]
 fn a_killed_daemon_leaves_a_dead_mount_and_the_next_mount_replaces_it() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&NEVER_SETTLES);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
@@ -116,6 +119,7 @@ fn a_killed_daemon_leaves_a_dead_mount_and_the_next_mount_replaces_it() {
 /// Whom the kernel answers because the daemon dies gets another errno than who comes later: a mount made at once was refused.
 #[test]
 fn a_mount_that_is_made_while_the_daemon_dies_replaces_it() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     let daemon = rig.daemon();
@@ -136,6 +140,7 @@ fn a_mount_that_is_made_while_the_daemon_dies_replaces_it() {
 /// On Linux before 6.5 the directory below is bare for a moment; then this may fail.
 #[test]
 fn a_writer_that_retries_is_never_swallowed_by_the_directory_below() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     for round in 0..5 {
@@ -154,6 +159,7 @@ fn a_writer_that_retries_is_never_swallowed_by_the_directory_below() {
 
 #[test]
 fn umount_takes_a_dead_mount_away() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     rig.kill_daemon();
@@ -165,6 +171,7 @@ fn umount_takes_a_dead_mount_away() {
 
 #[test]
 fn a_signal_leaves_with_exit_code_3_when_something_is_only_on_fast() {
+    needs!(MOUNTS);
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let rig = Rig::new();
         let daemon = foreground(&rig, &NEVER_SETTLES);
@@ -185,6 +192,7 @@ fn a_signal_leaves_with_exit_code_3_when_something_is_only_on_fast() {
 
 #[test]
 fn a_signal_leaves_with_exit_code_0_when_everything_is_safe() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let daemon = foreground(&rig, &[]);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
@@ -195,6 +203,7 @@ fn a_signal_leaves_with_exit_code_0_when_everything_is_safe() {
 
 #[test]
 fn a_signal_is_obeyed_while_a_file_is_open() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let daemon = foreground(&rig, &[]);
     let open = File::create(rig.mnt("open")).unwrap();
@@ -210,6 +219,7 @@ fn a_signal_is_obeyed_while_a_file_is_open() {
 
 #[test]
 fn an_unmount_by_somebody_else_ends_the_daemon() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let daemon = foreground(&rig, &NEVER_SETTLES);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
@@ -220,6 +230,7 @@ fn an_unmount_by_somebody_else_ends_the_daemon() {
 
 #[test]
 fn a_busy_mount_is_not_left_and_its_holders_are_named() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     let held = File::create(rig.mnt("held")).unwrap();
@@ -240,6 +251,7 @@ fn a_busy_mount_is_not_left_and_its_holders_are_named() {
 /// until that ends. The unmount waited for a minute and said no more than that the daemon still ran.
 #[test]
 fn who_has_a_copy_of_the_mount_is_named_while_the_daemon_is_waited_for() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
     let mut copy = Command::new("unshare");
@@ -279,6 +291,7 @@ impl Drop for TinySlow<'_> {
 
 #[test]
 fn a_timeout_ends_the_waiting_for_a_slow_tier_that_takes_nothing() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     let _tiny = TinySlow::new(&rig);
     rig.mount(&[]);
@@ -291,6 +304,7 @@ fn a_timeout_ends_the_waiting_for_a_slow_tier_that_takes_nothing() {
 
 #[test]
 fn status_drain_and_sync_tell_and_change_the_same_state() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&NEVER_SETTLES);
     let status = |options: &[&str]| program().arg("status").arg(rig.path("mnt")).args(options).output().unwrap();
@@ -321,6 +335,7 @@ fn status_drain_and_sync_tell_and_change_the_same_state() {
 
 #[test]
 fn rescue_restores_what_only_the_fast_tier_has() {
+    needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&NEVER_SETTLES);
     fs::create_dir(rig.mnt("run")).unwrap();
@@ -340,6 +355,7 @@ fn rescue_restores_what_only_the_fast_tier_has() {
 
 #[test]
 fn an_unprivileged_user_mounts_through_the_helper() {
+    needs!(MOUNTS, "setpriv");
     if !nix::unistd::geteuid().is_root() {
         return; // Then every test of this file is this one.
     }
@@ -365,6 +381,7 @@ fn an_unprivileged_user_mounts_through_the_helper() {
 
 #[test]
 fn a_daemon_in_the_background_logs_to_syslog() {
+    needs!(MOUNTS);
     if !nix::unistd::geteuid().is_root() {
         return; // It takes a /dev of one's own.
     }
@@ -388,6 +405,7 @@ fn a_daemon_in_the_background_logs_to_syslog() {
 
 #[test]
 fn the_demo_verifies_and_leaves_nothing_behind() {
+    needs!(MOUNTS);
     let dir = tempfile::tempdir().unwrap();
     let said = succeeds(program().arg("demo").arg("--dir").arg(dir.path()));
     for part in ["ckpt-4.index", "model.keras", "identical", "SAFE: everything is on the slow tier"] {
@@ -402,6 +420,7 @@ fn the_demo_verifies_and_leaves_nothing_behind() {
 
 #[test]
 fn the_demo_leaves_nothing_behind_when_interrupted() {
+    needs!(MOUNTS);
     let dir = tempfile::tempdir().unwrap();
     let demo = program().arg("demo").arg("--dir").arg(dir.path()).stdout(Stdio::null()).spawn().unwrap();
     let mounted = || {

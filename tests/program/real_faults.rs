@@ -2,10 +2,6 @@
 //! unmounts or swaps it, a disk is slow, the connection to the kernel is cut, descriptors or memory run out. Each test is named
 //! as what it shows. Needs root, /dev/fuse, loop devices, and control groups for two of them.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
-
-mod common;
-
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,9 +13,10 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{major, minor};
 use nix::sys::statvfs::statvfs;
 
-use common::rig::program;
-use common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, the_application_goes_on, tree};
-use common::{Elsewhere, Mount, Volume, errno, names, succeeded, until};
+use crate::common::rig::program;
+use crate::common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, the_application_goes_on, tree};
+use crate::common::{Elsewhere, Mount, Volume, errno, names, succeeded, until};
+use crate::needs::{MOUNTS, needs};
 
 /// What the daemon has logged of trouble, without the times.
 fn troubles(mount: &Mount) -> Vec<String> {
@@ -90,11 +87,13 @@ fn goes_on_without_its_slow_tier(volume: &Volume) {
 
 #[test]
 fn an_ext4_that_is_shut_down_as_the_slow_tier_gets_all_once_it_is_mounted_again() {
+    needs!(MOUNTS, "mkfs.ext4");
     goes_on_without_its_slow_tier(&Volume::new(64, 512));
 }
 
 #[test]
 fn an_xfs_that_is_shut_down_as_the_slow_tier_gets_all_once_it_is_mounted_again() {
+    needs!(MOUNTS, "mkfs.xfs");
     goes_on_without_its_slow_tier(&Volume::xfs());
 }
 
@@ -173,17 +172,20 @@ fn keeps_what_was_synced_on_its_fast_tier(volume: &Volume) {
 
 #[test]
 fn an_ext4_that_is_shut_down_as_the_fast_tier_keeps_what_was_synced() {
+    needs!(MOUNTS, "mkfs.ext4");
     keeps_what_was_synced_on_its_fast_tier(&Volume::new(64, 256));
 }
 
 #[test]
 fn an_xfs_that_is_shut_down_as_the_fast_tier_keeps_what_was_synced() {
+    needs!(MOUNTS, "mkfs.xfs");
     keeps_what_was_synced_on_its_fast_tier(&Volume::xfs());
 }
 
 /// The second try to seal a file was told as the slow tier's failure: SLOW TIER DOWN.
 #[test]
 fn a_fast_tier_that_is_shut_down_while_it_seals_is_not_told_as_the_slow_one_s() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 512);
     let mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &NEVER_SETTLES);
     // In one breath, so that the seals have not caught up.
@@ -208,6 +210,7 @@ fn a_fast_tier_that_is_shut_down_while_it_seals_is_not_told_as_the_slow_one_s() 
 
 #[test]
 fn a_slow_tier_that_is_unmounted_beneath_the_daemon_gets_all_and_the_bare_directory_nothing() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(32, 256);
     let bare = || fs::read_dir(volume.root()).unwrap().count() == 0;
     let mut mount = Mount::over(volume.root(), &NEVER_SETTLES);
@@ -244,6 +247,7 @@ fn a_slow_tier_that_is_unmounted_beneath_the_daemon_gets_all_and_the_bare_direct
 
 #[test]
 fn another_file_system_in_the_slow_tier_s_place_is_refused_and_not_touched() {
+    needs!(MOUNTS, "mkfs.ext4");
     let (ours, other) = (Volume::new(32, 256), Volume::new(32, 256));
     let mut mount = Mount::over(ours.root(), &NEVER_SETTLES);
     mount.put("known", "on both");
@@ -336,6 +340,7 @@ fn start_in(mount: &mut Mount, group: &Group) {
 /// Shown by what comes before what: all is written while most is still to be copied.
 #[test]
 fn over_a_slow_tier_of_a_megabyte_a_second_writing_goes_on_and_nothing_is_lost() {
+    needs!(MOUNTS, "mkfs.ext4");
     const FILES: usize = 24;
     let volume = Volume::new(64, 256);
     let places = [("blkio", "blkio.throttle.write_bps_device"), ("", "io.max")];
@@ -375,6 +380,7 @@ fn over_a_slow_tier_of_a_megabyte_a_second_writing_goes_on_and_nothing_is_lost()
 
 #[test]
 fn with_1024_descriptors_more_files_are_written_read_listed_and_drained() {
+    needs!(MOUNTS);
     const DIRS: usize = 20;
     const FILES: usize = 60;
     let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
@@ -431,6 +437,7 @@ const MEMORY: [(&str, &str); 2] = [("memory", "memory.limit_in_bytes"), ("", "me
 
 #[test]
 fn in_little_memory_more_than_that_is_written_and_drained() {
+    needs!(MOUNTS);
     let Some(group) = Group::new(MEMORY) else { return };
     group.limit("48M").unwrap();
     let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
@@ -452,6 +459,7 @@ fn in_little_memory_more_than_that_is_written_and_drained() {
 
 #[test]
 fn a_daemon_that_is_killed_for_its_memory_has_lost_nothing_that_was_acknowledged() {
+    needs!(MOUNTS);
     let Some(group) = Group::new(MEMORY) else { return };
     let mut mount = Mount::idle(Elsewhere::default(), &NEVER_SETTLES);
     start_in(&mut mount, &group);
@@ -514,6 +522,7 @@ impl Drop for Connections {
 
 #[test]
 fn an_aborted_connection_ends_the_daemon_and_the_next_mount_has_all() {
+    needs!(MOUNTS);
     let connections = Connections::new();
     let mut mount = Mount::with(&NEVER_SETTLES, |_| ());
     fs::create_dir(mount.at("run")).unwrap();

@@ -1,17 +1,14 @@
 //! What users of other caches and staging tools have complained of, as tests of this one. Each names where the complaint can be
 //! read. Those that are tested elsewhere, under the name of what is promised, are not repeated here.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::trees::{assert_same, content};
-use common::{Elsewhere, Mount, Relay, Volume, names, pattern, until};
+use crate::common::trees::{assert_same, content};
+use crate::common::{Elsewhere, Mount, Relay, Volume, names, pattern, until};
+use crate::needs::{MOUNTS, needs};
 use nix::errno::Errno;
 
 const MIB: usize = 1 << 20;
@@ -43,6 +40,7 @@ fn copies(fast: &Path) -> Vec<PathBuf> {
 /// juicefs#3143: the upload goes on after the file was deleted; Alluxio#14476: what was deleted is made again when it is persisted.
 #[test]
 fn a_file_that_is_deleted_while_it_is_copied_does_not_come_back() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s", "drain_bandwidth=2MiB"], |_| ());
     mount.put("model", content(1, 8 * MIB));
     until("it is being copied", || !names(&under_way(&mount)).is_empty());
@@ -55,6 +53,7 @@ fn a_file_that_is_deleted_while_it_is_copied_does_not_come_back() {
 /// Alluxio#18667: a directory that was renamed while its files were persisted was there twice.
 #[test]
 fn a_directory_that_is_renamed_while_its_files_are_copied_is_there_once() {
+    needs!(MOUNTS);
     // The first second's worth goes at once: three more are left to be seen.
     let mount = Mount::with(&["settle=0s", "drain_bandwidth=1MiB"], |_| ());
     fs::create_dir(mount.at("step-1.tmp")).unwrap();
@@ -71,6 +70,7 @@ fn a_directory_that_is_renamed_while_its_files_are_copied_is_there_once() {
 /// rclone#7309: what waited for its write-back delay was dropped by the unmount; juicefs#2644.
 #[test]
 fn what_waits_for_its_delay_outlives_the_unmount() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["settle=1h", "live_after=2h"], |_| ());
     mount.put("model", content(3, MIB));
     mount.stop();
@@ -84,6 +84,7 @@ fn what_waits_for_its_delay_outlives_the_unmount() {
 /// rclone#9530: a remote that could not be reached was taken for one without the file.
 #[test]
 fn a_slow_tier_that_does_not_answer_is_not_taken_for_an_empty_one() {
+    needs!(MOUNTS, "bindfs");
     let below = Relay::new(|slow| fs::write(slow.join("data"), pattern(100_000)).unwrap());
     let mount = Mount::over(below.shown(), &["slow_wait=300ms", "revalidate=0s", "attribute_lifetime_slow=0s"]);
     assert_eq!(names(&mount.root()), ["data"]);
@@ -97,6 +98,7 @@ fn a_slow_tier_that_does_not_answer_is_not_taken_for_an_empty_one() {
 /// juicefs#6161: what was evicted could not be read until the next mount.
 #[test]
 fn what_was_evicted_is_read_at_once_and_so_is_what_is_staged_after_that() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s", "keep=0"], |_| ());
     mount.put("model", content(4, 2 * MIB));
     mount.sync();
@@ -117,6 +119,7 @@ fn what_was_evicted_is_read_at_once_and_so_is_what_is_staged_after_that() {
 /// minio#20745: a staged file of 0 bytes after a reboot.
 #[test]
 fn a_copy_that_lost_its_bytes_is_not_served() {
+    needs!(MOUNTS);
     let data = |slow: &Path| (0..8).for_each(|n| fs::write(slow.join(n.to_string()), pattern(30_000 + n)).unwrap());
     let mut mount = Mount::with(&[], data);
     dlio(&mount, &["stage", ".", "--wait"]);
@@ -137,6 +140,7 @@ fn a_copy_that_lost_its_bytes_is_not_served() {
 /// autotier#58: a file that stays open is never moved.
 #[test]
 fn a_file_that_stays_open_is_copied_all_the_same() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s", "live_after=1s"], |_| ());
     let mut log = File::create(mount.at("events.out")).unwrap();
     log.write_all(b"step 1\n").unwrap();
@@ -149,6 +153,7 @@ fn a_file_that_stays_open_is_copied_all_the_same() {
 /// mergerfs#1180: a file that was appended to while it was moved to another disk.
 #[test]
 fn appending_to_a_file_that_goes_from_tier_to_tier_loses_nothing() {
+    needs!(MOUNTS);
     let mount = Mount::with(&["settle=0s", "keep=0"], |_| ());
     let mut expected: Vec<u8> = Vec::new();
     let path = mount.put("log", "");
@@ -181,6 +186,7 @@ fn appending_to_a_file_that_goes_from_tier_to_tier_loses_nothing() {
 /// gcsfuse#4221: writers that wait for room wait for each other; mergerfs#822: all stall when a branch is full.
 #[test]
 fn writers_that_fill_the_fast_tier_together_all_come_to_their_end() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(96, 512);
     let elsewhere = Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() };
     let mount = Mount::on(elsewhere, &["settle=0s", "ballast=4MiB", "keep=0"]);
@@ -202,6 +208,7 @@ fn writers_that_fill_the_fast_tier_together_all_come_to_their_end() {
 /// rclone#4998: a full disk was told for each file, again and again.
 #[test]
 fn a_full_slow_tier_is_told_once_and_not_for_each_file() {
+    needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(32, 2048);
     let elsewhere = Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() };
     let mount = Mount::on(elsewhere, &["settle=0s"]);
@@ -220,6 +227,7 @@ fn a_full_slow_tier_is_told_once_and_not_for_each_file() {
 /// rclone#7024, #6696: a mount that did not answer for hours, for its queue was long.
 #[test]
 fn a_long_queue_does_not_keep_a_mount_from_answering() {
+    needs!(MOUNTS);
     let mut mount = Mount::with(&["settle=1h", "live_after=2h"], |_| ());
     for n in 0..3_000 {
         mount.put(&format!("{n}"), n.to_string());

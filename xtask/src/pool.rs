@@ -1,0 +1,237 @@
+//! Running stages, several at a time: most of them wait for a disk or a timer.
+//!
+//! Each is a process of its own (`cargo xtask stage NAME`), which leaves what it counted in a file. What it prints is shown when it
+//! ends; a stage that runs by itself prints to the terminal.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use serde::{Deserialize, Serialize};
+
+use crate::run::{self, Running};
+use crate::setup::{self, Setup};
+use crate::stages::{Stage, named};
+use crate::{Context, Tally, scratch};
+
+/// Stages at a time, besides one for each processor.
+const MORE_THAN_PROCESSORS: usize = 1;
+
+/// What a stage's process leaves for whoever has started it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Report {
+    tally: Tally,
+    /// Of processors: its own and its programs'.
+    busy: f64,
+}
+
+/// A stage under way.
+struct Started {
+    stage: &'static Stage,
+    process: Running,
+    began: Instant,
+    /// Where its output is; `None`: it has been on the terminal.
+    output: Option<PathBuf>,
+}
+
+/// A stage that has ended.
+struct Ended {
+    name: &'static str,
+    row: String,
+    tally: Tally,
+}
+
+/// Runs the stages, whatever fails, and ends with the summary: a line per stage, the count, and what failed.
+pub(crate) fn run_stages(cx: &Context, stages: &[&'static Stage]) -> Result<bool> {
+    let began = Instant::now();
+    scratch::sweep()?;
+    scratch::ensure_room(&cx.target)?;
+    let needs: Vec<_> = stages.iter().flat_map(|stage| stage.needs).copied().collect();
+    let mut setup = Setup::start(cx, &needs)?;
+    let mut pool = Pool { cx, alone: stages.len() == 1, under_way: Vec::new(), ended: Vec::new() };
+    for stage in stages {
+        pool.make_room(stage)?;
+        let waited = Instant::now();
+        match stage.needs.iter().try_for_each(|need| setup.wait(*need)) {
+            Ok(()) => pool.start(stage)?,
+            Err(error) => pool.ended.push(Ended::stopped(stage, &error, waited.elapsed())),
+        }
+    }
+    pool.wait_for(0)?;
+    Ok(sum_up(&pool.ended, began.elapsed()))
+}
+
+struct Pool<'a> {
+    cx: &'a Context,
+    /// One stage, on the terminal.
+    alone: bool,
+    under_way: Vec<Started>,
+    ended: Vec<Ended>,
+}
+
+impl Pool<'_> {
+    /// Returns when the stage may begin.
+    fn make_room(&mut self, stage: &Stage) -> Result<()> {
+        let at_once = thread::available_parallelism().map_or(1, usize::from) + MORE_THAN_PROCESSORS;
+        let is_alone = stage.alone || self.under_way.iter().any(|other| other.stage.alone);
+        self.wait_for(if is_alone { 0 } else { at_once - 1 })
+    }
+
+    /// Returns when no more than so many stages are under way.
+    fn wait_for(&mut self, left: usize) -> Result<()> {
+        while self.under_way.len() > left {
+            let mut ended = None;
+            for (at, started) in self.under_way.iter_mut().enumerate() {
+                if started.process.ended()?.is_some() {
+                    ended = Some(at);
+                }
+            }
+            match ended {
+                Some(at) => {
+                    let ended = self.under_way.remove(at).end(self.cx)?;
+                    println!("---- {}", ended.row);
+                    self.ended.push(ended);
+                }
+                None => thread::sleep(Duration::from_millis(50)),
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, stage: &'static Stage) -> Result<()> {
+        println!("\n==== {}: {}", stage.name, stage.about);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["stage", stage.name]).args(self.cx.all.then_some("--all"));
+        fs::remove_file(report_path(self.cx, stage)).unwrap_or_default();
+        let mut output = None;
+        if !self.alone {
+            let path = setup::work_dir(self.cx).join(format!("{}.out", stage.name));
+            let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+            command.stdout(file.try_clone()?).stderr(file);
+            output = Some(path);
+        }
+        let (process, began) = (Running::start(&mut command)?, Instant::now());
+        self.under_way.push(Started { stage, process, began, output });
+        Ok(())
+    }
+}
+
+impl Started {
+    fn end(mut self, cx: &Context) -> Result<Ended> {
+        let status = self.process.wait()?;
+        if let Some(path) = &self.output {
+            println!("\n==== {}, from its beginning to its end", self.stage.name);
+            print!("{}", String::from_utf8_lossy(&fs::read(path)?));
+        }
+        let report = fs::read(report_path(cx, self.stage)).map_err(anyhow::Error::from);
+        match report.and_then(|text| Ok(serde_json::from_slice::<Report>(&text)?)) {
+            Ok(Report { tally, busy }) => Ok(Ended::new(self.stage, tally, self.began.elapsed(), busy)),
+            Err(_) => {
+                let error = anyhow::anyhow!("its process ended with {status} and has left no report");
+                Ok(Ended::stopped(self.stage, &error, self.began.elapsed()))
+            }
+        }
+    }
+}
+
+impl Ended {
+    fn new(stage: &Stage, tally: Tally, took: Duration, busy: f64) -> Self {
+        Ended { name: stage.name, row: row(stage.name, &tally, took, busy), tally }
+    }
+
+    fn stopped(stage: &Stage, error: &anyhow::Error, took: Duration) -> Self {
+        Ended::new(stage, stopped(error), took, 0.0)
+    }
+}
+
+fn stopped(error: &anyhow::Error) -> Tally {
+    Tally { failed: 1, failures: vec![format!("{error:#}")], note: "stopped".to_owned(), ..Tally::default() }
+}
+
+fn row(name: &str, tally: &Tally, took: Duration, busy: f64) -> String {
+    let result = if tally.failed == 0 { "ok" } else { "FAILED" };
+    let row = format!(
+        "{name:<17} {result:<7} {:>5} passed {:>3} failed {:>6.1} s, busy {busy:>6.1} s  {}",
+        tally.passed,
+        tally.failed,
+        took.as_secs_f64(),
+        tally.note
+    );
+    row.trim_end().to_owned()
+}
+
+fn sum_up(ended: &[Ended], took: Duration) -> bool {
+    println!("\n==== summary");
+    for stage in ended {
+        println!("{}", stage.row);
+    }
+    println!("{} min {} s", took.as_secs() / 60, took.as_secs() % 60);
+    let passed: u64 = ended.iter().map(|stage| stage.tally.passed).sum();
+    let failed: u64 = ended.iter().map(|stage| stage.tally.failed).sum();
+    println!("{passed} passed, {failed} failed");
+    for stage in ended {
+        for failure in &stage.tally.failures {
+            println!("{} FAILED: {failure}", stage.name);
+        }
+    }
+    failed == 0
+}
+
+fn report_path(cx: &Context, stage: &Stage) -> PathBuf {
+    setup::work_dir(cx).join(format!("{}.report", stage.name))
+}
+
+/// The process of one stage.
+pub(crate) fn stage(cx: &Context, name: &str) -> Result<ExitCode> {
+    let stage = named(name).with_context(|| format!("no stage is named `{name}`"))?;
+    let log = scratch::log_path(cx, stage.name);
+    // Absent unless the stage mounts, so that no earlier run's is shown.
+    fs::remove_file(&log).unwrap_or_default();
+    let tally = run_in_time(cx, stage).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        run::print_tail(&log);
+        stopped(&error)
+    });
+    let passed = tally.failed == 0;
+    let report = Report { tally, busy: busy()? };
+    let path = report_path(cx, stage);
+    fs::write(&path, serde_json::to_vec(&report)?).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Seconds of processors that this process and those it has waited for have had.
+fn busy() -> Result<f64> {
+    let of = |who| getrusage(who).map(|used| (used.user_time() + used.system_time()).num_microseconds());
+    Ok((of(UsageWho::RUSAGE_SELF)? + of(UsageWho::RUSAGE_CHILDREN)?) as f64 / 1e6)
+}
+
+/// Runs the stage on a thread of its own, so that a mount that hangs cannot hang the run: killing the daemon makes
+/// every call on its mount fail, and the stage ends by itself.
+fn run_in_time(cx: &Context, stage: &'static Stage) -> Result<Tally> {
+    let (sender, receiver) = mpsc::channel();
+    let for_stage = cx.clone();
+    let worker = thread::Builder::new().name(stage.name.to_owned()).spawn(move || {
+        let result = (stage.run)(&for_stage);
+        // The receiver has gone when the stage overran its time; nobody is interested any more.
+        drop(sender.send(result));
+    })?;
+    match receiver.recv_timeout(Duration::from_secs(stage.minutes * 60)) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Disconnected) => {
+            drop(worker.join());
+            bail!("the stage panicked")
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            run::kill_all();
+            // Time for the stage to unmount; if it is stuck all the same, the next run sweeps.
+            drop(receiver.recv_timeout(Duration::from_secs(30)));
+            bail!("not finished after {} minutes: killed", stage.minutes)
+        }
+    }
+}
