@@ -218,7 +218,12 @@ fn a_pattern_stages_what_fits_now_and_when_the_mount_is_made() {
     mount.stop();
     mount.arguments(&["--stage", "data/even/**", "--stage", "data/odd/01.rec"]);
     mount.start();
-    until("both are done", || staging(&mount)["jobs"].as_array().unwrap().iter().all(|job| job["state"] == "done"));
+    // The second job may not be there yet when the first one is looked at.
+    until("both are done", || {
+        let staging = staging(&mount);
+        let jobs = staging["jobs"].as_array().unwrap();
+        jobs.len() == 2 && jobs.iter().all(|job| job["state"] == "done")
+    });
     assert_eq!(staging(&mount)["copies"], 26, "{}", staging(&mount));
     let said = mount.control("evict /data/even");
     assert!(said.contains("20 files evicted"), "{said}");

@@ -64,7 +64,8 @@ pub(crate) const STAGES: &[Stage] = &[
         .alone(),
     stage("build", When::Test, &[], 30, cargo::build).about("the program and all tests, once for all stages").alone(),
     stage("program", When::Test, &[Need::Mount, Need::Xfs, Need::Prometheus], 20, cargo::program)
-        .about("the built program on real mounts"),
+        .about("the built program on real mounts")
+        .alone(),
     stage("unit", When::Test, &[], 20, cargo::unit)
         .about("model, damage, architecture and unit tests: what needs no mount")
         .full(15),
