@@ -323,7 +323,6 @@ fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
 
 #[test]
 fn the_alerts_fire_when_they_should() {
-    
     let rules = monitoring("alerts.yml");
     promtool(tool("promtool").args(["check", "rules"]).arg(&rules));
     promtool(tool("promtool").args(["test", "rules"]).arg(monitoring("alerts_test.yml")));
