@@ -86,7 +86,7 @@ fn what_waits_for_its_delay_outlives_the_unmount() {
 fn a_slow_tier_that_does_not_answer_is_not_taken_for_an_empty_one() {
     needs!(MOUNTS, "bindfs");
     let below = Relay::new(|slow| fs::write(slow.join("data"), pattern(100_000)).unwrap());
-    let mount = Mount::over(below.shown(), &["slow_wait=300ms", "revalidate=0s", "attribute_lifetime_slow=0s"]);
+    let mount = Mount::over(below.shown(), &["slow_wait=2s", "revalidate=0s", "attribute_lifetime_slow=0s"]);
     assert_eq!(names(&mount.root()), ["data"]);
     let frozen = below.freeze();
     let failed = File::open(mount.at("data")).and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink()));

@@ -160,7 +160,7 @@ fn clients_that_say_nothing_do_not_keep_others_out() {
 fn it_answers_while_the_slow_tier_hangs() {
     needs!(MOUNTS, "bindfs");
     let below = Relay::new(|_| ());
-    let (mount, addr) = serving(Elsewhere { slow: Some(below.shown()), ..Elsewhere::default() }, &["slow_wait=300ms"]);
+    let (mount, addr) = serving(Elsewhere { slow: Some(below.shown()), ..Elsewhere::default() }, &["slow_wait=2s"]);
     fs::create_dir(mount.at("run")).unwrap();
     mount.put("run/first", "x");
     mount.sync();

@@ -980,7 +980,7 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
         fs::create_dir_all(slow.join("cold")).unwrap();
         fs::write(slow.join("cold/f"), "from the slow tier").unwrap();
     });
-    let mount = Mount::over(below.shown(), &["slow_wait=300ms"]);
+    let mount = Mount::over(below.shown(), &["slow_wait=2s"]);
     fs::create_dir(mount.at("run")).unwrap();
     mount.put("run/first", "x");
     let frozen = below.freeze();
@@ -1020,7 +1020,7 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
 fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
     needs!(MOUNTS, "bindfs");
     let below = Relay::new(|_| ());
-    let mount = Mount::over(below.shown(), &["slow_wait=300ms"]);
+    let mount = Mount::over(below.shown(), &["slow_wait=2s"]);
     fs::create_dir(mount.at("run")).unwrap();
     mount.put("run/first", "x");
     mount.sync();

@@ -168,14 +168,14 @@ fn many_fsyncs_wait_at_once_and_each_is_answered() {
 fn an_fsync_that_the_slow_tier_does_not_answer_fails_and_loses_nothing() {
     needs!(MOUNTS, "bindfs");
     let below = Relay::new(|_| ());
-    let mount = Mount::over(below.shown(), &[FINAL, "slow_wait=100ms"]);
+    let mount = Mount::over(below.shown(), &[FINAL, "slow_wait=300ms"]);
     fs::create_dir(mount.at("final")).unwrap();
     mount.sync();
     let mut file = File::create(mount.at("final/model")).unwrap();
     file.write_all(&pattern(SIZE)).unwrap();
     let frozen = below.freeze();
     assert_eq!(errno(file.sync_all()), Errno::EIO);
-    assert!(mount.log().contains("nothing has arrived on the slow tier for 1s 200ms"), "{}", mount.log());
+    assert!(mount.log().contains("nothing has arrived on the slow tier for 3s 600ms"), "{}", mount.log());
     assert!(fs::read(mount.at("final/model")).unwrap() == pattern(SIZE));
     drop(frozen);
     until("the slow tier is taken for up", || file.sync_all().is_ok());
