@@ -10,3 +10,7 @@ pub mod path;
 pub mod report;
 pub mod stats;
 pub mod tiers;
+
+#[cfg(test)]
+#[path = "../tests/needs/mod.rs"]
+mod needs;

@@ -287,6 +287,7 @@ mod tests {
     use super::*;
     use crate::mount::Places;
     use crate::mount::table::{mounted_at, mounts};
+    use crate::needs::{MOUNTS, needs};
 
     /// A root directory and nothing else.
     #[derive(Debug)]
@@ -350,16 +351,19 @@ mod tests {
 
     #[test]
     fn a_mount_is_made_directly() {
+        needs!(MOUNTS);
         life(|path| attach(path, wanted(), false));
     }
 
     #[test]
     fn a_mount_is_made_through_the_helper() {
+        needs!(MOUNTS);
         life(|path| attach_with_helper(path, wanted()));
     }
 
     #[test]
     fn a_dead_mount_is_seen_replaced_and_taken_away() {
+        needs!(MOUNTS);
         let dir = mountpoint();
         let path = dir.path().canonicalize().expect("it is there");
         let (fast, slow) = (mountpoint(), mountpoint());

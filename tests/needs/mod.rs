@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::geteuid;
 
 /// Ends a test whose needs are not met here: `needs!(MOUNTS)`, `needs!(MOUNTS, "bindfs")`.
 macro_rules! needs {
@@ -22,8 +23,10 @@ macro_rules! needs {
 }
 pub(crate) use needs;
 
-/// Root, and a kernel that lets it mount FUSE and other file systems. All other needs are programs.
+/// Root, and a kernel that lets it mount FUSE and other file systems.
 pub const MOUNTS: &str = "mounts";
+/// Files of any owner, devices, `trusted` attributes. All needs besides these two are programs.
+pub const ROOT: &str = "root";
 
 /// Set: nothing is left out.
 const VARIABLE: &str = "DLIO_TESTS_LEAVE_NOTHING_OUT";
@@ -59,10 +62,15 @@ fn missing(need: &str) -> Option<String> {
             "all tests on real mounts ({why}); to run them: `cargo xtask test` as root, with /dev/fuse"
         ));
     }
+    if need == ROOT {
+        let told = "tests of owners, devices and trusted attributes; to run them: `cargo test` as root";
+        return (!geteuid().is_root()).then(|| told.to_owned());
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Where `cargo xtask` unpacks what it does not install.
-    let unpacked = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools/prometheus/usr/bin");
-    if std::env::split_paths(&path).chain([unpacked]).any(|dir| dir.join(need).exists()) {
+    let unpacked =
+        option_env!("CARGO_TARGET_TMPDIR").map(|dir| Path::new(dir).with_file_name("tools/prometheus/usr/bin"));
+    if std::env::split_paths(&path).chain(unpacked).any(|dir| dir.join(need).exists()) {
         return None;
     }
     let package = PACKAGES.iter().find(|(program, _)| *program == need).map_or(need, |(_, package)| package);

@@ -308,6 +308,7 @@ fn assert_refused(output: &Output, why: &str) {
 
 #[test]
 fn what_makes_no_sense_is_refused_with_what_would() {
+    needs!(MOUNTS);
     let places = Places::new();
     let (fast, other) = (places.path("fast").display().to_string(), places.path("other").display().to_string());
     let also = |name: &str| format!("{name}={other}");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::common::rig::{PROGRAM, copy_program};
-use crate::needs::needs;
+use crate::needs::{MOUNTS, needs};
 
 /// Three directories that would make a mount.
 struct Places {
@@ -198,6 +198,7 @@ fn what_is_not_given_is_asked_for() {
 
 #[test]
 fn a_fast_tier_in_use_is_refused_naming_its_holder() {
+    needs!(MOUNTS);
     let places = Places::new();
     let _held = dlio_fs::mount::FastLock::take(&places.path("fast"), &owner("/mnt/other")).unwrap();
     let pid = format!("pid={}", std::process::id());
