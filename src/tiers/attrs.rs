@@ -294,6 +294,10 @@ impl Tiers {
         node.ours = true;
         if let Some(lsn) = lsn {
             node.set_meta_lsn(lsn);
+            if new.mtime.is_some() {
+                // Newer than any write in place so far.
+                st.overtaken.remove(&ino);
+            }
         }
         if let Some(perm) = new.perm
             && let Some((Some(list), at)) = node.xattrs().and_then(|xattrs| xattrs.get(acl::ACCESS))

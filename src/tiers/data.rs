@@ -26,7 +26,7 @@ use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::{Home, ObjectId, Record};
 use crate::tiers::slow::{SlowId, absent_is_none};
 use crate::tiers::split::Split;
-use crate::tiers::state::{Change, State};
+use crate::tiers::state::State;
 use crate::tiers::status::is_broken;
 use crate::tiers::sync::RwLockReadGuard;
 use crate::tiers::view::Asked;
@@ -445,11 +445,12 @@ impl Tiers {
                     drop(io);
                     cx.slow()?;
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
+                    let overtakes = self.state.lock().awaits_times(state.ino);
                     let done = act(&*fd).and_then(|()| fd.stat());
                     // Also if it failed: some of it may be there, and must be durable before anybody is told that all is.
                     self.state.lock().written_in_place(state.ino, self.uptime());
                     let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
-                    return done.and_then(|stat| self.changed_in_place(cx, state.ino, &stat));
+                    return done.and_then(|stat| self.changed_in_place(cx, state, &*fd, &stat, overtakes));
                 }
                 _ => {}
             }
@@ -473,23 +474,40 @@ impl Tiers {
         Ok(())
     }
 
-    /// After a write in place: what the slow file shows now is what the view shows. A change of its times that is still on
-    /// its way is older than the write, and would undo its mtime.
-    fn changed_in_place(&self, cx: &Cx, ino: Ino, stat: &Stat) -> Result<()> {
-        let overtaken = {
+    /// After a write in place: what the slow file shows now is what the view shows. A change of its times that was on its way
+    /// before (`overtakes`) is older than the write, and would undo its mtime. The write is out of the order, and so is its time: as an
+    /// event behind that change it might find the file under no name. So the change gets another meaning:
+    ///
+    /// 1. a record says that from here on it sets the time of the write, whoever applies it, after a crash too;
+    /// 2. it may have been applied since the bytes changed: the time is set once more. Who applies it looks for 1 after that.
+    fn changed_in_place(&self, cx: &Cx, state: &FileState, fd: &dyn File, stat: &Stat, overtakes: bool) -> Result<()> {
+        let (ino, Stat { size, blocks, mtime, ctime, .. }) = (state.ino, *stat);
+        let overtakes = {
             let mut st = self.state.lock();
             if let Some(node) = st.view.get_mut(ino) {
-                let Stat { size, blocks, mtime, ctime, .. } = *stat;
                 node.change_meta(|meta| *meta = Meta { size, blocks, mtime, ctime, ..*meta });
             }
-            st.events.iter().any(|event| {
-                matches!(&event.change, Change::SetAttr { ino: other, new } if *other == ino && new.mtime.is_some())
-            })
+            overtakes || st.awaits_times(ino)
         };
-        if overtaken {
-            self.change_attr(cx, ino, NewAttr { mtime: Some(stat.mtime), ..NewAttr::default() })?;
+        if !overtakes {
+            return Ok(());
         }
-        Ok(())
+        // Of two writers the one whose time the record has last sets it last.
+        let _io = state.io.write();
+        {
+            let mut st = self.state.lock();
+            if let Some(node) = st.view.get_mut(ino) {
+                node.change_meta(|meta| meta.mtime = mtime);
+            }
+            if st.awaits_times(ino) {
+                cx.proceed()?;
+                let lsn = self.log.append(&[Record::Overtaken { ino, slow: stat.ino, mtime }])?; // 1
+                st.overtake(ino, lsn, mtime);
+            }
+        }
+        let set = fd.set_attr(&NewAttr { mtime: Some(mtime), ..NewAttr::default() }); // 2
+        self.state.lock().written_in_place(ino, self.uptime());
+        set.at("set the time of a write in place on slow", format_args!("inode {ino}"))
     }
 
     /// Brings the file into a state in which its bytes may change (the numbers are the module's).

@@ -572,7 +572,9 @@ impl Planner<'_> {
 
     fn attributes_at(&mut self, change: &Change, path: Path, ino: u64) {
         let (step, node) = match change {
-            Change::SetAttr { ino: node, new } => (Step::Attr { path, ino, new: **new }, *node),
+            Change::SetAttr { ino: node, new } => {
+                (Step::Attr { path, ino, new: self.st.as_overtaken(*node, **new) }, *node)
+            }
             Change::SetXattr { ino: node, key, value } => {
                 (Step::Xattr { path, ino, key: key.to_vec(), value: value.as_deref().map(<[u8]>::to_vec) }, *node)
             }

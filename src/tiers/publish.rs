@@ -294,10 +294,29 @@ impl Tiers {
         Ok(())
     }
 
-    /// Applies one step. Also used by recovery, for steps whose intent is logged.
-    pub(crate) fn apply(&self, planned: &Planned) -> Result<Met> {
+    /// Applies one step. If the file is written in place meanwhile, again with the time of that: who comes after this look sets it by
+    /// himself.
+    fn apply(&self, planned: &Planned) -> Result<Met> {
         let known = self.known_twin(&planned.effects, &planned.step);
-        self.slow.apply(&planned.step, known).at("publish", String::from_utf8_lossy(step_path(&planned.step)))
+        let mut instead = self.as_overtaken(planned);
+        loop {
+            let step = instead.as_ref().unwrap_or(&planned.step);
+            let met = self.slow.apply(step, known).at("publish", String::from_utf8_lossy(step_path(step)))?;
+            let since = self.as_overtaken(planned);
+            if since == instead {
+                return Ok(met);
+            }
+            instead = since;
+        }
+    }
+
+    /// What to do instead of a change of times that a write in place has overtaken since it was planned.
+    fn as_overtaken(&self, planned: &Planned) -> Option<Step> {
+        let (Step::Attr { path, ino, new }, [Effect::Touched(node)]) = (&planned.step, &planned.effects[..]) else {
+            return None;
+        };
+        let now = self.state.lock().as_overtaken(*node, *new);
+        (now != *new).then(|| Step::Attr { path: path.clone(), ino: *ino, new: now })
     }
 
     /// What the slow tier is known to show of the file that a `place` replaces, to tell somebody else's change from ours.

@@ -222,6 +222,13 @@ pub(crate) enum Record {
         object: ObjectId,
         from: u64,
     },
+    /// The file, `slow` by its number there, was written in place at `mtime` while changes of its times were on their way: whatever
+    /// those before this record say, that is what they set.
+    Overtaken {
+        ino: Ino,
+        slow: u64,
+        mtime: Time,
+    },
     /// The object's bytes and name behind content event `of` are durable on fast.
     Seal {
         of: Lsn,
@@ -248,6 +255,7 @@ impl Record {
             Record::Bind { ino, .. }
             | Record::Breach { ino, .. }
             | Record::Names { ino, .. }
+            | Record::Overtaken { ino, .. }
             | Record::Struck { ino }
             | Record::Make { ino, .. }
             | Record::Content { ino, .. }
@@ -329,6 +337,9 @@ impl Record {
             }
             Record::Breach { ino, object, from } => {
                 line.word("breach").number("ino", *ino).object(*object).number("from", *from);
+            }
+            Record::Overtaken { ino, slow, mtime } => {
+                line.word("overtaken").number("ino", *ino).number("slow", *slow).time("mtime", *mtime);
             }
             Record::Seal { of, size } => {
                 line.word("seal").number("of", *of).number("size", *size);
@@ -661,6 +672,10 @@ impl<'a> Words<'a> {
                 Record::Expect { path, slow }
             }
             "struck" => Record::Struck { ino: self.ino()? },
+            "overtaken" => {
+                let (ino, slow) = (self.ino()?, self.number("slow")?);
+                Record::Overtaken { ino, slow, mtime: Self::time_of(self.value("mtime")?)? }
+            }
             "seal" => Record::Seal { of: self.counter("of")?, size: self.size("size")? },
             "intent" => {
                 let (upto, index, count) = (self.counter("upto")?, self.number("index")?, self.number("count")?);
@@ -764,6 +779,7 @@ mod tests {
             Record::SetXattr { path: path.clone(), ino: 5, key: b"user.k".to_vec(), value: Some(Vec::new()) },
             Record::Struck { ino: 5 },
             Record::Breach { ino: 5, object: id, from: 9 },
+            Record::Overtaken { ino: 5, slow: 3, mtime: time },
             Record::Expect { path: path.clone(), slow: None },
             Record::Expect { path, slow: Some(Proof { ino: 3, size: 5, mtime: time, ctime: time }) },
             Record::Seal { of: 3, size: 77 },

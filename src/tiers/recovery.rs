@@ -29,7 +29,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
-use crate::tiers::disk::{Access, Clock, Dir, File, NewAttr, RenameMode};
+use crate::tiers::disk::{Access, Clock, Dir, File, NewAttr, RenameMode, Time};
 use crate::tiers::drain::{remove_leftover, set_attrs};
 use crate::tiers::file::FileState;
 use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
@@ -216,6 +216,21 @@ fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, Found)> {
     })
 }
 
+/// Files that the last daemon has written in place while changes of their times were on their way, and when, by their numbers on the
+/// slow tier. The intents of the daemons before are finished; and what they have written of that, it has planned with.
+fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Time> {
+    let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
+    let mut last: HashMap<Ino, (u64, Time)> = HashMap::new();
+    for (_, record) in records[started..].iter().filter(|(lsn, _)| *lsn > applied) {
+        match record {
+            Record::Overtaken { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
+            Record::SetAttr { ino, new, .. } if new.mtime.is_some() => drop(last.remove(ino)),
+            _ => {}
+        }
+    }
+    last.into_values().collect()
+}
+
 /// A start is logged before the first object is made.
 fn expect_empty(looked: &[(u64, Found)]) -> Result<()> {
     match looked.len() {
@@ -288,12 +303,19 @@ impl Recovery<'_> {
         // They are made durable together before the first of them is done: if one is missing, none was.
         let whole = intents.first().is_some_and(|(_, _, count, _)| *count == intents.len() as u64)
             && intents.iter().enumerate().all(|(i, (_, index, ..))| *index == i as u64);
+        let written = written_in_place(&self.records, self.applied);
         for (upto, _, _, step) in intents.into_iter().filter(|_| whole || left_out!(AllIntents)) {
-            let path = step_path(step);
-            self.tiers.slow.apply(step, None).at("finish publishing", String::from_utf8_lossy(path))?;
-            touched.add(step);
+            let mut step = step.clone();
+            if let Step::Attr { ino, new: NewAttr { mtime: Some(mtime), .. }, .. } = &mut step
+                && let Some(written) = written.get(&*ino)
+            {
+                *mtime = *written;
+            }
+            let path = step_path(&step);
+            self.tiers.slow.apply(&step, None).at("finish publishing", String::from_utf8_lossy(path))?;
+            touched.add(&step);
             self.applied = self.applied.max(upto);
-            placed.push(step.clone());
+            placed.push(step);
         }
         touched.sync(self.tiers)?;
         self.tiers.state.lock().applied = self.applied;

@@ -164,6 +164,13 @@ impl<'a> Recovery<'a> {
                 }
             }
             Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
+            // The file may be known by no name: the changes that this is about have met it.
+            Record::Overtaken { ino, mtime, .. } => {
+                if let Some(ino) = self.met.get(ino) {
+                    self.tiers.state.lock().overtake(*ino, lsn, *mtime);
+                }
+                Ok(())
+            }
             Record::Names { paths, .. } => self.learn_names(paths),
             Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref(), this_boot),
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),

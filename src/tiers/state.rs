@@ -8,7 +8,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::tiers::bursts::Bursts;
 use crate::tiers::checkpoints::Book;
-use crate::tiers::disk::{Kind, NewAttr};
+use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::few::Few;
 use crate::tiers::file::{Content, FileState};
 use crate::tiers::node::{Node, Place};
@@ -108,6 +108,9 @@ pub(crate) struct State {
     pub(crate) uncommitted: HashMap<Ino, Duration>,
     /// Files written in place on the slow tier and not synced there since.
     pub(crate) in_place: HashSet<Ino>,
+    /// Of files written in place while changes of their times were on their way: the record that says so, and the time of the last
+    /// write. The changes before that record set this time.
+    pub(crate) overtaken: HashMap<Ino, (Lsn, Time)>,
     /// The daemon before this one may have left more of those, of which nothing is known.
     pub(crate) in_place_before: bool,
     /// How many events and files refer to an object.
@@ -194,6 +197,7 @@ impl State {
             bound_at: HashMap::new(),
             uncommitted: HashMap::new(),
             in_place: HashSet::new(),
+            overtaken: HashMap::new(),
             in_place_before: false,
             objects: References::default(),
             doomed: BTreeMap::new(),
@@ -281,6 +285,7 @@ impl State {
         self.applied = self.applied.max(upto);
         self.early.retain(|_, lsn| *lsn > upto);
         self.unnamed.retain(|_, lsn| *lsn > upto);
+        self.overtaken.retain(|_, (lsn, _)| *lsn > upto);
     }
 
     /// The state of a regular file, made if nobody has needed it so far. Ask for it before changing anything about a file: its
@@ -416,6 +421,32 @@ impl State {
         {
             node.pins -= 1;
         }
+    }
+
+    /// Whether changes of its times are on their way to the slow tier.
+    pub(crate) fn awaits_times(&self, ino: Ino) -> bool {
+        let sets_time = |change: &Change| match change {
+            Change::SetAttr { ino: other, new } => *other == ino && new.mtime.is_some(),
+            _ => false,
+        };
+        let awaits_any = self.view.get(ino).is_some_and(|node| node.meta_lsn() > self.applied);
+        awaits_any && self.events.iter().any(|event| sets_time(&event.change))
+    }
+
+    /// A record says that the file was written in place at `mtime`, after the changes of its times that are on their way.
+    pub(crate) fn overtake(&mut self, ino: Ino, lsn: Lsn, mtime: Time) {
+        if self.awaits_times(ino)
+            && let Some(node) = self.view.get_mut(ino)
+        {
+            node.change_meta(|meta| meta.mtime = mtime);
+            self.overtaken.insert(ino, (lsn, mtime));
+        }
+    }
+
+    /// What a pending change of attributes sets by now.
+    pub(crate) fn as_overtaken(&self, ino: Ino, new: NewAttr) -> NewAttr {
+        let written = self.overtaken.get(&ino).filter(|_| new.mtime.is_some());
+        NewAttr { mtime: written.map(|(_, mtime)| *mtime).or(new.mtime), ..new }
     }
 
     /// The file's bytes have all become events, or it is gone.

@@ -1,7 +1,7 @@
 //! Stories: defects that were found once, each told by itself on simulated disks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dlio_fs::config::{Config, Rule, Rules};
@@ -538,6 +538,77 @@ fn what_was_seen_before_a_write_in_place_does_not_count() {
     engine.release(&cx, file);
     drain(&engine);
     assert_eq!((engine.status().conflicts, machine.on_slow("data")), (0, Some(vec![3; 100])));
+}
+
+/// A file with two names was written in place after the one by which it was known had gone, while a change of its times was on its way. The
+/// time of the write was made an event behind that, which found the file under no name: the slow tier got the time that had been set. Found
+/// by case 196226. Here it is written before each call of publishing, and the machine stops at each call behind that.
+#[test]
+fn a_write_in_place_keeps_its_time_whatever_is_on_its_way() {
+    for (lose, unlinked) in [Lose::Nothing, Lose::Unsynced].into_iter().flat_map(|lose| [(lose, false), (lose, true)]) {
+        let stops = |at| (0..).take_while(|stop| is_written_while_published(lose, unlinked, at, *stop)).count();
+        let calls = (0..).find(|at| stops(*at) == 0).unwrap();
+        assert!(calls > 3, "{calls}");
+    }
+}
+
+/// Writes the file before call `at` of publishing, and stops the machine at call `stop` behind that (0: not at all). `false`: it did not
+/// come to one of the two.
+fn is_written_while_published(lose: Lose, unlinked: bool, at: u64, stop: u64) -> bool {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    let root = machine.slow.root();
+    root.create(b"known", 0o644).unwrap().write_at(&[1; 5000], 0).unwrap();
+    root.link(b"known", &*root, b"other").unwrap();
+    machine.slow.settle();
+    let engine = Arc::new(machine.open("before"));
+    let ino = engine.lookup(&cx, ROOT, &name("known")).unwrap().ino;
+    let file = Arc::new(engine.open(&cx, ino, WRITE).unwrap());
+    let attr = NewAttr { mtime: Some(Time { sec: 7, nsec: 0 }), ..NewAttr::default() };
+    engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
+    if unlinked {
+        engine.unlink(&cx, ROOT, &name("known")).unwrap();
+    }
+
+    let written = Arc::new(OnceLock::new());
+    machine.slow.before_calls({
+        let (engine, file, calls) = (Arc::downgrade(&engine), Arc::downgrade(&file), AtomicU64::new(0));
+        let (power, written) = (machine.power.clone(), written.clone());
+        move || {
+            let (Some(engine), Some(file)) = (engine.upgrade(), file.upgrade()) else { return };
+            if calls.fetch_add(1, Ordering::Relaxed) != at {
+                return;
+            }
+            let cx = Cx::internal();
+            engine.write(&cx, &file, &[2; 10], 0, false).unwrap();
+            if lose == Lose::Unsynced {
+                engine.fsync(&cx, &file).unwrap();
+            }
+            written.set(engine.getattr(&cx, file.ino).unwrap().mtime).unwrap();
+            if stop > 0 {
+                power.fail_after(stop, &mut Xoshiro256PlusPlus::seed_from_u64(stop));
+            }
+        }
+    });
+    while matches!(engine.publish_step(), Ok(Progress::Did)) {}
+    machine.slow.before_calls(|| ());
+    let Some(mtime) = written.get().copied() else { return false };
+    let stopped = machine.power.is_gone();
+    machine.power.restore();
+    let (mut engine, file) = (Arc::into_inner(engine).unwrap(), Arc::into_inner(file).unwrap());
+    if stopped {
+        drop(file);
+        machine.crash(engine, lose);
+        engine = machine.open(if lose == Lose::Nothing { "before" } else { "after" });
+    } else {
+        assert_eq!(engine.status().in_place_writes, 1);
+        engine.release(&cx, file);
+    }
+    while engine.publish_step().unwrap() == Progress::Did {}
+    assert_eq!(engine.status().pending_events, 0);
+    let slow = machine.slow.root().stat(b"other").unwrap().mtime;
+    let shown = engine.lookup(&cx, ROOT, &name("other")).unwrap().mtime;
+    assert_eq!((slow, shown), (mtime, mtime), "{lose:?}, unlinked {unlinked}, written at {at}, stopped at {stop}");
+    stopped || stop == 0
 }
 
 /// A file on the slow tier was opened while its name went to a directory. What was found there was a directory, and by then the view
