@@ -9,7 +9,7 @@
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
 //!     struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
-//!  7. Signals are caught (SIGHUP reads the configuration again), so that from step 8 on no signal leaves a mount behind.
+//!  7. Signals are caught (SIGHUP opens the log file anew and reads the configuration again), so that from step 8 on no signal leaves a mount behind.
 //!  8. The mount is made, in place of a dead one of ours if there is one.
 //!  9. The session starts to answer, the background to work, umount(8) and the starter are told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
@@ -85,7 +85,6 @@ const LEFT_MAX: usize = 1_000;
 pub struct Request {
     pub places: Places,
     pub settings: Settings,
-    pub log: LogTo,
     /// Read-only and the like; read-only in any case over a slow tier that cannot be written.
     pub flags: MountFlags,
     /// Started by [`start_in_background`], which waits to be told.
@@ -134,7 +133,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let runtime = background::runtime()?;
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
-    reload_on_hangup(&runtime, &ended, &live)?;
+    renew_on_hangup(&runtime, &ended, &live, request.in_background)?;
     let mut flags = request.flags;
     flags.set(MountFlags::MOUNT_ATTR_RDONLY, flags.contains(MountFlags::MOUNT_ATTR_RDONLY) || !writable);
     let attached = attach::attach(mountpoint, attach::Wanted { source: tree.path(), flags }, replace)?; // 8
@@ -203,7 +202,7 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
 fn tell_the_starter(request: &Request) -> Result<()> {
     let Places { mountpoint, slow, .. } = &request.places;
     match request.in_background {
-        true => spawn::announce(&request.log)?,
+        true => spawn::announce()?,
         false => notify::ready(&format!("serving {} at {}", slow.display(), mountpoint.display())),
     }
     Ok(())
@@ -347,9 +346,9 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
     Ok(())
 }
 
-/// SIGHUP reads the configuration again, as with any daemon; but where a terminal was closed over a daemon in the
-/// foreground, it asks to leave.
-fn reload_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>) -> Result<()> {
+/// SIGHUP opens the log file anew and reads the configuration again, as with any daemon; but where a terminal was closed over a
+/// daemon in the foreground, it asks to leave.
+fn renew_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>, in_background: bool) -> Result<()> {
     let _inside = runtime.enter();
     let mut arrivals = signal(SignalKind::hangup()).at("catch", "SIGHUP")?;
     let on_terminal = io::stdin().is_terminal() || io::stderr().is_terminal();
@@ -361,11 +360,32 @@ fn reload_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>
                 continue;
             }
             let live = Arc::clone(&live);
-            // It logs how it went. The file may be on a file system that hangs: not on the threads that keep time.
-            drop(tokio::task::spawn_blocking(move || live.reload()).await);
+            // The files may be on a file system that hangs: not on the threads that keep time.
+            drop(tokio::task::spawn_blocking(move || renew(&live, in_background)).await);
         }
     });
     Ok(())
+}
+
+/// The log first, so that its new file has the lines about the rest. Each logs how it went.
+fn renew(live: &Live, in_background: bool) {
+    let opened = match logging::reopen() {
+        Ok(opened) => opened,
+        Err(error) => {
+            warn!(%error, "the log file cannot be opened anew; the one before is written on");
+            false
+        }
+    };
+    if opened {
+        info!("log file opened anew");
+        if in_background && let Err(error) = logging::take_stderr_along() {
+            warn!(%error, "what a panic says goes to the log file before this one");
+        }
+    }
+    // Whoever rotates the log of a mount without a configuration file has not asked for one.
+    if live.has_file() || !opened {
+        drop(live.reload());
+    }
 }
 
 /// What the kernel's list of mounts has at a place. It is read without asking the mount.

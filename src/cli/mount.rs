@@ -209,7 +209,7 @@ fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places
         None => LogTo::Stderr,
     };
     mount::start_logging(&log, &config.log)?;
-    let request = Request { places, settings, log, flags, in_background: args.announce };
+    let request = Request { places, settings, flags, in_background: args.announce };
     let left = mount::serve(request)?;
     Ok(if left.is_nothing() { Exit::Done } else { Exit::Undrained })
 }

@@ -37,6 +37,11 @@ impl Live {
         self.settings.lock().text()
     }
 
+    /// Whether there is a configuration file to be read again.
+    pub fn has_file(&self) -> bool {
+        self.settings.lock().file().is_some()
+    }
+
     /// Reads the configuration file again. A file that is broken changes nothing.
     pub fn reload(&self) -> Result<Reloaded> {
         let done = self.try_reload();

@@ -1,10 +1,13 @@
-//! Where log lines go: standard error, a file, or syslog. What is logged may change while mounted.
+//! Where log lines go: standard error, a file, or syslog. What is logged may change while mounted, and the file may be renamed:
+//! whoever rotates it asks for a new one.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use syslog_tracing::{Facility, Options, Syslog};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -27,15 +30,31 @@ pub enum LogTo {
 /// Replaces the filter that [`start`] installed.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
+/// The file that lines are appended to, if they go to one.
+static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
+
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    /// Another one after each reopening. Not locked while a line is written: a disk that hangs holds up nobody who asks for it.
+    open: Mutex<Arc<File>>,
+}
+
+impl LogFile {
+    fn current(&self) -> Arc<File> {
+        Arc::clone(&self.open.lock())
+    }
+}
+
 /// Starts logging what `log` says (the key of the configuration); call once. A panic is logged too, before the process
 /// aborts.
 pub fn start(to: &LogTo, log: &str) -> Result<()> {
     match to {
         LogTo::Stderr => install(std::io::stderr, true, log),
         LogTo::File(path) => {
-            // One `write` per line in append mode, so that lines of two daemons do not mix.
-            let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path);
-            install(std::sync::Mutex::new(file.at("open", path.display())?), true, log)
+            let open = Mutex::new(Arc::new(open(path)?));
+            let file = LOG_FILE.get_or_init(|| LogFile { path: path.clone(), open });
+            install(move || file.current(), true, log)
         }
         LogTo::Syslog => match Syslog::new(c"dlio-fs", Options::LOG_PID, Facility::Daemon) {
             // syslog writes the time itself.
@@ -45,6 +64,29 @@ pub fn start(to: &LogTo, log: &str) -> Result<()> {
     }?;
     log_panics();
     Ok(())
+}
+
+/// One `write` per line in append mode, so that lines of two daemons do not mix.
+fn open(path: &Path) -> Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o640).open(path).at("open", path.display())
+}
+
+/// Opens the log file anew, by its name: what had the name before was renamed by whoever rotates it. Says whether there is a log
+/// file at all. Errors: it cannot be opened; the one before is kept.
+pub(super) fn reopen() -> Result<bool> {
+    let Some(file) = LOG_FILE.get() else { return Ok(false) };
+    // Without the lock, for the file may be on a file system that hangs.
+    let new = Arc::new(open(&file.path)?);
+    *file.open.lock() = new;
+    Ok(true)
+}
+
+/// Lets standard error go where the log goes, as far as that is a file: what a panic says, for one.
+pub(super) fn take_stderr_along() -> io::Result<()> {
+    match LOG_FILE.get() {
+        Some(file) => Ok(nix::unistd::dup2_stderr(&file.current())?),
+        None => Ok(()),
+    }
 }
 
 /// Whether anything listens to syslog here; in a container often nothing does.

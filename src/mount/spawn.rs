@@ -12,8 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
-use crate::mount::logging::LogTo;
-use crate::mount::places;
+use crate::mount::{logging, places};
 
 const READY: &[u8] = b"ready\n";
 /// How long the kernel may take to show a mount that its daemon calls ready.
@@ -70,15 +69,12 @@ pub(super) fn become_session_leader() -> Result<()> {
 
 /// Tells the starter that the mount stands, then lets go of its terminal. Fails when the starter has gone: nobody wants
 /// the mount any more.
-pub(super) fn announce(log: &LogTo) -> Result<()> {
+pub(super) fn announce() -> Result<()> {
+    // Before the word: after it, nothing may fail any more that the starter should know of.
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").at("open", "/dev/null")?;
     let mut stdout = io::stdout();
     stdout.write_all(READY).and_then(|()| stdout.flush()).at("tell", "the starting process")?;
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").at("open", "/dev/null")?;
     nix::unistd::dup2_stdout(&null).map_err(io::Error::from).at("redirect", "standard output")?;
-    // What a panic says goes where the log goes.
-    let stderr = match log {
-        LogTo::File(path) => std::fs::OpenOptions::new().append(true).open(path).at("open", path.display())?,
-        LogTo::Stderr | LogTo::Syslog => null,
-    };
-    nix::unistd::dup2_stderr(&stderr).map_err(io::Error::from).at("redirect", "standard error")
+    nix::unistd::dup2_stderr(&null).map_err(io::Error::from).at("redirect", "standard error")?;
+    logging::take_stderr_along().at("redirect", "standard error")
 }

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
@@ -401,6 +402,51 @@ fn a_daemon_in_the_background_logs_to_syslog() {
     }
     assert!(lines.iter().all(|line| line.contains("dlio-fs[")), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains(" mounted")), "{lines:?}");
+}
+
+/// logrotate renames the log and sends SIGHUP: the daemon wrote on into the renamed file, and the disk filled with what had no name
+/// any more. What a panic says, on standard error, goes along.
+#[test]
+fn a_hangup_opens_the_log_file_anew() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    let (log, rotated) = (rig.path("log"), rig.path("log.1"));
+    let has = |path: &Path, what: &str| fs::read_to_string(path).unwrap_or_default().contains(what);
+    let config = rig.path("train.toml");
+    fs::write(&config, "settle = \"1s\"\n").unwrap();
+    rig.mount(&["--config", config.to_str().unwrap()]);
+    fs::rename(&log, &rotated).unwrap();
+    fs::write(&config, "settle = \"2s\"\n").unwrap();
+    kill(rig.daemon(), Signal::SIGHUP).unwrap();
+    until("the new file tells of the new configuration", || has(&log, "changed: settle"));
+    assert!(
+        has(&log, "log file opened anew") && !has(&rotated, "log file opened anew"),
+        "the new one is for what comes"
+    );
+    assert_eq!(fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read_link(format!("/proc/{}/fd/2", rig.daemon())).unwrap(), log.canonicalize().unwrap());
+    // A name that cannot be opened costs no line.
+    fs::rename(&log, &rotated).unwrap();
+    fs::create_dir(&log).unwrap();
+    kill(rig.daemon(), Signal::SIGHUP).unwrap();
+    until("the former file says so", || has(&rotated, "cannot be opened anew; the one before is written on"));
+    fs::remove_dir(&log).unwrap();
+    rig.umount_safely();
+    assert!(has(&rotated, "everything is on the slow tier"));
+}
+
+/// A mount without a configuration file: the signal is about the log alone, and nothing is wrong with that.
+#[test]
+fn a_hangup_without_a_configuration_file_is_for_the_log_alone() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let log = || fs::read_to_string(rig.path("log")).unwrap_or_default();
+    fs::rename(rig.path("log"), rig.path("log.1")).unwrap();
+    kill(rig.daemon(), Signal::SIGHUP).unwrap();
+    until("a new file is begun", || log().contains("log file opened anew"));
+    rig.umount_safely();
+    assert!(!log().contains("WARN"), "{}", log());
 }
 
 #[test]
