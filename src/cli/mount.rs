@@ -45,7 +45,7 @@ pub(super) struct MountArgs {
     /// Read the configuration from FILE; flags override it (config.example.toml in share/doc/dlio-fs has every key)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Append log lines to FILE
+    /// Append log lines to FILE, which is not inside of the mount
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Take no changes; what the fast tier still has is copied to the slow one all the same, if that can be written
@@ -196,7 +196,9 @@ fn check_places(config: &Config, flags: MountFlags) -> crate::error::Result<Plac
     let mountpoint = given("mount point", &config.mountpoint, "write dlio-fs mount MOUNTPOINT --fast DIR --slow DIR")?;
     let fast = given("fast tier", &config.fast, "add --fast DIR: a directory on fast storage")?;
     let slow = given("slow tier", &config.slow, "add --slow DIR: the directory that owns the tree")?;
-    Places::check(&mountpoint, &fast, &slow, flags.contains(MountFlags::MOUNT_ATTR_RDONLY))
+    let places = Places::check(&mountpoint, &fast, &slow, flags.contains(MountFlags::MOUNT_ATTR_RDONLY))?;
+    config.log_file.iter().try_for_each(|file| places.refuse_inside("--log-file", file))?;
+    Ok(places)
 }
 
 /// Runs the daemon in this process.

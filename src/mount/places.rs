@@ -63,6 +63,20 @@ impl Places {
         Ok(places)
     }
 
+    /// Refuses a file of the daemon's own, which `option` names, inside of the mount: writing to it through the mount, the daemon would
+    /// wait for itself, and what it is told there is not what was there before.
+    pub fn refuse_inside(&self, option: &'static str, file: &Path) -> Result<()> {
+        let asked = file.to_path_buf();
+        let Some(dir) = within(PATIENCE, move || directory_of(&asked)) else { return Err(hung(option, file)) };
+        let mounts = self.bare(&table::mounts()?);
+        let mountpoint = Spot::of("mount point", &self.mountpoint, &mounts);
+        if Spot::of(option, &dir, &mounts).is_within(&mountpoint) {
+            let what = format!("{option} {} is inside of {mountpoint}", file.display());
+            return Err(Error::refused(what, "name a file outside of it, best on local storage"));
+        }
+        Ok(())
+    }
+
     /// Whether the slow tier lies beneath the dead mount that is to be replaced.
     pub(super) fn slow_is_hidden(&self) -> bool {
         self.replaces_dead && self.slow == self.mountpoint
@@ -80,10 +94,13 @@ impl Places {
         Ok(())
     }
 
+    /// What we mount hides what is on the mount point, and a dead mount goes.
+    fn bare(&self, mounts: &[MountEntry]) -> Vec<MountEntry> {
+        mounts.iter().filter(|m| !(m.at == self.mountpoint && m.is_ours())).cloned().collect()
+    }
+
     fn refuse_overlap(&self, mounts: &[MountEntry]) -> Result<()> {
-        // What we mount hides what is on the mount point, and a dead mount goes.
-        let bare: Vec<MountEntry> =
-            mounts.iter().filter(|m| !(m.at == self.mountpoint && m.is_ours())).cloned().collect();
+        let bare = self.bare(mounts);
         let fast = Spot::of("--fast", &self.fast, &bare);
         let slow = Spot::of("--slow", &self.slow, &bare);
         let mountpoint = Spot::of("mount point", &self.mountpoint, &bare);
@@ -167,7 +184,19 @@ fn has_foreign_private(root: &Path) -> bool {
     }
 }
 
-/// One of the three, in every way two directories can be compared.
+/// The directory of a file that may not be there yet, with symbolic links followed, the file's own too; as it is named, where that
+/// leads to nothing.
+fn directory_of(file: &Path) -> PathBuf {
+    let above = |path: &Path| path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    if let Ok(canonical) = file.canonicalize() {
+        return above(&canonical);
+    }
+    // Who makes a file under the name of a link makes it where the link leads.
+    let dir = above(&file.read_link().map_or_else(|_| file.to_path_buf(), |link| above(file).join(link)));
+    dir.canonicalize().unwrap_or(dir)
+}
+
+/// A directory, in every way two directories can be compared.
 struct Spot<'a> {
     option: &'static str,
     path: &'a Path,
@@ -405,6 +434,27 @@ mod tests {
             assert!(refusal(mountpoint, fast, slow).contains("is inside of"), "{mountpoint:?} {fast:?} {slow:?}");
         }
         assert!(refusal(&b, &a, &link).contains("are the same directory"));
+    }
+
+    #[test]
+    fn a_file_inside_of_the_mount_is_refused_however_it_is_named() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| dir.path().join(name);
+        for name in ["mnt", "mnt/sub", "fast", "slow"] {
+            std::fs::create_dir(path(name)).expect("mkdir");
+        }
+        std::os::unix::fs::symlink(path("mnt"), path("link")).expect("symlink");
+        std::os::unix::fs::symlink("mnt/sub/log", path("log")).expect("symlink");
+        let places = Places::check(&path("mnt"), &path("fast"), &path("slow"), false).expect("fine");
+        for inside in ["mnt/log", "mnt/sub/log", "mnt/not/there/log", "link/log", "link/sub/log", "log"] {
+            let error = places.refuse_inside("--log-file", &path(inside)).expect_err(inside).to_string();
+            assert!(error.contains("is inside of mount point"), "{inside}: {error}");
+        }
+        for outside in ["log.1", "fast/log", "slow/log", "mnt.log", "not/there/log"] {
+            places.refuse_inside("--log-file", &path(outside)).expect(outside);
+        }
+        let over = Places::check(&path("slow"), &path("fast"), &path("slow"), false).expect("over itself");
+        over.refuse_inside("--log-file", &path("slow/log")).expect_err("the mount hides it");
     }
 
     #[test]

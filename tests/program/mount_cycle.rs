@@ -404,6 +404,25 @@ fn a_daemon_in_the_background_logs_to_syslog() {
     assert!(lines.iter().any(|line| line.contains(" mounted")), "{lines:?}");
 }
 
+/// The daemon made its log in the bare directory, mounted over it, called the mount ready, and failed as it did not find the log
+/// again: exit code 0, and no mount.
+#[test]
+fn a_log_file_inside_of_the_mount_is_refused() {
+    needs!(MOUNTS);
+    for (rig, log) in [(Rig::new(), "mnt/dlio.log"), (Rig::over_itself(), "slow/dlio.log")] {
+        for foreground in [&[][..], &["--foreground"]] {
+            let mut command = program();
+            command.arg("mount").arg(rig.point()).args(foreground).arg("--log-file").arg(rig.path(log));
+            command.arg("--fast").arg(rig.path("fast")).arg("--slow").arg(rig.path("slow"));
+            let output = command.output().unwrap();
+            let line = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{line}");
+            assert!(line.contains("--log-file") && line.contains("is inside of mount point"), "{line}");
+            assert!(!rig.path(log).exists() && !rig.path("fast/.dlio-fs").exists(), "nothing was made");
+        }
+    }
+}
+
 /// logrotate renames the log and sends SIGHUP: the daemon wrote on into the renamed file, and the disk filled with what had no name
 /// any more. What a panic says, on standard error, goes along.
 #[test]
