@@ -420,11 +420,16 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
     }
     // What happens after this sync and before the unmount is caught by the second one, in step 11.
     tiers.sync_fast()?;
-    if let Err(errno) = detach(mountpoint, Detach::Now) {
+    // Not what somebody else has mounted there since: when ours is gone here already, only copies in other mount name spaces are left.
+    let is_there = table_entry(mountpoint).as_ref() == entry;
+    if is_there && let Err(errno) = detach(mountpoint, Detach::Now) {
         warn!(mountpoint = %mountpoint.display(), %errno, "could not unmount");
     }
     match wait_for_session(end) {
         true => info!("unmounted"),
+        false if !is_there => {
+            warn!("leaving although the mount goes on in another mount name space; its users there get errors");
+        }
         false => warn!(open_files = tiers.status().open_files, "leaving with files open; their users get errors"),
     }
     Ok(())

@@ -26,7 +26,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// Leave a mount once everything is on the slow tier, showing progress
 ///
 /// With --timeout or --now, what has not arrived by then stays on the fast tier and is listed (exit code 3); the next
-/// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named.
+/// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named. Who has a copy of the mount in a
+/// mount name space of its own (a container) is waited for, or with --timeout or --now loses it.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -107,7 +108,16 @@ pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
         How::Drained(limit) => drain(&mountpoint, limit)?,
         _ => {}
     }
-    leave(&mountpoint)
+    leave_as(&mountpoint, if how == How::Drained(None) { Copies::WaitedFor } else { Copies::Ended })
+}
+
+/// What becomes of copies of the mount in other mount name spaces, for which the daemon would go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    /// Whoever has one may still need it, and nobody is in a hurry.
+    WaitedFor,
+    /// The time that was given to leave is up.
+    Ended,
 }
 
 fn drain(mountpoint: &Path, limit: Option<Duration>) -> Result<(), Failure> {
@@ -140,12 +150,16 @@ fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -
 
 /// Unmounts as it is, waits for the daemon to end, and lists what stays on the fast tier.
 pub(super) fn leave(mountpoint: &Path) -> Outcome {
+    leave_as(mountpoint, Copies::WaitedFor)
+}
+
+fn leave_as(mountpoint: &Path, copies: Copies) -> Outcome {
     let daemon = Daemon::of(mountpoint);
     let standing = talk::standing(mountpoint)?;
     let device = mount::mounted_at(&mount::mounts()?, mountpoint).map(|mount| mount.device.clone());
     unmount(mountpoint)?;
     match daemon {
-        Some(daemon) => tell(mountpoint, wait_for_end(&daemon, &device.unwrap_or_default())?),
+        Some(daemon) => tell(mountpoint, wait_for_end(&daemon, &device.unwrap_or_default(), copies)?),
         // Another user's daemon: only what it said last is known.
         None if standing.safety.safe => Ok(Exit::Done),
         None => {
@@ -205,7 +219,10 @@ fn failed(mountpoint: &Path, errno: Errno) -> Failure {
 }
 
 /// The lock is given back as the daemon's last act, with the list of what it leaves. `device` is the mount's.
-fn wait_for_end(daemon: &Daemon, device: &str) -> Result<Left, Failure> {
+///
+/// Copies are ended by asking the daemon to leave, as any SIGTERM does. That needs no right but the one to end it, finds those who
+/// cannot be seen from here as well, and lets it make all durable first, which aborting the connection would not.
+fn wait_for_end(daemon: &Daemon, device: &str, copies: Copies) -> Result<Left, Failure> {
     let begun = Instant::now();
     let mut told = false;
     while begun.elapsed() < END_WAIT {
@@ -218,8 +235,12 @@ fn wait_for_end(daemon: &Daemon, device: &str) -> Result<Left, Failure> {
         }
         if !told && begun.elapsed() >= COPY_WAIT {
             told = true;
-            let copies = holders::of_copies(device);
-            copies.iter().for_each(|holder| complain(format_args!("waiting for {}", copy(holder))));
+            let what = if copies == Copies::Ended { "taken away from" } else { "waiting for" };
+            holders::of_copies(device).iter().for_each(|holder| complain(format_args!("{what} {}", copy(holder))));
+            // One that is on its way out already pays no heed.
+            if copies == Copies::Ended {
+                daemon.ask_to_leave().map_err(|errno| unended(daemon, errno))?;
+            }
         }
         std::thread::sleep(POLL);
     }
@@ -229,6 +250,11 @@ fn wait_for_end(daemon: &Daemon, device: &str) -> Result<Left, Failure> {
         |holder| format!("it goes on until the end of {}", copy(holder)),
     );
     Err(Error::refused(what, remedy).into())
+}
+
+fn unended(daemon: &Daemon, errno: Errno) -> Failure {
+    let what = format!("unmounted, but the daemon (pid {}) cannot be told to end: {}", daemon.pid, errno.desc());
+    Error::refused(what, "only root and the user who mounted it may end it").into()
 }
 
 fn copy(holder: &Holder) -> String {

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::lock::{LOCK_FILE, Owner};
 use super::places::{ask, within};
@@ -40,6 +42,17 @@ impl Daemon {
     /// Whether the process is still there, and still that daemon.
     pub fn runs(&self) -> bool {
         lock_held_by(self.pid).is_some_and(|lock| lock.starts_with(&self.fast))
+    }
+
+    /// Asks it to make all durable on the fast tier, to take its mount away, and to end. No error if it has ended.
+    pub fn ask_to_leave(&self) -> Result<(), Errno> {
+        if !self.runs() {
+            return Ok(());
+        }
+        match kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGTERM) {
+            Err(Errno::ESRCH) => Ok(()),
+            asked => asked,
+        }
     }
 
     /// Whether its slow tier can be written; if not, its mount stays read-only.
@@ -158,9 +171,6 @@ fn state(thread: &Path) -> Option<char> {
 mod tests {
     use std::process::{Command, Stdio};
     use std::time::Instant;
-
-    use nix::sys::signal::{Signal, kill};
-    use nix::unistd::Pid;
 
     use super::*;
 

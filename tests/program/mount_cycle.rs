@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
@@ -248,6 +248,21 @@ fn a_busy_mount_is_not_left_and_its_holders_are_named() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
+/// A process with a mount name space of its own, as of a container, in which this mount, and none of other tests, stays mounted. It
+/// runs `command` when its input is closed.
+fn copy_of(rig: &Rig, command: &str) -> Child {
+    let script = format!(
+        "grep ' fuse.dlio ' /proc/self/mounts | cut -d ' ' -f 2 | grep -vxF \"$0\" | xargs -r -n 1 umount -i -c -l; \
+         echo made; read _; {command}"
+    );
+    let mut copy = Command::new("unshare");
+    copy.args(["--mount", "--propagation", "private", "sh", "-c", &script]).arg(rig.point().canonicalize().unwrap());
+    let mut copy = copy.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut made = [0; 5];
+    copy.stdout.as_mut().unwrap().read_exact(&mut made).unwrap();
+    copy
+}
+
 /// Unmounted, but somebody had made a mount name space of his own before, as a container does: the daemon serves the mount there
 /// until that ends. The unmount waited for a minute and said no more than that the daemon still ran.
 #[test]
@@ -255,11 +270,7 @@ fn who_has_a_copy_of_the_mount_is_named_while_the_daemon_is_waited_for() {
     needs!(MOUNTS);
     let rig = Rig::new();
     rig.mount(&[]);
-    let mut copy = Command::new("unshare");
-    copy.args(["--mount", "--propagation", "private", "sh", "-c", "echo made; read _"]);
-    let mut copy = copy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut made = [0; 5];
-    copy.stdout.as_mut().unwrap().read_exact(&mut made).unwrap();
+    let mut copy = copy_of(&rig, "true");
     let mut umount = program();
     let mut umount = umount.arg("umount").arg(rig.point()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(umount.stderr.take().unwrap()).lines();
@@ -269,6 +280,49 @@ fn who_has_a_copy_of_the_mount_is_named_while_the_daemon_is_waited_for() {
     drop(copy.stdin.take());
     copy.wait().unwrap();
     assert_eq!(umount.wait().unwrap().code(), Some(0));
+}
+
+/// A time limit is for the whole of it: with a copy of the mount elsewhere `umount --timeout` and `--now` waited for a minute, then
+/// ended with 1, and the daemon went on.
+#[test]
+fn umount_in_a_hurry_ends_the_copies_of_the_mount_too() {
+    needs!(MOUNTS);
+    for (mount, umount, code) in [(&NEVER_SETTLES[..], &["--now"][..], 3), (&[], &["--timeout", "5min"], 0)] {
+        let rig = Rig::new();
+        rig.mount(mount);
+        fs::write(rig.mnt("ckpt"), "weights").unwrap();
+        let copy = copy_of(&rig, &format!("cat {}", rig.mnt("ckpt").display()));
+        let pid = copy.id();
+        let output = rig.umount(umount);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(said.contains("taken away from") && said.contains(&format!("(pid {pid})")), "{said}");
+        assert_eq!(text(&output.stdout).contains("ckpt"), code == 3, "what stays is listed: {output:?}");
+        // The copy is there, and is dead.
+        let output = copy.wait_with_output().unwrap();
+        assert!(text(&output.stderr).contains("not connected"), "{output:?}");
+        rig.mount(&[]);
+        assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
+        rig.umount_safely();
+    }
+}
+
+/// What is mounted at the place of a mount that was left is somebody else's: a daemon that goes on for a copy elsewhere, and is told
+/// to leave, took that away.
+#[test]
+fn a_daemon_that_leaves_takes_away_its_own_mount_alone() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    let daemon = foreground(&rig, &[]);
+    let mut copy = copy_of(&rig, "true");
+    umount2(&rig.path("mnt"), MntFlags::empty()).unwrap();
+    nix::mount::mount(Some("other"), &rig.path("mnt"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    fs::write(rig.path("mnt/theirs"), "").unwrap();
+    kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(wait(daemon).0, Some(0));
+    assert!(rig.path("mnt/theirs").exists());
+    drop(copy.stdin.take());
+    copy.wait().unwrap();
 }
 
 /// A slow tier of one mebibyte, so that what is larger stays on the fast tier for as long as it lasts.
