@@ -81,7 +81,11 @@ const CONTROL_QUEUE: usize = 64;
 const MAX_BACKGROUND: u16 = 64;
 
 /// What is asked of the kernel, each on its own, and what is missing without it.
-const CAPABILITIES: [(InitFlags, &str); 9] = [
+///
+/// File handles (`name_to_handle_at(2)`, of which NFS servers are made) are given to nobody. One that was given out is to find its file
+/// for as long as that exists, but the engine knows a file of the slow tier by its name, and by a number only while the kernel refers to
+/// it or an object is its: to find any file by a number that everybody else has forgotten, it would have to remember them all.
+const CAPABILITIES: [(InitFlags, &str); 10] = [
     (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups and listings of one directory run one after the other"),
     (InitFlags::FUSE_DO_READDIRPLUS, "listings with attributes need a look-up per file"),
     (InitFlags::FUSE_READDIRPLUS_AUTO, "every listing fetches attributes"),
@@ -91,6 +95,7 @@ const CAPABILITIES: [(InitFlags, &str); 9] = [
     (InitFlags::FUSE_POSIX_ACL, "POSIX ACLs are not honoured"),
     (InitFlags::FUSE_DONT_MASK, "default ACLs do not replace the umask"),
     (InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, "shared mappings fail with ENODEV (Linux 6.6 or later has them)"),
+    (InitFlags::FUSE_NO_EXPORT_SUPPORT, "file handles are given out that turn ESTALE (Linux 6.9 or later gives none)"),
 ];
 
 /// The file system as fuser runs it.

@@ -779,6 +779,26 @@ fn record_locks_conflict_between_processes() {
     mount.python("import fcntl; fcntl.lockf(open('f', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)");
 }
 
+/// A handle was given out for any file, and was ESTALE as soon as the kernel had forgotten the file: an NFS server's clients lost what
+/// they had open, a backup program its place. Now it is said at once that there are none (from Linux 6.9 on).
+#[test]
+fn no_file_handle_is_given_out_that_could_not_be_honoured() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    mount.put("f", "hello");
+    fs::create_dir(mount.at("d")).unwrap();
+    fs::write(mount.slow().join("theirs"), "hello").unwrap();
+    mount.python(
+        "import ctypes, errno\n\
+         libc = ctypes.CDLL(None, use_errno=True)\n\
+         for name in b'.', b'f', b'd', b'theirs', b'.dlio/stats':\n\
+         \x20   handle = ctypes.create_string_buffer(8 + 128)\n\
+         \x20   ctypes.c_uint.from_buffer(handle).value = 128\n\
+         \x20   told = libc.name_to_handle_at(-100, name, handle, ctypes.byref(ctypes.c_int()), 0)\n\
+         \x20   assert (told, ctypes.get_errno()) == (-1, errno.EOPNOTSUPP), (name, told, ctypes.get_errno())\n",
+    );
+}
+
 // `.dlio` and what is hidden
 
 #[test]
