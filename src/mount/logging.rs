@@ -50,7 +50,7 @@ impl LogFile {
 /// aborts.
 pub fn start(to: &LogTo, log: &str) -> Result<()> {
     match to {
-        LogTo::Stderr => install(std::io::stderr, true, log),
+        LogTo::Stderr => install(io::stderr, true, log),
         LogTo::File(path) => {
             let open = Mutex::new(Arc::new(open(path)?));
             let file = LOG_FILE.get_or_init(|| LogFile { path: path.clone(), open });
@@ -84,7 +84,7 @@ pub(super) fn reopen() -> Result<bool> {
 /// Lets standard error go where the log goes, as far as that is a file: what a panic says, for one.
 pub(super) fn take_stderr_along() -> io::Result<()> {
     match LOG_FILE.get() {
-        Some(file) => Ok(nix::unistd::dup2_stderr(&file.current())?),
+        Some(file) => Ok(nix::unistd::dup2_stderr(file.current())?),
         None => Ok(()),
     }
 }

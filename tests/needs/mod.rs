@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask test` installs everything and sets [`VARIABLE`], with which a test whose needs are not met fails.
 
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
