@@ -9,7 +9,8 @@
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
 //!     struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
-//!  7. Signals are caught (SIGHUP opens the log file anew and reads the configuration again), so that from step 8 on no signal leaves a mount behind.
+//!  7. Signals are caught (SIGHUP opens the log file anew and reads the configuration again), so that from step 8 on no signal
+//!     leaves a mount behind.
 //!  8. The mount is made, in place of a dead one of ours if there is one.
 //!  9. The session starts to answer, the background to work, umount(8) and the starter are told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
@@ -382,7 +383,7 @@ fn renew(live: &Live, in_background: bool) {
             warn!(%error, "what a panic says goes to the log file before this one");
         }
     }
-    // Whoever rotates the log of a mount without a configuration file has not asked for one.
+    // Without a configuration file the signal was about the log: no warning that there is nothing to read.
     if live.has_file() || !opened {
         drop(live.reload());
     }

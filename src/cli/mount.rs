@@ -45,7 +45,7 @@ pub(super) struct MountArgs {
     /// Read the configuration from FILE; flags override it (config.example.toml in share/doc/dlio-fs has every key)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Append log lines to FILE, which is not inside of the mount
+    /// Append log lines to FILE, which must be outside the mount
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Take no changes; what the fast tier still has is copied to the slow one all the same, if that can be written

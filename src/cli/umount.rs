@@ -26,8 +26,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// Leave a mount once everything is on the slow tier, showing progress
 ///
 /// With --timeout or --now, what has not arrived by then stays on the fast tier and is listed (exit code 3); the next
-/// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named. Who has a copy of the mount in a
-/// mount name space of its own (a container) is waited for, or with --timeout or --now loses it.
+/// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named. A process that has a copy of the
+/// mount in a mount name space of its own (a container) is waited for; with --timeout or --now it loses that copy.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -237,7 +237,7 @@ fn wait_for_end(daemon: &Daemon, device: &str, copies: Copies) -> Result<Left, F
             told = true;
             let what = if copies == Copies::Ended { "taken away from" } else { "waiting for" };
             holders::of_copies(device).iter().for_each(|holder| complain(format_args!("{what} {}", copy(holder))));
-            // One that is on its way out already pays no heed.
+            // A daemon that is leaving already ignores it.
             if copies == Copies::Ended {
                 daemon.ask_to_leave().map_err(|errno| unended(daemon, errno))?;
             }

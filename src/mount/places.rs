@@ -63,16 +63,16 @@ impl Places {
         Ok(places)
     }
 
-    /// Refuses a file of the daemon's own, which `option` names, inside of the mount: writing to it through the mount, the daemon would
-    /// wait for itself, and what it is told there is not what was there before.
+    /// Refuses a file of the daemon's own, which `option` names, inside the mount: to write to it, the daemon would wait for itself,
+    /// and once mounted it would no longer find the file under that name.
     pub fn refuse_inside(&self, option: &'static str, file: &Path) -> Result<()> {
         let asked = file.to_path_buf();
         let Some(dir) = within(PATIENCE, move || directory_of(&asked)) else { return Err(hung(option, file)) };
         let mounts = self.bare(&table::mounts()?);
         let mountpoint = Spot::of("mount point", &self.mountpoint, &mounts);
         if Spot::of(option, &dir, &mounts).is_within(&mountpoint) {
-            let what = format!("{option} {} is inside of {mountpoint}", file.display());
-            return Err(Error::refused(what, "name a file outside of it, best on local storage"));
+            let what = format!("{option} {} is inside {mountpoint}", file.display());
+            return Err(Error::refused(what, "name a file outside it, best on local storage"));
         }
         Ok(())
     }
@@ -448,7 +448,7 @@ mod tests {
         let places = Places::check(&path("mnt"), &path("fast"), &path("slow"), false).expect("fine");
         for inside in ["mnt/log", "mnt/sub/log", "mnt/not/there/log", "link/log", "link/sub/log", "log"] {
             let error = places.refuse_inside("--log-file", &path(inside)).expect_err(inside).to_string();
-            assert!(error.contains("is inside of mount point"), "{inside}: {error}");
+            assert!(error.contains("is inside mount point"), "{inside}: {error}");
         }
         for outside in ["log.1", "fast/log", "slow/log", "mnt.log", "not/there/log"] {
             places.refuse_inside("--log-file", &path(outside)).expect(outside);

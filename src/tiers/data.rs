@@ -479,7 +479,7 @@ impl Tiers {
     /// event behind that change it might find the file under no name. So the change gets another meaning:
     ///
     /// 1. a record says that from here on it sets the time of the write, whoever applies it, after a crash too;
-    /// 2. it may have been applied since the bytes changed: the time is set once more. Who applies it looks for 1 after that.
+    /// 2. the change may have been applied since the bytes changed: the time is set once more. Publishing looks for 1 after each change.
     fn changed_in_place(&self, cx: &Cx, state: &FileState, fd: &dyn File, stat: &Stat, overtakes: bool) -> Result<()> {
         let (ino, Stat { size, blocks, mtime, ctime, .. }) = (state.ino, *stat);
         let overtakes = {

@@ -294,8 +294,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Applies one step. If the file is written in place meanwhile, again with the time of that: who comes after this look sets it by
-    /// himself.
+    /// Applies one step. If its file was written in place meanwhile, it is applied again with the time of that write. A write that
+    /// comes after the last look sets the time itself.
     fn apply(&self, planned: &Planned) -> Result<Met> {
         let known = self.known_twin(&planned.effects, &planned.step);
         let mut instead = self.as_overtaken(planned);

@@ -459,10 +459,10 @@ fn a_daemon_in_the_background_logs_to_syslog() {
     assert!(lines.iter().any(|line| line.contains(" mounted")), "{lines:?}");
 }
 
-/// The daemon made its log in the bare directory, mounted over it, called the mount ready, and failed as it did not find the log
-/// again: exit code 0, and no mount.
+/// The daemon made its log in the bare directory, mounted over it, called the mount ready, and failed because it no longer found the
+/// log: exit code 0, and no mount.
 #[test]
-fn a_log_file_inside_of_the_mount_is_refused() {
+fn a_log_file_inside_the_mount_is_refused() {
     needs!(MOUNTS);
     for (rig, log) in [(Rig::new(), "mnt/dlio.log"), (Rig::over_itself(), "slow/dlio.log")] {
         for foreground in [&[][..], &["--foreground"]] {
@@ -472,7 +472,7 @@ fn a_log_file_inside_of_the_mount_is_refused() {
             let output = command.output().unwrap();
             let line = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{line}");
-            assert!(line.contains("--log-file") && line.contains("is inside of mount point"), "{line}");
+            assert!(line.contains("--log-file") && line.contains("is inside mount point"), "{line}");
             assert!(!rig.path(log).exists() && !rig.path("fast/.dlio-fs").exists(), "nothing was made");
         }
     }
@@ -499,7 +499,7 @@ fn a_hangup_opens_the_log_file_anew() {
     );
     assert_eq!(fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(fs::read_link(format!("/proc/{}/fd/2", rig.daemon())).unwrap(), log.canonicalize().unwrap());
-    // A name that cannot be opened costs no line.
+    // Where the name cannot be opened, no line is lost.
     fs::rename(&log, &rotated).unwrap();
     fs::create_dir(&log).unwrap();
     kill(rig.daemon(), Signal::SIGHUP).unwrap();
