@@ -50,9 +50,14 @@ impl Tiers {
                     (None, Home::Slow) => self.slow.stat_object(object),
                     (None, Home::Split { .. }) => self.open_object(cx, object)?.stat(),
                 };
-                let stat = stat.at("stat", crate::tiers::commit::label(object))?;
                 let st = self.state.lock();
-                return Ok(self.attr_of_object(ino, st.view.get(ino).ok_or(Errno::ESTALE)?, &stat));
+                let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+                if object.needs_slow() && stat.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+                    // Somebody else has removed it: the file is still there, to be written again or removed.
+                    return Ok(self.attr_of(ino, node));
+                }
+                let stat = stat.at("stat", crate::tiers::commit::label(object))?;
+                return Ok(self.attr_of_object(ino, node, &stat));
             }
             if io.place == crate::tiers::file::Bytes::InPlace
                 && let Some(fd) = &io.fd
@@ -148,6 +153,8 @@ impl Tiers {
             Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, asked, applied),
             // Publishing moves it, or what is above it, or has done so meanwhile: the next look-up of the name finds out.
             _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
+            // Somebody else has removed the directory: it will be made anew.
+            _ if st.view.owes_below(ino) => {}
             _ => return Err(Errno::ENOENT.into()),
         }
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;

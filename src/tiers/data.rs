@@ -565,7 +565,7 @@ impl Tiers {
     }
 
     /// Goes on in a new object with the same bytes.
-    fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
+    pub(crate) fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
         let source = {
             // Under the lock: an object on the slow tier is not handed over meanwhile.
             let io = self.shared(cx, state)?;
@@ -655,7 +655,12 @@ impl Tiers {
     pub(crate) fn birth_like(&self, cx: &Cx, state: &FileState) -> Result<Birth> {
         let attr = self.getattr(cx, state.ino)?;
         let mut xattrs = Vec::new();
-        for key in self.list_xattr(cx, state.ino)? {
+        let keys = match self.list_xattr(cx, state.ino) {
+            // Its object lay on the slow tier, and somebody else has removed it.
+            Err(e) if e.errno() == Errno::ENOENT => Vec::new(),
+            keys => keys?,
+        };
+        for key in keys {
             if let Some(value) = self.get_xattr(cx, state.ino, &key)? {
                 xattrs.push((key, value));
             }

@@ -18,7 +18,8 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::{CHUNK, NotCopied, copy_data};
 use crate::tiers::disk::{Access, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
-use crate::tiers::record::Attrs;
+use crate::tiers::record::{Attrs, Known};
+use crate::tiers::slow::absent_is_none;
 use crate::tiers::split::Split;
 use crate::tiers::verify::Sum;
 use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
@@ -169,7 +170,8 @@ impl Tiers {
             let st = self.state.lock();
             let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < *lsn;
             if intact {
-                let copied = Copied { tmp: tmp.clone(), id: (stat.dev, stat.ino), sum: Some(sum) };
+                let (id, known) = ((stat.dev, stat.ino), Some(Known::of(&stat)));
+                let copied = Copied { tmp: tmp.clone(), id, sum: Some(sum), known };
                 *content.copy.lock() = Some(Box::new(copied));
             }
             intact
@@ -257,6 +259,12 @@ impl Tiers {
 
     fn adopt_slow_object(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
         let name = crate::tiers::commit::tmp_name(content.object());
+        let there = absent_is_none(self.slow.stat_object(content.object().tail()));
+        if there.at("stat", "object on the slow tier")?.is_none() {
+            // Somebody else has removed it. The order waits for the next version of the file, or for its end (`unblock`).
+            content.lose();
+            return Ok(false);
+        }
         if let Some(split) = self.open_split(&Cx::internal(), content.object())?
             && !self.take_in_head(lsn, state, content, &split)?
         {
@@ -271,7 +279,8 @@ impl Tiers {
             content.lose();
             return Ok(false);
         }
-        *content.copy.lock() = Some(Box::new(Copied { tmp: name, id: (stat.dev, stat.ino), sum: None }));
+        let id = (stat.dev, stat.ino);
+        *content.copy.lock() = Some(Box::new(Copied { tmp: name, id, sum: None, known: None }));
         Ok(true)
     }
 
@@ -326,6 +335,9 @@ impl Tiers {
         let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
         let left = (at + self.options().live_after).saturating_sub(self.uptime());
         let front = self.counters.notes.front() > self.state.lock().applied;
+        if let Some(done) = self.save_what_is_open(&state)? {
+            return Ok(done);
+        }
         if state.io.read().interrupted && !self.hurried() {
             return Ok(Progress::Idle);
         }
@@ -333,6 +345,32 @@ impl Tiers {
             return Ok(Progress::Wait(left));
         }
         self.snapshot(&state)
+    }
+
+    /// Of a file whose object lay in `tmp` on the slow tier, and was taken away there by somebody else, there is what somebody has open, or
+    /// nothing. `None`: it is another one.
+    fn save_what_is_open(&self, state: &Arc<FileState>) -> Result<Option<Progress>> {
+        let (object, open) = {
+            let io = state.io.read();
+            (io.object().filter(|object| object.needs_slow()), io.fd.is_some())
+        };
+        let Some(object) = object else { return Ok(None) };
+        if absent_is_none(self.slow.stat_object(object.tail())).at("stat", "object on the slow tier")?.is_some() {
+            return Ok(None);
+        }
+        if !open {
+            let path = self.label(state.ino);
+            return Err(Error::refused(
+                format!(
+                    "the newest bytes of /{path} were in .dlio-fs/tmp on the slow tier, and somebody else has removed them"
+                ),
+                "write the file again, or remove it; and let no clean-up of old files go there",
+            ));
+        }
+        let cx = Cx::internal();
+        self.leave_object(&cx, state, object)?;
+        self.commit(&cx, state)?;
+        Ok(Some(Progress::Did))
     }
 
     /// Commits a file that is written to all the time. A small one by a private copy, so that the version stays whole; a

@@ -229,6 +229,8 @@ pub enum Lapse {
     AllIntents,
     /// A placed copy is placed again, whatever has its name in `tmp` by now.
     PlaceOnce,
+    /// What is not in `tmp` any more counts as placed.
+    FindPlaced,
     /// Whatever has the old name is moved.
     MoveOnce,
     /// Whatever has the name is removed.

@@ -8,7 +8,7 @@ use crate::tiers::disk::{File, Time};
 use crate::tiers::few::Few;
 use crate::tiers::node::Rests;
 use crate::tiers::pool::Proof;
-use crate::tiers::record::{Attrs, Home, ObjectId};
+use crate::tiers::record::{Attrs, Home, Known, ObjectId};
 use crate::tiers::staged::Copy;
 use crate::tiers::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::sync::{Mutex, Rank, RwLock};
@@ -143,6 +143,8 @@ pub(crate) struct Copied {
     pub(crate) id: (u64, u64),
     /// The hash of its bytes, where they were copied.
     pub(crate) sum: Option<u64>,
+    /// As the slow tier shows it, where it does not change before it is placed.
+    pub(crate) known: Option<Known>,
 }
 
 impl Content {

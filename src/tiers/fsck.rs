@@ -15,8 +15,10 @@ use crate::tiers::disk::{Access, Dir, Kind};
 use crate::tiers::identity::{UNIDENTIFIED, read_slow_id, read_super, read_text};
 use crate::tiers::names::OURS;
 use crate::tiers::pool::{Pool, number_of};
-use crate::tiers::record::{Home, ObjectId, Record};
+use crate::tiers::record::{Home, ObjectId, Record, Step};
 use crate::tiers::shards::Shard;
+use crate::tiers::slow::split;
+use crate::tiers::step::{step_path, step_target};
 use crate::tiers::{Lsn, log};
 
 /// The remedy for what cannot be made good.
@@ -74,6 +76,7 @@ pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: 
     let is_sound = check.log(boot);
     check.layout();
     check.pending(boot, uuid.as_deref());
+    check.unfinished();
     check.objects(is_sound)?;
     check.quarantine();
     if let Some(uuid) = uuid {
@@ -235,6 +238,37 @@ impl Check {
                 "the next mount shows the version before it; what is left of this one, `dlio-fs rescue` restores";
             self.damage(path, what, remedy);
         }
+    }
+
+    /// A group of changes that was begun and is not finished. Why, the daemon's log and the next mount say; of the slow tier only what is
+    /// missing is seen here.
+    fn unfinished(&mut self) {
+        let steps = Record::unfinished(&self.records);
+        let Some((_, first)) = steps.first() else { return };
+        let lacks = |step: &Step| {
+            let target = step_target(step)?;
+            let slow = self.slow.as_ref()?;
+            let (dirs, _) = split(target);
+            let mut dir = slow.clone();
+            for name in dirs.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+                dir = match dir.dir(name) {
+                    Err(e) => return Some(format!("/{}: its directory cannot be opened: {e}", escape(target))),
+                    Ok(dir) => dir,
+                };
+            }
+            None
+        };
+        let lacking = steps.iter().find_map(|(_, step)| lacks(step));
+        let count = crate::stats::render::count(steps.len() as u64, "change");
+        let what = format!("{count} of the slow tree were begun together and are perhaps not all done");
+        let what = lacking.map_or(what.clone(), |lacking| format!("{what}; {lacking}"));
+        let place = format!("/{}", escape(step_path(first)));
+        self.add(
+            Severity::Note,
+            place,
+            what,
+            "the next mount goes on with them, and says in its stats what it is held by",
+        );
     }
 
     fn missing_of(&self, object: ObjectId, size: u64, uuid: Option<&str>) -> Option<String> {

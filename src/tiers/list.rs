@@ -12,6 +12,7 @@ use crate::path::Name;
 use crate::tiers::disk::{DirEntry, Kind};
 use crate::tiers::names::OURS;
 use crate::tiers::node::{Listed, Slot};
+use crate::tiers::slow::is_elsewhere;
 use crate::tiers::state::State;
 use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 
@@ -94,7 +95,9 @@ impl Tiers {
         {
             dir.listers -= 1;
         }
-        let found = found.at("list on slow", format!("inode {ino}"))?;
+        let is_gone = found.as_ref().is_err_and(is_elsewhere) && st.view.owes_below(ino);
+        // Somebody else has removed it: it will be made anew, with what is on its way.
+        let found = if is_gone { Vec::new() } else { found.at("list on slow", format!("inode {ino}"))? };
         let mut entries = Vec::with_capacity(found.len() + 2);
         entries.push(ListEntry { name: b".".to_vec(), ino, kind: Kind::Dir });
         entries.push(ListEntry { name: b"..".to_vec(), ino: parent, kind: Kind::Dir });

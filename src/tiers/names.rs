@@ -14,7 +14,7 @@ use crate::tiers::file::{Bytes, FileState, Io};
 use crate::tiers::node::{Meta, Slot};
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
-use crate::tiers::slow::absent_is_none;
+use crate::tiers::slow::{absent_is_none, is_elsewhere};
 use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::sync::RwLockWriteGuard;
 use crate::tiers::view::Asked;
@@ -125,6 +125,10 @@ impl Tiers {
 
     fn stat_in(&self, dir: Ino, id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
         let handle = self.at_slow(dir, |path, _| self.slow.dir(dir, path, id));
+        if handle.as_ref().is_err_and(is_elsewhere) && self.state.lock().view.owes_below(dir) {
+            // Somebody else has removed it: it will be made anew, with what is on its way.
+            return Ok(None);
+        }
         let handle = handle.at("open slow directory", self.label(dir))?;
         absent_is_none(handle.stat(name.as_bytes())).at("stat on slow", self.label(dir))
     }

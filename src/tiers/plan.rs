@@ -59,6 +59,8 @@ pub(crate) struct Batch {
 pub(crate) struct Planned {
     pub(crate) step: Step,
     pub(crate) effects: Vec<Effect>,
+    /// Of its batch.
+    pub(crate) upto: Lsn,
 }
 
 #[derive(Debug)]
@@ -393,27 +395,27 @@ fn is_copied(event: &Event) -> bool {
     matches!(&event.change, Change::Content { content, .. } if content.is_copied())
 }
 
-/// The steps of a group's batches, and how many batches take more than one: those can be seen half done. `made` has the
-/// prepared nodes of `make` events, by LSN.
+/// The steps of a group's batches. `made` has the prepared nodes of `make` events, by LSN.
 ///
 /// `None` if something the plan needs is missing; the group is then planned again.
-pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<(Vec<Planned>, u64)> {
-    let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new() };
-    let mut ends = Vec::new();
+pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<Vec<Planned>> {
+    let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new(), upto: 0 };
     for batch in batches {
+        planner.upto = batch.upto;
         let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
         if events.len() == 1 {
             planner.single(events[0], batch)?;
         } else {
             planner.difference(&events, batch)?;
         }
-        ends.push(planner.out.len());
     }
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    let stepped =
-        starts.zip(&ends).zip(batches).filter(|((start, end), batch)| *end - start > 1 || !batch.ahead.is_empty());
-    let stepped = stepped.count() as u64;
-    Some((planner.out, stepped))
+    Some(planner.out)
+}
+
+/// How many batches take more than one step: those can be seen half done.
+pub(crate) fn stepped(batches: &[Batch], planned: &[Planned]) -> u64 {
+    let steps = |batch: &Batch| planned.iter().filter(|planned| planned.upto == batch.upto).count();
+    batches.iter().filter(|batch| !batch.ahead.is_empty() || steps(batch) > 1).count() as u64
 }
 
 struct Planner<'a> {
@@ -422,9 +424,15 @@ struct Planner<'a> {
     /// Directories this group puts on the slow tier.
     dirs: HashMap<Ino, Place>,
     out: Vec<Planned>,
+    /// Of the batch that is planned.
+    upto: Lsn,
 }
 
 impl Planner<'_> {
+    fn add(&mut self, step: Step, effects: Vec<Effect>) {
+        self.out.push(Planned { step, effects, upto: self.upto });
+    }
+
     fn path(&self, (dir, name): &Place) -> Option<Path> {
         let mut path = match self.dirs.get(dir) {
             Some(place) => self.path(place)?,
@@ -462,9 +470,9 @@ impl Planner<'_> {
             over: self.over(at),
             node: ino,
             object: content.map(|content| content.object()),
+            known: copied.known,
         };
-        let effects = vec![Effect::Name(at.clone(), Some(ino)), Effect::Identity(ino, copied.id)];
-        self.out.push(Planned { step, effects });
+        self.add(step, vec![Effect::Name(at.clone(), Some(ino)), Effect::Identity(ino, copied.id)]);
         Some(())
     }
 
@@ -505,7 +513,7 @@ impl Planner<'_> {
         // A file whose content is late is not there to be linked; its content will come to all its names.
         let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
         let step = Step::Link { path, ino: slow, to: self.path(at)? };
-        self.out.push(Planned { step, effects: vec![Effect::Name(at.clone(), Some(ino)), Effect::Touched(ino)] });
+        self.add(step, vec![Effect::Name(at.clone(), Some(ino)), Effect::Touched(ino)]);
         Some(())
     }
 
@@ -518,8 +526,10 @@ impl Planner<'_> {
         }
         let step =
             Step::Move { path: self.path(from)?, ino: self.slow_ino(ino)?, to: self.path(to)?, over: self.over(to) };
-        let effects = vec![Effect::Name(to.clone(), Some(ino)), Effect::Name(from.clone(), None), Effect::Touched(ino)];
-        self.out.push(Planned { step, effects });
+        self.add(
+            step,
+            vec![Effect::Name(to.clone(), Some(ino)), Effect::Name(from.clone(), None), Effect::Touched(ino)],
+        );
         Some(())
     }
 
@@ -542,14 +552,14 @@ impl Planner<'_> {
             Effect::Touched(a),
             Effect::Touched(b),
         ];
-        self.out.push(Planned { step, effects });
+        self.add(step, effects);
         Some(())
     }
 
     fn remove(&mut self, at: &Place) -> Option<()> {
         let Some(there) = slow_at(self.st, at) else { return Some(()) };
         let step = Step::Remove { path: self.path(at)?, ino: self.slow_ino(there)?, dir: is_dir(self.st, there) };
-        self.out.push(Planned { step, effects: vec![Effect::Name(at.clone(), None), Effect::Touched(there)] });
+        self.add(step, vec![Effect::Name(at.clone(), None), Effect::Touched(there)]);
         Some(())
     }
 
@@ -580,7 +590,7 @@ impl Planner<'_> {
             }
             _ => return,
         };
-        self.out.push(Planned { step, effects: vec![Effect::Touched(node)] });
+        self.add(step, vec![Effect::Touched(node)]);
     }
 
     /// A batch as the difference between the slow tree before and behind it.
@@ -695,7 +705,9 @@ impl Planner<'_> {
     /// New names of a node that the slow tier had before and whose bytes do not change. They come from a link in `tmp`, so names may
     /// be swapped and chained: nothing is overwritten before it is safe.
     fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[Place]) -> Option<()> {
-        let copied = Copied { tmp: link_name(batch.upto, ino), id: self.st.view.get(ino)?.slow_id()?, sum: None };
+        // Whoever has it open may write to it in place.
+        let (tmp, id) = (link_name(batch.upto, ino), self.st.view.get(ino)?.slow_id()?);
+        let copied = Copied { tmp, id, sum: None, known: None };
         for (i, at) in places.iter().enumerate() {
             self.place(ino, &copied, i, at, None)?;
         }

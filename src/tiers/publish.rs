@@ -14,6 +14,10 @@
 //!    who then lets go of an object finds the version before on the slow tier, or none;
 //! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it;
 //! 8. what is no longer needed is deleted, once 7 is durable.
+//!
+//! What somebody else takes out of `tmp` between 2 and 4 goes again (P6): a group ends in front of a batch of which nothing is done yet, and
+//! the rest is planned anew; of one that is half done the missing node is made again, and its intent logged again. A directory that
+//! somebody else has removed is made anew, as the view has it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,14 +28,15 @@ use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
+use crate::tiers::mend::{Mended, vanishes};
 use crate::tiers::node::{Place, Seen};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
-use crate::tiers::record::{Attrs, ObjectId, Path, Record, Spec, Step};
-use crate::tiers::slow::Moving;
+use crate::tiers::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
+use crate::tiers::slow::{Moving, absent_is_none};
 use crate::tiers::state::{Change, Clean, State};
-use crate::tiers::step::{Met, Touched, step_path};
+use crate::tiers::step::{Met, Touched, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// Proofs made durable together.
@@ -41,17 +46,64 @@ const PROVEN_MAX: usize = 64;
 /// anything else.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
-    batches: Vec<Batch>,
-    upto: Lsn,
-    planned: Vec<Planned>,
-    /// Batches that take more than one step and could be seen half done: promise P1's exception.
-    stepped: u64,
-    met: Vec<Met>,
+    pub(crate) batches: Vec<Batch>,
+    pub(crate) upto: Lsn,
+    pub(crate) planned: Vec<Planned>,
+    pub(crate) met: Vec<Met>,
     /// The view knows; an error came after that.
     followed: bool,
+    /// Links in `tmp` for steps that were taken out of the group.
+    pub(crate) left: Vec<Vec<u8>>,
 }
 
 impl Unfinished {
+    fn new(batches: Vec<Batch>, planned: Vec<Planned>) -> Self {
+        let upto = batches.last().map_or(0, |batch| batch.upto);
+        Unfinished { batches, upto, planned, met: Vec::new(), followed: false, left: Vec::new() }
+    }
+
+    /// As a start has found it, with what is done of it.
+    pub(crate) fn taken_over(batch: Batch, planned: Vec<Planned>, met: Vec<Met>) -> Self {
+        Unfinished { met, ..Unfinished::new(vec![batch], planned) }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.planned.iter().map(|planned| &planned.step)
+    }
+
+    /// Whether something of the batch of the next step is done.
+    pub(crate) fn is_inside_batch(&self) -> bool {
+        let at = self.met.len();
+        at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
+    }
+
+    /// Where a step that is done has placed this node.
+    pub(crate) fn placed(&self, node: Ino, slow: u64) -> Option<Path> {
+        self.planned.iter().zip(&self.met).find_map(|(planned, met)| match &planned.step {
+            Step::Place { node: other, ino, path, .. } if (*other, *ino, met) == (node, slow, &Met::Expected) => {
+                Some(path.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// The version that the next step places.
+    pub(crate) fn next_content(&self) -> Option<(Lsn, Arc<Content>)> {
+        let Step::Place { node, object: Some(_), .. } = &self.planned.get(self.met.len())?.step else { return None };
+        self.batches.iter().find_map(|batch| batch.contents.get(node)).cloned()
+    }
+
+    /// A directory is another one on the slow tier by now.
+    fn identify(&mut self, node: Ino, new: (u64, u64)) {
+        for effect in self.planned.iter_mut().flat_map(|planned| &mut planned.effects) {
+            if let Effect::Identity(ino, id) = effect
+                && *ino == node
+            {
+                *id = new;
+            }
+        }
+    }
+
     /// The files whose object did not fit on the fast tier.
     fn on_slow(&self) -> impl Iterator<Item = (Ino, &Arc<Content>)> {
         let contents = self.batches.iter().flat_map(|batch| &batch.contents);
@@ -76,7 +128,9 @@ impl Tiers {
             return Ok(Progress::Idle);
         }
         if let Some(group) = unfinished.as_mut() {
-            self.apply_group(group)?;
+            if !self.apply_group(group)? {
+                return Ok(Progress::Idle);
+            }
             self.finish_group(&mut unfinished)?;
             return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
         }
@@ -106,6 +160,9 @@ impl Tiers {
     /// The rest of a batch that was cut follows at once: until then the slow tree is inside of it.
     fn publish_cut_batch(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
         loop {
+            if unfinished.is_some() {
+                return Ok(());
+            }
             let next = {
                 let st = self.state.lock();
                 if st.early.is_empty() {
@@ -130,13 +187,12 @@ impl Tiers {
 
     /// Steps 1 to 3, then the rest.
     fn publish(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
-        let upto = batches.last().map_or(0, |batch| batch.upto);
         // Intents that a closed log may hold name what is in `tmp` now: made anew, the next start would not find it.
         self.log.usable()?;
         let made = self.make_in_tmp(&batches)?; // 1
         self.link_moved(&batches)?; // 1
         let planned = plan::steps(&self.state.lock(), &batches, &made);
-        let (mut planned, stepped) =
+        let mut planned =
             planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
         if left_out!(Turn) {
             planned.reverse();
@@ -144,11 +200,17 @@ impl Tiers {
         if left_out!(RemoveLast) && batches.len() == 1 {
             planned.sort_by_key(|planned| !matches!(planned.step, Step::Remove { .. }));
         }
-        self.link_in_tmp(&planned)?;
+        if !self.link_in_tmp(&planned)? {
+            return self.forget_vanished(&[]);
+        }
         self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
         let count = planned.len() as u64;
-        let intent =
-            |(index, planned): (u64, &Planned)| Record::Intent { upto, index, count, step: planned.step.clone() };
+        let intent = |(index, planned): (u64, &Planned)| Record::Intent {
+            upto: planned.upto,
+            index,
+            count,
+            step: planned.step.clone(),
+        };
         let intents: Vec<_> = (0..).zip(&planned).map(intent).collect();
         if !intents.is_empty() && !left_out!(Intents) {
             self.log.append(&intents)?;
@@ -156,39 +218,68 @@ impl Tiers {
         if !left_out!(IntentsDurable) {
             self.log.sync(self.log.last())?; // 3
         }
-        let group = unfinished.insert(Unfinished { batches, upto, planned, stepped, met: Vec::new(), followed: false });
-        self.apply_group(group)?;
-        self.finish_group(unfinished)
+        if self.apply_group(unfinished.insert(Unfinished::new(batches, planned)))? {
+            self.finish_group(unfinished)?;
+        }
+        Ok(())
     }
 
-    /// Steps 4 and 5, from where an error stopped them before.
-    fn apply_group(&self, group: &mut Unfinished) -> Result<()> {
+    /// Goes on with a group that a start could not finish.
+    pub(crate) fn take_over(&self, group: Unfinished) {
+        self.slow.set_moving(self.moves(group.steps()));
+        self.begin(&group.planned);
+        *self.publishing.lock() = Some(group);
+    }
+
+    /// Steps 4 and 5, from where an error stopped them before. `false`: what is to be placed next is being copied again.
+    fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
         if group.followed {
-            return Ok(());
+            return Ok(true);
         }
         for (_, content) in group.on_slow() {
             self.slow.place(content.object().tail()).at("open", "object on the slow tier")?;
         }
-        self.slow.set_moving(self.moves(&group.planned));
+        self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
         let mut touched = Touched::of(&group.planned[..group.met.len()]);
         if self.slow.root.order() == MetadataOrder::Unknown {
             // The error came from this sync, perhaps: the next step must not be durable before the last one.
             touched.sync(self)?; // 5
         }
-        for planned in &group.planned[group.met.len()..] {
-            group.met.push(self.apply(planned)?); // 4
-            touched.add(&planned.step);
+        let mut mended = None;
+        while group.met.len() < group.planned.len() {
+            let at = group.met.len();
+            let made = match self.take_new_copy(group)? {
+                Some(mended) => mended,
+                None => match self.apply(group)? {
+                    Met::Lacking => {
+                        if mended.replace(at) == Some(at) {
+                            return Err(vanishes(&group.planned[at].step));
+                        }
+                        self.mend(group)?
+                    }
+                    met => Mended::Never(met), // 4
+                },
+            };
+            match made {
+                Mended::Again | Mended::Cut => continue,
+                Mended::Soon => return Ok(false),
+                Mended::Never(met) => group.met.push(met),
+            }
+            touched.add(&group.planned[at].step);
             if self.slow.root.order() == MetadataOrder::Unknown && !left_out!(EachStepDurable) {
                 touched.sync(self)?; // 5
             }
         }
-        if left_out!(StepsDurable) { Ok(()) } else { touched.sync(self) } // 5
+        if !left_out!(StepsDurable) {
+            touched.sync(self)?; // 5
+        }
+        Ok(true)
     }
 
     /// The steps after which something is not where the view has it, until the group is finished, in their order.
-    fn moves(&self, planned: &[Planned]) -> Vec<Moving> {
-        let moved = |planned: &Planned| match &planned.step {
+    pub(crate) fn moves<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> Vec<Moving> {
+        let moved = |step: &Step| match step {
             Step::Link { path, to, .. } => vec![Moving::To(path.clone(), to.clone())],
             Step::Move { path, to, .. } => vec![Moving::Gone(to.clone()), Moving::To(path.clone(), to.clone())],
             Step::Swap { a, b, .. } => vec![Moving::Exchanged(a.clone(), b.clone())],
@@ -203,7 +294,7 @@ impl Tiers {
             Step::Place { path, .. } | Step::Remove { path, .. } => vec![Moving::Gone(path.clone())],
             Step::Attr { .. } | Step::Xattr { .. } => Vec::new(),
         };
-        planned.iter().flat_map(moved).collect()
+        steps.flat_map(moved).collect()
     }
 
     /// From here on the slow tier may be ahead of what the view knows of it.
@@ -234,7 +325,7 @@ impl Tiers {
         }
         let superseded = self.finish(group, &placed)?; // 6, 7
         match unfinished.take() {
-            Some(group) => self.clean_up(&group.planned, &superseded), // 8
+            Some(group) => self.clean_up(&group.planned, &[superseded, group.left].concat()), // 8
             None => Ok(()),
         }
     }
@@ -250,19 +341,25 @@ impl Tiers {
             });
             specs.collect()
         };
-        let mut made = HashMap::new();
-        for (lsn, spec) in specs {
-            let tmp = format!("m{lsn:016x}").into_bytes();
-            remove_leftover(&*self.slow.tmp, &tmp)?;
-            let stat = make(&*self.slow.tmp, &tmp, &spec).at("make on the slow tier", String::from_utf8_lossy(&tmp))?;
-            if spec.kind == Kind::Dir && self.slow.root.order() == MetadataOrder::Unknown {
-                // Its own attributes; for other kinds there is nothing that could be synced.
-                let dir = self.slow.tmp.dir(&tmp).and_then(|dir| dir.sync());
-                dir.at("fsync", String::from_utf8_lossy(&tmp))?;
-            }
-            made.insert(lsn, Copied { tmp, id: (stat.dev, stat.ino), sum: None });
+        specs.into_iter().map(|(lsn, spec)| Ok((lsn, self.make_one(lsn, &spec)?))).collect()
+    }
+
+    pub(crate) fn make_one(&self, lsn: Lsn, spec: &Spec) -> Result<Copied> {
+        let tmp = format!("m{lsn:016x}").into_bytes();
+        let stat = self.make_whole(&tmp, spec)?;
+        Ok(Copied { tmp, id: (stat.dev, stat.ino), sum: None, known: Some(Known::of(&stat)) })
+    }
+
+    /// Makes a node in `tmp` with all its attributes, durable but for its name where names are not in order by themselves.
+    pub(crate) fn make_whole(&self, tmp: &[u8], spec: &Spec) -> Result<Stat> {
+        remove_leftover(&*self.slow.tmp, tmp)?;
+        let stat = make(&*self.slow.tmp, tmp, spec).at("make on the slow tier", String::from_utf8_lossy(tmp))?;
+        if spec.kind == Kind::Dir && self.slow.root.order() == MetadataOrder::Unknown {
+            // Its own attributes; for other kinds there is nothing that could be synced.
+            let dir = self.slow.tmp.dir(tmp).and_then(|dir| dir.sync());
+            dir.at("fsync", String::from_utf8_lossy(tmp))?;
         }
-        Ok(made)
+        Ok(stat)
     }
 
     /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
@@ -276,38 +373,58 @@ impl Tiers {
         for (path, link) in links {
             let Some(path) = path else { continue };
             remove_leftover(&*self.slow.tmp, &link)?;
-            let (dir, name) = self.slow.parent(&path).at("open on slow", String::from_utf8_lossy(&path))?;
-            dir.link(name, &*self.slow.tmp, &link).at("link into tmp", String::from_utf8_lossy(&path))?;
+            let linked = self.slow.parent(&path).and_then(|(dir, name)| dir.link(name, &*self.slow.tmp, &link));
+            // Where somebody else has removed it, the step finds nothing to place.
+            absent_is_none(linked).at("link into tmp", String::from_utf8_lossy(&path))?;
         }
         Ok(())
     }
 
-    /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ...
-    fn link_in_tmp(&self, planned: &[Planned]) -> Result<()> {
+    /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: somebody else has removed a copy.
+    fn link_in_tmp(&self, planned: &[Planned]) -> Result<bool> {
         let tmp = &*self.slow.tmp;
         for planned in planned {
             let Step::Place { tmp: name, .. } = &planned.step else { continue };
             let Some(dot) = name.iter().position(|b| *b == b'.') else { continue };
             remove_leftover(tmp, name)?;
-            tmp.link(&name[..dot], tmp, name).at("link", "copy in tmp")?;
+            match tmp.link(&name[..dot], tmp, name) {
+                // A link of something in the tree is none of a copy: the step finds out what is left of it.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound && name.starts_with(b"l") => {}
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+                linked => linked.at("link", "copy in tmp")?,
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Applies one step. If its file was written in place meanwhile, it is applied again with the time of that write. A write that
-    /// comes after the last look sets the time itself.
-    fn apply(&self, planned: &Planned) -> Result<Met> {
-        let known = self.known_twin(&planned.effects, &planned.step);
-        let mut instead = self.as_overtaken(planned);
+    /// Applies the next step of a group. If its file was written in place meanwhile, it is applied again with the time of that write.
+    /// A write that comes after the last look sets the time itself.
+    fn apply(&self, group: &mut Unfinished) -> Result<Met> {
+        let at = group.met.len();
+        let mut instead = self.as_overtaken(&group.planned[at]);
         loop {
-            let step = instead.as_ref().unwrap_or(&planned.step);
-            let met = self.slow.apply(step, known).at("publish", String::from_utf8_lossy(step_path(step)))?;
-            let since = self.as_overtaken(planned);
+            let met = self.apply_once(group, instead.as_ref())?;
+            let since = self.as_overtaken(&group.planned[at]);
             if since == instead {
                 return Ok(met);
             }
             instead = since;
         }
+    }
+
+    fn apply_once(&self, group: &mut Unfinished, instead: Option<&Step>) -> Result<Met> {
+        let at = group.met.len();
+        let Planned { step, effects, .. } = &group.planned[at];
+        let step = instead.unwrap_or(step);
+        let (known, path) = (self.known_twin(effects, step), step_path(step).to_vec());
+        let mut met = self.slow.apply(step, known);
+        if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            // Somebody else has removed a directory, or what waited in `tmp` just now.
+            let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
+            made.into_iter().for_each(|(ino, id)| group.identify(ino, id));
+            met = self.slow.apply(instead.unwrap_or(&group.planned[at].step), known);
+        }
+        met.at("publish", String::from_utf8_lossy(&path))
     }
 
     /// What to do instead of a change of times that a write in place has overtaken since it was planned.
@@ -337,9 +454,10 @@ impl Tiers {
     fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
         let mut stats = HashMap::new();
         for (planned, met) in group.planned.iter().zip(&group.met) {
-            if let (Step::Place { node, path, ino, object: Some(_), .. }, Met::Expected) = (&planned.step, met)
+            if let (Step::Place { node, path, ino, object: Some(_), known, .. }, Met::Expected) = (&planned.step, met)
                 && let Some(stat) = self.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?
                 && stat.ino == *ino
+                && known.is_none_or(|known| known.size == stat.size)
             {
                 stats.insert(*node, stat);
             }
@@ -368,7 +486,7 @@ impl Tiers {
 
     /// Steps 6 and 7. Returns the copies that a newer version of the same batch made superfluous.
     fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<Vec<Vec<u8>>> {
-        let Unfinished { batches, upto, planned, stepped, met, .. } = group;
+        let Unfinished { batches, upto, planned, met, .. } = group;
         self.finish_contents(batches, placed)?; // 6
         for (ino, content) in group.on_slow() {
             self.adopt_placed(ino, content, placed.get(&ino)); // 6
@@ -392,7 +510,7 @@ impl Tiers {
         st.pop(*upto, last);
         self.note_published(&mut st, *upto);
         self.counters.notes.applied(*upto);
-        self.counters.published(events, *stepped);
+        self.counters.published(events, plan::stepped(batches, planned));
         Ok(superseded)
     }
 
@@ -550,6 +668,10 @@ impl Tiers {
             self.view_conflict(st, at, *ino);
             effects = &effects[1..];
         }
+        if *met == Met::Lost {
+            // Nothing of it is there: what the slow tier has under the name is what it had.
+            return;
+        }
         if *met == Met::Gone {
             let path = escape(step_path(&planned.step));
             self.counters.conflict(format!("/{path}: not on the slow tier any more as it was, left as it is"));
@@ -560,6 +682,8 @@ impl Tiers {
         }
         for effect in effects {
             match effect {
+                // Nobody needs the names of one that was forgotten.
+                Effect::Name((dir, _), _) if st.view.get(*dir).is_none_or(|node| node.dir.is_none()) => {}
                 Effect::Name((dir, name), who) => {
                     st.view.set_slow(*dir, name, *who);
                     if let Some(slot) = st.view.get_mut(*dir).and_then(|node| node.dir.as_mut()?.slots.get_mut(name)) {

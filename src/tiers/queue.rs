@@ -29,6 +29,8 @@ pub(crate) struct Notes {
     /// By event, and what failed: to copy it, or to publish it.
     failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
     conflicts: Mutex<VecDeque<String>>,
+    /// How often what an event is to place has been removed from `tmp` by somebody else.
+    vanished: Mutex<BTreeMap<Lsn, u32>>,
     /// Everything up to this event is hurried; this file's bytes are copied first.
     front: AtomicU64,
     front_ino: AtomicU64,
@@ -86,6 +88,15 @@ impl Notes {
     /// Forgets what was noted for events that are applied.
     pub(crate) fn applied(&self, upto: Lsn) {
         self.failed.lock().retain(|(lsn, _), _| *lsn > upto);
+        self.vanished.lock().retain(|lsn, _| *lsn > upto);
+    }
+
+    /// Once more; returns how often by now.
+    pub(crate) fn vanished(&self, lsn: Lsn) -> u32 {
+        let mut vanished = self.vanished.lock();
+        let count = vanished.entry(lsn).or_default();
+        *count += 1;
+        *count
     }
 
     pub(crate) fn conflict(&self, what: String) {

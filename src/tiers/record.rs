@@ -9,8 +9,10 @@
 //! (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is no record, so whoever
 //! gets one need not look again.
 
+use std::collections::BTreeMap;
+
 use crate::path::{Name, escape, unescape};
-use crate::tiers::disk::{Kind, NewAttr, Time};
+use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
 use crate::tiers::names::OURS;
 use crate::tiers::pool::{PRIVATE, Proof};
 use crate::tiers::{Ino, Lsn};
@@ -96,11 +98,31 @@ pub(crate) struct Spec {
     pub(crate) target: Vec<u8>,
 }
 
+/// The length and the time of the last change of what waits in `tmp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+}
+
+impl Known {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Known { size: stat.size, mtime: stat.mtime }
+    }
+
+    /// A tier may remember times of two seconds, and shows that only once it has forgotten the file.
+    pub(crate) fn fits(&self, stat: &Stat) -> bool {
+        const GRAIN: u64 = 2;
+        self.size == stat.size && self.mtime.sec.abs_diff(stat.mtime.sec) <= GRAIN
+    }
+}
+
 /// One primitive change of the slow tree, with what it expects to find. `ino` and `over` are the slow tier's own inode
 /// numbers; `over` is what the target name held before, `None` for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Rename a finished node out of `tmp`. `node` and `object` say whose version it is.
+    /// Rename a finished node out of `tmp`. `node` and `object` say whose version it is, `known` what the slow tier shows of what
+    /// waits there, where that does not change: numbers are given again.
     Place {
         tmp: Vec<u8>,
         ino: u64,
@@ -108,6 +130,7 @@ pub(crate) enum Step {
         over: Option<u64>,
         node: Ino,
         object: Option<ObjectId>,
+        known: Option<Known>,
     },
     Move {
         path: Path,
@@ -234,8 +257,9 @@ pub(crate) enum Record {
         of: Lsn,
         size: u64,
     },
-    /// About to change the slow tree, by step `index` of `count`; with all of them done, everything up to `upto` is applied.
-    /// A group of which a step is missing in the log was never begun.
+    /// About to change the slow tree, by step `index` of `count`. `upto` is of the batch that the step belongs to: with all steps of that
+    /// many done, everything up to there is applied. A group of which a step is missing in the log was never begun. One that comes again
+    /// takes the place of the first: what it places had to be made anew.
     Intent {
         upto: Lsn,
         index: u64,
@@ -276,6 +300,22 @@ impl Record {
     pub(crate) fn applied<'a>(records: impl DoubleEndedIterator<Item = &'a Record>) -> Lsn {
         let upto = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
         records.rev().find_map(upto).unwrap_or(0)
+    }
+
+    /// The steps of the group that was begun behind the last `applied`, each with what is applied once those of its batch are. They were made
+    /// durable together before the first of them was done: if one is missing, none was.
+    pub(crate) fn unfinished(records: &[(Lsn, Record)]) -> Vec<(Lsn, &Step)> {
+        let last = records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
+        let mut steps: BTreeMap<u64, (Lsn, &Step)> = BTreeMap::new();
+        let mut wanted = 0;
+        for (_, record) in &records[last.map_or(0, |at| at + 1)..] {
+            if let Record::Intent { upto, index, count, step } = record {
+                steps.insert(*index, (*upto, step));
+                wanted = *count;
+            }
+        }
+        let whole = steps.len() as u64 == wanted && steps.keys().zip(0..).all(|(index, at)| *index == at);
+        if whole || left_out!(AllIntents) { steps.into_values().collect() } else { Vec::new() }
     }
 
     /// Whether these records say that version `of` of the object, `size` bytes long, was written over or cut.
@@ -459,12 +499,16 @@ impl Line {
 
     fn step(&mut self, step: &Step) -> &mut Self {
         match step {
-            Step::Place { tmp, ino, path, over, node, object } => {
+            Step::Place { tmp, ino, path, over, node, object, known } => {
                 self.word("place").bytes("tmp", tmp).number("slow", *ino).bytes("path", path).optional("over", *over);
                 self.number("ino", *node);
                 match object {
                     Some(id) => self.object(*id),
                     None => self.word("object=-"),
+                };
+                match known {
+                    Some(Known { size, mtime }) => self.number("size", *size).time("mtime", *mtime),
+                    None => self,
                 }
             }
             Step::Move { path, ino, to, over } => {
@@ -698,6 +742,10 @@ impl<'a> Words<'a> {
                     "-" => None,
                     word => Some(Self::object_of(word)?),
                 },
+                known: match self.0.clone().next() {
+                    None => None,
+                    Some(_) => Some(Known { size: self.size("size")?, mtime: Self::time_of(self.value("mtime")?)? }),
+                },
             },
             "move" => {
                 let (path, ino, to) = self.moved()?;
@@ -757,8 +805,24 @@ mod tests {
         let spec = Spec { kind: Kind::Symlink, attrs: attrs.clone(), rdev: 5, target: b"../x y".to_vec() };
         let path = b"dir/a name\n\xff=".to_vec();
         let steps = [
-            Step::Place { tmp: b"c7".to_vec(), ino: 3, path: path.clone(), over: None, node: 8, object: Some(id) },
-            Step::Place { tmp: b"m7".to_vec(), ino: 3, path: path.clone(), over: Some(4), node: 8, object: None },
+            Step::Place {
+                tmp: b"c7".to_vec(),
+                ino: 3,
+                path: path.clone(),
+                over: None,
+                node: 8,
+                object: Some(id),
+                known: Some(Known { size: 77, mtime: time }),
+            },
+            Step::Place {
+                tmp: b"l7-8".to_vec(),
+                ino: 3,
+                path: path.clone(),
+                over: Some(4),
+                node: 8,
+                object: None,
+                known: None,
+            },
             Step::Move { path: path.clone(), ino: 1, to: b"t".to_vec(), over: Some(2) },
             Step::Swap { a: path.clone(), a_ino: 1, b: b"t".to_vec(), b_ino: 2 },
             Step::Link { path: path.clone(), ino: 1, to: b"t".to_vec() },

@@ -2,7 +2,9 @@
 //!
 //! 1. the fast tier's layout is made or checked, and the slow tier identified (P7);
 //! 2. the log is read, a torn tail cut; beside that the objects are looked at;
-//! 3. intents behind the last `applied` are finished on the slow tier: their group was under way;
+//! 3. intents behind the last `applied` are finished on the slow tier: their group was under way. One step of it may be refused, or have
+//!    nothing to place any more: from its batch on the events stay pending. Where that batch is half done the daemon takes it over
+//!    (`takeover.rs`): no step that is refused keeps a mount from starting (P15);
 //! 4. copies in `tmp` that nobody will publish are swept;
 //! 5. the records behind `applied` are replayed into the view. After a change of boot, content that was not sealed is
 //!    struck: the version before it is shown;
@@ -29,7 +31,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
-use crate::tiers::disk::{Access, Clock, Dir, File, NewAttr, RenameMode, Time};
+use crate::tiers::disk::{Access, Clock, Dir, File, MetadataOrder, NewAttr, RenameMode, Time};
 use crate::tiers::drain::{remove_leftover, set_attrs};
 use crate::tiers::file::FileState;
 use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
@@ -37,6 +39,7 @@ use crate::tiers::log::Log;
 use crate::tiers::names::OURS;
 use crate::tiers::pins::Pins;
 use crate::tiers::pool::{Named, Pool, Proof, number_of};
+use crate::tiers::queue::Work;
 use crate::tiers::record::{Home, ObjectId, Record, Step};
 use crate::tiers::replay::{Looked, Recovery, carried, each_of, object_of};
 use crate::tiers::slow::{SlowTier, absent_is_none};
@@ -45,8 +48,9 @@ use crate::tiers::staged::Copies;
 use crate::tiers::staging::Staging;
 use crate::tiers::state::State;
 use crate::tiers::status::Counters;
-use crate::tiers::step::{Touched, step_path};
+use crate::tiers::step::{Met, Touched, step_path};
 use crate::tiers::sync::{Mutex, Rank, RwLock};
+use crate::tiers::takeover::Half;
 use crate::tiers::urgent::Urgency;
 use crate::tiers::view::{FIRST_OWN, View, Waiting};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
@@ -248,13 +252,14 @@ impl Recovery<'_> {
         self.bursts.extend(self.tiers.restore_checkpoints(self.rebooted));
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
-        let placed = self.finish_intents()?; // 3
+        let placed = self.finish_intents(); // 3
         let binds = self.binds_passed();
         if slow_is_writable {
             self.sweep()?; // 4
         }
         let proven = self.prove_placed(&placed, &binds)?;
         self.take_in(looked, &proven);
+        self.take_back()?;
         self.find_lost()?;
         for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
@@ -267,6 +272,13 @@ impl Recovery<'_> {
         self.sort_objects()?; // 6
         self.log_start()?; // 7
         self.mark_cut_off(); // 8
+        self.take_over();
+        if let Some(error) = self.refused.take() {
+            tracing::warn!(%error, "a change is refused by the slow tier, and what comes behind it waits; it is tried again until it succeeds");
+            let front = self.tiers.state.lock().events.front().map(|event| event.lsn);
+            front.into_iter().for_each(|lsn| self.tiers.counters.notes.tried(lsn, Work::Publish, Some(&error)));
+            self.tiers.report("publish", Some(&error));
+        }
         tracing::info!(
             applied = self.applied,
             pending = self.tiers.state.lock().events.len(),
@@ -287,39 +299,90 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Step 3. Every step is done or found done, by the inode numbers it names. Returns the placed versions.
-    fn finish_intents(&mut self) -> Result<Vec<Step>> {
-        let last = self.records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
-        if let Some((_, Record::Applied { upto })) = last.map(|at| &self.records[at]) {
-            self.applied = *upto;
-        }
-        let mut placed = Vec::new();
-        let mut touched = Touched::default();
-        let intents = self.records[last.map_or(0, |at| at + 1)..].iter().filter_map(|(_, record)| match record {
-            Record::Intent { upto, index, count, step } => Some((*upto, *index, *count, step)),
-            _ => None,
-        });
-        let intents: Vec<_> = intents.collect();
-        // They are made durable together before the first of them is done: if one is missing, none was.
-        let whole = intents.first().is_some_and(|(_, _, count, _)| *count == intents.len() as u64)
-            && intents.iter().enumerate().all(|(i, (_, index, ..))| *index == i as u64);
+    /// Step 3. Every step is done or found done, by the inode numbers it names, up to one that is refused, or has nothing to place. What is
+    /// done of its batch, or is not durable, the daemon takes over; what has not begun is replayed as any other event. Returns
+    /// the steps that are done for good.
+    fn finish_intents(&mut self) -> Vec<Step> {
+        self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let written = written_in_place(&self.records, self.applied);
-        for (upto, _, _, step) in intents.into_iter().filter(|_| whole || left_out!(AllIntents)) {
-            let mut step = step.clone();
-            if let Step::Attr { ino, new: NewAttr { mtime: Some(mtime), .. }, .. } = &mut step
-                && let Some(written) = written.get(&*ino)
-            {
-                *mtime = *written;
+        let as_written = |step: &Step| match step {
+            Step::Attr { path, ino, new: new @ NewAttr { mtime: Some(_), .. } } if written.contains_key(ino) => {
+                let mtime = written.get(ino).copied();
+                Step::Attr { path: path.clone(), ino: *ino, new: NewAttr { mtime, ..*new } }
             }
-            let path = step_path(&step);
-            self.tiers.slow.apply(&step, None).at("finish publishing", String::from_utf8_lossy(path))?;
-            touched.add(&step);
-            self.applied = self.applied.max(upto);
-            placed.push(step);
+            step => step.clone(),
+        };
+        let unfinished = Record::unfinished(&self.records).into_iter();
+        let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(step))).collect();
+        let (met, durable) = self.apply_group(&group);
+        let (done, of_batch) = (met.len(), |one: usize, other: usize| group[one].0 == group[other].0);
+        let (mut finished, mut end) = (if durable { done } else { 0 }, done);
+        while durable && finished > 0 && done < group.len() && of_batch(finished - 1, done) {
+            finished -= 1;
         }
-        touched.sync(self.tiers)?;
+        while done > 0 && end < group.len() && of_batch(end, done - 1) {
+            end += 1;
+        }
+        if done > finished {
+            let steps = group[finished..end].iter().map(|(_, step)| step.clone()).collect();
+            let met = met.into_iter().skip(finished).collect();
+            self.half = Some(Half { upto: group[end - 1].0, steps, met });
+        }
+        let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
+        self.applied = self.applied.max(applied);
         self.tiers.state.lock().applied = self.applied;
-        Ok(placed)
+        group.into_iter().take(finished).map(|(_, step)| step).collect()
+    }
+
+    /// What each step has met, and whether all of them are durable.
+    fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
+        let (mut met, mut touched) = (Vec::new(), Touched::default());
+        for (_, step) in group {
+            let path = String::from_utf8_lossy(step_path(step)).into_owned();
+            match self.tiers.slow.apply(step, None) {
+                Ok(Met::Lacking) => {
+                    tracing::warn!(
+                        path,
+                        "what was to be published has been removed from .dlio-fs/tmp on the slow tier by somebody else; it goes again"
+                    );
+                    break;
+                }
+                Ok(found) => met.push(found),
+                Err(e) => {
+                    self.refused = Some(Error::io("finish publishing", path, e));
+                    break;
+                }
+            }
+            touched.add(step);
+            if self.tiers.slow.root.order() == MetadataOrder::Unknown && !self.is_synced(&mut touched) {
+                let done = self.done_already(&group[met.len()..]);
+                met.extend(std::iter::repeat_with(|| Met::Expected).take(done));
+                return (met, false);
+            }
+        }
+        let durable = self.is_synced(&mut touched);
+        (met, durable)
+    }
+
+    /// How many of these steps the daemon before has done. No further one is: those before are not durable.
+    fn done_already(&self, steps: &[(Lsn, Step)]) -> usize {
+        let mut done = 0;
+        for (at, (_, step)) in steps.iter().enumerate() {
+            match self.tiers.slow.has_applied(step) {
+                Ok(Some(true)) => done = at + 1,
+                // Of no account by itself.
+                Ok(None) => {}
+                Ok(Some(false)) | Err(_) => break,
+            }
+        }
+        done
+    }
+
+    fn is_synced(&mut self, touched: &mut Touched) -> bool {
+        let failed = touched.sync(self.tiers).err();
+        let synced = failed.is_none();
+        self.refused = self.refused.take().or(failed);
+        synced
     }
 
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
@@ -381,7 +444,11 @@ impl Recovery<'_> {
             _ => None,
         });
         let replaced: HashSet<(&[u8], u64)> = replaced.collect();
+        let kept: HashSet<&[u8]> = self.half.iter().flat_map(Half::in_tmp).collect();
         for entry in tmp.list().at("list", "tmp on the slow tier")? {
+            if kept.contains(&entry.name[..]) {
+                continue;
+            }
             let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
             if !is_object || replaced.contains(&(entry.name.as_slice(), entry.ino)) {
                 remove_leftover(tmp, &entry.name)?;
@@ -652,6 +719,8 @@ impl Recovery<'_> {
             object: *object,
         }));
         records.push(Record::Applied { upto: self.applied });
+        // What this start has taken over the next one must know of.
+        records.extend(self.half.iter().flat_map(Half::intents));
         let last = match self.tiers.log.append(&records) {
             Err(Error::Io { source, .. }) if is_full(&source) => {
                 return Err(Error::refused(

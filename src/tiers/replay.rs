@@ -11,7 +11,6 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
-use crate::tiers::commit::tmp_name;
 use crate::tiers::disk::Kind;
 use crate::tiers::few::Few;
 use crate::tiers::file::{Bytes, Content, FileState, Io};
@@ -22,6 +21,7 @@ use crate::tiers::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::slow::{absent_is_none, split};
 use crate::tiers::sorted::Sorted;
 use crate::tiers::state::{Change, State};
+use crate::tiers::takeover::Half;
 use crate::tiers::view::{Ages, FIRST_OWN};
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers, attrs};
 
@@ -48,8 +48,11 @@ pub(crate) struct Recovery<'a> {
     pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
     /// What we have placed on the slow tier, by its number there, and the intent that says so.
     pub(crate) placed: HashMap<u64, Lsn>,
+    /// What is done of the group that was under way, where it could not be finished, and why.
+    pub(crate) half: Option<Half>,
+    pub(crate) refused: Option<Error>,
     /// The inode each number of the log is now, as far as it has been met.
-    met: HashMap<Ino, Ino>,
+    pub(crate) met: HashMap<Ino, Ino>,
     /// The inodes met.
     taken: HashSet<Ino>,
     /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
@@ -64,9 +67,9 @@ pub(crate) struct Recovery<'a> {
     /// The objects of the pool as this start has found them, by ascending number; nothing is known of one that could not be read.
     pub(crate) looked: Vec<(u64, Option<Looked>)>,
     /// For all that is replayed it happens at this one moment.
-    uptime: Duration,
+    pub(crate) uptime: Duration,
     /// The directory of the record before, by its path: as a rule the next one is about the same. Until names may change.
-    last_dir: Option<(Vec<u8>, Ino)>,
+    pub(crate) last_dir: Option<(Vec<u8>, Ino)>,
     /// The file of the content before, which is let go of at the next one: its pending versions say all, and the states of a million
     /// are not to be in memory at once.
     last_file: Option<Ino>,
@@ -112,6 +115,8 @@ impl<'a> Recovery<'a> {
             struck: HashSet::new(),
             lost: HashMap::new(),
             homeless: HashMap::new(),
+            half: None,
+            refused: None,
             met: HashMap::new(),
             taken: HashSet::new(),
             never,
@@ -198,7 +203,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// The directory and last name of a path of the view, if all the directories are there.
-    fn place(&mut self, path: &[u8]) -> Result<Option<Place>> {
+    pub(crate) fn place(&mut self, path: &[u8]) -> Result<Option<Place>> {
         let (dirs, name) = split(path);
         if let Some((_, dir)) = self.last_dir.as_ref().filter(|(last, _)| last == dirs) {
             return Ok(Some((*dir, name_of(name)?)));
@@ -215,6 +220,62 @@ impl<'a> Recovery<'a> {
         }
         self.last_dir = Some((dirs.to_vec(), dir));
         Ok(Some((dir, name_of(name)?)))
+    }
+
+    /// As [`Recovery::place`], of something that goes there. What is missing of its directories somebody else has removed while no daemon ran:
+    /// the view has them anew, and publishing makes them (P15). What they let others do is not known, so it is nothing.
+    fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<Place>> {
+        if let Some(place) = self.place(path)? {
+            return Ok(Some(place));
+        }
+        let (dirs, name) = split(path);
+        let mut dir = ROOT;
+        for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            let place = (dir, name_of(part)?);
+            dir = match self.find(&place, None)? {
+                Some(ino) if self.tiers.state.lock().view.live_dir(ino).is_some() => ino,
+                // Something else has its name.
+                Some(_) => return Ok(None),
+                None => self.made_anew(place, owner, path),
+            };
+        }
+        Ok(Some((dir, name_of(name)?)))
+    }
+
+    fn made_anew(&self, (dir, name): Place, (uid, gid): (u32, u32), path: &[u8]) -> Ino {
+        let now = self.tiers.now();
+        let mut st = self.tiers.state.lock();
+        let ino = st.view.new_ino();
+        let meta = Meta { perm: 0o700, uid, gid, nlink: 2, atime: now, mtime: now, ctime: now, ..Meta::default() };
+        st.view.add(ino, Kind::Dir, meta);
+        // No file system of the slow tier has this device: it is found by nobody, and made anew when something comes to it.
+        st.view.set_slow_id(ino, Some((0, ino)));
+        st.view.set_view(dir, &name, Some(ino));
+        st.view.set_slow(dir, &name, Some(ino));
+        add_subdir(&mut st, dir, 1);
+        let shown = st.view.path(ino).map(|path| escape(&path)).unwrap_or_default();
+        tracing::warn!(path = %escape(path), dir = shown, "a directory with changes on their way was removed on the slow tier by somebody else; it is made anew");
+        self.tiers.counters.conflict(format!(
+            "/{shown}: removed on the slow tier by somebody else, made anew for what is on its way to it"
+        ));
+        ino
+    }
+
+    /// Who an object's file belongs to.
+    fn owner_of(&self, object: ObjectId) -> (u32, u32) {
+        let stat = match object.home {
+            Home::Fast => self.tiers.pool.stat(object.number),
+            Home::Slow | Home::Split { .. } => self.tiers.slow.stat_object(object.tail()),
+        };
+        let ours = || (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        stat.map_or_else(|_| ours(), |stat| (stat.uid, stat.gid))
+    }
+
+    /// It may be the only copy of what was acknowledged: what has become of its directory, or its name, is no reason to delete it.
+    fn put_aside(&mut self, path: &[u8], object: ObjectId) {
+        tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
+        self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
+        self.struck.insert(object);
     }
 
     fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
@@ -316,7 +377,7 @@ impl<'a> Recovery<'a> {
         }
         let found = match object.home {
             Home::Fast => self.tiers.pool.stat(object.number),
-            Home::Slow | Home::Split { .. } => self.tiers.slow.tmp.stat(&tmp_name(object)),
+            Home::Slow | Home::Split { .. } => self.tiers.slow.stat_object(object.tail()),
         };
         if let Some(head) = object.head()
             && !self.has_object(head)?
@@ -334,12 +395,18 @@ impl<'a> Recovery<'a> {
     }
 
     pub(crate) fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
-        let Some(place) = self.place(path)? else { return Ok(()) };
         if !self.has_object(object)? {
             return Ok(());
         }
+        let Some(place) = self.place_of_new(path, self.owner_of(object))? else {
+            self.put_aside(path, object);
+            return Ok(());
+        };
         self.make_way(&place)?;
-        let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
+        let Some(file) = self.file_at(&place, ino)? else {
+            self.put_aside(path, object);
+            return Ok(());
+        };
         let mut io = file.io.write();
         if io.object() != Some(object) {
             self.give_object(&file, &mut io, object)?;
@@ -375,7 +442,9 @@ impl<'a> Recovery<'a> {
             return Ok(());
         }
         tracing::warn!(path = %escape(path), "changed on the slow tier by somebody else while no daemon ran");
-        match slow {
+        let is_file = st.view.get(found).is_some_and(|node| node.kind == Kind::File);
+        match slow.filter(|_| is_file) {
+            // Nothing that a file of ours could be the next version of.
             None => st.view.disown(&place, self.uptime),
             Some(slow) => {
                 // No file has the number 0: theirs may have a new one, and another file theirs.
@@ -460,15 +529,15 @@ impl<'a> Recovery<'a> {
         size: u64,
         attrs: &Attrs,
     ) -> Result<()> {
-        let Some(place) = self.place(path)? else {
-            // It may be the only copy of what was acknowledged: what became of the directory is no reason to delete it.
-            tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
-            self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
-            self.struck.insert(object);
+        let Some(place) = self.place_of_new(path, (attrs.uid, attrs.gid))? else {
+            self.put_aside(path, object);
             return Ok(());
         };
         self.make_way(&place)?;
-        let Some(file) = self.file_at(&place, ino)? else { return Ok(()) };
+        let Some(file) = self.file_at(&place, ino)? else {
+            self.put_aside(path, object);
+            return Ok(());
+        };
         self.later_attrs.remove(&file.ino);
         if let Some(head) = object.head() {
             self.sealed_as.remove(&head);
@@ -505,7 +574,7 @@ impl<'a> Recovery<'a> {
     }
 
     fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
-        let Some(place) = self.place(path)? else { return Ok(()) };
+        let Some(place) = self.place_of_new(path, (spec.attrs.uid, spec.attrs.gid))? else { return Ok(()) };
         self.make_way(&place)?;
         if self.find(&place, None)?.is_some() {
             return Ok(());
@@ -523,7 +592,9 @@ impl<'a> Recovery<'a> {
     }
 
     fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
-        let (Some((_, ino)), Some(to)) = (self.at(path, ino)?, self.place(to)?) else { return Ok(()) };
+        let Some((_, ino)) = self.at(path, ino)? else { return Ok(()) };
+        let owner = self.tiers.state.lock().view.get(ino).map_or((0, 0), |node| (node.meta().uid, node.meta().gid));
+        let Some(to) = self.place_of_new(to, owner)? else { return Ok(()) };
         self.make_way(&to)?;
         if self.find(&to, None)?.is_some() {
             return Ok(());
@@ -556,8 +627,8 @@ impl<'a> Recovery<'a> {
     }
 
     fn replay_rename(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
-        let (from, to) = (self.place(path)?, self.place(to)?);
-        let (Some(mut from), Some(mut to)) = (from, to) else { return Ok(()) };
+        let Some(mut from) = self.place(path)? else { return Ok(()) };
+        let Some(mut to) = self.place_of_new(to, (0, 0))? else { return Ok(()) };
         let mut mover = self.mover(lsn, path, &from, ino, exchange)?;
         if exchange {
             // Whatever stands there, by the log both are taken.

@@ -93,6 +93,15 @@ impl SlowTier {
         Ok(())
     }
 
+    /// The same for one that has been renamed there already.
+    pub(crate) fn place_at(&self, object: ObjectId, path: &[u8]) -> io::Result<()> {
+        let opened = self.parent(path).and_then(|(dir, name)| dir.open(name, Access::ReadWrite));
+        if let Some(file) = absent_is_none(opened)? {
+            self.placing.lock().insert(object, file);
+        }
+        Ok(())
+    }
+
     /// Its file refers to the published one by now.
     pub(crate) fn placed(&self, object: ObjectId) {
         self.placing.lock().remove(&object);
@@ -215,6 +224,12 @@ impl SlowTier {
             }
             Err(e) => self.expect(path, &dir.stat(name)?, id).and(Err(e)),
         }
+    }
+
+    /// A further link, in `tmp`, of what is at `path`, if that has this number.
+    pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        if dir.stat(name)?.ino == ino { dir.link(name, &*self.tmp, tmp) } else { Err(Errno::ENOENT.into()) }
     }
 
     /// What is at `path`; `None` if nothing is, or no directory above it.

@@ -468,6 +468,9 @@ pub(crate) fn with_remedy(error: &Error) -> String {
             "it is tried again; if the slow tier's file system was shut down (see dmesg), leave with dlio-fs umount --now, \
              unmount and mount that, and mount again"
         }
+        (_, Errno::ENOTDIR | Errno::ELOOP) => {
+            "something else has the name of its directory on the slow tier: move that away"
+        }
         (_, Errno::ENAMETOOLONG) => "the slow tier does not take this name: rename the file in the mount",
         _ => again,
     };

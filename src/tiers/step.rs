@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use crate::error::{Context, Errno, Result};
 use crate::tiers::Tiers;
-use crate::tiers::disk::{Access, Dir, Kind, NewAttr, RenameMode};
+use crate::tiers::disk::{Access, Dir, Kind, NewAttr, RenameMode, Stat};
 use crate::tiers::plan::Planned;
 use crate::tiers::pool::Proof;
-use crate::tiers::record::{Path, Step};
+use crate::tiers::record::{Known, Path, Step};
 use crate::tiers::slow::{SlowTier, absent_is_none, split};
 
 /// What a step met on the slow tree.
@@ -21,6 +21,38 @@ pub(crate) enum Met {
     Conflict(Vec<u8>),
     /// What was to be changed is not there any more, or is somebody else's.
     Gone,
+    /// What was to be placed is neither in `tmp` nor in its place: somebody else has taken it away. It goes again.
+    Lacking,
+    /// The same, and there is nothing that it could be made of: the name stays as it is until the file's next version comes.
+    Lost,
+}
+
+/// A [`Step::Place`], and what is known of the version that it replaces.
+struct Placing<'a> {
+    tmp: &'a [u8],
+    ino: u64,
+    path: &'a [u8],
+    over: Option<u64>,
+    known: Option<Known>,
+    twin: Option<Proof>,
+}
+
+impl Placing<'_> {
+    /// Whether this, found in `tmp`, is what waits there.
+    fn is_waiting(&self, stat: &Stat) -> bool {
+        stat.ino == self.ino && self.known.is_none_or(|known| known.fits(stat))
+    }
+
+    /// Whether this, found in its place, is what waited. Its times may have been changed since, by a later step of the batch.
+    fn is_placed(&self, stat: &Stat) -> bool {
+        let same_size = self.known.is_none_or(|known| stat.kind != Kind::File || known.size == stat.size);
+        stat.ino == self.ino && same_size
+    }
+
+    /// Whether this is the version before, as it was known.
+    fn is_replaced(&self, stat: &Stat) -> bool {
+        Some(stat.ino) == self.over && self.twin.is_none_or(|twin| twin.is_same_version(stat))
+    }
 }
 
 /// What steps changed on the slow tier, each once: directories by their entries, nodes by their attributes.
@@ -72,6 +104,14 @@ impl Touched {
     }
 }
 
+/// The name that a step needs a directory for.
+pub(crate) fn step_target(step: &Step) -> Option<&[u8]> {
+    match step {
+        Step::Place { path: to, .. } | Step::Move { to, .. } | Step::Link { to, .. } => Some(to),
+        Step::Swap { .. } | Step::Remove { .. } | Step::Attr { .. } | Step::Xattr { .. } => None,
+    }
+}
+
 pub(crate) fn step_path(step: &Step) -> &[u8] {
     match step {
         Step::Place { path, .. }
@@ -88,7 +128,9 @@ impl SlowTier {
     /// Applies one step, or finds that it is applied already: by the inode numbers it names, never by guessing.
     pub(crate) fn apply(&self, step: &Step, twin: Option<Proof>) -> std::io::Result<Met> {
         match step {
-            Step::Place { tmp, ino, path, over, .. } => self.apply_place(tmp, *ino, path, *over, twin),
+            Step::Place { tmp, ino, path, over, known, .. } => {
+                self.apply_place(&Placing { tmp, ino: *ino, path, over: *over, known: *known, twin })
+            }
             Step::Move { path, ino, to, over } => self.apply_move(path, *ino, to, *over),
             Step::Swap { a, a_ino, b, b_ino } => {
                 let (Some(at_a), Some(at_b)) = (self.stat(a)?, self.stat(b)?) else { return Ok(Met::Gone) };
@@ -114,18 +156,24 @@ impl SlowTier {
         }
     }
 
-    /// A copy that is still in `tmp` under its own inode number has not been placed.
-    fn apply_place(
-        &self,
-        tmp: &[u8],
-        ino: u64,
-        path: &[u8],
-        over: Option<u64>,
-        twin: Option<Proof>,
-    ) -> std::io::Result<Met> {
-        let waiting = absent_is_none(self.tmp.stat(tmp))?.is_some_and(|stat| stat.ino == ino || left_out!(PlaceOnce));
-        if !waiting {
-            return Ok(Met::Expected);
+    /// Whether a step has been applied, without applying it. `None`: that cannot be seen of attributes, and need not be.
+    pub(crate) fn has_applied(&self, step: &Step) -> std::io::Result<Option<bool>> {
+        let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
+        Ok(Some(match step {
+            Step::Place { tmp, ino, .. } => absent_is_none(self.tmp.stat(tmp))?.is_none_or(|stat| stat.ino != *ino),
+            Step::Move { path, ino, .. } | Step::Remove { path, ino, .. } => at(path)? != Some(*ino),
+            Step::Swap { a, b_ino, .. } => at(a)? == Some(*b_ino),
+            Step::Link { ino, to, .. } => at(to)? == Some(*ino),
+            Step::Attr { .. } | Step::Xattr { .. } => return Ok(None),
+        }))
+    }
+
+    /// What is still in `tmp` has not been placed, and what has the name has been. What is neither here nor there goes again (P6).
+    fn apply_place(&self, place: &Placing<'_>) -> std::io::Result<Met> {
+        let Placing { tmp, path, over, .. } = *place;
+        let left = absent_is_none(self.tmp.stat(tmp))?;
+        if !left.as_ref().is_some_and(|stat| place.is_waiting(stat) || left_out!(PlaceOnce)) {
+            return self.find_placed(place, left.as_ref());
         }
         let (dir, name) = self.parent(path)?;
         let Some(over) = over else { return self.place_new(tmp, &*dir, name) };
@@ -137,14 +185,30 @@ impl SlowTier {
             }
             Err(e) => return Err(e),
         }
-        let out = self.tmp.stat(tmp)?;
-        let changed = twin.is_some_and(|twin| !twin.is_same_version(&out));
-        if out.ino == over && !changed {
+        if place.is_replaced(&self.tmp.stat(tmp)?) {
             return Ok(Met::Expected);
         }
         // Not what we knew: it goes back, and ours beside it.
         self.tmp.rename(tmp, &*dir, name, RenameMode::Exchange)?;
         self.place_beside(tmp, &*dir, name)
+    }
+
+    /// Ours is not in `tmp`: `left` is what has its name there.
+    fn find_placed(&self, place: &Placing<'_>, left: Option<&Stat>) -> std::io::Result<Met> {
+        if left_out!(FindPlaced) {
+            return Ok(Met::Expected);
+        }
+        if place.over.is_some() && left.is_some_and(|left| !place.is_replaced(left)) {
+            // Somebody else's, which was exchanged for ours and not looked at before a crash.
+            let aside = put_aside(place.tmp);
+            tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a version that somebody else has made is put aside in tmp on the slow tier");
+            self.tmp.rename(place.tmp, &*self.tmp, &aside, RenameMode::Replace)?;
+        }
+        let Some((dir, name)) = absent_is_none(self.parent(place.path))? else { return Ok(Met::Lacking) };
+        if absent_is_none(dir.stat(name))?.is_some_and(|there| place.is_placed(&there)) {
+            return Ok(Met::Expected);
+        }
+        Ok(find_beside(&*dir, name, |stat| place.is_placed(stat))?.map_or(Met::Lacking, Met::Conflict))
     }
 
     fn place_new(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
@@ -164,6 +228,10 @@ impl SlowTier {
     /// Somebody else made the name first. Two directories merge; anything else is kept beside it.
     fn meet_existing(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
         let (ours, theirs) = (self.tmp.stat(tmp)?, dir.stat(name)?);
+        if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
+            // A further link of what is there already.
+            return self.tmp.unlink(tmp).map(|()| Met::Expected);
+        }
         if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
             self.tmp.rmdir(tmp)?;
             return Ok(Met::Merged((theirs.dev, theirs.ino)));
@@ -192,6 +260,10 @@ impl SlowTier {
         }
         let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
         let there = absent_is_none(dir.stat(to_name))?.map(|stat| stat.ino);
+        if there == Some(ino) {
+            // Two names of one file: a rename does nothing.
+            return from.unlink(name).map(|()| Met::Expected);
+        }
         if there != over && there.is_some() {
             return place_beside(&*from, name, &*dir, to_name);
         }
@@ -199,12 +271,11 @@ impl SlowTier {
     }
 
     fn apply_link(&self, path: &[u8], ino: u64, to: &[u8]) -> std::io::Result<Met> {
-        let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
-        match absent_is_none(dir.stat(to_name))? {
-            Some(there) if there.ino == ino => return Ok(Met::Expected),
-            Some(_) => return Ok(Met::Gone),
-            None => {}
+        if let Some(there) = self.stat(to)? {
+            return Ok(if there.ino == ino { Met::Expected } else { Met::Gone });
         }
+        let Some((from, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Gone) };
+        let (dir, to_name) = self.parent(to)?;
         match absent_is_none(from.stat(name))? {
             Some(stat) if stat.ino == ino => from.link(name, &*dir, to_name).map(|()| Met::Expected),
             _ => Ok(Met::Gone),
@@ -216,6 +287,8 @@ impl SlowTier {
         match absent_is_none(dir.stat(name))? {
             None => Ok(Met::Expected),
             Some(stat) if stat.ino != ino && !left_out!(RemoveOnce) => Ok(Met::Gone),
+            // The number was given to something else.
+            Some(stat) if (stat.kind == Kind::Dir) != is_dir => Ok(Met::Gone),
             Some(_) if is_dir => match dir.rmdir(name) {
                 // Somebody else put something into it: it stays, with that.
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
@@ -270,6 +343,26 @@ fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
         }
     }
     Err(std::io::Error::from_raw_os_error(Errno::EEXIST as i32))
+}
+
+/// The name under which [`place_beside`] has put ours.
+fn find_beside(dir: &dyn Dir, name: &[u8], is_ours: impl Fn(&Stat) -> bool) -> std::io::Result<Option<Vec<u8>>> {
+    const MARK: &[u8] = b".dlio-conflict-";
+    let is_beside = |other: &[u8]| {
+        let mark = other.windows(MARK.len()).rposition(|part| part == MARK);
+        mark.is_some_and(|mark| name.starts_with(&other[..mark]))
+    };
+    for entry in dir.list()?.into_iter().filter(|entry| is_beside(&entry.name)) {
+        if absent_is_none(dir.stat(&entry.name))?.is_some_and(|stat| is_ours(&stat)) {
+            return Ok(Some(entry.name));
+        }
+    }
+    Ok(None)
+}
+
+/// What nobody explains in `tmp` keeps its name behind a letter that no start sweeps.
+pub(crate) fn put_aside(tmp: &[u8]) -> Vec<u8> {
+    [b"q", tmp].concat()
 }
 
 pub(crate) fn conflict_suffix() -> String {

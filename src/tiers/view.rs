@@ -182,6 +182,13 @@ impl View {
         asked: Asked,
         applied: Lsn,
     ) -> Option<Ino> {
+        if let Some(kept) = self.keeps(dir, name, stat) {
+            self.slot_mut(dir, name).seen = Seen::at(asked.at);
+            if let Some(stat) = stat.filter(|stat| stat.kind == Kind::Dir) {
+                self.made_anew(kept, (stat.dev, stat.ino));
+            }
+            return Some(kept);
+        }
         let found = stat.map(|stat| self.node_for(stat, asked, applied));
         let slot = self.slot_mut(dir, name);
         slot.seen = Seen::at(asked.at);
@@ -189,6 +196,40 @@ impl View {
             self.set_both(dir, name, found);
         }
         found
+    }
+
+    /// A directory that somebody else has removed, or replaced, stays in the view while changes are on their way to it: publishing makes it
+    /// anew, or finds the other one.
+    fn keeps(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
+        let ino = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?.view()?;
+        let node = self.nodes.get(&ino).filter(|node| node.kind == Kind::Dir)?;
+        let same = stat.is_some_and(|stat| node.slow_id() == Some((stat.dev, stat.ino)));
+        (!same && self.owes_below(ino)).then_some(ino)
+    }
+
+    /// Whether changes are on their way to something in this directory.
+    pub(crate) fn owes_below(&self, ino: Ino) -> bool {
+        let Some(dir) = self.nodes.get(&ino).and_then(|node| node.dir.as_ref()) else { return false };
+        let is_dir = |ino: &Ino| self.nodes.get(ino).is_some_and(|node| node.kind == Kind::Dir);
+        let below = |slot: &Slot| slot.view().filter(is_dir).is_some_and(|ino| self.owes_below(ino));
+        dir.slots.values().any(|slot| slot.pending() || below(slot))
+    }
+
+    /// A directory is another one on the slow tier: what was in it is there no more, but for what is on its way.
+    pub(crate) fn made_anew(&mut self, ino: Ino, id: (u64, u64)) {
+        self.set_slow_id(ino, Some(id));
+        if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
+            dir.known = false;
+            dir.default_acl = None;
+            dir.generation += 1;
+            dir.slots.values_mut().for_each(|slot| slot.seen = Seen::NEVER);
+        }
+    }
+
+    /// What the slow tree, or what is on its way to it, has under a name.
+    pub(crate) fn below_on_slow(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        let slot = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?;
+        slot.slow().or(slot.view())
     }
 
     /// The node behind what the slow tier shows, made if it is new.

@@ -42,6 +42,7 @@ const LAPSES: &[(Lapse, By)] = &[
     (Lapse::StepsDurable, Story(steps::a_power_cut_while_a_group_is_published_takes_nothing_and_changes_no_order)),
     (Lapse::FollowFirst, Story(steps::a_file_is_not_clean_before_the_view_knows_where_it_is)),
     (Lapse::PlaceOnce, Story(steps::a_kill_while_a_group_is_published_is_gone_on_from)),
+    (Lapse::FindPlaced, Story(steps::what_somebody_takes_out_of_tmp_goes_again)),
     (Lapse::MoveOnce, Story(steps::a_step_is_not_done_again_to_what_somebody_else_has_made)),
     (Lapse::RemoveOnce, Story(steps::a_step_is_not_done_again_to_what_somebody_else_has_made)),
     (Lapse::AppliedDurable, Story(steps::a_segment_does_not_go_before_the_log_says_that_it_is_done_with)),

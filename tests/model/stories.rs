@@ -370,23 +370,86 @@ fn a_name_that_a_struck_file_came_back_to_is_not_free() {
     assert_eq!((machine.on_slow("f"), machine.on_slow("other")), (Some(vec![4; 5000]), Some(vec![1; 5000])));
 }
 
-/// P11: while no daemon runs, somebody removes a directory that a file is on its way to. What was acknowledged is kept: its object was
-/// deleted, as if it were superseded.
+/// P15: while no daemon runs, somebody removes a directory that files are on their way to, one of them still being written. The directory
+/// is made anew; who may look into it is not known any more, so nobody else may. Both files were put aside or deleted once.
 #[test]
-fn what_has_no_directory_any_more_is_put_aside() {
+fn what_has_no_directory_any_more_gets_it_anew() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
     let engine = machine.open("boot");
     let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
     background(&engine, &machine.clock);
     engine.fsync(&cx, &create(&engine, dir, "synced", &[3; 6000]).1).unwrap();
+    let (_, open) = engine.create(&cx, dir, &name("open"), 0o644, 0, WRITE).unwrap();
+    engine.write(&cx, &open, &[4; 70], 0, false).unwrap();
+    drop(open);
     machine.crash(engine, Lose::Nothing);
     machine.slow.root().rmdir(b"dir").unwrap();
 
     let engine = machine.open("boot");
-    assert_eq!(kind_of(&engine, ROOT, "dir"), None);
+    let dir = engine.lookup(&cx, ROOT, &name("dir")).unwrap();
+    assert_eq!((dir.kind, dir.perm), (Kind::Dir, 0o700));
+    for (file, size) in [("synced", 6000), ("open", 70)] {
+        assert_eq!(engine.lookup(&cx, dir.ino, &name(file)).unwrap().size, size);
+    }
+    drain(&engine);
+    let slow = machine.slow.root().dir(b"dir").unwrap();
+    assert_eq!((slow.stat(b"synced").unwrap().size, slow.stat(b"open").unwrap().size), (6000, 70));
+    assert_eq!(machine.slow.root().stat(b"dir").unwrap().perm, 0o700);
+    assert!(put_aside(&machine).is_empty() && engine.status().conflicts > 0);
+}
+
+/// Where something else has the directory's name by then, what was on its way there is put aside.
+#[test]
+fn what_has_no_directory_and_no_place_for_one_is_put_aside() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+    background(&engine, &machine.clock);
+    engine.fsync(&cx, &create(&engine, dir, "synced", &[3; 6000]).1).unwrap();
+    let (_, open) = engine.create(&cx, dir, &name("open"), 0o644, 0, WRITE).unwrap();
+    engine.write(&cx, &open, &[4; 70], 0, false).unwrap();
+    drop(open);
+    machine.crash(engine, Lose::Nothing);
+    machine.slow.root().rmdir(b"dir").unwrap();
+    drop(machine.slow.root().create(b"dir", 0o644).unwrap());
+
+    let engine = machine.open("boot");
+    assert_eq!(kind_of(&engine, ROOT, "dir"), Some(Kind::File));
     let kept = put_aside(&machine);
-    let synced = kept.iter().find(|(bytes, _)| *bytes == [3; 6000]).expect("what was synced is kept");
-    assert!(synced.1.contains("dir/synced"), "{}", synced.1);
+    for (bytes, path) in [(vec![3; 6000], "dir/synced"), (vec![4; 70], "dir/open")] {
+        let one = kept.iter().find(|(kept, _)| *kept == bytes).expect("it was acknowledged");
+        assert!(one.1.contains(path), "{}", one.1);
+    }
+}
+
+/// P11: what somebody else puts in the place of a file while no daemon runs need not be a file. The new version was deleted then.
+#[test]
+fn a_version_whose_name_is_no_file_any_more_is_kept_beside_it() {
+    for (theirs, kind) in [("dir", Kind::Dir), ("link", Kind::Symlink)] {
+        let (mut machine, cx) = (Machine::new(), Cx::internal());
+        let engine = machine.open("boot");
+        synced_and_drained(&engine, &[("model", &[1; 5000])]);
+        let ino = engine.lookup(&cx, ROOT, &name("model")).unwrap().ino;
+        let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+        engine.write(&cx, &file, &[2; 300], 0, false).unwrap();
+        engine.fsync(&cx, &file).unwrap();
+        drop(file);
+        machine.crash(engine, Lose::Nothing);
+        let root = machine.slow.root();
+        root.unlink(b"model").unwrap();
+        match kind {
+            Kind::Dir => root.mkdir(b"model", 0o755).unwrap(),
+            _ => root.symlink(b"model", b"elsewhere").unwrap(),
+        }
+
+        let engine = machine.open("boot");
+        assert_eq!(read(&engine, "model"), [2; 300], "{theirs}");
+        drain(&engine);
+        assert_eq!(machine.slow.root().stat(b"model").unwrap().kind, kind);
+        let beside = machine.slow.root().list().unwrap().into_iter().find(|entry| entry.name.starts_with(b"model."));
+        let beside = String::from_utf8(beside.expect("ours is beside theirs").name).unwrap();
+        assert_eq!(machine.on_slow(&beside), Some(vec![2; 300]));
+    }
 }
 
 /// The tick forgets what nobody refers to: a directory on the way to a file whose object waits for it since the start, too. The
