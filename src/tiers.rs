@@ -59,6 +59,7 @@ mod plan;
 mod pool;
 mod publish;
 mod queue;
+mod recheck;
 mod record;
 mod recovery;
 mod replay;

@@ -28,6 +28,8 @@ mod model;
 mod ops;
 #[path = "model/order.rs"]
 mod order;
+#[path = "model/others.rs"]
+mod others;
 #[path = "model/reference.rs"]
 mod reference;
 #[path = "model/steps.rs"]

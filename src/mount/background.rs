@@ -37,12 +37,13 @@ struct Work {
     side_by_side: bool,
 }
 
-const WORKS: [Work; 6] = [
+const WORKS: [Work; 7] = [
     Work { name: "seal", step: Tiers::seal_step, needs_slow: false, woken: true, side_by_side: false },
     Work { name: "drain", step: Tiers::drain_step, needs_slow: true, woken: true, side_by_side: false },
     Work { name: "publish", step: Tiers::publish_step, needs_slow: true, woken: true, side_by_side: false },
     Work { name: "evict", step: Tiers::evict_step, needs_slow: true, woken: false, side_by_side: false },
     Work { name: "stage", step: Tiers::stage_step, needs_slow: true, woken: false, side_by_side: true },
+    Work { name: "recheck", step: Tiers::recheck_step, needs_slow: true, woken: false, side_by_side: false },
     Work { name: "tick", step: Tiers::tick, needs_slow: false, woken: false, side_by_side: false },
 ];
 

@@ -397,7 +397,6 @@ impl Tiers {
             self.settle_removed(&mut st, ino);
             st.view.collect(ino);
         }
-        st.view.age_dirs(now, ages);
         drop(st);
         self.recent.lock().age(now, ages.slow);
         self.age_names(now, ages);

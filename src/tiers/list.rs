@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Result};
@@ -60,6 +61,7 @@ impl Tiers {
         let st = self.state.lock();
         let node = st.view.get(ino)?;
         let dir = node.dir.as_ref()?;
+        dir.used.store(true, Ordering::Relaxed);
         let listed = dir.listed.as_ref().filter(|listed| listed.generation == dir.generation)?;
         let fresh = now.saturating_sub(listed.asked) < self.options().ttl_slow;
         let listing = listed.listing.upgrade().filter(|_| fresh || dir.known || self.slow.is_down())?;
@@ -77,6 +79,7 @@ impl Tiers {
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
             let id = node.slow_id().filter(|_| has_path);
             let dir = node.dir.as_mut().ok_or(Errno::ENOTDIR)?;
+            dir.used.store(true, Ordering::Relaxed);
             let slow = if dir.known { None } else { id };
             if slow.is_some() {
                 cx.slow()?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -470,8 +470,14 @@ impl Node {
 
 #[derive(Debug, Default)]
 pub(crate) struct DirNode {
-    /// Every name has a slot.
+    /// Every name has a slot. Of a directory that the slow tier has this ages by itself (`recheck.rs`).
     pub(crate) known: bool,
+    /// When the slow tier was last asked whether that still holds.
+    pub(crate) checked: Seen,
+    /// Whether somebody has asked for a name since.
+    pub(crate) used: AtomicBool,
+    /// What the slow tier showed of the directory then.
+    pub(crate) shown: Option<Box<Shown>>,
     pub(crate) slots: BTreeMap<Name, Slot>,
     /// Rises with every change of a slot; a slow call that ran meanwhile is repeated.
     pub(crate) generation: u64,
@@ -481,6 +487,25 @@ pub(crate) struct DirNode {
     pub(crate) default_acl: Option<Option<Vec<u8>>>,
     /// The latest listing.
     pub(crate) listed: Option<Listed>,
+}
+
+impl DirNode {
+    /// It is known in full no more: names without a slot, and what slots say that is old, are looked up on the slow tier.
+    pub(super) fn forget_others(&mut self) {
+        self.known = false;
+        self.shown = None;
+        self.generation += 1;
+    }
+}
+
+/// A directory that is known in full, as the slow tier showed it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) proof: Proof,
+    /// Since when it has shown the same, by uptime.
+    pub(crate) since: Duration,
+    /// It was listed so long after that a change behind the listing would have left other times.
+    pub(crate) settled: bool,
 }
 
 /// A listing as long as somebody keeps it, when it was asked for by uptime, and the generation it is true for.

@@ -440,7 +440,7 @@ fn is_unanswered(troubles: &Troubles) -> bool {
 }
 
 /// A slow tier that does not answer, as against one that refuses.
-fn is_silence(error: &Error) -> bool {
+pub(crate) fn is_silence(error: &Error) -> bool {
     use Errno::{EHOSTDOWN, EHOSTUNREACH, EIO, ENODEV, ENOTCONN, ENXIO, ESTALE, ETIMEDOUT};
     let silent = [EIO, ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ENXIO, ENODEV];
     matches!(error, Error::Io { on_fast: false, .. }) && silent.contains(&error.errno())

@@ -157,6 +157,7 @@ impl View {
     pub(crate) fn known(&self, dir: Ino, name: &Name, now: Duration, ages: Ages, trust: bool) -> Option<Option<Ino>> {
         let node = self.nodes.get(&dir)?;
         let slots = node.dir.as_ref()?;
+        slots.used.store(true, Ordering::Relaxed);
         let Some(slot) = slots.slots.get(name) else {
             return (slots.known || !node.on_slow).then_some(None);
         };
@@ -219,9 +220,8 @@ impl View {
     pub(crate) fn made_anew(&mut self, ino: Ino, id: (u64, u64)) {
         self.set_slow_id(ino, Some(id));
         if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
-            dir.known = false;
+            dir.forget_others();
             dir.default_acl = None;
-            dir.generation += 1;
             dir.slots.values_mut().for_each(|slot| slot.seen = Seen::NEVER);
         }
     }
@@ -607,20 +607,29 @@ impl View {
         }
     }
 
-    /// Lets directories that are as the slow tree has them be looked up there again.
-    pub(crate) fn age_dirs(&mut self, now: Duration, ages: Ages) {
+    /// The directories, `most` at once, of which the slow tier is to be asked whether they are still known in full: somebody has asked for
+    /// a name in them since it was last asked. The names of the others, and of those that it is not asked of in time, are looked up again.
+    /// It does not matter what is written there: a name of ours says nothing of the others' names.
+    pub(crate) fn age_dirs(&mut self, now: Duration, ages: Ages, most: usize) -> Vec<Ino> {
+        let mut due = Vec::new();
         for ino in &self.dirs {
-            let Some(node) = self.nodes.get_mut(ino) else { continue };
-            let settled = node.on_slow && !node.seen.fresh(now, ages.ours);
-            let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0 && settled) else {
+            let Some(node) = self.nodes.get_mut(ino).filter(|node| node.on_slow) else { continue };
+            let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0) else { continue };
+            if dir.checked == Seen::NEVER {
+                // It has come to the slow tier since the last call, and until then all in it was ours.
+                dir.checked = Seen::at(now);
+            }
+            if dir.checked.fresh(now, ages.ours / 4 * 3) {
                 continue;
-            };
-            let busy = dir.slots.values().any(|slot| slot.pending() || slot.seen.fresh(now, ages.ours));
-            if !busy {
-                dir.known = false;
-                dir.generation += 1;
+            }
+            let used = dir.used.load(Ordering::Relaxed);
+            if used && due.len() < most {
+                due.push(*ino);
+            } else if !used || !dir.checked.fresh(now, ages.ours) {
+                dir.forget_others();
             }
         }
+        due
     }
 
     /// Drops cached negative answers and forgets what nobody needs, among the next `most` names; the next call goes on behind

@@ -679,7 +679,7 @@ impl Case {
             Step::Drain => engine.drain_step(),
             Step::Publish => engine.publish_step(),
             Step::Evict => engine.evict_step(),
-            Step::Tick => engine.tick(),
+            Step::Tick => engine.recheck_step().and_then(|_| engine.tick()),
         };
         let done = self.stage(&engine, step, done);
         drop(engine);

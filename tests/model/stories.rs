@@ -107,6 +107,7 @@ pub fn background(engine: &Tiers, clock: &SimClock) {
         engine.seal_step().unwrap();
         engine.drain_step().unwrap();
         engine.publish_step().unwrap();
+        engine.recheck_step().unwrap();
         engine.tick().unwrap();
         clock.advance(Duration::from_secs(10));
     }

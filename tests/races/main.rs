@@ -302,7 +302,7 @@ impl World {
             Step::Drain => self.tiers.drain_step(),
             Step::Publish => self.tiers.publish_step(),
             Step::Evict => self.tiers.evict_step(),
-            Step::Tick => self.tiers.tick(),
+            Step::Tick => self.tiers.recheck_step().and_then(|_| self.tiers.tick()),
         }
     }
 

@@ -1,0 +1,186 @@
+//! Stories of a slow tier that others use too: their names, their mounts, their clock.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dlio_fs::error::{Errno, Error};
+use dlio_fs::tiers::disk::{MetadataOrder, RenameMode};
+use dlio_fs::tiers::{Cx, Ino, Progress, ROOT, Tiers};
+
+use crate::sim::{SimClock, SimDisk};
+use crate::stories::{Machine, WRITE, create, drain, name};
+
+const SECOND: Duration = Duration::from_secs(1);
+const REVALIDATE: Duration = Duration::from_secs(30);
+
+fn machine() -> Machine {
+    let mut machine = Machine::new();
+    machine.options.revalidate = REVALIDATE;
+    machine.options.ttl_slow = SECOND;
+    machine
+}
+
+/// A slow tier with a clock of its own.
+fn machine_with(clock: &Arc<SimClock>) -> Machine {
+    let machine = machine();
+    let slow = SimDisk::new("slow", MetadataOrder::Journaled, 1 << 30, &machine.power, clock);
+    slow.settle();
+    Machine { slow, ..machine }
+}
+
+/// A directory made through the mount, with one file, both on the slow tier.
+fn directory(engine: &Tiers) -> Ino {
+    let dir = engine.mkdir(&Cx::internal(), ROOT, &name("d"), 0o755, 0).unwrap().ino;
+    engine.release(&Cx::internal(), create(engine, dir, "f", &[1; 50]).1);
+    drain(engine);
+    engine.recheck_step().unwrap();
+    dir
+}
+
+/// One second of the background.
+fn second(engine: &Tiers, clock: &SimClock) {
+    engine.seal_step().unwrap();
+    while engine.drain_step().unwrap() == Progress::Did {}
+    while engine.publish_step().unwrap() == Progress::Did {}
+    engine.recheck_step().unwrap();
+    engine.tick().unwrap();
+    clock.advance(SECOND);
+}
+
+fn make(machine: &Machine, file: &str) {
+    machine.slow.root().dir(b"d").unwrap().create(file.as_bytes(), 0o644).unwrap();
+}
+
+fn is_there(engine: &Tiers, dir: Ino, file: &str) -> bool {
+    match engine.lookup(&Cx::internal(), dir, &name(file)) {
+        Ok(attr) => {
+            engine.forget(attr.ino, 1);
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.errno(), Errno::ENOENT);
+            false
+        }
+    }
+}
+
+fn listed(engine: &Tiers, dir: Ino) -> BTreeSet<String> {
+    let listing = engine.list(&Cx::internal(), dir).unwrap();
+    listing.entries.iter().skip(2).map(|entry| String::from_utf8(entry.name.clone()).unwrap()).collect()
+}
+
+/// In a directory made through the mount, where a file was written every second, what others made or removed was never seen: each name of
+/// ours that was young kept the whole directory known in full. A write to such a name then became a conflict.
+#[test]
+fn names_that_others_change_are_seen_where_something_is_written_all_the_time() {
+    let (machine, cx) = (machine(), Cx::internal());
+    let engine = machine.open("boot");
+    let dir = directory(&engine);
+    for at in 0..100 {
+        let ours = format!("ours{at}");
+        engine.release(&cx, create(&engine, dir, &ours, &[1; 50]).1);
+        let theirs = machine.slow.root().dir(b"d").unwrap();
+        match at {
+            20 => make(&machine, "theirs"),
+            // In place of one that is known, and one less.
+            21 => {
+                make(&machine, "new");
+                theirs.rename(b"new", &*theirs, b"f", RenameMode::Replace).unwrap();
+            }
+            22 => theirs.unlink(b"ours3").unwrap(),
+            _ => {}
+        }
+        second(&engine, &machine.clock);
+        let late = at >= 22 + REVALIDATE.as_secs();
+        if late || at < 20 {
+            let seen = (is_there(&engine, dir, "theirs"), is_there(&engine, dir, "ours3"));
+            assert_eq!(seen, (late, !late && at >= 3), "after {at} s");
+            let names = listed(&engine, dir);
+            assert_eq!((names.contains("theirs"), names.contains("ours3")), seen, "after {at} s: {names:?}");
+        }
+    }
+    let size = engine.lookup(&cx, dir, &name("f")).unwrap().size;
+    assert_eq!((size, engine.status().conflicts), (0, 0), "theirs is in its place");
+}
+
+/// A directory that nobody changes stays known in full as long as somebody asks for names in it: no look-up waits for the slow tier, and that
+/// is asked once in a while, for the times of the directory. Listed it is only until these are settled.
+#[test]
+fn a_directory_that_nobody_changes_costs_one_look_in_a_while() {
+    let machine = machine();
+    let engine = machine.open("boot");
+    let dir = directory(&engine);
+    let calls = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&calls);
+    for at in 0..1000 {
+        if at == 200 {
+            let counting = Arc::clone(&counting);
+            machine.slow.before_calls(move || {
+                counting.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let absent = engine.lookup(&Cx::fast_only(0, 0), dir, &name(&format!("absent{at}"))).unwrap_err();
+        assert!(!matches!(absent, Error::NeedSlow), "after {at} s");
+        second(&engine, &machine.clock);
+    }
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(calls > 0 && calls <= 800 / 20, "{calls} calls in 800 s");
+}
+
+/// Nobody asks: nor does the background.
+#[test]
+fn a_directory_that_nobody_asks_for_costs_nothing() {
+    let machine = machine();
+    let engine = machine.open("boot");
+    let dir = directory(&engine);
+    for _ in 0..60 {
+        second(&engine, &machine.clock);
+    }
+    make(&machine, "theirs");
+    let calls = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&calls);
+    machine.slow.before_calls(move || {
+        counting.fetch_add(1, Ordering::Relaxed);
+    });
+    for _ in 0..60 {
+        second(&engine, &machine.clock);
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    assert!(is_there(&engine, dir, "theirs"));
+}
+
+/// The clock of the slow tier stands still while ours is published, the directory is listed and somebody else makes a name: the times say
+/// that nothing has happened.
+#[test]
+fn times_that_are_too_coarse_to_tell_hide_no_name() {
+    let clock = SimClock::stopped();
+    let machine = machine_with(&clock);
+    let engine = machine.open("boot");
+    let dir = directory(&engine);
+    for at in 0..100 {
+        is_there(&engine, dir, "absent");
+        second(&engine, &machine.clock);
+        if at == 25 {
+            make(&machine, "theirs");
+            clock.advance(3 * SECOND);
+        }
+    }
+    assert!(is_there(&engine, dir, "theirs"));
+}
+
+/// While the slow tier does not answer, the background waits for it: nothing ages, and who writes checkpoints does not notice.
+#[test]
+fn a_directory_stays_known_while_the_slow_tier_hangs() {
+    let (machine, cx) = (machine(), Cx::fast_only(0, 0));
+    let engine = machine.open("boot");
+    let dir = directory(&engine);
+    for at in 0..1000 {
+        engine.tick().unwrap();
+        let (_, file) = engine.create(&cx, dir, &name(&format!("ours{at}")), 0o644, 0, WRITE).unwrap();
+        engine.flush(&cx, &file).unwrap();
+        engine.release(&cx, file);
+        machine.clock.advance(SECOND);
+    }
+}
