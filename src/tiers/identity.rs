@@ -53,7 +53,11 @@ pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> 
     let what = || String::from_utf8_lossy(name).into_owned();
     match parent.dir(name) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            parent.mkdir(name, 0o700).at("create", what())?;
+            match parent.mkdir(name, 0o700) {
+                // By another mount over the same slow tree, which begins at the same moment.
+                Err(e) if is_taken(&e) => {}
+                made => made.at("create", what())?,
+            }
             parent.sync().at("fsync", what())?;
             parent.dir(name).at("open", what())
         }
@@ -134,8 +138,14 @@ pub(crate) fn read_super(text: &str) -> Result<Super> {
 
 fn write_super(ours: &dyn Dir, uuid: String, slow: &dyn Dir, id: Option<String>, writable: bool) -> Result<Super> {
     let slow = match id {
-        Some(id) => id,
-        None if writable => write_slow_id(slow)?,
+        Some(id) => {
+            if writable {
+                // Another mount may have made it a moment ago, and not synced it yet.
+                slow.dir(OURS).and_then(|ours| ours.sync()).at("fsync", ".dlio-fs on the slow tier")?;
+            }
+            id
+        }
+        None if writable => make_slow_id(slow, &uuid)?,
         None => UNIDENTIFIED.to_owned(),
     };
     let identity = Super::new(uuid, slow);
@@ -159,14 +169,65 @@ pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
     };
     let ours = absent_is_none(slow.dir(OURS)).at("open", ".dlio-fs on the slow tier").map_err(unusable)?;
     let text = ours.map_or(Ok(None), |ours| read_text(&*ours, b"id").map_err(unusable))?;
-    Ok(text.map(|text| text.trim().to_string()))
+    let id = text.map(|text| text.trim().to_string());
+    if id.as_deref() == Some("") {
+        // Only a tier that knows neither links nor a rename that replaces nothing shows one that is not written yet.
+        return Err(Error::refused(
+            ".dlio-fs/id on the slow tier is empty: another mount is just writing it, or was cut off",
+            "mount again; if it stays so and nobody else mounts this slow tier, remove that file",
+        ));
+    }
+    Ok(id)
 }
 
-fn write_slow_id(slow: &dyn Dir) -> Result<String> {
+/// Gives the slow tree an id. Several mounts may begin at the same moment, each with a fast tier of its own, and all must end with the
+/// same one: what counts is what is there in the end, never what one of them has made up.
+///
+/// 1. an id is written to a file of our own beside `id`, under a name that no other mount takes, and synced: whoever sees it as `id` sees
+///    all of it, also after a power cut;
+/// 2. it is linked to `id`. That fails if `id` is there, so the first one's stays. Where the tier has no links it is renamed, if it
+///    knows a rename that replaces nothing, else `id` is created exclusively and written;
+/// 3. our own file is removed, and the directory synced: `id` is durable, whoever made it, before `super` names it;
+/// 4. `id` is read again, and what it says is the tree's. A server may also have done step 2 although it said that it had not.
+///
+/// A crash between 1 and 3 leaves our own file, which nobody reads.
+fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
     let ours = ensure_dir(slow, OURS)?;
-    let id = uuid::Uuid::new_v4().to_string();
-    replace_text(&*ours, b"id", &format!("{id}\n"))?;
-    Ok(id)
+    let text = format!("{}\n", uuid::Uuid::new_v4());
+    let own = format!("id.{uuid}").into_bytes();
+    remove_leftover(&*ours, &own)?;
+    write_new(&*ours, &own, &text).at("write", ".dlio-fs/id on the slow tier")?; // 1
+    let taken = match ours.link(&own, &*ours, b"id") {
+        Err(e) if !is_taken(&e) => match ours.rename(&own, &*ours, b"id", RenameMode::NoReplace) {
+            Err(e) if !is_taken(&e) => write_new(&*ours, b"id", &text),
+            renamed => renamed,
+        },
+        linked => linked,
+    }; // 2
+    match taken {
+        Err(e) if is_taken(&e) => {}
+        taken => taken.at("create", ".dlio-fs/id on the slow tier")?,
+    }
+    remove_leftover(&*ours, &own)?;
+    ours.sync().at("fsync", ".dlio-fs on the slow tier")?; // 3
+    // 4
+    read_slow_id(slow)?.ok_or_else(|| {
+        Error::refused(
+            "somebody has removed .dlio-fs/id from the slow tier while it was being made",
+            "mount again once nobody else changes .dlio-fs there",
+        )
+    })
+}
+
+fn is_taken(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::AlreadyExists
+}
+
+/// Writes a file that must not exist, durable but for its name.
+fn write_new(dir: &dyn Dir, name: &[u8], text: &str) -> std::io::Result<()> {
+    let file = dir.create(name, 0o600)?;
+    file.write_at(text.as_bytes(), 0)?;
+    file.sync()
 }
 
 pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
@@ -189,4 +250,41 @@ pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()>
     file.sync().at("fsync", what())?;
     dir.rename(&beside, dir, name, RenameMode::Replace).at("rename", what())?;
     dir.sync().at("fsync", what())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::tiers::os::OsDir;
+
+    /// Ten nodes of a job begin with the same slow tree (`srun dlio-fs mount`): of twelve such mounts seven went wrong, and one ended with a
+    /// checkpoint in a fast tier that was refused from then on.
+    #[test]
+    fn all_who_begin_with_a_slow_tree_at_once_know_it_by_the_same_id() {
+        for _ in 0..10 {
+            let (slow, begin) = (tempfile::tempdir().expect("a directory"), Barrier::new(10));
+            let mount = || {
+                let fast = tempfile::tempdir().expect("a directory");
+                let (fast, slow) = (OsDir::open(fast.path()).expect("fast"), OsDir::open(slow.path()).expect("slow"));
+                let _log = ensure_dir(&fast, b"log").expect("log");
+                begin.wait();
+                let identity = identify(&fast, &slow, true).expect("an identity");
+                let tmp = ensure_dir(&*slow.dir(OURS).expect("made"), b"tmp").expect("tmp");
+                ensure_dir(&*tmp, identity.uuid.as_bytes()).expect("tmp of its own");
+                identity.slow
+            };
+            let ids: BTreeSet<String> = std::thread::scope(|scope| {
+                let mounts: Vec<_> = (0..10).map(|_| scope.spawn(mount)).collect();
+                mounts.into_iter().map(|mount| mount.join().expect("no panic")).collect()
+            });
+            let slow = OsDir::open(slow.path()).expect("slow");
+            assert_eq!(Vec::from_iter(ids), [read_slow_id(&slow).expect("readable").expect("an id")]);
+            let ours = slow.dir(OURS).expect("made").list().expect("listed");
+            let names: BTreeSet<Vec<u8>> = ours.into_iter().map(|entry| entry.name).collect();
+            assert_eq!(names, BTreeSet::from([b"id".to_vec(), b"tmp".to_vec()]), "nothing is left of the others'");
+        }
+    }
 }
