@@ -1,6 +1,7 @@
 //! Making a staged copy of a slow file:
 //!
-//! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it is left alone;
+//! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it is left alone
+//!    ([`TierTime`]);
 //! 2. its bytes are copied to `staged/new`, holes as holes;
 //! 3. it is looked at again: if it is not what it was, the copy is thrown away;
 //! 4. the copy is told what it is a copy of, and in which round it becomes durable (`durable.rs`);
@@ -9,6 +10,7 @@
 //! A crash leaves a file in `staged/new`, which the next start throws away, or behind step 5 a copy that counts only if its round was
 //! synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use std::time::Duration;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::{NotCopied, copy_data, is_full};
 use crate::tiers::disk::{Access, File, Kind, Stat, Time};
+use crate::tiers::drain::remove_leftover;
 use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::pool::Proof;
 use crate::tiers::room::Class;
@@ -91,7 +94,7 @@ impl Tiers {
         if found.is_some_and(|copy| copy.proof == proof) {
             return Ok(Staged::There);
         }
-        if is_recent(&before, self.now()) {
+        if self.is_recent(&before, &proof) {
             return Ok(Staged::Changing);
         }
         let expected = self.state.lock().expected.expected();
@@ -169,7 +172,69 @@ impl Tiers {
     }
 }
 
-/// Whether the file changed so lately that it may change again unnoticed.
-fn is_recent(stat: &Stat, now: Time) -> bool {
-    now.sec - stat.ctime.sec <= SAME_TIME.as_secs() as i64
+/// What tells whether a slow file was changed a moment ago. The tier's times are never compared with our clock, which may be minutes
+/// ahead of its server's or behind it: they are compared with a time that the tier itself gave lately, or a file is looked at twice with a
+/// pause by our clock between.
+#[derive(Debug, Default)]
+pub(crate) struct TierTime {
+    /// The tier's time, and our uptime when it had given that.
+    told: Option<(Time, Duration)>,
+    /// Files that may have been changed a moment ago, by number: as they were, and since when by our uptime.
+    looks: HashMap<u64, (Proof, Duration)>,
+}
+
+/// The tier is asked for its time again after this: its clock may have been set.
+const TOLD_FOR: Duration = Duration::from_secs(60);
+/// Some hundred bytes each.
+const LOOKS_KEPT: usize = 1 << 14;
+
+impl TierTime {
+    /// The tier's clock has gone on at least as far as ours since.
+    fn is_past(&self, ctime: Time, now: Duration) -> bool {
+        let Some((told, at)) = self.told else { return false };
+        let there = told.sec + now.saturating_sub(at).as_secs() as i64;
+        there - ctime.sec > SAME_TIME.as_secs() as i64
+    }
+
+    fn is_told(&self, now: Duration) -> bool {
+        self.told.is_some_and(|(_, at)| now.saturating_sub(at) < TOLD_FOR)
+    }
+
+    /// Whether the file has been as it is for long enough by our clock; a first look only begins to wait.
+    fn has_rested(&mut self, proof: &Proof, now: Duration) -> bool {
+        let since = self.looks.get(&proof.ino).filter(|(before, _)| before == proof).map(|(_, since)| *since);
+        let rested = since.is_some_and(|since| now.saturating_sub(since) > SAME_TIME);
+        if rested {
+            self.looks.remove(&proof.ino);
+        } else if since.is_none() {
+            if self.looks.len() >= LOOKS_KEPT {
+                self.looks.clear();
+            }
+            self.looks.insert(proof.ino, (*proof, now));
+        }
+        rested
+    }
+}
+
+impl Tiers {
+    /// Whether the file was changed so lately that it may change again unnoticed. Waits for the slow tier.
+    fn is_recent(&self, stat: &Stat, proof: &Proof) -> bool {
+        let now = self.uptime();
+        if !self.staging.time.lock().is_told(now) {
+            // Without an answer all files are looked at twice.
+            let told = self.tier_time(stat.dev).map(|time| (time, self.uptime()));
+            self.staging.time.lock().told = told;
+        }
+        let mut time = self.staging.time.lock();
+        !time.is_past(stat.ctime, now) && !time.has_rested(proof, now)
+    }
+
+    /// The slow tier's time, by a file made there. `None` where nothing can be made, or `tmp` lies on another device.
+    fn tier_time(&self, dev: u64) -> Option<Time> {
+        let name = format!("t{:x}", self.staging.times.fetch_add(1, Ordering::Relaxed)).into_bytes();
+        let tmp = &*self.slow.tmp;
+        let made = tmp.create(&name, 0o600).and_then(|file| file.stat());
+        remove_leftover(tmp, &name).ok()?;
+        made.ok().filter(|stat| stat.dev == dev).map(|stat| stat.ctime)
+    }
 }

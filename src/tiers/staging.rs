@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::config::Pattern;
@@ -19,7 +19,7 @@ use crate::tiers::few::Few;
 use crate::tiers::file::Bytes;
 use crate::tiers::pace::{Bucket, Rest};
 use crate::tiers::room::{Candidate, Class};
-use crate::tiers::stage::Staged;
+use crate::tiers::stage::{Staged, TierTime};
 use crate::tiers::sync::Mutex;
 use crate::tiers::{Cx, Ino, ListEntry, OpenFile, Progress, Tiers};
 
@@ -235,6 +235,9 @@ impl Queue {
 pub(crate) struct Staging {
     queue: Mutex<Queue>,
     bucket: Mutex<Bucket>,
+    pub(super) time: Mutex<TierTime>,
+    /// How often the slow tier was asked for its time.
+    pub(super) times: AtomicU64,
 }
 
 impl Staging {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::{Errno, Error};
+use dlio_fs::stats::staging::{Job, JobState};
 use dlio_fs::tiers::disk::{MetadataOrder, RenameMode};
 use dlio_fs::tiers::{self, Cx, Ino, Progress, ROOT, Tiers};
 
@@ -220,5 +221,62 @@ fn two_first_mounts_at_once_agree_which_slow_tree_it_is() {
                 break;
             }
         }
+    }
+}
+
+/// What has become of a job that stages everything, `seconds` later.
+fn staged(engine: &Tiers, clocks: [&SimClock; 2], seconds: u64) -> Job {
+    let job = engine.stage("everything", vec![Vec::new()]).unwrap();
+    for _ in 0..=seconds {
+        for _ in 0..20 {
+            engine.stage_step().unwrap();
+        }
+        clocks.iter().for_each(|clock| clock.advance(SECOND));
+    }
+    engine.staging_job(job).unwrap()
+}
+
+/// A file server whose clock was ten minutes ahead: its files were changed in the future, so they were never staged. Of one whose clock
+/// was behind, a file that was just being changed was staged at once.
+#[test]
+fn whether_a_file_was_changed_a_moment_ago_is_told_by_the_slow_tiers_own_clock() {
+    for (ahead, ours) in [(600, 0), (0, 600), (0, 0)] {
+        let clock = SimClock::new();
+        let machine = machine_with(&clock);
+        clock.advance(ahead * SECOND);
+        machine.clock.advance(ours * SECOND);
+        let engine = machine.open("boot");
+        machine.slow.root().create(b"old", 0o644).unwrap().write_at(&[1; 50], 0).unwrap();
+        [&clock, &machine.clock].into_iter().for_each(|clock| clock.advance(5 * SECOND));
+        machine.slow.root().create(b"new", 0o644).unwrap().write_at(&[1; 50], 0).unwrap();
+        let job = staged(&engine, [&clock, &machine.clock], 0);
+        assert_eq!((job.complete, job.pending, job.failed), (1, 1, 0), "ahead {ahead}, behind {ours}");
+        let job = staged(&engine, [&clock, &machine.clock], 10);
+        assert_eq!((job.state, job.failed), (JobState::Done, 0), "ahead {ahead}, behind {ours}");
+        assert_eq!(engine.staging().copies, 2);
+    }
+}
+
+/// The server's clock was set back: the file's time is in its own future, too. And a slow tier on which nothing can be made tells no time.
+/// Then a file is staged that was the same a while ago.
+#[test]
+fn a_file_that_no_clock_tells_of_is_looked_at_twice() {
+    for tells in [true, false] {
+        let clock = SimClock::new();
+        let machine = machine_with(&clock);
+        let engine = machine.open("boot");
+        if tells {
+            clock.advance(3600 * SECOND);
+        }
+        machine.slow.root().create(b"f", 0o644).unwrap().write_at(&[1; 50], 0).unwrap();
+        if tells {
+            clock.set_back(3600 * SECOND);
+        } else {
+            machine.slow.inject(|op| (op.private && op.call == "create").then_some(Errno::EROFS));
+        }
+        let job = staged(&engine, [&clock, &machine.clock], 0);
+        assert_eq!((job.complete, job.pending, job.failed), (0, 1, 0), "tells {tells}");
+        let job = staged(&engine, [&clock, &machine.clock], 10);
+        assert_eq!((job.state, job.failed, engine.staging().copies), (JobState::Done, 0, 1), "tells {tells}");
     }
 }

@@ -61,6 +61,11 @@ impl SimClock {
         self.nanos.fetch_add(by.as_nanos() as u64, Ordering::Relaxed);
     }
 
+    /// As an operator does it. Not of the clock that an engine has.
+    pub fn set_back(&self, by: Duration) {
+        self.nanos.fetch_sub(by.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     fn tick(&self) -> u64 {
         self.nanos.fetch_add(self.tick, Ordering::Relaxed) + self.tick
     }
