@@ -32,6 +32,8 @@ mod order;
 mod others;
 #[path = "model/reference.rs"]
 mod reference;
+#[path = "model/sparse.rs"]
+mod sparse;
 #[path = "model/steps.rs"]
 mod steps;
 #[path = "model/stories.rs"]

@@ -927,6 +927,20 @@ impl From<NotCopied> for std::io::Error {
     }
 }
 
+/// Where the next data of a file is in a range; its end if there is none. Only a hole is passed over, which nobody needs to read.
+pub(crate) fn next_data(file: &dyn File, range: Range<u64>) -> std::io::Result<u64> {
+    if range.is_empty() {
+        return Ok(range.end);
+    }
+    match file.seek(Seek::Data, range.start) {
+        Ok(data) => Ok(data.min(range.end)),
+        // No data behind this point, or a file system that does not know holes.
+        Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(range.end),
+        Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(range.start),
+        Err(e) => Err(e),
+    }
+}
+
 /// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, shown its bytes, and may
 /// end it with an error. The target has a hole there.
 pub(crate) fn copy_data(
@@ -938,14 +952,11 @@ pub(crate) fn copy_data(
     use NotCopied::{Read, Written};
     let (mut at, len) = (range.start, range.end);
     let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
-    while at < len {
-        at = match from.seek(Seek::Data, at) {
-            Ok(data) => data,
-            // No data behind this point, or a file system that does not know holes.
-            Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => break,
-            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => at,
-            Err(e) => return Err(Read(e)),
-        };
+    loop {
+        at = next_data(from, at..len).map_err(Read)?;
+        if at == len {
+            break;
+        }
         let end = from.seek(Seek::Hole, at).unwrap_or(len).min(len);
         while at < end {
             let want = buf.len().min((end - at) as usize);

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::data::{CHUNK, NotCopied, copy_data};
+use crate::tiers::data::{CHUNK, NotCopied, copy_data, next_data};
 use crate::tiers::disk::{Access, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
 use crate::tiers::record::{Attrs, Known};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::split::Split;
-use crate::tiers::verify::Sum;
+use crate::tiers::verify::{Hash, Sum};
 use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
 
 /// Versions copied at once, and the largest of those that are not copied alone.
@@ -47,7 +47,7 @@ struct Written {
     file: Arc<dyn File>,
     reads_back: bool,
     /// The hash of its bytes.
-    sum: Result<u64, NotCopied>,
+    sum: Result<Hash, NotCopied>,
 }
 
 impl Tiers {
@@ -189,7 +189,7 @@ impl Tiers {
     }
 
     /// Steps 2 and 3. Returns the hash of the bytes.
-    fn copy_down(&self, lsn: Lsn, content: &Content, source: &dyn File, file: &dyn File) -> Result<u64, NotCopied> {
+    fn copy_down(&self, lsn: Lsn, content: &Content, source: &dyn File, file: &dyn File) -> Result<Hash, NotCopied> {
         let mut sum = Sum::default();
         let mut watch = |at, bytes: &[u8]| {
             if !self.is_pending(lsn) {
@@ -207,15 +207,21 @@ impl Tiers {
     }
 
     /// Compares a copy with what was copied, by its hash. The copy is not in the cache any more.
-    fn read_back(&self, tmp: &[u8], lsn: Lsn, size: u64, wanted: u64) -> std::io::Result<()> {
+    fn read_back(&self, tmp: &[u8], lsn: Lsn, size: u64, wanted: Hash) -> std::io::Result<()> {
         let copy = self.slow.tmp.open(tmp, Access::Unnoticed)?;
+        let whole = copy.stat()?.size == size;
         let (mut sum, mut at) = (Sum::default(), 0);
         let mut piece = vec![0; CHUNK];
-        while at < size {
+        loop {
+            at = next_data(&*copy, at..size)?;
+            if at == size {
+                break;
+            }
             let got = copy.read_at(&mut piece, at)?;
             if got == 0 {
                 break;
             }
+            let got = got.min((size - at) as usize);
             sum.take(at, &piece[..got]);
             at += got as u64;
             // Told from the beginning again, or the tier would be taken for silent.
@@ -225,7 +231,7 @@ impl Tiers {
             }
         }
         copy.forget_cached();
-        if at == size && sum.of_size(size) == wanted {
+        if whole && at == size && sum.of_size(size) == wanted {
             return Ok(());
         }
         Err(std::io::Error::other("the slow tier gives back other bytes than were written to it"))
@@ -289,7 +295,14 @@ impl Tiers {
         let begin = || Ok((split.head_size()?, split.clear_tail_below()?));
         let Some((end, only_data)) = self.if_unchanged(state, content, begin)? else { return Ok(false) };
         let mut at = 0;
-        while at < end {
+        loop {
+            // A hole may be as long as a disk is large.
+            let next = || split.next_to_take_in(at..end, only_data);
+            let Some(from) = self.if_unchanged(state, content, next)? else { return Ok(false) };
+            at = from;
+            if at == end {
+                break;
+            }
             let to = end.min(at + CHUNK as u64);
             if self.if_unchanged(state, content, || split.take_in(at, to, only_data))?.is_none() {
                 return Ok(false);

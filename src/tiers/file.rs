@@ -12,6 +12,7 @@ use crate::tiers::record::{Attrs, Home, Known, ObjectId};
 use crate::tiers::staged::Copy;
 use crate::tiers::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::sync::{Mutex, Rank, RwLock};
+use crate::tiers::verify::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,7 +143,7 @@ pub(crate) struct Copied {
     /// Device and inode number on the slow tier.
     pub(crate) id: (u64, u64),
     /// The hash of its bytes, where they were copied.
-    pub(crate) sum: Option<u64>,
+    pub(crate) sum: Option<Hash>,
     /// As the slow tier shows it, where it does not change before it is placed.
     pub(crate) known: Option<Known>,
 }

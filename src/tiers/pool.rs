@@ -15,6 +15,7 @@ use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat, Time};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::record::{COUNTER_MAX, counter, is_below_root};
 use crate::tiers::shards::{self, Shards, file_name};
+use crate::tiers::verify::Hash;
 use crate::tiers::{Ino, Lsn};
 
 const CLEAN: &[u8] = b"user.dlio.clean";
@@ -196,9 +197,9 @@ impl Pool {
 
     /// Remembers the hash of the bytes that were copied down, for [`crate::tiers::verify`]; made durable by the proof that
     /// follows, and taken back with it. Without one less is known, and nothing is lost.
-    pub(crate) fn set_sum(file: &dyn File, sum: Option<u64>) {
+    pub(crate) fn set_sum(file: &dyn File, sum: Option<Hash>) {
         let done = match sum {
-            Some(sum) => file.set_xattr(SUM, format!("{sum:016x}").as_bytes()),
+            Some(sum) => file.set_xattr(SUM, sum.encode().as_bytes()),
             // One of an earlier version must not stand beside the proof of this one.
             None => file.remove_xattr(SUM),
         };
@@ -207,9 +208,8 @@ impl Pool {
         }
     }
 
-    pub(crate) fn sum_of(file: &dyn File) -> io::Result<Option<u64>> {
-        let Some(text) = file.get_xattr(SUM)? else { return Ok(None) };
-        Ok(std::str::from_utf8(&text).ok().and_then(|text| u64::from_str_radix(text, 16).ok()))
+    pub(crate) fn sum_of(file: &dyn File) -> io::Result<Option<Hash>> {
+        Ok(file.get_xattr(SUM)?.and_then(|text| Hash::decode(&text)))
     }
 
     /// The number of every object in the pool. What has another name, lies in another directory or is no file is none, and

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Context, Result};
+use crate::tiers::data::next_data;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::record::ObjectId;
@@ -20,33 +21,115 @@ const PIECE: usize = 1 << 20;
 /// Pieces that are compared in one turn.
 const PIECES: u64 = 8;
 
-/// The hash of a file's bytes, taken in pieces; what is left out are zeros.
+/// So many zeros, where they stand at a multiple of as many, are left out of a hash. It is part of what lies on the fast tier.
+const LEFT_OUT: u64 = 1 << 20;
+
+/// The hash of a file's bytes: of all of them (xxh3), or where whole pieces of zeros were left out (`z`), of the others, of where they
+/// stand, and of how long the file is. By the zeros, not by the holes: those are the file system's own affair.
+///
+/// A hash without a `z` may be of an earlier version, which fed the zeros of every hole. It is compared with the hash of all bytes, which
+/// is the same for a file without such a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hash {
+    value: u64,
+    leaves_out: bool,
+}
+
+impl Hash {
+    pub(crate) fn encode(self) -> String {
+        let Hash { value, leaves_out } = self;
+        format!("{}{value:016x}", if leaves_out { "z" } else { "" })
+    }
+
+    pub(crate) fn decode(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let (digits, leaves_out) = text.strip_prefix('z').map_or((text, false), |digits| (digits, true));
+        Some(Hash { value: u64::from_str_radix(digits, 16).ok()?, leaves_out })
+    }
+}
+
+/// The hash of a file's bytes, taken in pieces; what is not shown to it are zeros.
 #[derive(Clone, Default)]
 pub(crate) struct Sum {
     hash: Xxh3,
+    /// All bytes before this one are in the hash, or left out.
+    done: u64,
+    /// From `done` to here there are zeros.
     at: u64,
+    /// The pieces left out, by their numbers: first and last but one of each run.
+    left_out: Option<Box<Xxh3>>,
+    feeds_all: bool,
 }
 
+const ZEROS: [u8; 4096] = [0; 4096];
+
 impl Sum {
+    /// To be compared with this one.
+    fn like(recorded: Option<Hash>) -> Self {
+        Sum { feeds_all: recorded.is_some_and(|hash| !hash.leaves_out), ..Sum::default() }
+    }
+
     /// Takes in bytes that stand at `offset`.
-    pub(crate) fn take(&mut self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn take(&mut self, offset: u64, mut bytes: &[u8]) {
+        // At the end of a file nothing was read, and there are no zeros in front of that.
+        if bytes.is_empty() {
+            return;
+        }
         self.zeros_up_to(offset);
-        self.hash.update(bytes);
-        self.at = offset + bytes.len() as u64;
+        while !bytes.is_empty() {
+            let (piece, rest) = bytes.split_at(bytes.len().min((LEFT_OUT - self.at % LEFT_OUT) as usize));
+            let end = self.at + piece.len() as u64;
+            if piece.chunks(ZEROS.len()).any(|some| *some != ZEROS[..some.len()]) {
+                self.feed_zeros();
+                self.hash.update(piece);
+                self.done = end;
+            }
+            self.at = end;
+            bytes = rest;
+        }
     }
 
     /// Of a file of this size.
-    pub(crate) fn of_size(mut self, size: u64) -> u64 {
+    pub(crate) fn of_size(mut self, size: u64) -> Hash {
         self.zeros_up_to(size);
-        self.hash.digest()
+        self.feed_zeros();
+        match self.left_out {
+            None => Hash { value: self.hash.digest(), leaves_out: false },
+            Some(mut all) => {
+                all.update(&self.hash.digest().to_le_bytes());
+                all.update(&size.to_le_bytes());
+                Hash { value: all.digest(), leaves_out: true }
+            }
+        }
     }
 
     fn zeros_up_to(&mut self, offset: u64) {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        while self.at < offset {
-            let len = (offset - self.at).min(ZEROS.len() as u64);
-            self.hash.update(&ZEROS[..len as usize]);
-            self.at += len;
+        self.at = self.at.max(offset);
+        if self.feeds_all {
+            self.feed_zeros();
+        }
+    }
+
+    /// Puts the zeros since `done` into the hash, but for whole pieces of them.
+    fn feed_zeros(&mut self) {
+        let (first, end) = (self.done.div_ceil(LEFT_OUT), self.at / LEFT_OUT);
+        if first < end && !self.feeds_all {
+            self.feed(first * LEFT_OUT - self.done);
+            let left_out = self.left_out.get_or_insert_default();
+            left_out.update(&first.to_le_bytes());
+            left_out.update(&end.to_le_bytes());
+            self.feed(self.at - end * LEFT_OUT);
+        } else {
+            self.feed(self.at - self.done);
+        }
+        self.done = self.at;
+    }
+
+    fn feed(&mut self, mut zeros: u64) {
+        while zeros > 0 {
+            let some = zeros.min(ZEROS.len() as u64);
+            self.hash.update(&ZEROS[..some as usize]);
+            zeros -= some;
         }
     }
 }
@@ -86,7 +169,7 @@ pub struct Verifying {
     proof: Proof,
     fast: Arc<dyn File>,
     slow: Arc<dyn File>,
-    recorded: Option<u64>,
+    recorded: Option<Hash>,
     at: u64,
     differs_at: Option<u64>,
     /// Of the fast copy and of the slow one: half a kilobyte each.
@@ -100,6 +183,11 @@ impl std::fmt::Debug for Verifying {
 }
 
 impl Verifying {
+    /// So much of a hole is passed over at once: a hash that wants its zeros takes its time over them.
+    fn hole_at_once(&self) -> u64 {
+        if self.sums[0].feeds_all { 64 * PIECE as u64 } else { u64::MAX }
+    }
+
     /// Bytes compared so far, and of how many.
     pub fn progress(&self) -> (u64, u64) {
         (self.at, self.proof.size)
@@ -132,7 +220,7 @@ impl Tiers {
         // From the devices, not from memory.
         fast.forget_cached();
         slow.forget_cached();
-        let sums = Box::new([Sum::default(), Sum::default()]);
+        let sums = Box::new([Sum::like(recorded), Sum::like(recorded)]);
         Ok(Ok(Verifying { ino, object, proof, fast, slow, recorded, at: 0, differs_at: None, sums }))
     }
 
@@ -140,7 +228,17 @@ impl Tiers {
     pub fn verify_some(&self, cx: &Cx, file: &mut Verifying) -> Result<Verified> {
         cx.slow()?;
         let mut pieces = [vec![0; PIECE], vec![0; PIECE]];
+        let sizes = [
+            file.fast.stat().at_fast("stat the object of", self.label(file.ino))?.size,
+            file.slow.stat().at("stat on slow", self.label(file.ino))?.size,
+        ];
+        let end = sizes[0].max(sizes[1]);
         for _ in 0..PIECES {
+            let both_have_holes = self.next_of_either(file, end)?;
+            file.at = both_have_holes.min(file.at.saturating_add(file.hole_at_once()));
+            for (sum, size) in file.sums.iter_mut().zip(sizes) {
+                sum.zeros_up_to(file.at.min(size));
+            }
             let [fast, slow] = &mut pieces;
             let from_fast = file.fast.read_at(fast, file.at).at_fast("read the object of", self.label(file.ino))?;
             let from_slow = file.slow.read_at(slow, file.at).at("read on slow", self.label(file.ino))?;
@@ -153,7 +251,11 @@ impl Tiers {
             file.sums[1].take(file.at, slow);
             file.at += from_fast.max(from_slow) as u64;
             if from_fast.max(from_slow) < PIECE {
-                let verdict = self.verdict(file)?;
+                // In a hole of the longer one nothing was read.
+                if sizes[0] != sizes[1] {
+                    file.differs_at = file.differs_at.or(Some(sizes[0].min(sizes[1])));
+                }
+                let verdict = self.verdict(file, sizes)?;
                 if verdict == Verified::Same {
                     self.note_verified(file.ino);
                 }
@@ -163,7 +265,15 @@ impl Tiers {
         Ok(Verified::More)
     }
 
-    fn verdict(&self, file: &Verifying) -> Result<Verified> {
+    /// Where one of the two has data next.
+    fn next_of_either(&self, file: &Verifying, end: u64) -> Result<u64> {
+        let range = file.at..end.max(file.at);
+        let on_fast = next_data(&*file.fast, range.clone()).at_fast("read the object of", self.label(file.ino))?;
+        let on_slow = next_data(&*file.slow, range).at("read on slow", self.label(file.ino))?;
+        Ok(on_fast.min(on_slow))
+    }
+
+    fn verdict(&self, file: &Verifying, sizes: [u64; 2]) -> Result<Verified> {
         let state = self.state.lock().known_file(file.ino);
         let still = state.is_some_and(|state| {
             let io = state.io.read();
@@ -176,10 +286,7 @@ impl Tiers {
         if Proof::of(&now) != file.proof {
             return Ok(Verified::Changed);
         }
-        let [fast, slow] = (*file.sums).clone().map(|sum| {
-            let size = sum.at;
-            sum.of_size(size)
-        });
+        let [fast, slow] = [0, 1].map(|i| file.sums[i].clone().of_size(sizes[i]));
         Ok(match (file.differs_at, file.recorded) {
             (None, None) => Verified::Same,
             (None, Some(recorded)) if fast == recorded => Verified::Same,
@@ -201,14 +308,55 @@ impl Tiers {
 mod tests {
     use super::*;
 
+    fn of_parts(size: u64, parts: &[(u64, &[u8])]) -> Hash {
+        let mut sum = Sum::default();
+        parts.iter().for_each(|(at, bytes)| sum.take(*at, bytes));
+        sum.of_size(size)
+    }
+
+    /// As a version that fed every zero wrote it.
+    fn plain(bytes: &[u8]) -> Hash {
+        Hash { value: xxhash_rust::xxh3::xxh3_64(bytes), leaves_out: false }
+    }
+
     #[test]
     fn a_sum_is_that_of_the_whole_file_however_it_was_taken() {
         let mut bytes = vec![0; 20_000];
         bytes[5_000..5_010].fill(7);
         bytes[15_000..15_100].fill(9);
-        let mut sum = Sum::default();
-        sum.take(5_000, &bytes[5_000..5_010]);
-        sum.take(15_000, &bytes[15_000..15_100]);
-        assert_eq!(sum.of_size(20_000), xxhash_rust::xxh3::xxh3_64(&bytes));
+        let parts = [(5_000, &bytes[5_000..5_010]), (15_000, &bytes[15_000..15_100])];
+        assert_eq!(of_parts(20_000, &parts), plain(&bytes));
+    }
+
+    #[test]
+    fn long_zeros_count_the_same_in_a_hole_and_written() {
+        const MIB: usize = LEFT_OUT as usize;
+        let mut bytes = vec![0; 9 * MIB + 77];
+        for data in [5..8, MIB - 1..MIB, 3 * MIB..3 * MIB + 1, 6 * MIB + 500..6 * MIB + 900] {
+            bytes[data].fill(3);
+        }
+        let holes = [(5, &bytes[5..8]), (MIB as u64 - 1, &bytes[MIB - 1..MIB]), (3 << 20, &bytes[3 * MIB..7 * MIB])];
+        let wanted = of_parts(bytes.len() as u64, &holes);
+        assert!(wanted.leaves_out);
+        for step in [MIB, 300_007, 4096, 2 * MIB + 1] {
+            let parts: Vec<_> = bytes.chunks(step).enumerate().map(|(i, some)| ((i * step) as u64, some)).collect();
+            assert_eq!(of_parts(bytes.len() as u64, &parts), wanted, "{step} at once");
+        }
+        // Another length, and the same data elsewhere.
+        assert_ne!(of_parts(bytes.len() as u64 + 1, &holes), wanted);
+        assert_ne!(of_parts(bytes.len() as u64, &[holes[0], holes[1], (4 << 20, holes[2].1)]), wanted);
+        assert_eq!(Hash::decode(wanted.encode().as_bytes()), Some(wanted));
+    }
+
+    /// It is on the fast tiers of earlier versions.
+    #[test]
+    fn a_sum_that_was_taken_of_all_zeros_is_compared_with_such_a_sum() {
+        let mut bytes = vec![0; 5 << 20];
+        bytes[4_000_000] = 1;
+        let recorded = Hash::decode(format!("{:016x}", plain(&bytes).value).as_bytes());
+        assert_eq!(recorded, Some(plain(&bytes)));
+        let mut sum = Sum::like(recorded);
+        sum.take(4_000_000, &bytes[4_000_000..4_000_001]);
+        assert_eq!(Some(sum.of_size(5 << 20)), recorded);
     }
 }

@@ -104,14 +104,18 @@ impl Bytes {
         if offset >= self.size {
             return None;
         }
-        let mut at = offset;
-        while at < self.size {
-            if self.blocks.contains_key(&(at / BLOCK)) == data {
-                return Some(at);
-            }
-            at = (at / BLOCK + 1) * BLOCK;
+        if data {
+            let found = self.blocks.range(offset / BLOCK..).next().map(|(i, _)| offset.max(i * BLOCK));
+            return found.filter(|at| *at < self.size);
         }
-        if data { None } else { Some(self.size) }
+        let mut end = offset / BLOCK;
+        for (i, _) in self.blocks.range(end..) {
+            if *i > end {
+                break;
+            }
+            end += 1;
+        }
+        Some(offset.max(end * BLOCK).min(self.size))
     }
 
     /// Everything is on the disk now: nothing of the past can come back.

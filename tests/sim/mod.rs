@@ -205,6 +205,9 @@ struct Shared {
     inject: Mutex<Option<Inject>>,
     before: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     after: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    /// Bytes of files that were read, and calls that changed nothing.
+    read: AtomicU64,
+    looks: AtomicU64,
 }
 
 impl fmt::Debug for Shared {
@@ -249,11 +252,18 @@ impl SimDisk {
             inject: Mutex::new(None),
             before: Mutex::new(None),
             after: Mutex::new(None),
+            read: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
         }))
     }
 
     pub fn root(&self) -> Arc<dyn Dir> {
         SimDir::open(&self.0, &mut self.0.state.lock(), ROOT)
+    }
+
+    /// Bytes of files that were read so far, and calls that changed nothing.
+    pub fn effort(&self) -> (u64, u64) {
+        (self.0.read.load(Ordering::Relaxed), self.0.looks.load(Ordering::Relaxed))
     }
 
     pub fn set_capacity(&self, bytes: u64) {
