@@ -154,12 +154,21 @@ pub fn a_kill_while_a_group_is_published_is_gone_on_from() {
     a_stop_within_a_group(Lose::Nothing, KNOWN);
 }
 
-/// Its first calls log the intents and make them durable: of those only some may be left, and then none of them counts.
+/// Its first calls log the intents and make them durable: of those only some may be left, and then none of them counts. `pressed`: they are
+/// one batch, whose last step may be missing.
 #[test]
 pub fn a_group_whose_intents_are_not_all_there_has_not_begun() {
-    for (stop, seed) in (4..9).flat_map(|stop| (0..24).map(move |seed| (stop, seed))) {
-        for lose in [Lose::Nothing, Lose::Unsynced] {
-            at_stop(stop, seed, (lose, KNOWN), group, publish, |machine, expected, _| {
+    for (pressed, stop) in (4..9).map(|stop| (false, stop)).chain((4..60).map(|stop| (true, stop))) {
+        let scene = |engine: &Tiers| {
+            group(engine);
+            if pressed {
+                press(engine);
+            }
+        };
+        for (seed, lose) in
+            (0..if pressed { 4 } else { 24 }).flat_map(|seed| [Lose::Nothing, Lose::Unsynced].map(|lose| (seed, lose)))
+        {
+            at_stop(stop, seed, (lose, KNOWN), scene, publish, |machine, expected, _| {
                 is_as_before(lose, machine, expected);
             });
         }

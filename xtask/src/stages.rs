@@ -69,7 +69,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("unit", When::Test, &[], 20, cargo::unit)
         .about("model, damage, architecture and unit tests: what needs no mount")
         .full(15),
-    stage("points", When::Test, &[Need::Mount, Need::Strace], 90, cargo::points)
+    stage("points", When::Test, &[Need::Mount, Need::Strace], 60, cargo::points)
         .about("stops at single calls of the daemon, power cuts there, calls that fail")
         .full(40),
     stage("kill", When::Test, MOUNT, 15, cargo::kill).about("42 SIGKILLs of the daemon under load"),
