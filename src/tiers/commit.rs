@@ -400,7 +400,7 @@ impl Tiers {
         drop(st);
         self.recent.lock().age(now, ages.slow);
         self.age_names(now, ages);
-        self.log.restore_ballast_if_room();
+        self.log.restore_if_room();
         if let Err(error) = self.log.check() {
             tracing::error!(%error, "the fast tier fails; changes are refused until it is repaired and mounted again");
         }

@@ -146,6 +146,19 @@ impl Tiers {
         }
     }
 
+    /// Makes room for what a start logs. Staged copies are not known yet: as many go as are found until there is room.
+    pub(crate) fn evict_for_a_start(&self) -> Result<()> {
+        const ROOM: u64 = 1 << 20;
+        let lacks = || -> Result<bool> {
+            let space = self.fast.space().at_fast("statfs", "fast tier")?;
+            Ok(space.avail < ROOM.min(space.capacity() / 4))
+        };
+        while lacks()? && self.find_copies_step()? == Progress::Did {
+            self.evict_for(ROOM)?;
+        }
+        self.evict_for(ROOM).map(drop)
+    }
+
     /// Lets some of what is wanted go; `false`: there is nothing that could.
     fn let_go(&self, wanted: Wanted) -> Result<bool> {
         loop {

@@ -205,9 +205,11 @@ impl Check {
                 Err(_) => self.add(Severity::Repairable, name, "it is missing", "the next mount makes it"),
             }
         }
-        if self.ours.stat(b"ballast").is_err() {
-            let what = "it is missing: the tier was full, or this one sets none aside";
-            self.add(Severity::Note, "ballast", what, "the next mount makes it again if there is room");
+        for name in ["ballast", "spare"] {
+            if self.ours.stat(name.as_bytes()).is_err() {
+                let what = "it is missing: the tier was full, or this one sets none aside";
+                self.add(Severity::Note, name, what, "the next mount makes it again if there is room");
+            }
         }
     }
 

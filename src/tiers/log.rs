@@ -11,6 +11,15 @@
 //!
 //! Room: each segment is preallocated, and a ballast file is given back when the tier is full, so a full tier does not
 //! stop the log (promise P8). An append that fails is cut back; nothing half-written is ever acknowledged.
+//!
+//! A start has room of its own, the file `spare`, which nobody else is given, however full the tier is:
+//!
+//! 1. it gives the room up first of all ([`drop_spare`]): what it writes, in the log or elsewhere, finds it;
+//! 2. a new segment is preallocated only where that leaves the room alone; where there is hardly more, or not even an inode, none is made:
+//!    the log goes on in the last one;
+//! 3. when its records are written it takes back what is left of it ([`Log::set_room_aside`]), and the rest as soon as there is room.
+//!
+//! A crash between 1 and 3 leaves the room free, and nobody of ours writes to the tier before the next start.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,6 +37,11 @@ const SEGMENT: u64 = 16 << 20;
 
 /// And never this long: the last append to it may be a record of every name and attribute that a file can have.
 const SEGMENT_MAX: u64 = 512 << 20;
+
+/// This part of the ballast's size is set aside besides for a start: 4 MiB as it is by default.
+const SPARE: u64 = 16;
+/// Less is not worth a file, in bytes.
+const SPARE_MIN: u64 = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -72,9 +86,17 @@ impl Log {
         let dir = fast.dir(b"log").at_fast("open", "log")?;
         let found = read_and_cut(&*dir, boot)?;
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
-        let closed = found.segments.into_iter().filter(|first| *first < next).collect();
-        let segment = new_segment(&*fast, &*dir, next)?;
-        let tail = Tail { segment, len: 0, next, closed, first: next, broken: false };
+        let closed: VecDeque<Lsn> = found.segments.into_iter().filter(|first| *first < next).collect();
+        // A segment for each of many starts would take up the room that they have.
+        let is_short = fast.space().is_ok_and(|space| space.avail < 2 * spare(ballast));
+        let made = if is_short && !closed.is_empty() { None } else { Some(new_segment(&*fast, &*dir, next)) };
+        let tail = match made {
+            Some(Ok(segment)) => Tail { segment, len: 0, next, closed, first: next, broken: false },
+            None => reopen_last(&*dir, next, closed)?,
+            // Not even an inode.
+            Some(Err(error)) if is_full(&error) && !closed.is_empty() => reopen_last(&*dir, next, closed)?,
+            Some(Err(error)) => return Err(error),
+        };
         let log = Log {
             fast,
             dir,
@@ -84,7 +106,6 @@ impl Log {
             ballast,
             suspect: AtomicBool::new(false),
         };
-        log.restore_ballast();
         Ok(Opened { log, records: found.records, torn: found.torn, damage: found.damage })
     }
 
@@ -234,23 +255,71 @@ impl Log {
         }
     }
 
-    /// Recreates the ballast if there is room. Failure is no harm: appends then fail earlier when the tier is full.
-    pub(crate) fn restore_ballast(&self) {
-        if self.ballast == 0 || self.fast.stat(b"ballast").is_ok() {
+    /// A start has written its records, and nobody else writes yet: first the next start's room, as much as there is, then the ballast,
+    /// and where there is none, some of what is left for the log: publishing cannot make room without it. Failure is no harm by itself:
+    /// appends then fail earlier when the tier is full.
+    pub(crate) fn set_room_aside(&self) {
+        let mut size = self.spare();
+        while size >= SPARE_MIN && !self.restore(b"spare", size) {
+            size /= 2;
+        }
+        if size < self.spare() {
+            tracing::warn!(bytes = size, "the fast tier is full: so much is set aside for the next start");
+        }
+        if self.ballast == 0 || self.restore(b"ballast", self.ballast) {
             return;
         }
-        let made =
-            self.fast.create(b"ballast", 0o600).and_then(|file| file.allocate(Allocate::Extend, 0, self.ballast));
-        if made.is_err() {
-            self.drop_ballast();
+        let left = self.avail() / 2;
+        let tail = self.tail.lock();
+        if let Err(e) = tail.segment.allocate(Allocate::KeepSize, tail.len, left.min(SEGMENT).min(self.ballast / 2)) {
+            tracing::debug!(error = %e, "no room is set aside for the log");
         }
     }
 
-    /// Takes the ballast back once the tier has twice its size to spare.
-    pub(crate) fn restore_ballast_if_room(&self) {
-        if self.fast.space().is_ok_and(|space| space.avail > 2 * self.ballast) {
-            self.restore_ballast();
+    /// The records of a start found no room: they go on in the last segment, which has some in its last block. `false`: there is none, or
+    /// something was appended already.
+    pub(crate) fn go_on_in_last_segment(&self) -> Result<bool> {
+        let mut tail = self.tail.lock();
+        if tail.len > 0 || tail.closed.is_empty() {
+            return Ok(false);
         }
+        let (next, empty, closed) = (tail.next, tail.first, tail.closed.clone());
+        *tail = reopen_last(&*self.dir, next, closed)?;
+        self.dir.unlink(&segment_name(empty)).at_fast("unlink", "empty log segment")?;
+        Ok(true)
+    }
+
+    /// Takes back the room for a start, and the ballast, once the tier has twice the size to spare.
+    pub(crate) fn restore_if_room(&self) {
+        let is_whole = || self.fast.stat(b"spare").is_ok_and(|stat| stat.size >= self.spare());
+        if self.spare() > 0 && self.avail() > 2 * self.spare() && !is_whole() {
+            drop_spare(&*self.fast);
+            self.restore(b"spare", self.spare());
+        }
+        if self.ballast > 0 && self.avail() > 2 * self.ballast {
+            self.restore(b"ballast", self.ballast);
+        }
+    }
+
+    /// Sets room aside under this name, all of it or none. `true`: it is there.
+    fn restore(&self, name: &[u8], size: u64) -> bool {
+        if self.fast.stat(name).is_ok() {
+            return true;
+        }
+        let made = self.fast.create(name, 0o600).and_then(|file| file.allocate(Allocate::Extend, 0, size));
+        if made.is_err() {
+            // Some file systems leave a part of it.
+            drop_file(&*self.fast, name);
+        }
+        made.is_ok()
+    }
+
+    fn spare(&self) -> u64 {
+        spare(self.ballast)
+    }
+
+    fn avail(&self) -> u64 {
+        self.fast.space().map_or(0, |space| space.avail)
     }
 
     fn drop_ballast(&self) -> bool {
@@ -258,18 +327,49 @@ impl Log {
     }
 }
 
+/// What a start has room for by itself, with a ballast of this size.
+fn spare(ballast: u64) -> u64 {
+    if ballast == 0 { 0 } else { (ballast / SPARE).max(SPARE_MIN) }
+}
+
+/// Before a start does anything: see the beginning of this file.
+pub(crate) fn drop_spare(fast: &dyn Dir) {
+    drop_file(fast, b"spare");
+}
+
 fn drop_ballast(fast: &dyn Dir) -> bool {
-    fast.unlink(b"ballast").is_ok()
+    drop_file(fast, b"ballast")
+}
+
+fn drop_file(fast: &dyn Dir, name: &[u8]) -> bool {
+    fast.unlink(name).is_ok()
+}
+
+pub(crate) fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if crate::tiers::data::is_full(source))
+}
+
+/// The tail of a log that goes on in the last of these segments.
+fn reopen_last(dir: &dyn Dir, next: Lsn, mut closed: VecDeque<Lsn>) -> Result<Tail> {
+    let first = closed.pop_back().unwrap_or(next);
+    let segment = open_segment(dir, first, Access::ReadWrite)?;
+    let len = segment.stat().at_fast("stat", label(first))?.size;
+    Ok(Tail { segment, len, next, closed, first, broken: false })
 }
 
 /// On a full tier the ballast makes room for it.
 fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
-    match create_segment(dir, first) {
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull && drop_ballast(fast) => {
-            create_segment(dir, first)
-        }
+    let segment = match create_segment(dir, first) {
+        Err(error) if is_full(&error) && drop_ballast(fast) => create_segment(dir, first),
         other => other,
+    }?;
+    // Room taken now cannot be missing later; a file system without fallocate works all the same. One that has less than all of it may
+    // leave what there was, and that would be all there is for others.
+    let has_room = fast.space().is_ok_and(|space| space.avail > 2 * SEGMENT);
+    if has_room && let Err(e) = segment.allocate(Allocate::KeepSize, 0, SEGMENT) {
+        tracing::debug!(error = %e, "a log segment has no room set aside");
     }
+    Ok(segment)
 }
 
 fn broken() -> Error {
@@ -293,10 +393,6 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
         _ => {}
     }
     let file = dir.create(&name, 0o600).at_fast("create", "log segment")?;
-    // Room taken now cannot be missing later; a file system without fallocate works all the same.
-    if let Err(e) = file.allocate(Allocate::KeepSize, 0, SEGMENT) {
-        tracing::debug!(error = %e, "a log segment has no room set aside");
-    }
     dir.sync().at_fast("fsync", "log")?;
     Ok(file)
 }
@@ -331,7 +427,12 @@ pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<Found> {
         open_segment(dir, found.segments[keep], Access::ReadWrite)?.set_len(len).at_fast("cut", "last log segment")?;
     }
     if let Some(last) = found.segments.last() {
-        open_segment(dir, *last, Access::ReadWrite)?.sync().at_fast("fsync", "last log segment")?;
+        let segment = open_segment(dir, *last, Access::ReadWrite)?;
+        // The room behind its end that nobody will write to: the next segment wants it. A hint.
+        if let Err(e) = segment.stat().and_then(|stat| segment.set_len(stat.size)) {
+            tracing::debug!(error = %e, "the room that was set aside for the last log segment stays");
+        }
+        segment.sync().at_fast("fsync", "last log segment")?;
         dir.sync().at_fast("fsync", "log")?;
     }
     Ok(found)

@@ -35,7 +35,7 @@ use crate::tiers::disk::{Access, Clock, Dir, File, MetadataOrder, NewAttr, Renam
 use crate::tiers::drain::{remove_leftover, set_attrs};
 use crate::tiers::file::FileState;
 use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
-use crate::tiers::log::Log;
+use crate::tiers::log::{self, Log};
 use crate::tiers::names::OURS;
 use crate::tiers::pins::Pins;
 use crate::tiers::pool::{Named, Pool, Proof, number_of};
@@ -98,6 +98,7 @@ fn open_with(
         true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
         false => existing_tmp(&*ours, &*slow, &identity)?,
     };
+    log::drop_spare(&*ours);
     let (pool, copies) = (Pool::open(&*ours)?, Copies::open(&*ours, clock.now())?);
     let numbers = pool.numbers()?;
     let (looked, opened) = beside(
@@ -270,7 +271,7 @@ impl Recovery<'_> {
         self.restore_sealed()?;
         self.reapply_attrs()?;
         self.sort_objects()?; // 6
-        self.log_start()?; // 7
+        self.log_start_where_there_is_room()?; // 7
         self.mark_cut_off(); // 8
         self.take_over();
         if let Some(error) = self.refused.take() {
@@ -704,7 +705,44 @@ impl Recovery<'_> {
         spoken_of.into_iter().filter(|ino| self.never.contains(ino))
     }
 
-    /// Step 7.
+    /// Step 7. Where the room that is set aside for it is not enough, staged copies and clean objects go, and what nothing else helps is put
+    /// behind the last start's records.
+    fn log_start_where_there_is_room(&self) -> Result<()> {
+        let full = match self.log_start() {
+            Err(error) if log::is_full(&error) => error,
+            other => return other.map(|()| self.tiers.log.set_room_aside()),
+        };
+        tracing::warn!(error = %full, "the fast tier is full: what is on the slow tier, too, makes room for this start");
+        if let Err(error) = self.tiers.evict_for_a_start() {
+            tracing::warn!(%error, "nothing could be evicted");
+        }
+        let ways: [&dyn Fn() -> Result<bool>; 2] = [&|| Ok(true), &|| self.tiers.log.go_on_in_last_segment()];
+        for way in ways {
+            if !way()? {
+                continue;
+            }
+            match self.log_start() {
+                Err(error) if log::is_full(&error) => {}
+                other => return other.map(|()| self.tiers.log.set_room_aside()),
+            }
+        }
+        let space = self.tiers.fast.space().at_fast("statfs", "fast tier")?;
+        let lacking = self.start_bytes().saturating_sub(space.avail).max(u64::from(space.block));
+        Err(Error::refused(
+            format!("the fast tier is full: the log lacks {lacking} bytes for this start"),
+            "free as much on its file system; nothing of it is in .dlio-fs",
+        ))
+    }
+
+    /// About as much as a start logs.
+    fn start_bytes(&self) -> u64 {
+        let paths = {
+            let st = self.tiers.state.lock();
+            st.bound.values().filter_map(|(ino, _)| st.view.path(*ino)).map(|path| 128 + path.len() as u64).sum::<u64>()
+        };
+        128 + paths
+    }
+
     fn log_start(&self) -> Result<()> {
         let mut st = self.tiers.state.lock();
         let bound: Vec<_> =
@@ -721,15 +759,7 @@ impl Recovery<'_> {
         records.push(Record::Applied { upto: self.applied });
         // What this start has taken over the next one must know of.
         records.extend(self.half.iter().flat_map(Half::intents));
-        let last = match self.tiers.log.append(&records) {
-            Err(Error::Io { source, .. }) if is_full(&source) => {
-                return Err(Error::refused(
-                    "the fast tier is full, even for the log",
-                    "free some space on its file system",
-                ));
-            }
-            other => other?,
-        };
+        let last = self.tiers.log.append(&records)?;
         let first = last + 1 - records.len() as u64 + before;
         let now = self.tiers.uptime();
         for (lsn, (ino, object, _)) in (first..).zip(bound) {

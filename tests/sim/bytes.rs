@@ -75,6 +75,9 @@ impl Bytes {
             gone.into_iter().for_each(|i| self.put(i, None));
             self.unreserve(keep..u64::MAX);
             self.zero(len, keep * BLOCK - len);
+        } else if len == self.size {
+            // As ext4 and xfs do: what is allocated behind the end goes.
+            self.unreserve(len.div_ceil(BLOCK)..u64::MAX);
         }
         self.resize(len);
     }
