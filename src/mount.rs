@@ -3,7 +3,7 @@
 //! The daemon, in this order; a start that fails leaves no mount, or the dead one it found:
 //!
 //!  1. `umask(0)`: modes are the applications', each request brings its own umask.
-//!  2. Descriptors: the soft limit is raised to the hard one.
+//!  2. Descriptors and the size of files: the soft limits are raised to the hard ones, where that is allowed beyond. SIGXFSZ is caught.
 //!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already.
 //!  4. The fast tier is locked (P7), before anything of it is read, and the port of the metrics is taken.
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
@@ -43,7 +43,8 @@ use std::time::Duration;
 
 use fuser::Session;
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{getegid, geteuid};
 use tokio::runtime::Runtime;
@@ -124,6 +125,8 @@ pub fn serve(request: Request) -> Result<Left> {
     std::env::set_current_dir("/").at("change to", "/")?;
     umask(Mode::empty()); // 1
     raise_descriptor_limit(); // 2
+    let runtime = background::runtime()?;
+    raise_file_size_limit(&runtime)?;
     let (tree, replace, writable) = slow_tree(&request)?; // 3
     let trace = Directory::of(&request.settings.config(), mountpoint)?;
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
@@ -131,7 +134,6 @@ pub fn serve(request: Request) -> Result<Left> {
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
     let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
     let live = Arc::new(live_settings(&request.settings, &tiers));
-    let runtime = background::runtime()?;
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
     renew_on_hangup(&runtime, &ended, &live, request.in_background)?;
@@ -475,6 +477,29 @@ fn raise_descriptor_limit() {
         Ok(limit) => info!(limit, "descriptors"),
         Err(errno) => warn!(%errno, "could not raise the limit of open files"),
     }
+}
+
+/// The shell, or the job, that mounts may have a limit on the size of its files, and the daemon writes everybody's: a call beyond the limit
+/// would end it by SIGXFSZ. With the signal caught such a call is told EFBIG, as it is where a file system takes no such file. What a
+/// program may write the kernel looks at itself.
+fn raise_file_size_limit(runtime: &Runtime) -> Result<()> {
+    let _inside = runtime.enter();
+    // Its handler stays, whoever listens.
+    drop(signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).at("catch", "SIGXFSZ")?);
+    let (limit, hard) = match getrlimit(Resource::RLIMIT_FSIZE) {
+        Ok(limits) => limits,
+        Err(errno) => {
+            warn!(%errno, "could not look at the limit of the size of files");
+            return Ok(());
+        }
+    };
+    let raised = setrlimit(Resource::RLIMIT_FSIZE, RLIM_INFINITY, RLIM_INFINITY).map(|()| RLIM_INFINITY);
+    let raised = raised.or_else(|_| setrlimit(Resource::RLIMIT_FSIZE, hard, hard).map(|()| hard));
+    match raised.unwrap_or(limit) {
+        RLIM_INFINITY => {}
+        bytes => warn!(bytes, "this process may write no larger files (ulimit -f): a write beyond that gets EFBIG"),
+    }
+    Ok(())
 }
 
 /// This boot of the machine.

@@ -13,6 +13,7 @@ mod common;
 mod complaints;
 mod hours;
 mod io_paths;
+mod limits;
 mod live;
 mod metrics_http;
 mod mount;
