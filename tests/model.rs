@@ -19,6 +19,8 @@ mod sim;
 
 #[path = "model/case.rs"]
 mod case;
+#[path = "model/closed.rs"]
+mod closed;
 #[path = "model/full.rs"]
 mod full;
 #[cfg(debug_assertions)]

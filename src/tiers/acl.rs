@@ -90,6 +90,13 @@ pub(crate) fn chmod(access: &[u8], perm: u32) -> Option<Vec<u8>> {
     Some(encode(&entries))
 }
 
+/// The list with other rights of the owner.
+pub(crate) fn with_owner(access: &[u8], rights: impl Fn(u16) -> u16) -> Option<Vec<u8>> {
+    let mut entries = parse(access)?;
+    entries.iter_mut().filter(|e| e.tag == USER_OBJ).for_each(|e| e.perm = rights(e.perm));
+    Some(encode(&entries))
+}
+
 /// The permission bits after setting this access list, and whether the bits say it all (the list is then not kept).
 pub(crate) fn mode_of(access: &[u8], perm: u32) -> Option<(u32, bool)> {
     let mut entries = parse(access)?;

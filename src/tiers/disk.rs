@@ -175,6 +175,10 @@ pub trait Dir: Send + Sync + Debug {
     fn rotates(&self) -> bool {
         false
     }
+    /// Whether the mode of a node says what we may do to it, as it does for all but root: one of our own may be closed for us.
+    fn heeds_modes(&self) -> bool {
+        false
+    }
     /// For `rename` and `link` across two directories of one implementation.
     fn as_any(&self) -> &dyn std::any::Any;
 }

@@ -587,6 +587,10 @@ impl Dir for FaultyDir {
         self.inner.rotates()
     }
 
+    fn heeds_modes(&self) -> bool {
+        self.inner.heeds_modes()
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

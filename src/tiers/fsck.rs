@@ -19,7 +19,7 @@ use crate::tiers::record::{Home, ObjectId, Record, Step};
 use crate::tiers::shards::Shard;
 use crate::tiers::slow::split;
 use crate::tiers::step::{step_path, step_target};
-use crate::tiers::{Lsn, log};
+use crate::tiers::{Lsn, log, modes};
 
 /// The remedy for what cannot be made good.
 const RESCUE: &str = "save what is there with `dlio-fs rescue`, then use an empty fast tier";
@@ -65,7 +65,7 @@ pub struct FsckReport {
 pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: bool) -> Result<FsckReport> {
     let ours = fast.dir(OURS).at_fast("open", ".dlio-fs")?;
     let mut check = Check {
-        pool: Pool::open_what_is_left(&ours),
+        pool: Pool::open_what_is_left(&modes::with_marked_modes(&ours)),
         ours,
         slow,
         repair,

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use chrono::Timelike as _;
@@ -77,6 +77,21 @@ impl OsDir {
         Ok(path)
     }
 
+    fn set_attr_of(&self, name: &OsStr, new: &NewAttr) -> io::Result<()> {
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = owner(new);
+            retry(|| unistd::fchownat(&self.fd, name, uid, gid, AtFlags::AT_SYMLINK_NOFOLLOW))?;
+        }
+        if let Some(perm) = new.perm {
+            self.chmod(name, perm)?;
+        }
+        if new.atime.is_some() || new.mtime.is_some() {
+            let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
+            retry(|| stat::utimensat(&self.fd, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))?;
+        }
+        Ok(())
+    }
+
     fn chmod(&self, name: &OsStr, perm: u32) -> io::Result<()> {
         let done = retry(|| stat::fchmodat(&self.fd, name, mode(perm), FchmodatFlags::NoFollowSymlink));
         match done {
@@ -93,7 +108,9 @@ impl OsDir {
 impl Dir for OsDir {
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         let name = entry_or_self(name)?;
-        retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|s| to_stat(&s))
+        let found = retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW));
+        let found = if is_closed(&found, name) { retry(|| stat::fstat(&self.fd)) } else { found };
+        found.map(|s| to_stat(&s))
     }
 
     fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
@@ -221,18 +238,8 @@ impl Dir for OsDir {
 
     fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
         let name = entry_or_self(name)?;
-        if new.uid.is_some() || new.gid.is_some() {
-            let (uid, gid) = owner(new);
-            retry(|| unistd::fchownat(&self.fd, name, uid, gid, AtFlags::AT_SYMLINK_NOFOLLOW))?;
-        }
-        if let Some(perm) = new.perm {
-            self.chmod(name, perm)?;
-        }
-        if new.atime.is_some() || new.mtime.is_some() {
-            let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
-            retry(|| stat::utimensat(&self.fd, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))?;
-        }
-        Ok(())
+        let done = self.set_attr_of(name, new);
+        if is_closed(&done, name) { set_attr(&self.fd, new) } else { done }
     }
 
     fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
@@ -287,6 +294,10 @@ impl Dir for OsDir {
         // A partition has its disk's queue above itself.
         let queue = ["queue/rotational", "../queue/rotational"].map(|name| Path::new(&device).join(name));
         queue.iter().find_map(|path| fs::read_to_string(path).ok()).is_some_and(|text| text.trim() == "1")
+    }
+
+    fn heeds_modes(&self) -> bool {
+        heeds_modes()
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -367,18 +378,7 @@ impl File for OsFile {
     }
 
     fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
-        if new.uid.is_some() || new.gid.is_some() {
-            let (uid, gid) = owner(new);
-            retry(|| unistd::fchown(&self.fd, uid, gid))?;
-        }
-        if let Some(perm) = new.perm {
-            retry(|| stat::fchmod(&self.fd, mode(perm)))?;
-        }
-        if new.atime.is_some() || new.mtime.is_some() {
-            let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
-            retry(|| stat::futimens(&self.fd, &atime, &mtime))?;
-        }
-        Ok(())
+        set_attr(&self.fd, new)
     }
 
     fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
@@ -435,6 +435,41 @@ impl Clock for OsClock {
     fn second_of_day(&self) -> u32 {
         chrono::Local::now().num_seconds_from_midnight()
     }
+}
+
+fn set_attr(fd: &fs::File, new: &NewAttr) -> io::Result<()> {
+    if new.uid.is_some() || new.gid.is_some() {
+        let (uid, gid) = owner(new);
+        retry(|| unistd::fchown(fd, uid, gid))?;
+    }
+    if let Some(perm) = new.perm {
+        retry(|| stat::fchmod(fd, mode(perm)))?;
+    }
+    if new.atime.is_some() || new.mtime.is_some() {
+        let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
+        retry(|| stat::futimens(fd, &atime, &mtime))?;
+    }
+    Ok(())
+}
+
+/// Whether even `.` could not be looked up in a directory: its mode lets nobody but root search it.
+fn is_closed<T>(done: &io::Result<T>, name: &OsStr) -> bool {
+    name == "." && done.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EACCES as i32))
+}
+
+/// Whether this process has no CAP_DAC_OVERRIDE: then the modes of its files hold for itself, too. Nothing takes it away or gives it
+/// later.
+fn heeds_modes() -> bool {
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    static HEEDS: OnceLock<bool> = OnceLock::new();
+    let effective = |status: String| {
+        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    };
+    *HEEDS.get_or_init(|| match fs::read_to_string("/proc/self/status").ok().and_then(effective) {
+        Some(set) => set & DAC_OVERRIDE == 0,
+        None => !unistd::geteuid().is_root(),
+    })
 }
 
 /// Makes a call again for as long as a signal cuts it short.

@@ -53,7 +53,7 @@ use crate::tiers::sync::{Mutex, Rank, RwLock};
 use crate::tiers::takeover::Half;
 use crate::tiers::urgent::Urgency;
 use crate::tiers::view::{FIRST_OWN, View, Waiting};
-use crate::tiers::{Ino, Lsn, Options, Tiers};
+use crate::tiers::{Ino, Lsn, Options, Tiers, closed, modes};
 
 /// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
 ///
@@ -94,12 +94,15 @@ fn open_with(
         ensure_dir(&*ours, name)?;
     }
     let identity = identify(&*ours, &*slow, writable)?; // 1
+    let slow = if writable { closed::closable(slow) } else { slow };
     let tmp = match writable {
         true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
         false => existing_tmp(&*ours, &*slow, &identity)?,
     };
     log::drop_spare(&*ours);
-    let (pool, copies) = (Pool::open(&*ours)?, Copies::open(&*ours, clock.now())?);
+    closed::begin(&slow, &tmp)?;
+    let objects = modes::with_modes(&ours)?;
+    let (pool, copies) = (Pool::open(&*objects)?, Copies::open(&*objects, clock.now())?);
     let numbers = pool.numbers()?;
     let (looked, opened) = beside(
         numbers.len() > LOOKS_EACH,
@@ -450,6 +453,7 @@ impl Recovery<'_> {
             if kept.contains(&entry.name[..]) {
                 continue;
             }
+            closed::close_again(&self.tiers.slow.root, tmp, &entry.name)?;
             let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
             if !is_object || replaced.contains(&(entry.name.as_slice(), entry.ino)) {
                 remove_leftover(tmp, &entry.name)?;

@@ -18,7 +18,7 @@ use crate::tiers::names::OURS;
 use crate::tiers::pool::Pool;
 use crate::tiers::record::{Attrs, Home, ObjectId, Path, Record, Spec};
 use crate::tiers::slow::split;
-use crate::tiers::{Ino, Lsn, log};
+use crate::tiers::{Ino, Lsn, log, modes};
 
 /// What a rescue did.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
             Vec::new()
         }
     };
-    let pool = Pool::open_what_is_left(&ours);
+    let pool = Pool::open_what_is_left(&modes::with_marked_modes(&ours));
     let mut followed = Followed::default();
     followed.follow(&records, boot);
     let Followed { mut tree, struck, .. } = followed;

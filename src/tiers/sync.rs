@@ -25,6 +25,9 @@ pub enum Rank {
     /// One file's bytes; its key is the inode number. The only one that may be held across a call to the slow tier, but for
     /// `Publishing`.
     Io,
+    /// What is opened on the slow tier for the moment of a call, in a mount without root ([`crate::tiers::closed`]). Held across the calls
+    /// that do that, with nothing behind it.
+    Opening,
     /// Names, events, references: memory and the append.
     State,
     /// Whoever syncs the log.
@@ -36,7 +39,7 @@ pub enum Rank {
 }
 
 /// What the calling thread holds, in the order in which it was taken; nothing without debug assertions. For tests: no call to
-/// the slow tier is made with more than [`Rank::Io`].
+/// the slow tier is made with more than [`Rank::Io`], but where something is closed.
 pub fn held() -> Vec<Rank> {
     order::held()
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Errno, Result};
 use crate::tiers::data::next_data;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::pool::{Pool, Proof};
@@ -211,7 +211,12 @@ impl Tiers {
             self.pool.open_object(object.number, Access::Unnoticed).at_fast("open the object of", self.label(ino))?;
         let recorded = Pool::sum_of(&*fast).at_fast("read the hash of", self.label(ino))?;
         let (dir, name) = self.slow.parent(&path).at("open on slow", self.label(ino))?;
-        let Some(slow) = absent_is_none(dir.open(name, Access::Unnoticed)).at("open on slow", self.label(ino))? else {
+        let opened = match dir.open(name, Access::Unnoticed) {
+            // Its owner may not read it, and we are not root: to open it would change what the proof says of it.
+            Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => return Ok(Err(Verified::NotClean)),
+            opened => opened,
+        };
+        let Some(slow) = absent_is_none(opened).at("open on slow", self.label(ino))? else {
             return Ok(Err(Verified::Changed));
         };
         if Proof::of(&slow.stat().at("stat on slow", self.label(ino))?) != proof {

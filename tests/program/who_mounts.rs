@@ -312,6 +312,52 @@ fn an_unprivileged_mount_is_the_users_own() {
     assert_eq!(fs::metadata(rig.path("slow/ckpt")).unwrap().uid(), NOBODY);
 }
 
+/// Objects of git have mode 0444, directories of module caches 0555: the modes hold for the daemon, too, and one such file held the
+/// order for ever, with all that came behind it.
+#[test]
+fn an_unprivileged_mount_takes_what_its_user_has_closed() {
+    needs!(MOUNTS, "setpriv", "git", "setfattr");
+    let rig = rig_of_nobody(Rig::new());
+    let session = "
+        export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=n@n GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=n@n
+        mount='./program mount mnt --fast fast --slow slow -o settle=0s --log-file log'
+        mkdir -p module/below; echo module > module/go.mod; echo code > module/below/code
+        setfattr -n user.from -v there module/go.mod
+        chmod 0444 module/go.mod; chmod 0555 module/below module
+        $mount
+        git -c init.defaultBranch=main init -q mnt/repo
+        for i in 1 2 3; do echo $i > mnt/repo/file; git -C mnt/repo add file; git -C mnt/repo commit -q -m $i; done
+        git clone -q --no-hardlinks mnt/repo mnt/clone
+        cp -a module mnt/module
+        mkdir -m 0555 mnt/born
+        (umask 0777; echo x > mnt/none)
+        mkdir mnt/hidden; echo x > mnt/hidden/file; chmod 0 mnt/hidden
+        ./program sync mnt
+        kill -9 $(sed -n 's/.* pid=\\([0-9]*\\) .*/\\1/p' fast/.dlio-fs/lock)
+        while ls mnt 2> /dev/null; do :; done
+        $mount
+        git -C mnt/clone fsck --no-progress
+        chmod u+w mnt/repo/.git/objects/*/*; git -C mnt/repo gc -q
+        chmod 0700 mnt/hidden; echo y >> mnt/hidden/file; chmod 0500 mnt/hidden
+        chmod -R u+w mnt/module; rm mnt/module/below/code; chmod 0555 mnt/module/below mnt/module
+        ./program sync mnt
+        ./program evict --all mnt > /dev/null
+        cat mnt/module/go.mod
+        ./program umount mnt
+        git -C slow/repo fsck --no-progress
+        test $(git -C slow/clone rev-parse HEAD) = $(git -C slow/repo rev-parse HEAD)
+        stat -c '%a %n' slow/module slow/module/* slow/born slow/none slow/hidden
+        getfattr --only-values -n user.from slow/module/go.mod
+        ls slow/module/below";
+    let (code, out, line) = as_nobody(&rig, "exec", session);
+    let expected = "module\n555 slow/module\n555 slow/module/below\n444 slow/module/go.mod\n555 slow/born\n0 slow/none\n\
+                    500 slow/hidden\nthere";
+    assert_eq!((code, out.as_str()), (Some(0), expected), "{line}");
+    assert_eq!(rig.slow_has("hidden/file").as_deref(), Some("x\ny\n"));
+    let tmp = fs::read_dir(rig.path("slow/.dlio-fs/tmp")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_dir(tmp).unwrap().count(), 0, "nothing is left open");
+}
+
 #[test]
 fn an_unprivileged_mount_over_its_own_slow_tier_is_replaced() {
     needs!(MOUNTS, "setpriv");

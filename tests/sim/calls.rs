@@ -18,6 +18,10 @@ use super::{Effect, INODE_BYTES, Op, PRIVATE, Shared, State};
 const NAME_MAX: usize = 255;
 /// The longest file, as on ext4 with blocks of 4 KiB.
 const SIZE_MAX: u64 = 1 << 44;
+/// Rights of the owner.
+const R: u32 = 4;
+const W: u32 = 2;
+const X: u32 = 1;
 
 /// An open descriptor: keeps its inode alive.
 struct Handle {
@@ -115,11 +119,18 @@ impl State {
         self.live.inodes.get(&ino).ok_or_else(|| Errno::EIO.into())
     }
 
+    /// Whether the owner of a node, who is everybody here, has these rights to it.
+    fn may(&self, ino: Ino, rights: u32) -> io::Result<()> {
+        let perm = self.inode(ino)?.meta.perm >> 6;
+        if self.heeds_modes && perm & rights != rights { Err(Errno::EACCES.into()) } else { Ok(()) }
+    }
+
     fn find(&self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
         if name == b"." {
             return Ok(dir);
         }
         check(name)?;
+        self.may(dir, X)?;
         self.inode(dir)?.entries.get(name).copied().ok_or_else(|| Errno::ENOENT.into())
     }
 
@@ -151,6 +162,7 @@ impl State {
     /// Makes a new inode under a new name.
     fn make(&mut self, dir: Ino, name: &[u8], now: Time, mut inode: Inode) -> io::Result<Ino> {
         check_new(name)?;
+        self.may(dir, X)?;
         let parent = self.inode(dir)?;
         if parent.entries.contains_key(name) {
             return Err(Errno::EEXIST.into());
@@ -158,6 +170,7 @@ impl State {
         if dir != ROOT && parent.names.is_empty() {
             return Err(Errno::ENOENT.into());
         }
+        self.may(dir, W)?;
         if parent.meta.perm & 0o2000 != 0 {
             inode.meta.gid = parent.meta.gid;
             inode.meta.perm |= if inode.kind == Kind::Dir { 0o2000 } else { 0 };
@@ -173,6 +186,7 @@ impl State {
 
     fn remove(&mut self, dir: Ino, name: &[u8], now: Time) -> io::Result<()> {
         let ino = self.find(dir, name)?;
+        self.may(dir, W)?;
         let is_dir = self.inode(ino)?.kind == Kind::Dir;
         self.commit(vec![Change::Entry { dir, name: name.to_vec(), ino: None }], is_dir);
         self.touch(ino, now);
@@ -190,6 +204,7 @@ impl State {
         check_new(name)?;
         check_new(to_name)?;
         let from = self.find(dir, name)?;
+        self.may(to, X)?;
         let over = self.inode(to)?.entries.get(to_name).copied();
         let is_dir = self.inode(from)?.kind == Kind::Dir;
         match (mode, over) {
@@ -219,6 +234,15 @@ impl State {
         }
         if to != ROOT && self.inode(to)?.names.is_empty() {
             return Err(Errno::ENOENT.into());
+        }
+        self.may(dir, W)?;
+        self.may(to, W)?;
+        // What comes into another directory is written to for its `..`.
+        let exchanged = over.filter(|_| exchange);
+        for moved in [Some(from), exchanged].into_iter().flatten() {
+            if dir != to && self.inode(moved)?.kind == Kind::Dir {
+                self.may(moved, W)?;
+            }
         }
         let after_all = is_dir || over.is_some_and(|o| self.live.inodes[&o].kind == Kind::Dir);
         let left = if exchange { over } else { None };
@@ -269,7 +293,11 @@ impl State {
     }
 
     fn get_xattr(&self, ino: Ino, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        match self.check_key(ino, key) {
+        let checked = self.check_key(ino, key);
+        if checked.is_ok() && key.starts_with(b"user.") {
+            self.may(ino, R)?;
+        }
+        match checked {
             Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => Ok(None),
             Err(e) => Err(e),
             Ok(()) => Ok(self.inode(ino)?.xattrs.get(key).cloned()),
@@ -278,6 +306,9 @@ impl State {
 
     fn put_xattr(&mut self, ino: Ino, key: &[u8], value: Option<&[u8]>, now: Time) -> io::Result<()> {
         self.check_key(ino, key)?;
+        if key.starts_with(b"user.") {
+            self.may(ino, W)?;
+        }
         if value.is_none() && !self.inode(ino)?.xattrs.contains_key(key) {
             return Ok(());
         }
@@ -328,7 +359,7 @@ impl Dir for SimDir {
         check_new(name)?;
         let ino = self.0.look(|s| {
             let ino = s.find(self.0.ino, name)?;
-            if s.inode(ino)?.kind == Kind::Dir { Ok(ino) } else { Err(Errno::ENOTDIR.into()) }
+            if s.inode(ino)?.kind == Kind::Dir { s.may(ino, R).map(|()| ino) } else { Err(Errno::ENOTDIR.into()) }
         })?;
         Ok(SimDir::open(&self.0.disk, &mut self.0.disk.state.lock(), ino))
     }
@@ -337,7 +368,8 @@ impl Dir for SimDir {
         check_new(name)?;
         let ino = self.0.look(|s| {
             let ino = s.find(self.0.ino, name)?;
-            if s.inode(ino)?.kind == Kind::File { Ok(ino) } else { Err(Errno::EINVAL.into()) }
+            let rights = if access == Access::ReadWrite { R | W } else { R };
+            if s.inode(ino)?.kind == Kind::File { s.may(ino, rights).map(|()| ino) } else { Err(Errno::EINVAL.into()) }
         })?;
         let handle = Handle::new(&self.0.disk, &mut self.0.disk.state.lock(), ino);
         Ok(Arc::new(SimFile { handle, writable: access == Access::ReadWrite }))
@@ -395,6 +427,7 @@ impl Dir for SimDir {
         check_new(to_name)?;
         self.0.change("link", name, 0, |s, now, _| {
             let ino = s.find(self.0.ino, name)?;
+            s.may(to, X)?;
             let parent = s.inode(to)?;
             if parent.entries.contains_key(to_name) {
                 return Err(Errno::EEXIST.into());
@@ -405,6 +438,7 @@ impl Dir for SimDir {
             if s.inode(ino)?.kind == Kind::Dir {
                 return Err(Errno::EPERM.into());
             }
+            s.may(to, W)?;
             s.commit(vec![Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(ino) }], false);
             s.touch(ino, now);
             s.touch(to, now);
@@ -445,6 +479,7 @@ impl Dir for SimDir {
         self.0.look(|s| {
             let entry =
                 |(name, &ino): (&Vec<u8>, &Ino)| Ok(DirEntry { name: name.clone(), ino, kind: s.inode(ino)?.kind });
+            s.may(self.0.ino, R | X)?;
             s.inode(self.0.ino)?.entries.iter().map(entry).collect()
         })
     }
@@ -503,6 +538,10 @@ impl Dir for SimDir {
         self.0.disk.order
     }
 
+    fn heeds_modes(&self) -> bool {
+        self.0.disk.state.lock().heeds_modes
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -536,6 +575,7 @@ impl SimFile {
 impl File for SimFile {
     fn reopen(&self) -> io::Result<Arc<dyn File>> {
         let mut state = self.handle.disk.state.lock();
+        state.may(self.ino(), R | W)?;
         Ok(Arc::new(SimFile { handle: Handle::new(&self.handle.disk, &mut state, self.handle.ino), writable: true }))
     }
 

@@ -183,6 +183,8 @@ struct State {
     /// Open descriptors, by inode.
     open: BTreeMap<Ino, u64>,
     capacity: u64,
+    /// Whoever asks is an ordinary user, for whom the modes hold.
+    heeds_modes: bool,
     /// Set once a crash has taken the disk over: whoever still holds descriptors gets EIO.
     dead: bool,
     observed: Option<Observed>,
@@ -270,6 +272,11 @@ impl SimDisk {
         self.0.state.lock().capacity = bytes;
     }
 
+    /// From now on whoever asks is an ordinary user, who owns what is there; or root again.
+    pub fn heed_modes(&self, heeds: bool) {
+        self.0.state.lock().heeds_modes = heeds;
+    }
+
     pub fn used(&self) -> u64 {
         self.0.state.lock().used()
     }
@@ -331,7 +338,7 @@ impl SimDisk {
                 State { live: tree.clone(), durable: tree, ..State::default() }
             }
         };
-        let after = State { capacity: state.capacity, ..after };
+        let after = State { capacity: state.capacity, heeds_modes: state.heeds_modes, ..after };
         let disk = Self::with(self.0.label, self.0.order, &self.0.power, &self.0.clock, after);
         *disk.0.before.lock() = self.0.before.lock().clone();
         if state.observed.is_some() {
