@@ -56,6 +56,7 @@ mod names;
 mod node;
 pub mod os;
 mod pace;
+mod parts;
 mod pins;
 mod plan;
 mod pool;

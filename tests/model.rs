@@ -34,6 +34,8 @@ mod ops;
 mod order;
 #[path = "model/others.rs"]
 mod others;
+#[path = "model/parts.rs"]
+mod parts;
 #[path = "model/reference.rs"]
 mod reference;
 #[path = "model/sparse.rs"]

@@ -1,6 +1,6 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
-//! 1. create `c<LSN>` in `tmp` (a leftover of an earlier try goes first);
+//! 1. create `c<LSN>` in the `tmp` of the part that it goes to (a leftover of an earlier try goes first);
 //! 2. copy the first `size` bytes, holes as holes, and take their hash;
 //! 3. owner, mode, extended attributes, times last;
 //! 4. fsync; an error means: discard and copy again, never a second fsync. Of several small ones the disk was told to begin with all
@@ -16,13 +16,14 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::data::{CHUNK, NotCopied, copy_data, next_data};
-use crate::tiers::disk::{Access, File, NewAttr};
+use crate::tiers::disk::{Access, Dir, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
+use crate::tiers::parts::{bare, in_part};
 use crate::tiers::record::{Attrs, Known};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::split::Split;
 use crate::tiers::verify::{Hash, Sum};
-use crate::tiers::{Cx, Lsn, Progress, Tiers, plan};
+use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers, plan};
 
 /// Versions copied at once, and the largest of those that are not copied alone.
 const AT_ONCE: usize = 32;
@@ -44,6 +45,8 @@ impl Drop for Wanted {
 /// A copy that is not durable yet, or will never be.
 struct Written {
     tmp: Vec<u8>,
+    /// Where that is.
+    dir: Arc<dyn Dir>,
     file: Arc<dyn File>,
     reads_back: bool,
     /// The hash of its bytes.
@@ -132,30 +135,40 @@ impl Tiers {
         let source = self.pool.open_object(content.object().number, Access::Unnoticed);
         let source = source.at_fast("open the object of", label())?;
         self.expect_all_bytes(state, content, &*source)?;
-        let tmp = copy_name(*lsn);
-        remove_leftover(&*self.slow.tmp, &tmp)?; // 1
-        let file = self.slow.tmp.create(&tmp, 0o600).at("create the slow copy of", label())?;
+        let (part, dir) = self.tmp_for(self.dir_of(state.ino))?;
+        let name = copy_name(*lsn);
+        remove_leftover(&*dir, &name)?; // 1
+        let file = dir.create(&name, 0o600).at("create the slow copy of", label())?;
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
         let sum = self.copy_down(*lsn, content, &*source, &*file); // 2, 3
-        Ok(Some(Written { tmp, file, reads_back, sum }))
+        Ok(Some(Written { tmp: in_part(&part, &name), dir, file, reads_back, sum }))
+    }
+
+    /// In which directory a version will be placed, as far as can be said now: where it is another part than publishing finds, it is brought
+    /// over then.
+    fn dir_of(&self, ino: Ino) -> Ino {
+        let st = self.state.lock();
+        let node = st.view.get(ino);
+        node.and_then(|node| node.links.first().or(node.slow().first())).map_or(ROOT, |place| place.0)
     }
 
     /// Steps 4 to 6. `false`: the version no longer exists.
     fn finish_version(&self, Wanted { lsn, state, content }: &Wanted, written: Written) -> Result<bool> {
-        let Written { tmp, file, reads_back, sum } = written;
+        let Written { tmp, dir, file, reads_back, sum } = written;
+        let name = bare(&tmp);
         let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4
         file.forget_cached();
         let verified = synced.and_then(|sum| {
             verify(&*file, content).map_err(NotCopied::Written)?; // 5
             if reads_back {
-                self.read_back((&tmp, &file), *lsn, content.size, sum).map_err(NotCopied::Written)?;
+                self.read_back((&*dir, name, &file), *lsn, content.size, sum).map_err(NotCopied::Written)?;
             }
             Ok((file.stat().map_err(NotCopied::Written)?, sum))
         });
         let (stat, sum) = match verified {
             Ok(done) => done,
             Err(failed) => {
-                discard(&*self.slow.tmp, &tmp);
+                discard(&*dir, name);
                 return match failed {
                     _ if !self.is_pending(*lsn) => Ok(false),
                     NotCopied::Read(e) => Err(Error::io_on_fast("read", self.label(state.ino), e)),
@@ -177,7 +190,7 @@ impl Tiers {
             intact
         };
         if !intact {
-            discard(&*self.slow.tmp, &tmp);
+            discard(&*dir, name);
         } else if reads_back {
             self.state.lock().book.verified_version(*lsn);
         }
@@ -209,12 +222,12 @@ impl Tiers {
     /// Compares a copy with what was copied, by its hash. The copy is not in the cache any more.
     fn read_back(
         &self,
-        (tmp, written): (&[u8], &Arc<dyn File>),
+        (dir, name, written): (&dyn Dir, &[u8], &Arc<dyn File>),
         lsn: Lsn,
         size: u64,
         wanted: Hash,
     ) -> std::io::Result<()> {
-        let copy = match self.slow.tmp.open(tmp, Access::Unnoticed) {
+        let copy = match dir.open(name, Access::Unnoticed) {
             // A file that its owner may not read, and we are not root.
             Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => written.clone(),
             opened => opened?,
@@ -414,7 +427,7 @@ pub(crate) fn copy_name(lsn: Lsn) -> Vec<u8> {
     format!("c{lsn:016x}").into_bytes()
 }
 
-pub(crate) fn remove_leftover(tmp: &dyn crate::tiers::disk::Dir, name: &[u8]) -> Result<()> {
+pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
     match tmp.unlink(name) {
         Err(e) if e.raw_os_error() == Some(Errno::EISDIR as i32) => tmp.rmdir(name).at("remove", "leftover in tmp"),
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", "leftover in tmp", e)),
@@ -423,7 +436,7 @@ pub(crate) fn remove_leftover(tmp: &dyn crate::tiers::disk::Dir, name: &[u8]) ->
 }
 
 /// What cannot be removed now is swept at the next start.
-fn discard(tmp: &dyn crate::tiers::disk::Dir, name: &[u8]) {
+fn discard(tmp: &dyn Dir, name: &[u8]) {
     if let Err(e) = remove_leftover(tmp, name) {
         tracing::debug!(error = %e, "a discarded copy stays in tmp until the next start");
     }

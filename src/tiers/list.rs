@@ -124,7 +124,7 @@ fn merge(
     };
     let hidden = |entry: &DirEntry| {
         let slot = dir.slots.get_key_value(entry.name.as_slice());
-        slot.is_some_and(|(name, slot)| from_view(name, slot)) || (ino == ROOT && entry.name == OURS)
+        slot.is_some_and(|(name, slot)| from_view(name, slot)) || (entry.name == OURS && st.view.is_part(ino))
     };
     let shown: Vec<DirEntry> = found.into_iter().filter(|entry| !hidden(entry)).collect();
     let own: Vec<_> = dir
@@ -137,8 +137,12 @@ fn merge(
         })
         .collect();
     let generation = dir.generation;
-    for DirEntry { name, ino, kind } in shown {
-        entries.push(ListEntry { ino: st.view.ino_shown(ino, kind), name, kind });
+    let dev = st.view.dev_of(ino);
+    for DirEntry { name, ino: number, kind } in shown {
+        // What is mounted there has another number than what it is mounted on.
+        let mounted = st.view.get(ino).and_then(|node| node.dir.as_ref()?.slots.get(name.as_slice())?.view());
+        let mounted = mounted.filter(|child| st.view.is_part(*child));
+        entries.push(ListEntry { ino: mounted.unwrap_or_else(|| st.view.ino_shown((dev, number), kind)), name, kind });
     }
     entries.extend(own);
     Ok(generation)

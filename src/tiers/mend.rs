@@ -16,6 +16,7 @@ use crate::tiers::disk::{Dir, Kind, RenameMode};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::few::Few;
 use crate::tiers::file::{Content, Copied};
+use crate::tiers::parts::{bare, in_part};
 use crate::tiers::plan::{Effect, Planned};
 use crate::tiers::publish::Unfinished;
 use crate::tiers::record::{Attrs, Record, Spec, Step};
@@ -46,11 +47,12 @@ impl Tiers {
     pub(crate) fn take_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
         let Some((_, content)) = group.next_content() else { return Ok(None) };
         let Step::Place { tmp, ino, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
-        let (base, ino) = (base_of(tmp).to_vec(), *ino);
+        let (tmp, ino) = (tmp.clone(), *ino);
+        let base = base_of(&tmp);
         let copied = content.copy.lock().as_deref().cloned();
         match copied {
-            Some(copied) if copied.tmp == base && copied.id.1 != ino => {
-                self.renew(group, ino, &copied).map(|()| Some(Mended::Again))
+            Some(copied) if bare(&copied.tmp) == bare(base) && copied.id.1 != ino => {
+                self.renew(group, (ino, &tmp), &copied).map(|()| Some(Mended::Again))
             }
             Some(_) => Ok(None),
             None if !group.is_inside_batch() => {
@@ -68,10 +70,11 @@ impl Tiers {
         let Planned { step, upto, .. } = &group.planned[group.met.len()];
         let Step::Place { tmp, ino, node, path, .. } = step.clone() else { return Ok(Mended::Never(Met::Gone)) };
         let label = || String::from_utf8_lossy(&path).into_owned();
-        if tmp.starts_with(b"l") {
+        if bare(&tmp).starts_with(b"l") {
             // A link of what is in the tree, or was.
             let again = |tmp: &[u8]| {
-                let link = |dir: &dyn Dir, name: &[u8]| dir.link(name, &*self.slow.tmp, tmp);
+                let (into, tmp) = self.slow.tmp_of(tmp)?;
+                let link = |dir: &dyn Dir, name: &[u8]| dir.link(name, &*into, tmp);
                 self.at_slow(node, |path, id| self.slow.act(path, id, link))
             };
             let linked = self.link_again(&tmp, again).at("link into tmp", label())?;
@@ -111,9 +114,9 @@ impl Tiers {
                 Ok(Mended::Soon)
             }
             None => match self.spec_of(&tmp) {
-                Some((lsn, spec)) => {
-                    let copied = self.make_one(lsn, &spec)?;
-                    self.renew(group, ino, &copied).map(|()| Mended::Again)
+                Some((lsn, spec, dir)) => {
+                    let copied = self.make_one(lsn, &spec, dir)?;
+                    self.renew(group, (ino, &tmp), &copied).map(|()| Mended::Again)
                 }
                 None => Ok(Mended::Never(Met::Gone)),
             },
@@ -124,7 +127,7 @@ impl Tiers {
     fn link_again(&self, tmp: &[u8], link: impl Fn(&[u8]) -> std::io::Result<()>) -> std::io::Result<bool> {
         let linked = match link(tmp) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                self.slow.tmp.unlink(tmp).and_then(|()| link(tmp))
+                self.slow.tmp_of(tmp).and_then(|(dir, name)| dir.unlink(name)).and_then(|()| link(tmp))
             }
             linked => linked,
         };
@@ -134,13 +137,16 @@ impl Tiers {
         }
     }
 
-    /// What `make` event a node in `tmp` is made for.
-    fn spec_of(&self, tmp: &[u8]) -> Option<(Lsn, Arc<Spec>)> {
-        let number = std::str::from_utf8(base_of(tmp).strip_prefix(b"m")?).ok()?;
+    /// What `make` event a node in `tmp` is made for, and in which directory.
+    pub(crate) fn spec_of(&self, tmp: &[u8]) -> Option<(Lsn, Arc<Spec>, Ino)> {
+        let number = std::str::from_utf8(bare(base_of(tmp)).strip_prefix(b"m")?).ok()?;
         let lsn = Lsn::from_str_radix(number, 16).ok()?;
         let st = self.state.lock();
         let at = st.events.binary_search_by_key(&lsn, |event| event.lsn).ok()?;
-        if let Change::Make { spec, .. } = &st.events[at].change { Some((lsn, spec.clone())) } else { None }
+        match &st.events[at].change {
+            Change::Make { spec, at, .. } => Some((lsn, spec.clone(), at.0)),
+            _ => None,
+        }
     }
 
     /// Whether a newer version of the file is there, or it has no name any more.
@@ -151,17 +157,22 @@ impl Tiers {
         newer || st.view.get(node).is_none_or(|node| node.links.is_empty())
     }
 
-    /// What was made anew takes the place of the node with number `old` in all steps that are not done, and their intents are logged again.
-    fn renew(&self, group: &mut Unfinished, old: u64, new: &Copied) -> Result<()> {
+    /// What was made anew takes the place of the node with this number, under this name in `tmp` or a further one, in all steps that are not
+    /// done, and their intents are logged again.
+    pub(crate) fn renew(&self, group: &mut Unfinished, (old, was): (u64, &[u8]), new: &Copied) -> Result<()> {
+        let was = base_of(was);
         let (done, count) = (group.met.len(), group.planned.len() as u64);
         let mut intents = Vec::new();
         for (index, Planned { step, effects, upto }) in (0..).zip(&mut group.planned).skip(done) {
             let ino = match step {
-                Step::Place { tmp, ino, known, .. } if *ino == old && base_of(tmp) == new.tmp => {
+                Step::Place { tmp, ino, known, .. } if *ino == old && base_of(tmp) == was => {
                     *known = new.known;
-                    if *tmp != new.tmp {
-                        remove_leftover(&*self.slow.tmp, tmp)?;
-                        self.slow.tmp.link(&new.tmp, &*self.slow.tmp, tmp).at("link", "copy in tmp")?;
+                    let further = tmp[was.len()..].to_vec();
+                    *tmp = [&new.tmp[..], &further].concat();
+                    if !further.is_empty() {
+                        let (dir, name) = self.slow.tmp_of(tmp).at("open", "tmp on the slow tier")?;
+                        remove_leftover(&*dir, name)?;
+                        dir.link(bare(&new.tmp), &*dir, name).at("link", "copy in tmp")?;
                     }
                     ino
                 }
@@ -176,7 +187,7 @@ impl Tiers {
             }
             intents.push(Record::Intent { upto: *upto, index, count, step: step.clone() });
         }
-        self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?;
+        self.slow.sync_tmps([&new.tmp[..]].into_iter())?;
         let last = self.log.append(&intents)?;
         self.log.sync(last)
     }
@@ -194,7 +205,7 @@ impl Tiers {
         }
         group.upto = group.batches.last().map_or_else(|| self.state.lock().applied, |batch| batch.upto);
         group.left.extend(rest.into_iter().filter_map(|planned| match planned.step {
-            Step::Place { tmp, .. } if tmp.starts_with(b"l") || tmp.contains(&b'.') => Some(tmp),
+            Step::Place { tmp, .. } if bare(&tmp).starts_with(b"l") || bare(&tmp).contains(&b'.') => Some(tmp),
             _ => None,
         }));
     }
@@ -208,8 +219,12 @@ impl Tiers {
             let copy = |content: &Arc<Content>| Some((content.copy.lock().as_ref()?.tmp.clone(), content.clone()));
             contents.filter_map(|(_, content)| copy(content)).collect()
         };
-        let listed = self.slow.tmp.list().at("list", "tmp on the slow tier")?;
-        let mut kept: HashSet<Vec<u8>> = listed.into_iter().map(|entry| entry.name).collect();
+        let mut kept: HashSet<Vec<u8>> = HashSet::new();
+        let parts: HashSet<&[u8]> = copies.iter().map(|(tmp, _)| split(tmp).0).collect();
+        for part in parts {
+            let listed = self.slow.tmp_at(part).and_then(|tmp| tmp.list()).at("list", "tmp on the slow tier")?;
+            kept.extend(listed.into_iter().map(|entry| in_part(part, &entry.name)));
+        }
         kept.extend(done.iter().filter_map(|planned| match &planned.step {
             Step::Place { tmp, .. } => Some(base_of(tmp).to_vec()),
             _ => None,
@@ -238,10 +253,11 @@ impl Tiers {
         let mut end = 0;
         for name in dirs.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
             end += name.len() + usize::from(end > 0);
+            let above = at;
             at = at.and_then(|at| self.state.lock().view.below_on_slow(at, name));
             dir = match dir.dir(name) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                    let (there, id) = self.make_dir_anew(&*dir, name, at, &dirs[..end])?;
+                    let (there, id) = self.make_dir_anew((&*dir, above), name, at, &dirs[..end])?;
                     made.extend(at.map(|ino| (ino, id)));
                     there
                 }
@@ -254,18 +270,19 @@ impl Tiers {
     /// Made in `tmp`, whole, and renamed into place.
     fn make_dir_anew(
         &self,
-        above: &dyn Dir,
+        (above, above_ino): (&dyn Dir, Option<Ino>),
         name: &[u8],
         ino: Option<Ino>,
         path: &[u8],
     ) -> Result<(Arc<dyn Dir>, SlowId)> {
         let label = || String::from_utf8_lossy(path).into_owned();
-        self.make_whole(ANEW, &self.spec_of_dir(ino))?;
-        match self.slow.tmp.rename(ANEW, above, name, RenameMode::NoReplace) {
+        let (_, tmp) = self.tmp_for(above_ino.unwrap_or(ROOT))?;
+        self.make_whole(&*tmp, ANEW, &self.spec_of_dir(ino))?;
+        match tmp.rename(ANEW, above, name, RenameMode::NoReplace) {
             // Somebody else was quicker.
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => remove_leftover(&*self.slow.tmp, ANEW)?,
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => remove_leftover(&*tmp, ANEW)?,
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                self.slow.tmp.rename(ANEW, above, name, RenameMode::Replace).at("make anew on slow", label())?;
+                tmp.rename(ANEW, above, name, RenameMode::Replace).at("make anew on slow", label())?;
             }
             renamed => renamed.at("make anew on slow", label())?,
         }
@@ -318,7 +335,9 @@ impl Tiers {
 
 /// The copy that a further link in `tmp` is one of.
 pub(crate) fn base_of(tmp: &[u8]) -> &[u8] {
-    tmp.split(|byte| *byte == b'.').next().unwrap_or(tmp)
+    let name = bare(tmp);
+    let end = name.iter().position(|byte| *byte == b'.').map_or(tmp.len(), |dot| tmp.len() - name.len() + dot);
+    &tmp[..end]
 }
 
 /// It is copied again, if that is possible.

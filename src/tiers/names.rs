@@ -20,7 +20,7 @@ use crate::tiers::sync::RwLockWriteGuard;
 use crate::tiers::view::Asked;
 use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers, acl};
 
-/// Our own directory at the root of the slow tier; not part of the tree.
+/// Our own directory at the root of the slow tier, and of each part of it that no rename reaches; not part of the tree.
 pub(crate) const OURS: &[u8] = b".dlio-fs";
 
 /// A new node's attributes, after umask or default ACL and setgid directory.
@@ -57,11 +57,11 @@ impl Tiers {
 
     /// The same by one look at the view, where that has all there is to say. A listing asks for each of its entries.
     fn look_up_in_memory(&self, parent: Ino, name: &Name) -> Option<Attr> {
-        if parent == ROOT && name.as_bytes() == OURS {
-            return None;
-        }
         let (now, ages, trust) = (self.uptime(), self.ages(), self.slow.is_down());
         let mut st = self.state.lock();
+        if is_ours(&st, parent, name) {
+            return None;
+        }
         let ino = st.view.known(parent, name, now, ages, trust)??;
         let attr = self.attr_in_memory(&st, ino, st.view.get(ino)?)?;
         st.view.get_mut(ino)?.refs += 1;
@@ -98,12 +98,12 @@ impl Tiers {
 
     /// Who the view has under a name.
     pub(crate) fn resolve(&self, cx: &Cx, dir: Ino, name: &Name) -> Result<Option<Ino>> {
-        if dir == ROOT && name.as_bytes() == OURS {
-            return Ok(None);
-        }
         loop {
             let (generation, id, asked) = {
                 let st = self.state.lock();
+                if is_ours(&st, dir, name) {
+                    return Ok(None);
+                }
                 let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
                 let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
                 if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
@@ -376,6 +376,10 @@ impl Tiers {
             if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
                 return Err(Errno::EPERM.into());
             }
+            // As there: a file has all its names in one part.
+            if st.view.get(ino).and_then(|node| node.links.first()).is_some_and(|at| st.view.are_apart(at.0, parent)) {
+                return Err(Errno::EXDEV.into());
+            }
             self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
             let at = (parent, name.clone());
             let change = Change::Link { ino, at: at.clone() };
@@ -420,8 +424,14 @@ impl Tiers {
     pub fn rmdir(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
         loop {
             let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
-            if self.state.lock().view.get(ino).is_some_and(|node| node.kind != Kind::Dir) {
-                return Err(Errno::ENOTDIR.into());
+            {
+                let st = self.state.lock();
+                if st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir) {
+                    return Err(Errno::ENOTDIR.into());
+                }
+                if st.view.is_mount(ino) {
+                    return Err(Errno::EBUSY.into());
+                }
             }
             let generation = self.empty_since(cx, ino)?;
             let now = self.now();
@@ -480,9 +490,11 @@ impl Tiers {
     }
 
     pub fn rename(&self, cx: &Cx, parent: Ino, name: &Name, to: Ino, to_name: &Name, mode: RenameMode) -> Result<()> {
-        let ours = |dir: Ino, name: &Name| dir == ROOT && name.as_bytes() == OURS;
-        if ours(parent, name) || ours(to, to_name) {
-            return Err(Errno::EPERM.into());
+        {
+            let st = self.state.lock();
+            if is_ours(&st, parent, name) || is_ours(&st, to, to_name) {
+                return Err(Errno::EPERM.into());
+            }
         }
         while !self.try_rename(cx, (parent, name), (to, to_name), mode)? {}
         self.wake();
@@ -507,7 +519,7 @@ impl Tiers {
             _ => {}
         }
         let exchange = mode == RenameMode::Exchange;
-        let (file, other_file, empty) = {
+        let (file, other_file, empty, across) = {
             let mut st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ENOENT)?;
             let target = other.and_then(|ino| st.view.get(ino));
@@ -528,9 +540,21 @@ impl Tiers {
                 return Err(Errno::EINVAL.into());
             }
             let empty = is_dir && target.is_some() && !exchange;
+            let across = st.view.are_apart(parent, to);
+            // As there, but for one file with one name: its newest version goes to the other part, and the old name away.
+            if across && (exchange || node.kind != Kind::File || node.meta().nlink > 1) {
+                return Err(Errno::EXDEV.into());
+            }
+            let is_held = |ino: Ino| st.view.is_mount(ino) || (empty && st.view.is_part(ino));
+            if is_dir && (st.view.is_mount(ino) || other.is_some_and(is_held)) {
+                return Err(Errno::EBUSY.into());
+            }
             let other_file = other.filter(|_| exchange).and_then(|ino| st.file(ino));
-            (st.file(ino), other_file, empty)
+            (st.file(ino), other_file, empty, across)
         };
+        if across && let Some(file) = &file {
+            self.make_writable(cx, file)?;
+        }
         let empty = match other {
             Some(other) if empty => Some((other, self.empty_since(cx, other)?)),
             _ => None,
@@ -539,7 +563,15 @@ impl Tiers {
         let (mut io, mut other_io) = lock_both(file.as_ref(), other_file.as_ref());
         let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
         let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
+        if across && frozen.is_none() {
+            // It is so large that it is written in place; or somebody else has committed it just now.
+            let in_place = io.as_ref().is_none_or(|io| io.object().is_none());
+            return if in_place { Err(Errno::EXDEV.into()) } else { Ok(false) };
+        }
         let mut st = self.state.lock();
+        if across != st.view.are_apart(parent, to) {
+            return Ok(false);
+        }
         if !self.still(&st, parent, name, Some(ino))? || !self.still(&st, to, to_name, other)? {
             return Ok(false);
         }
@@ -579,7 +611,7 @@ impl Tiers {
 
     /// Whether the name still is what `resolve` said; ENOENT if its directory has been removed.
     fn still(&self, st: &State, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
-        if dir == ROOT && name.as_bytes() == OURS {
+        if is_ours(st, dir, name) {
             return Err(Errno::EPERM.into());
         }
         st.view.live_dir(dir).ok_or(Errno::ENOENT)?;
@@ -679,6 +711,11 @@ impl Tiers {
         }
         Ok(list)
     }
+}
+
+/// Our own directory, at the root of the tree or of a part of it.
+fn is_ours(st: &State, dir: Ino, name: &Name) -> bool {
+    name.as_bytes() == OURS && st.view.is_part(dir)
 }
 
 /// Puts a node that a `make` event describes into the view.

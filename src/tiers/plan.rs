@@ -22,6 +22,7 @@ use std::time::Duration;
 use crate::tiers::disk::Kind;
 use crate::tiers::file::{Content, Copied};
 use crate::tiers::node::Place;
+use crate::tiers::parts::in_part;
 use crate::tiers::record::{Path, Step};
 use crate::tiers::state::{Change, Event, State};
 use crate::tiers::{Ino, Lsn};
@@ -250,6 +251,20 @@ fn cuts(st: &State, change: &Change) -> bool {
     }
 }
 
+/// Whether event `i` renames a file into another part of the slow tree, behind a version of it that was made for that: no rename does
+/// it there, but the version is placed under the new name, and the old one removed.
+fn goes_across(st: &State, i: usize) -> bool {
+    let (Some(event), Some(before)) = (st.events.get(i), i.checked_sub(1).and_then(|i| st.events.get(i))) else {
+        return false;
+    };
+    match (&event.change, &before.change) {
+        (Change::Rename { ino, from, to, .. }, Change::Content { ino: same, .. }) => {
+            ino == same && st.view.are_apart(from.0, to.0)
+        }
+        _ => false,
+    }
+}
+
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
 fn batch_at(st: &State, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
     let events = &st.events;
@@ -263,7 +278,11 @@ fn batch_at(st: &State, walk: &mut Walk, at: usize, pressure: bool) -> Option<Ba
     end = end.max(needed);
     for i in at + 1.. {
         if i >= end {
-            break;
+            if !goes_across(st, i) {
+                break;
+            }
+            // Its bytes are the version in front of it.
+            end = i + 1;
         }
         match walk.source(st, i) {
             Some(j) => {
@@ -706,7 +725,7 @@ impl Planner<'_> {
     /// be swapped and chained: nothing is overwritten before it is safe.
     fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[Place]) -> Option<()> {
         // Whoever has it open may write to it in place.
-        let (tmp, id) = (link_name(batch.upto, ino), self.st.view.get(ino)?.slow_id()?);
+        let (tmp, id) = (link_name(self.st, batch.upto, ino), self.st.view.get(ino)?.slow_id()?);
         let copied = Copied { tmp, id, sum: None, known: None };
         for (i, at) in places.iter().enumerate() {
             self.place(ino, &copied, i, at, None)?;
@@ -759,11 +778,15 @@ pub(crate) fn to_link(st: &State, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
     }
     let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
     let moved = moved(st, batch, &simulate(st, &events));
-    moved.into_keys().map(|ino| (ino, link_name(batch.upto, ino))).collect()
+    moved.into_keys().map(|ino| (ino, link_name(st, batch.upto, ino))).collect()
 }
 
-fn link_name(upto: Lsn, ino: Ino) -> Vec<u8> {
-    format!("l{upto:016x}-{ino:x}").into_bytes()
+/// In the `tmp` of the part that it is in.
+fn link_name(st: &State, upto: Lsn, ino: Ino) -> Vec<u8> {
+    let name = format!("l{upto:016x}-{ino:x}").into_bytes();
+    let dir = st.view.get(ino).and_then(|node| node.slow().first()).map(|place| place.0);
+    let part = dir.and_then(|dir| st.view.slow_path(st.view.part_of(dir))).unwrap_or_default();
+    in_part(&part, &name)
 }
 
 /// The names each node has behind the batch, in the order in which it got them.

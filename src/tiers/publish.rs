@@ -15,6 +15,8 @@
 //! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it;
 //! 8. what is no longer needed is deleted, once 7 is durable.
 //!
+//! What goes to a part of the tree that no rename reaches waits in a `tmp` of that part (`parts.rs`).
+//!
 //! What somebody else takes out of `tmp` between 2 and 4 goes again (P6): a group ends in front of a batch of which nothing is done yet, and
 //! the rest is planned anew; of one that is half done the missing node is made again, and its intent logged again. A directory that
 //! somebody else has removed is made anew, as the view has it.
@@ -30,14 +32,15 @@ use crate::tiers::drain::remove_leftover;
 use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
 use crate::tiers::mend::{Mended, vanishes};
 use crate::tiers::node::{Place, Seen};
+use crate::tiers::parts::{bare, in_part};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
-use crate::tiers::slow::{Moving, absent_is_none};
+use crate::tiers::slow::{Moving, absent_is_none, split};
 use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::step::{Met, Touched, step_path, step_target};
-use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// Proofs made durable together.
 const PROVEN_MAX: usize = 64;
@@ -191,9 +194,18 @@ impl Tiers {
         self.log.usable()?;
         let made = self.make_in_tmp(&batches)?; // 1
         self.link_moved(&batches)?; // 1
-        let planned = plan::steps(&self.state.lock(), &batches, &made);
-        let mut planned =
-            planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))?;
+        let plan = || {
+            let planned = plan::steps(&self.state.lock(), &batches, &made);
+            planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))
+        };
+        let mut planned = plan()?;
+        if self.bring_copies(&batches, &planned)? {
+            if batches.iter().flat_map(|batch| batch.contents.values()).any(|(_, content)| !content.is_copied()) {
+                // One has vanished from `tmp`: it is copied again.
+                return Ok(());
+            }
+            planned = plan()?;
+        }
         if left_out!(Turn) {
             planned.reverse();
         }
@@ -203,7 +215,10 @@ impl Tiers {
         if !self.link_in_tmp(&planned)? {
             return self.forget_vanished(&[]);
         }
-        self.slow.tmp.sync().at("fsync", "tmp on the slow tier")?; // 2
+        self.slow.sync_tmps(planned.iter().filter_map(|planned| match &planned.step {
+            Step::Place { tmp, .. } => Some(&tmp[..]),
+            _ => None,
+        }))?; // 2
         let count = planned.len() as u64;
         let intent = |(index, planned): (u64, &Planned)| Record::Intent {
             upto: planned.upto,
@@ -242,7 +257,8 @@ impl Tiers {
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
         let mut touched = Touched::of(&group.planned[..group.met.len()]);
-        if self.slow.root.order() == MetadataOrder::Unknown {
+        let in_order = self.keeps_order(&group.planned)?;
+        if !in_order {
             // The error came from this sync, perhaps: the next step must not be durable before the last one.
             touched.sync(self)?; // 5
         }
@@ -258,6 +274,7 @@ impl Tiers {
                         }
                         self.mend(group)?
                     }
+                    Met::Apart => self.bring_over(group)?,
                     met => Mended::Never(met), // 4
                 },
             };
@@ -267,7 +284,7 @@ impl Tiers {
                 Mended::Never(met) => group.met.push(met),
             }
             touched.add(&group.planned[at].step);
-            if self.slow.root.order() == MetadataOrder::Unknown && !left_out!(EachStepDurable) {
+            if !in_order && !left_out!(EachStepDurable) {
                 touched.sync(self)?; // 5
             }
         }
@@ -306,7 +323,10 @@ impl Tiers {
         st.view.follow(names.collect());
         // Files that lose a name to another one keep it in `tmp` for a while.
         let replaced = |planned: &Planned| match &planned.step {
-            Step::Place { over: Some(over), .. } => st.view.with_slow_ino(*over),
+            Step::Place { over: Some(_), .. } => planned.effects.iter().find_map(|effect| match effect {
+                Effect::Name((dir, name), Some(_)) => st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow(),
+                _ => None,
+            }),
             _ => None,
         };
         let replaced: Vec<Ino> = planned.iter().filter_map(replaced).collect();
@@ -323,6 +343,8 @@ impl Tiers {
             self.follow_group(group, &placed);
             group.followed = true;
         }
+        let done = group.planned.iter().zip(&group.met).filter(|(_, met)| **met == Met::Expected);
+        self.slow.follow_parts(done.map(|(planned, _)| &planned.step))?;
         let superseded = self.finish(group, &placed)?; // 6, 7
         match unfinished.take() {
             Some(group) => self.clean_up(&group.planned, &[superseded, group.left].concat()), // 8
@@ -332,48 +354,55 @@ impl Tiers {
 
     /// Step 1: everything but regular files, ready in `tmp`.
     fn make_in_tmp(&self, batches: &[Batch]) -> Result<HashMap<Lsn, Copied>> {
-        let specs: Vec<(Lsn, Arc<Spec>)> = {
+        let specs: Vec<(Lsn, Arc<Spec>, Ino)> = {
             let st = self.state.lock();
             let events = batches.iter().flat_map(|batch| st.events.range(batch.events.clone()));
             let specs = events.filter_map(|event| match &event.change {
-                Change::Make { spec, .. } => Some((event.lsn, spec.clone())),
+                Change::Make { spec, at, .. } => Some((event.lsn, spec.clone(), at.0)),
                 _ => None,
             });
             specs.collect()
         };
-        specs.into_iter().map(|(lsn, spec)| Ok((lsn, self.make_one(lsn, &spec)?))).collect()
+        specs.into_iter().map(|(lsn, spec, dir)| Ok((lsn, self.make_one(lsn, &spec, dir)?))).collect()
     }
 
-    pub(crate) fn make_one(&self, lsn: Lsn, spec: &Spec) -> Result<Copied> {
-        let tmp = format!("m{lsn:016x}").into_bytes();
-        let stat = self.make_whole(&tmp, spec)?;
-        Ok(Copied { tmp, id: (stat.dev, stat.ino), sum: None, known: Some(Known::of(&stat)) })
+    /// In the `tmp` for what goes to directory `dir`.
+    pub(crate) fn make_one(&self, lsn: Lsn, spec: &Spec, dir: Ino) -> Result<Copied> {
+        let (part, tmp) = self.tmp_for(dir)?;
+        let name = format!("m{lsn:016x}").into_bytes();
+        let stat = self.make_whole(&*tmp, &name, spec)?;
+        Ok(Copied { tmp: in_part(&part, &name), id: (stat.dev, stat.ino), sum: None, known: Some(Known::of(&stat)) })
     }
 
     /// Makes a node in `tmp` with all its attributes, durable but for its name where names are not in order by themselves.
-    pub(crate) fn make_whole(&self, tmp: &[u8], spec: &Spec) -> Result<Stat> {
-        remove_leftover(&*self.slow.tmp, tmp)?;
-        let stat = make(&*self.slow.tmp, tmp, spec).at("make on the slow tier", String::from_utf8_lossy(tmp))?;
-        if spec.kind == Kind::Dir && self.slow.root.order() == MetadataOrder::Unknown {
+    pub(crate) fn make_whole(&self, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> Result<Stat> {
+        remove_leftover(tmp, name)?;
+        let stat = make(tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
+        if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
             // Its own attributes; for other kinds there is nothing that could be synced.
-            let dir = self.slow.tmp.dir(tmp).and_then(|dir| dir.sync());
-            dir.at("fsync", String::from_utf8_lossy(tmp))?;
+            let dir = tmp.dir(name).and_then(|dir| dir.sync());
+            dir.at("fsync", String::from_utf8_lossy(name))?;
         }
         Ok(stat)
     }
 
     /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
     fn link_moved(&self, batches: &[Batch]) -> Result<()> {
-        let links: Vec<(Option<Path>, Vec<u8>)> = {
+        let links: Vec<(Option<Path>, Ino, Vec<u8>)> = {
             let mut st = self.state.lock();
             let links: Vec<_> = batches.iter().flat_map(|batch| plan::to_link(&st, batch)).collect();
             st.view.in_tmp.extend(links.iter().map(|(ino, _)| *ino));
-            links.into_iter().map(|(ino, name)| (st.view.slow_path(ino), name)).collect()
+            let dir = |ino: Ino| st.view.get(ino).and_then(|node| Some(node.slow().first()?.0)).unwrap_or(ROOT);
+            links.into_iter().map(|(ino, name)| (st.view.slow_path(ino), dir(ino), name)).collect()
         };
-        for (path, link) in links {
+        for (path, dir, link) in links {
             let Some(path) = path else { continue };
-            remove_leftover(&*self.slow.tmp, &link)?;
-            let linked = self.slow.parent(&path).and_then(|(dir, name)| dir.link(name, &*self.slow.tmp, &link));
+            let (tmp, link) = match split(&link) {
+                (b"", name) => (self.slow.tmp.clone(), name),
+                (_, name) => (self.tmp_for(dir)?.1, name),
+            };
+            remove_leftover(&*tmp, link)?;
+            let linked = self.slow.parent(&path).and_then(|(dir, name)| dir.link(name, &*tmp, link));
             // Where somebody else has removed it, the step finds nothing to place.
             absent_is_none(linked).at("link into tmp", String::from_utf8_lossy(&path))?;
         }
@@ -382,12 +411,15 @@ impl Tiers {
 
     /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: somebody else has removed a copy.
     fn link_in_tmp(&self, planned: &[Planned]) -> Result<bool> {
-        let tmp = &*self.slow.tmp;
         for planned in planned {
             let Step::Place { tmp: name, .. } = &planned.step else { continue };
+            if !bare(name).contains(&b'.') {
+                continue;
+            }
+            let (tmp, name) = self.slow.tmp_of(name).at("open", "tmp on the slow tier")?;
             let Some(dot) = name.iter().position(|b| *b == b'.') else { continue };
-            remove_leftover(tmp, name)?;
-            match tmp.link(&name[..dot], tmp, name) {
+            remove_leftover(&*tmp, name)?;
+            match tmp.link(&name[..dot], &*tmp, name) {
                 // A link of something in the tree is none of a copy: the step finds out what is left of it.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound && name.starts_with(b"l") => {}
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
@@ -571,7 +603,9 @@ impl Tiers {
             let mut io = file.io.write();
             let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
             if !io.dirty && newest && io.object() == Some(content.object()) {
-                let fd = io.fd.take().filter(|_| content.object().head().is_none());
+                // Brought to another part it is another file there.
+                let same = |fd: &Arc<dyn File>| fd.stat().is_ok_and(|own| (own.dev, own.ino) == (stat.dev, stat.ino));
+                let fd = io.fd.take().filter(|fd| content.object().head().is_none() && same(fd));
                 let mut st = self.state.lock();
                 if !io.attrs_in_view {
                     // What the object said of itself until now.
@@ -767,7 +801,8 @@ impl Tiers {
             _ => None,
         });
         for tmp in replaced.chain(superseded) {
-            if let Err(e) = remove_leftover(&*self.slow.tmp, tmp) {
+            let removed = self.slow.tmp_of(tmp).at("open", "tmp on the slow tier");
+            if let Err(e) = removed.and_then(|(dir, name)| remove_leftover(&*dir, name)) {
                 tracing::debug!(error = %e, "a replaced version stays in tmp until the next start");
             }
         }

@@ -121,7 +121,7 @@ impl Known {
 /// numbers; `over` is what the target name held before, `None` for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Rename a finished node out of `tmp`. `node` and `object` say whose version it is, `known` what the slow tier shows of what
+    /// Rename a finished node out of `tmp`, the name behind the path of the root of the part of the tree that has it (`parts.rs`). `node` and `object` say whose version it is, `known` what the slow tier shows of what
     /// waits there, where that does not change: numbers are given again.
     Place {
         tmp: Vec<u8>,
@@ -733,7 +733,7 @@ impl<'a> Words<'a> {
     fn step(&mut self) -> Option<Step> {
         Some(match self.0.next()? {
             "place" => Step::Place {
-                tmp: self.bytes("tmp").filter(|name| Name::new(name).is_ok())?,
+                tmp: self.path("tmp")?,
                 ino: self.number("slow")?,
                 path: self.path("path")?,
                 over: self.optional("over")?,

@@ -37,6 +37,7 @@ use crate::tiers::file::FileState;
 use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
 use crate::tiers::log::{self, Log};
 use crate::tiers::names::OURS;
+use crate::tiers::parts::{Parts, in_part};
 use crate::tiers::pins::Pins;
 use crate::tiers::pool::{Named, Pool, Proof, number_of};
 use crate::tiers::queue::Work;
@@ -103,6 +104,7 @@ fn open_with(
     closed::begin(&slow, &tmp)?;
     let objects = modes::with_modes(&ours)?;
     let (pool, copies) = (Pool::open(&*objects)?, Copies::open(&*objects, clock.now())?);
+    let parts = Parts::open(ours.clone(), &identity.uuid)?;
     let numbers = pool.numbers()?;
     let (looked, opened) = beside(
         numbers.len() > LOOKS_EACH,
@@ -127,7 +129,7 @@ fn open_with(
         copies,
         staging: Staging::default(),
         pins: Pins::open(ours.clone())?,
-        slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat()),
+        slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat(), parts),
         fast,
         log: opened.log,
         state: Mutex::new(Rank::State, State::new(view)),
@@ -257,6 +259,7 @@ impl Recovery<'_> {
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
         let placed = self.finish_intents(); // 3
+        self.tiers.restore_parts();
         let binds = self.binds_passed();
         if slow_is_writable {
             self.sweep()?; // 4
@@ -351,6 +354,10 @@ impl Recovery<'_> {
                     );
                     break;
                 }
+                Ok(Met::Apart) => {
+                    self.refused = Some(Error::io("finish publishing", path, Errno::EXDEV.into()));
+                    break;
+                }
                 Ok(found) => met.push(found),
                 Err(e) => {
                     self.refused = Some(Error::io("finish publishing", path, e));
@@ -358,7 +365,9 @@ impl Recovery<'_> {
                 }
             }
             touched.add(step);
-            if self.tiers.slow.root.order() == MetadataOrder::Unknown && !self.is_synced(&mut touched) {
+            // Of two file systems neither waits for the other.
+            let in_order = self.tiers.slow.root.order() == MetadataOrder::Journaled && self.tiers.slow.parts.is_empty();
+            if !in_order && !self.is_synced(&mut touched) {
                 let done = self.done_already(&group[met.len()..]);
                 met.extend(std::iter::repeat_with(|| Met::Expected).take(done));
                 return (met, false);
@@ -442,21 +451,32 @@ impl Recovery<'_> {
     /// Step 4: everything of ours in `tmp` but objects. Where one was exchanged for the version before, that has its name now, and
     /// would count as one more of its file's.
     fn sweep(&self) -> Result<()> {
-        let tmp = &*self.tiers.slow.tmp;
         let replaced = self.records.iter().filter_map(|(_, record)| match record {
             Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.as_slice(), *over)),
             _ => None,
         });
         let replaced: HashSet<(&[u8], u64)> = replaced.collect();
         let kept: HashSet<&[u8]> = self.half.iter().flat_map(Half::in_tmp).collect();
-        for entry in tmp.list().at("list", "tmp on the slow tier")? {
-            if kept.contains(&entry.name[..]) {
-                continue;
+        let sweep = |part: &[u8]| {
+            let tmp = self.tiers.slow.tmp_at(part).at("open", "tmp on the slow tier")?;
+            for entry in tmp.list().at("list", "tmp on the slow tier")? {
+                let name = in_part(part, &entry.name);
+                if kept.contains(&name[..]) {
+                    continue;
+                }
+                closed::close_again(&self.tiers.slow.root, &*tmp, &entry.name)?;
+                let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
+                if !is_object || replaced.contains(&(name.as_slice(), entry.ino)) {
+                    remove_leftover(&*tmp, &entry.name)?;
+                }
             }
-            closed::close_again(&self.tiers.slow.root, tmp, &entry.name)?;
-            let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
-            if !is_object || replaced.contains(&(entry.name.as_slice(), entry.ino)) {
-                remove_leftover(tmp, &entry.name)?;
+            Ok::<_, Error>(())
+        };
+        sweep(b"")?;
+        for part in self.tiers.slow.parts.paths() {
+            // A file system may not be mounted now.
+            if let Err(error) = sweep(&part) {
+                tracing::warn!(part = escape(&part), %error, "what waits in a part of the slow tree is not looked at");
             }
         }
         Ok(())

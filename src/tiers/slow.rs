@@ -11,6 +11,7 @@ use nix::errno::Errno;
 
 use crate::tiers::commit::tmp_name;
 use crate::tiers::disk::{Access, Dir, File, Stat};
+use crate::tiers::parts::{Parts, in_part};
 use crate::tiers::record::{ObjectId, Path};
 use crate::tiers::sync::Mutex;
 use crate::tiers::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,8 @@ pub(crate) struct SlowTier {
     pub(crate) root: Arc<dyn Dir>,
     /// `<slow>/.dlio-fs/tmp/<uuid>`: copies not yet published, and objects that did not fit on fast.
     pub(crate) tmp: Arc<dyn Dir>,
+    /// Those of the parts of the tree.
+    pub(crate) parts: Parts,
     tmp_path: Path,
     dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
     /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
@@ -62,14 +65,15 @@ impl Moving {
 pub(crate) type SlowId = (u64, u64);
 
 impl SlowTier {
-    pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>, tmp_path: Path) -> Self {
+    pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>, tmp_path: Path, parts: Parts) -> Self {
         let (dirs, placing, moving) = (Mutex::default(), Mutex::default(), Mutex::default());
-        SlowTier { root, tmp, tmp_path, dirs, placing, moving, down: AtomicBool::new(false) }
+        SlowTier { root, tmp, parts, tmp_path, dirs, placing, moving, down: AtomicBool::new(false) }
     }
 
     /// Where a name in `tmp` is.
-    pub(crate) fn path_in_tmp(&self, name: &[u8]) -> Path {
-        [&self.tmp_path, &b"/"[..], name].concat()
+    pub(crate) fn path_in_tmp(&self, tmp: &[u8]) -> Path {
+        let (part, name) = split(tmp);
+        in_part(part, &[&self.tmp_path, &b"/"[..], name].concat())
     }
 
     /// An object that lies here. Its name in `tmp` is looked up first: once publishing has taken that, or has exchanged it for
@@ -229,7 +233,8 @@ impl SlowTier {
     /// A further link, in `tmp`, of what is at `path`, if that has this number.
     pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
-        if dir.stat(name)?.ino == ino { dir.link(name, &*self.tmp, tmp) } else { Err(Errno::ENOENT.into()) }
+        let (into, tmp) = self.tmp_of(tmp)?;
+        if dir.stat(name)?.ino == ino { dir.link(name, &*into, tmp) } else { Err(Errno::ENOENT.into()) }
     }
 
     /// What is at `path`; `None` if nothing is, or no directory above it.

@@ -25,10 +25,14 @@ pub(crate) enum Met {
     Lacking,
     /// The same, and there is nothing that it could be made of: the name stays as it is until the file's next version comes.
     Lost,
+    /// Its rename goes into another part of the tree than was known: nothing is done.
+    Apart,
 }
 
 /// A [`Step::Place`], and what is known of the version that it replaces.
 struct Placing<'a> {
+    /// The directory that it waits in, and its name there.
+    from: &'a dyn Dir,
     tmp: &'a [u8],
     ino: u64,
     path: &'a [u8],
@@ -129,9 +133,18 @@ impl SlowTier {
     pub(crate) fn apply(&self, step: &Step, twin: Option<Proof>) -> std::io::Result<Met> {
         match step {
             Step::Place { tmp, ino, path, over, known, .. } => {
-                self.apply_place(&Placing { tmp, ino: *ino, path, over: *over, known: *known, twin })
+                let (from, tmp) = self.tmp_of(tmp)?;
+                Met::or_apart(self.apply_place(&Placing {
+                    from: &*from,
+                    tmp,
+                    ino: *ino,
+                    path,
+                    over: *over,
+                    known: *known,
+                    twin,
+                }))
             }
-            Step::Move { path, ino, to, over } => self.apply_move(path, *ino, to, *over),
+            Step::Move { path, ino, to, over } => Met::or_apart(self.apply_move(path, *ino, to, *over)),
             Step::Swap { a, a_ino, b, b_ino } => {
                 let (Some(at_a), Some(at_b)) = (self.stat(a)?, self.stat(b)?) else { return Ok(Met::Gone) };
                 if (at_a.ino, at_b.ino) == (*b_ino, *a_ino) {
@@ -160,7 +173,10 @@ impl SlowTier {
     pub(crate) fn has_applied(&self, step: &Step) -> std::io::Result<Option<bool>> {
         let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
         Ok(Some(match step {
-            Step::Place { tmp, ino, .. } => absent_is_none(self.tmp.stat(tmp))?.is_none_or(|stat| stat.ino != *ino),
+            Step::Place { tmp, ino, .. } => {
+                let waiting = self.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name));
+                absent_is_none(waiting)?.is_none_or(|stat| stat.ino != *ino)
+            }
             Step::Move { path, ino, .. } | Step::Remove { path, ino, .. } => at(path)? != Some(*ino),
             Step::Swap { a, b_ino, .. } => at(a)? == Some(*b_ino),
             Step::Link { ino, to, .. } => at(to)? == Some(*ino),
@@ -170,27 +186,27 @@ impl SlowTier {
 
     /// What is still in `tmp` has not been placed, and what has the name has been. What is neither here nor there goes again (P6).
     fn apply_place(&self, place: &Placing<'_>) -> std::io::Result<Met> {
-        let Placing { tmp, path, over, .. } = *place;
-        let left = absent_is_none(self.tmp.stat(tmp))?;
+        let Placing { from, tmp, path, over, .. } = *place;
+        let left = absent_is_none(from.stat(tmp))?;
         if !left.as_ref().is_some_and(|stat| place.is_waiting(stat) || left_out!(PlaceOnce)) {
             return self.find_placed(place, left.as_ref());
         }
         let (dir, name) = self.parent(path)?;
-        let Some(over) = over else { return self.place_new(tmp, &*dir, name) };
-        match self.tmp.rename(tmp, &*dir, name, RenameMode::Exchange) {
+        let Some(over) = over else { return place_new(from, tmp, &*dir, name) };
+        match from.rename(tmp, &*dir, name, RenameMode::Exchange) {
             Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return self.place_new(tmp, &*dir, name),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return place_new(from, tmp, &*dir, name),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                return self.place_over(tmp, &*dir, name, over);
+                return place_over(from, tmp, &*dir, name, over);
             }
             Err(e) => return Err(e),
         }
-        if place.is_replaced(&self.tmp.stat(tmp)?) {
+        if place.is_replaced(&from.stat(tmp)?) {
             return Ok(Met::Expected);
         }
         // Not what we knew: it goes back, and ours beside it.
-        self.tmp.rename(tmp, &*dir, name, RenameMode::Exchange)?;
-        self.place_beside(tmp, &*dir, name)
+        from.rename(tmp, &*dir, name, RenameMode::Exchange)?;
+        place_beside(from, tmp, &*dir, name)
     }
 
     /// Ours is not in `tmp`: `left` is what has its name there.
@@ -202,52 +218,13 @@ impl SlowTier {
             // Somebody else's, which was exchanged for ours and not looked at before a crash.
             let aside = put_aside(place.tmp);
             tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a version that somebody else has made is put aside in tmp on the slow tier");
-            self.tmp.rename(place.tmp, &*self.tmp, &aside, RenameMode::Replace)?;
+            place.from.rename(place.tmp, place.from, &aside, RenameMode::Replace)?;
         }
         let Some((dir, name)) = absent_is_none(self.parent(place.path))? else { return Ok(Met::Lacking) };
         if absent_is_none(dir.stat(name))?.is_some_and(|there| place.is_placed(&there)) {
             return Ok(Met::Expected);
         }
         Ok(find_beside(&*dir, name, |stat| place.is_placed(stat))?.map_or(Met::Lacking, Met::Conflict))
-    }
-
-    fn place_new(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
-        match self.tmp.rename(tmp, dir, name, RenameMode::NoReplace) {
-            Ok(()) => Ok(Met::Expected),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => self.meet_existing(tmp, dir, name),
-            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                if absent_is_none(dir.stat(name))?.is_some() {
-                    return self.meet_existing(tmp, dir, name);
-                }
-                self.tmp.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Somebody else made the name first. Two directories merge; anything else is kept beside it.
-    fn meet_existing(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
-        let (ours, theirs) = (self.tmp.stat(tmp)?, dir.stat(name)?);
-        if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
-            // A further link of what is there already.
-            return self.tmp.unlink(tmp).map(|()| Met::Expected);
-        }
-        if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
-            self.tmp.rmdir(tmp)?;
-            return Ok(Met::Merged((theirs.dev, theirs.ino)));
-        }
-        self.place_beside(tmp, dir, name)
-    }
-
-    fn place_over(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8], over: u64) -> std::io::Result<Met> {
-        match absent_is_none(dir.stat(name))? {
-            Some(there) if there.ino != over => self.place_beside(tmp, dir, name),
-            _ => self.tmp.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
-        }
-    }
-
-    fn place_beside(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
-        place_beside(&*self.tmp, tmp, dir, name)
     }
 
     fn apply_move(&self, path: &[u8], ino: u64, to: &[u8], over: Option<u64>) -> std::io::Result<Met> {
@@ -290,8 +267,18 @@ impl SlowTier {
             // The number was given to something else.
             Some(stat) if (stat.kind == Kind::Dir) != is_dir => Ok(Met::Gone),
             Some(_) if is_dir => match dir.rmdir(name) {
-                // Somebody else put something into it: it stays, with that.
-                Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
+                Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {
+                    // The root of a part has our `tmp`. Otherwise somebody else put something into it: it stays, with that.
+                    if !self.remove_tmp(path, &*dir, name)? {
+                        return Ok(Met::Gone);
+                    }
+                    match dir.rmdir(name) {
+                        Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
+                        other => other.map(|()| Met::Expected),
+                    }
+                }
+                // Something is mounted there.
+                Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => Ok(Met::Gone),
                 other => other.map(|()| Met::Expected),
             },
             Some(_) => dir.unlink(name).map(|()| Met::Expected),
@@ -326,6 +313,41 @@ impl SlowTier {
             // No other kind can be opened for that.
             Some(_) => dir.sync_all(),
         }
+    }
+}
+
+fn place_new(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    match from.rename(tmp, dir, name, RenameMode::NoReplace) {
+        Ok(()) => Ok(Met::Expected),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => meet_existing(from, tmp, dir, name),
+        Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+            if absent_is_none(dir.stat(name))?.is_some() {
+                return meet_existing(from, tmp, dir, name);
+            }
+            from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Somebody else made the name first. Two directories merge; anything else is kept beside it.
+fn meet_existing(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
+    if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
+        // A further link of what is there already.
+        return from.unlink(tmp).map(|()| Met::Expected);
+    }
+    if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
+        from.rmdir(tmp)?;
+        return Ok(Met::Merged((theirs.dev, theirs.ino)));
+    }
+    place_beside(from, tmp, dir, name)
+}
+
+fn place_over(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8], over: u64) -> std::io::Result<Met> {
+    match absent_is_none(dir.stat(name))? {
+        Some(there) if there.ino != over => place_beside(from, tmp, dir, name),
+        _ => from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::tiers::few::Few;
 use crate::tiers::file::{Content, Copied};
 use crate::tiers::mend::base_of;
 use crate::tiers::node::Place;
+use crate::tiers::parts::bare;
 use crate::tiers::plan::{Batch, Effect, Planned};
 use crate::tiers::publish::Unfinished;
 use crate::tiers::record::{ObjectId, Path, Record, Step};
@@ -82,7 +83,8 @@ impl Recovery<'_> {
                 if let Some(object) = object.filter(|object| object.needs_slow()) {
                     slow.place_at(object.tail(), path).at("open on slow", String::from_utf8_lossy(path))?;
                 }
-                let left = absent_is_none(slow.tmp.stat(tmp)).at("stat", "tmp on the slow tier")?;
+                let left = absent_is_none(slow.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name)));
+                let left = left.at("stat", "tmp on the slow tier")?;
                 let before =
                     over.map(|over| left.filter(|left| left.ino == over).unwrap_or_else(|| gone(Kind::File, at)));
                 self.was(path, before)
@@ -170,14 +172,14 @@ struct Parts {
 impl Parts {
     /// What a step means for the view; see [`crate::tiers::plan`].
     fn effects(&mut self, st: &State, step: &Step) -> Vec<Effect> {
-        let dev = st.view.root_dev();
         let at = |path: &Path| self.place(st, path);
+        let with = |path: &Path, ino: u64| st.view.at_slow((self.dev(st, path), ino));
         let there = |place: &Place| st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow();
         let name = |place: Option<Place>, who: Option<Ino>| place.map(|place| Effect::Name(place, who));
         let touched = |ino: Option<Ino>| ino.map(Effect::Touched);
         let effects: Vec<Option<Effect>> = match step {
             Step::Place { ino, path, node, .. } => {
-                vec![name(at(path), Some(*node)), Some(Effect::Identity(*node, (dev, *ino)))]
+                vec![name(at(path), Some(*node)), Some(Effect::Identity(*node, (self.dev(st, path), *ino)))]
             }
             Step::Move { path, to, .. } => {
                 let (from, to) = (at(path), at(to));
@@ -187,6 +189,7 @@ impl Parts {
             Step::Swap { a, b, a_ino, b_ino } => {
                 let (a, b) = (at(a), at(b));
                 let (at_a, at_b) = (a.as_ref().and_then(there), b.as_ref().and_then(there));
+                let dev = self.dev(st, step_path(step));
                 let identity = |who: Option<Ino>, slow: u64| who.map(|who| Effect::Identity(who, (dev, slow)));
                 vec![
                     name(b, at_a),
@@ -197,8 +200,8 @@ impl Parts {
                     touched(at_b),
                 ]
             }
-            Step::Link { to, ino, .. } => {
-                let who = st.view.with_slow_ino(*ino);
+            Step::Link { path, to, ino } => {
+                let who = with(path, *ino);
                 vec![name(at(to).filter(|_| who.is_some()), who), touched(who)]
             }
             Step::Remove { path, .. } => {
@@ -207,7 +210,7 @@ impl Parts {
                 vec![name(place, None), touched(who)]
             }
             Step::Attr { path, ino, .. } | Step::Xattr { path, ino, .. } => {
-                vec![touched(if path.is_empty() { Some(ROOT) } else { st.view.with_slow_ino(*ino) })]
+                vec![touched(if path.is_empty() { Some(ROOT) } else { with(path, *ino) })]
             }
         };
         self.take_in(st, step);
@@ -219,7 +222,7 @@ impl Parts {
         let Step::Place { tmp, ino, node, object, known, .. } = step else { return };
         self.brought.insert(step_path(step).to_vec(), *node);
         if let Some((lsn, content)) = object.and_then(|object| version(st, *node, tmp, object)) {
-            let (tmp, id) = (base_of(tmp).to_vec(), (st.view.root_dev(), *ino));
+            let (tmp, id) = (base_of(tmp).to_vec(), (self.dev(st, step_path(step)), *ino));
             *content.copy.lock() = Some(Box::new(Copied { tmp, id, sum: None, known: *known }));
             self.contents.insert(*node, (lsn, content));
         }
@@ -239,16 +242,21 @@ impl Parts {
         Some((dir, Name::new(name).ok()?))
     }
 
+    /// The device of what has, or gets, this name.
+    fn dev(&self, st: &State, path: &[u8]) -> u64 {
+        self.place(st, path).map_or(st.view.root_dev(), |(dir, _)| st.view.dev_of(dir))
+    }
+
     /// What the group moves about has links in `tmp`, and names it has lost or got already: the replay counts them once more.
     fn hide_links(&self, st: &mut State, planned: &[Planned], met: &[Met]) {
         for (at, Planned { step, .. }) in planned.iter().enumerate() {
             let (ino, by) = match step {
-                Step::Place { tmp, ino, .. } if tmp.starts_with(b"l") => (*ino, -1),
+                Step::Place { tmp, ino, .. } if bare(tmp).starts_with(b"l") => (*ino, -1),
                 Step::Remove { ino, dir: false, .. } if met.get(at) == Some(&Met::Expected) => (*ino, 1),
                 Step::Link { ino, .. } if met.get(at) == Some(&Met::Expected) => (*ino, -1),
                 _ => continue,
             };
-            let Some(node) = st.view.with_slow_ino(ino) else { continue };
+            let Some(node) = st.view.at_slow((self.dev(st, step_path(step)), ino)) else { continue };
             st.view.in_tmp.insert(node);
             if let Some(node) = st.view.get_mut(node) {
                 node.change_meta(|meta| meta.nlink = meta.nlink.saturating_add_signed(by));
@@ -258,8 +266,9 @@ impl Parts {
 }
 
 fn version(st: &State, node: Ino, tmp: &[u8], object: ObjectId) -> Option<(Lsn, Arc<Content>)> {
-    let of =
-        std::str::from_utf8(base_of(tmp)).ok().and_then(|tmp| Lsn::from_str_radix(tmp.strip_prefix('c')?, 16).ok());
+    let of = std::str::from_utf8(bare(base_of(tmp)))
+        .ok()
+        .and_then(|tmp| Lsn::from_str_radix(tmp.strip_prefix('c')?, 16).ok());
     let is_it = |(lsn, content): &&(Lsn, Arc<Content>)| match of {
         Some(of) => *lsn == of,
         None => content.object().tail() == object.tail(),

@@ -73,9 +73,12 @@ pub(crate) struct View {
     /// The numbers of waiting objects, and the slow inode that has each.
     kept: HashMap<Ino, u64>,
     /// Numbers promised by a listing for slow inodes whose own number is taken.
-    promised: HashMap<u64, Ino>,
+    promised: HashMap<(u64, u64), Ino>,
     next: Ino,
     root_dev: u64,
+    /// A directory has another device than the root; and roots of parts of the slow tree that have not.
+    has_parts: bool,
+    parts: HashSet<(u64, u64)>,
     /// During replay: the number the next node met on the slow tier had before the restart.
     pub(crate) expected: Option<Ino>,
 }
@@ -95,6 +98,8 @@ impl View {
             promised: HashMap::new(),
             next: FIRST_OWN,
             root_dev: root.dev,
+            has_parts: false,
+            parts: HashSet::new(),
             expected: None,
         };
         let mut node = Node::new(Kind::Dir, Meta::of(root));
@@ -115,6 +120,62 @@ impl View {
     /// Of the file system that the slow tier's root lies on.
     pub(crate) fn root_dev(&self) -> u64 {
         self.root_dev
+    }
+
+    /// Of what the slow tier has, or gets, in this directory.
+    pub(crate) fn dev_of(&self, dir: Ino) -> u64 {
+        let mut at = dir;
+        while at != ROOT {
+            let Some(node) = self.nodes.get(&at) else { break };
+            // Of some that somebody else has removed the device is not known: it is 0.
+            if let Some((dev, _)) = node.slow_id().filter(|(dev, _)| *dev != 0) {
+                return dev;
+            }
+            let Some(above) = node.links.first().or(node.slow().first()) else { break };
+            at = above.0;
+        }
+        self.root_dev
+    }
+
+    /// No rename out of the part above goes into this directory, although it has the same device.
+    pub(crate) fn add_part(&mut self, id: (u64, u64)) {
+        self.parts.insert(id);
+        self.has_parts = true;
+    }
+
+    /// Whether no rename on the slow tier goes from outside of this directory into it.
+    pub(crate) fn is_part(&self, dir: Ino) -> bool {
+        if dir == ROOT || !self.has_parts {
+            return dir == ROOT;
+        }
+        let Some(node) = self.nodes.get(&dir).filter(|node| node.kind == Kind::Dir) else { return false };
+        let (Some(id), Some(above)) = (node.slow_id(), node.links.first().or(node.slow().first())) else {
+            return false;
+        };
+        self.parts.contains(&id) || (id.0 != 0 && id.0 != self.dev_of(above.0))
+    }
+
+    /// Whether something seems to be mounted on this directory: it can neither be renamed nor removed. The root of a btrfs subvolume, which
+    /// has a device of its own, too, can.
+    pub(crate) fn is_mount(&self, dir: Ino) -> bool {
+        const SUBVOLUME: u64 = 256;
+        let id = self.nodes.get(&dir).and_then(|node| node.slow_id());
+        dir != ROOT && self.is_part(dir) && id.is_some_and(|id| !self.parts.contains(&id) && id.1 != SUBVOLUME)
+    }
+
+    /// The root of the part of the slow tree that a directory is, or will be, in.
+    pub(crate) fn part_of(&self, dir: Ino) -> Ino {
+        let mut at = dir;
+        while self.has_parts && at != ROOT && !self.is_part(at) {
+            let above = self.nodes.get(&at).and_then(|node| node.links.first().or(node.slow().first()));
+            at = above.map_or(ROOT, |above| above.0);
+        }
+        if self.has_parts { at } else { ROOT }
+    }
+
+    /// Whether two directories are in different parts.
+    pub(crate) fn are_apart(&self, a: Ino, b: Ino) -> bool {
+        a != b && self.has_parts && self.part_of(a) != self.part_of(b)
     }
 
     pub(crate) fn new_ino(&mut self) -> Ino {
@@ -272,11 +333,8 @@ impl View {
             if self.is_free(stat.ino) {
                 return stat.ino;
             }
-            if let Some(ino) = self.promised.remove(&stat.ino) {
-                return ino;
-            }
         }
-        self.new_ino()
+        self.promised.remove(&(stat.dev, stat.ino)).unwrap_or_else(|| self.new_ino())
     }
 
     /// The number a slow file had before the restart, according to its object. The slow tier may have given its own number
@@ -307,21 +365,24 @@ impl View {
     }
 
     /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
-    pub(crate) fn ino_shown(&mut self, slow_ino: u64, kind: Kind) -> Ino {
-        if let Some(ino) = self.at_slow((self.root_dev, slow_ino)) {
+    pub(crate) fn ino_shown(&mut self, id: (u64, u64), kind: Kind) -> Ino {
+        if let Some(ino) = self.at_slow(id) {
             return ino;
         }
-        if let Some(ino) = self.kept_for(slow_ino, kind) {
-            return ino;
+        let (dev, slow_ino) = id;
+        if dev == self.root_dev {
+            if let Some(ino) = self.kept_for(slow_ino, kind) {
+                return ino;
+            }
+            if self.is_free(slow_ino) {
+                return slow_ino;
+            }
         }
-        if self.is_free(slow_ino) {
-            return slow_ino;
-        }
-        if let Some(&ino) = self.promised.get(&slow_ino) {
+        if let Some(&ino) = self.promised.get(&id) {
             return ino;
         }
         let ino = self.new_ino();
-        self.promised.insert(slow_ino, ino);
+        self.promised.insert(id, ino);
         ino
     }
 
@@ -483,6 +544,7 @@ impl View {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let old = node.slow_id();
         node.set_slow_id(id);
+        self.has_parts |= node.kind == Kind::Dir && id.is_some_and(|id| id.0 != self.root_dev && id.0 != 0);
         if let Some(old) = old
             && self.by_slow.get(&old) == Some(&ino)
         {
@@ -753,7 +815,7 @@ pub(super) mod tests {
                 let object = ObjectId { home: Home::Fast, number: nth as u64 };
                 view.wait(Waiting { object, ino: 12, proof: Proof::of(&files[nth]), tried: false });
             }
-            let shown = [20, 30].map(|slow_ino| view.ino_shown(slow_ino, Kind::File));
+            let shown = [20, 30].map(|slow_ino| view.ino_shown((1, slow_ino), Kind::File));
             assert_eq!(shown, [20, 12]);
             let asked = view.asked(Duration::ZERO);
             let found = [1, 0].map(|nth| {

@@ -109,7 +109,14 @@ impl Walk<'_> {
             let name = Name::new(&entry.name).map_err(|_| format!("listed: {entry:?}"))?;
             let attr = self.try_("look-up of the listed", &below, self.engine.lookup(&self.cx, ino, &name))?;
             self.cached.push(attr.ino);
-            if (entry.kind, entry.ino) != (attr.kind, attr.ino) {
+            // Of what is mounted on a directory the number is known once it was looked up.
+            let again = || {
+                self.engine
+                    .list(&self.cx, ino)
+                    .is_ok_and(|again| again.entries.iter().any(|e| (&e.name, e.ino) == (&entry.name, attr.ino)))
+            };
+            let mounted = entry.kind == Kind::Dir && entry.ino != attr.ino && again();
+            if !mounted && (entry.kind, entry.ino) != (attr.kind, attr.ino) {
                 return Err(format!("{} is listed as {entry:?} and found as {attr:?}", escape(&below)));
             }
             self.entry(attr, &below)?;

@@ -33,12 +33,14 @@ const VARIABLE: &str = "DLIO_TESTS_LEAVE_NOTHING_OUT";
 
 /// Programs that are not in a package of their own name.
 const PACKAGES: &[(&str, &str)] = &[
+    ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("promtool", "prometheus"),
     ("script", "bsdutils"),
     ("setfattr", "attr"),
     ("systemd-analyze", "systemd"),
+    ("xfs_io", "xfsprogs"),
 ];
 
 pub fn are_met(needs: &[&'static str]) -> bool {

@@ -23,6 +23,7 @@ mod mount_helpers;
 #[path = "../needs/mod.rs"]
 mod needs;
 mod observe;
+mod parts;
 mod plan;
 mod real_faults;
 mod rules;

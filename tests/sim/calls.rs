@@ -143,7 +143,7 @@ impl State {
             _ => (0, 0),
         };
         Ok(Stat {
-            dev: 1,
+            dev: self.device_of(ino),
             ino,
             kind: inode.kind,
             perm: inode.meta.perm,
@@ -207,6 +207,9 @@ impl State {
         self.may(to, X)?;
         let over = self.inode(to)?.entries.get(to_name).copied();
         let is_dir = self.inode(from)?.kind == Kind::Dir;
+        if self.part_of(dir) != self.part_of(to) {
+            return Err(Errno::EXDEV.into());
+        }
         match (mode, over) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
@@ -439,6 +442,9 @@ impl Dir for SimDir {
                 return Err(Errno::EPERM.into());
             }
             s.may(to, W)?;
+            if s.part_of(self.0.ino) != s.part_of(to) {
+                return Err(Errno::EXDEV.into());
+            }
             s.commit(vec![Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(ino) }], false);
             s.touch(ino, now);
             s.touch(to, now);

@@ -188,6 +188,8 @@ struct State {
     /// Set once a crash has taken the disk over: whoever still holds descriptors gets EIO.
     dead: bool,
     observed: Option<Observed>,
+    /// Roots of parts of the tree, and the device that each shows: no rename and no hard link goes across the border of one.
+    parts: BTreeMap<Ino, u64>,
 }
 
 /// What the tree outside of the private directory looked like, after each change.
@@ -315,6 +317,15 @@ impl SimDisk {
         self.0.state.lock().observed.as_mut().map(|o| std::mem::take(&mut o.images)).unwrap_or_default()
     }
 
+    /// Makes the directory at this path the root of a part: no rename and no hard link goes across its border. `device`: that it shows; 1 is
+    /// that of the root.
+    pub fn make_part(&self, path: &[u8], device: u64) {
+        let mut state = self.0.state.lock();
+        let below = |dir, name: &[u8]| state.live.inodes[&dir].entries[name];
+        let ino = path.split(|&b| b == b'/').fold(ROOT, below);
+        state.parts.insert(ino, device);
+    }
+
     /// Everything as if synced: for setting a scene.
     pub fn settle(&self) {
         let mut state = self.0.state.lock();
@@ -338,7 +349,8 @@ impl SimDisk {
                 State { live: tree.clone(), durable: tree, ..State::default() }
             }
         };
-        let after = State { capacity: state.capacity, heeds_modes: state.heeds_modes, ..after };
+        let after =
+            State { capacity: state.capacity, parts: state.parts.clone(), heeds_modes: state.heeds_modes, ..after };
         let disk = Self::with(self.0.label, self.0.order, &self.0.power, &self.0.clock, after);
         *disk.0.before.lock() = self.0.before.lock().clone();
         if state.observed.is_some() {
@@ -410,10 +422,27 @@ impl State {
         Ok(done)
     }
 
+    /// The root of the part that a directory lies in.
+    fn part_of(&self, dir: Ino) -> Ino {
+        let mut at = dir;
+        while !self.parts.contains_key(&at) {
+            match self.live.parent(at) {
+                Some(above) => at = above,
+                None => return ROOT,
+            }
+        }
+        at
+    }
+
+    fn device_of(&self, ino: Ino) -> u64 {
+        self.parts.get(&self.part_of(ino)).copied().unwrap_or(1)
+    }
+
     fn drop_unused(&mut self, ino: Ino) {
         let unnamed = self.live.inodes.get(&ino).is_some_and(|inode| inode.names.is_empty());
         if ino != ROOT && unnamed && !self.open.contains_key(&ino) {
             self.live.inodes.remove(&ino);
+            self.parts.remove(&ino);
         }
     }
 
@@ -464,7 +493,7 @@ impl State {
         let inode = &self.live.inodes[&ino];
         let shown = bodies.entry(ino).or_insert_with(|| Shown::new(body(inode))).clone();
         for (name, &child) in &inode.entries {
-            if path.is_empty() && name == PRIVATE {
+            if (path.is_empty() || self.parts.contains_key(&ino)) && name == PRIVATE {
                 continue;
             }
             let below = if path.is_empty() { name.clone() } else { [&path, &b"/"[..], name].concat() };

@@ -335,6 +335,13 @@ impl Volume {
         Volume::made_by(mkfs, 320)
     }
 
+    /// A btrfs.
+    pub fn btrfs() -> Self {
+        let mut mkfs = Command::new("mkfs.btrfs");
+        mkfs.arg("-q");
+        Volume::made_by(mkfs, 320)
+    }
+
     fn made_by(mut mkfs: Command, mib: u64) -> Self {
         let dir = tempfile::Builder::new().prefix("dlio-fs-volume-").tempdir().unwrap();
         let volume = Volume { dir };
