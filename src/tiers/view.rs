@@ -159,8 +159,11 @@ impl View {
     /// has a device of its own, too, can.
     pub(crate) fn is_mount(&self, dir: Ino) -> bool {
         const SUBVOLUME: u64 = 256;
-        let id = self.nodes.get(&dir).and_then(|node| node.slow_id());
-        dir != ROOT && self.is_part(dir) && id.is_some_and(|id| !self.parts.contains(&id) && id.1 != SUBVOLUME)
+        let Some(node) = self.nodes.get(&dir).filter(|_| dir != ROOT && self.has_parts) else { return false };
+        let (Some(id), Some(above)) = (node.slow_id(), node.links.first().or(node.slow().first())) else {
+            return false;
+        };
+        id.0 != 0 && id.0 != self.dev_of(above.0) && id.1 != SUBVOLUME
     }
 
     /// The root of the part of the slow tree that a directory is, or will be, in.
