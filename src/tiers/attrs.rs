@@ -371,7 +371,7 @@ impl Tiers {
                     return Ok(value.clone());
                 }
                 let fd = self.fd(cx, &io, object)?;
-                return fd.get_xattr(key).at("read attribute of", self.label(ino));
+                return unsupported_is_none(fd.get_xattr(key)).at("read attribute of", self.label(ino));
             }
         }
         {
@@ -390,7 +390,7 @@ impl Tiers {
             Some(fd) => fd.get_xattr(key),
             None => self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.get_xattr(name, key))),
         };
-        found.at("read attribute on slow of", self.label(ino))
+        unsupported_is_none(found).at("read attribute on slow of", self.label(ino))
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -405,7 +405,7 @@ impl Tiers {
             open.clone_from(&io.fd);
             if let Some(object) = io.object() {
                 let fd = self.fd(cx, &io, object)?;
-                let mut keys = fd.list_xattr().at("list attributes of", self.label(ino))?;
+                let mut keys = unsupported_is_none(fd.list_xattr()).at("list attributes of", self.label(ino))?;
                 keys.retain(|key| !key.starts_with(PRIVATE));
                 if io.attrs_in_view
                     && let Some(node) = self.state.lock().view.get(ino)
@@ -429,7 +429,7 @@ impl Tiers {
                 Some(fd) => fd.list_xattr(),
                 None => self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.list_xattr(name))),
             };
-            keys = listed.at("list attributes on slow of", self.label(ino))?;
+            keys = unsupported_is_none(listed).at("list attributes on slow of", self.label(ino))?;
             keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
         }
         keys.extend(kept);
@@ -624,6 +624,15 @@ impl Tiers {
             }
         };
         Ok(Space { free: space.free.saturating_sub(pending), avail: space.avail.saturating_sub(pending), ..space })
+    }
+}
+
+/// A tier without extended attributes, or without this kind of them, has none. For its error the kernel would refuse others than the owner
+/// each look at the file: it asks for the ACL then.
+fn unsupported_is_none<T: Default>(found: std::io::Result<T>) -> std::io::Result<T> {
+    match found {
+        Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(T::default()),
+        found => found,
     }
 }
 

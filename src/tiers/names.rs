@@ -701,11 +701,7 @@ impl Tiers {
         if let Some(known) = self.state.lock().view.get(dir).and_then(|node| node.dir.as_ref()?.default_acl.clone()) {
             return Ok(known);
         }
-        let list = match self.get_xattr(cx, dir, acl::DEFAULT) {
-            // A tier without ACLs.
-            Err(e) if e.errno() == Errno::EOPNOTSUPP => None,
-            other => other?,
-        };
+        let list = self.get_xattr(cx, dir, acl::DEFAULT)?;
         if let Some(dir) = self.state.lock().view.get_mut(dir).and_then(|node| node.dir.as_mut()) {
             dir.default_acl = Some(list.clone());
         }
