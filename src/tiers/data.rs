@@ -725,7 +725,7 @@ impl Tiers {
             let made = self.pool.create(number, birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
             match made {
                 Ok(fd) => return Ok((id, fd)),
-                Err(e) if is_full(&e) => self.remove_object(id),
+                Err(e) if is_full(&e) || has_no_such_room(&e) => self.remove_object(id),
                 Err(e) if is_broken(&e) && !self.slow.is_down() => {
                     self.remove_object(id);
                     self.fast_has_failed();
@@ -907,6 +907,11 @@ pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
 
 pub(crate) fn is_full(e: &std::io::Error) -> bool {
     matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
+/// An attribute is larger than any of this file system.
+pub(crate) fn has_no_such_room(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::E2BIG | Errno::ERANGE))
 }
 
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.

@@ -19,7 +19,7 @@ use foldhash::{HashMap, HashSet};
 
 use crate::error::{Context, Errno, Result};
 use crate::path::{escape, unescape};
-use crate::tiers::data::dress;
+use crate::tiers::data::{dress, has_no_such_room, is_full};
 use crate::tiers::disk::{Access, Dir, File, Kind, NewAttr, RenameMode, Time};
 use crate::tiers::durable::Durable;
 use crate::tiers::evict::is_at_or_below;
@@ -560,7 +560,16 @@ impl Tiers {
         let fd = copy.fd.reopen().at_fast("open the staged copy of", label())?;
         let times =
             NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
-        let taken = dress(&*fd, &birth).and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd)); // 3
+        let dressed = dress(&*fd, &birth); // 3
+        if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) {
+            // The attributes have room on the slow tier only, and so does what they belong to. Who reads the copy goes on.
+            io.copy = None;
+            drop(io);
+            self.set_staged(state.ino, false);
+            self.remove_object(object);
+            return Ok(false);
+        }
+        let taken = dressed.and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd));
         let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
             self.rebind_to(cx, state, &io, object) // 4
         });
