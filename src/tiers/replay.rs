@@ -228,6 +228,10 @@ impl<'a> Recovery<'a> {
         if let Some(place) = self.place(path)? {
             return Ok(Some(place));
         }
+        if self.tiers.damaged.is_some() {
+            // The directory may be one of ours, whose record is what the log lacks.
+            return Ok(None);
+        }
         let (dirs, name) = split(path);
         let mut dir = ROOT;
         for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
