@@ -211,6 +211,9 @@ pub trait File: Send + Sync + Debug {
     /// Has the disk begin with these bytes, which were just written, so that a sync finds less to wait for. A hint: nothing is durable by
     /// it, and nothing is told of a failure, which the next sync reports.
     fn write_behind(&self, _range: Range<u64>) {}
+    /// From now on what is written over stays where it is, on a file system that writes it elsewhere by itself (btrfs): then what was
+    /// allocated is enough. Asked for while the file is empty. A hint.
+    fn stay_in_place(&self) {}
     /// Where on the disk its first bytes lie; `None`: it has none, or that is not known. A hint.
     fn place(&self) -> Option<u64> {
         None

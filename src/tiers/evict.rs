@@ -143,6 +143,11 @@ impl Tiers {
                 return Ok(any);
             }
             any = true;
+            if self.fast.space().is_ok_and(|now| now.avail <= space.avail) {
+                // What is gone is free only when the file system has written that down: btrfs does so every 30 s, or now. All else would
+                // have to go for it meanwhile.
+                self.fast.sync_all().at_fast("sync", "fast tier")?;
+            }
         }
     }
 

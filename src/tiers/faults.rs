@@ -680,6 +680,10 @@ impl File for FaultyFile {
         self.inner.write_behind(range);
     }
 
+    fn stay_in_place(&self) {
+        self.inner.stay_in_place();
+    }
+
     fn forget_cached(&self) {
         self.inner.forget_cached();
     }

@@ -134,7 +134,13 @@ impl Log {
             if let Err(e) = room {
                 tracing::debug!(error = %e, "the ballast's room is not set aside for the log");
             }
-            if let Err(second) = tail.segment.write_at(text.as_bytes(), tail.len) {
+            let mut again = tail.segment.write_at(text.as_bytes(), tail.len);
+            if again.as_ref().is_err_and(crate::tiers::data::is_full) {
+                // btrfs frees late, unless it is asked to.
+                self.cut_back(&mut tail)?;
+                again = self.fast.sync_all().and_then(|()| tail.segment.write_at(text.as_bytes(), tail.len));
+            }
+            if let Err(second) = again {
                 self.cut_back(&mut tail)?;
                 return Err(Error::io_on_fast("append", "log", second));
             }
@@ -255,18 +261,24 @@ impl Log {
         }
     }
 
-    /// A start has written its records, and nobody else writes yet: first the next start's room, as much as there is, then the ballast,
-    /// and where there is none, some of what is left for the log: publishing cannot make room without it. Failure is no harm by itself:
-    /// appends then fail earlier when the tier is full.
+    /// A start has written its records, and nobody else writes yet: the next start's room, then the ballast. Where there is no room for both,
+    /// half of what there is is the next start's, and a part of the rest the log's: publishing cannot make room without it. Failure is no
+    /// harm by itself: appends then fail earlier when the tier is full.
     pub(crate) fn set_room_aside(&self) {
+        if self.ballast == 0 {
+            return;
+        }
+        let has_ballast = self.fast.stat(b"ballast").is_ok();
+        let is_short = !has_ballast && self.avail() < self.spare() + self.ballast;
+        let most = if is_short { self.avail() / 2 } else { self.spare() };
         let mut size = self.spare();
-        while size >= SPARE_MIN && !self.restore(b"spare", size) {
+        while size >= SPARE_MIN && (size > most || !self.restore(b"spare", size)) {
             size /= 2;
         }
         if size < self.spare() {
             tracing::warn!(bytes = size, "the fast tier is full: so much is set aside for the next start");
         }
-        if self.ballast == 0 || self.restore(b"ballast", self.ballast) {
+        if self.restore(b"ballast", self.ballast) {
             return;
         }
         let left = self.avail() / 2;
@@ -393,6 +405,7 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
         _ => {}
     }
     let file = dir.create(&name, 0o600).at_fast("create", "log segment")?;
+    file.stay_in_place();
     dir.sync().at_fast("fsync", "log")?;
     Ok(file)
 }

@@ -26,6 +26,7 @@ use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use std::ffi::OsStr;
 use xattr::FileExt as _;
 
@@ -410,6 +411,15 @@ impl File for OsFile {
         // For bytes that are dirty Linux takes this as: write them, wait for nothing, keep them until they are written.
         let (Ok(from), Ok(len)) = (range.start.try_into(), (range.end - range.start).try_into()) else { return };
         fcntl::posix_fadvise(&self.fd, from, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+    }
+
+    fn stay_in_place(&self) {
+        if matches!(fstatfs(&self.fd).map(|s| s.filesystem_type()), Ok(BTRFS_SUPER_MAGIC)) {
+            let set = ioctl_getflags(&self.fd).and_then(|flags| ioctl_setflags(&self.fd, flags | IFlags::NOCOW));
+            if let Err(error) = set {
+                tracing::debug!(%error, "btrfs will write the log elsewhere each time");
+            }
+        }
     }
 
     fn place(&self) -> Option<u64> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::RenameMode;
 use dlio_fs::tiers::{Cx, ROOT, Tiers};
 
 use crate::sim::Lose;
@@ -10,13 +11,15 @@ use crate::stories::{Machine, create, name};
 
 const CAPACITY: u64 = 3 << 20;
 const BLOCK: u64 = 4096;
+const PENDING: usize = 1 << 20;
 
 /// A version on both tiers, one that is pending, and one that is being written; then somebody fills what the tier has left, but for so many
 /// blocks, and changes are logged until one is refused or the machine stops.
 fn filled(machine: &Machine, engine: &Tiers, left: u64) {
     let cx = Cx::internal();
-    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
-    engine.release(&cx, create(engine, ROOT, "pending", &[2; 9000]).1);
+    let names = [0, 1].map(|i| name(&format!("{}{i}", "d".repeat(240))));
+    engine.mkdir(&cx, ROOT, &names[0], 0o755, 0).unwrap();
+    engine.release(&cx, create(engine, ROOT, "pending", &[2; PENDING]).1);
     let open = create(engine, ROOT, "open", &[3; 5000]).1;
     engine.write(&cx, &open, &[4; 100], 5000, false).unwrap();
     drop(open);
@@ -24,9 +27,9 @@ fn filled(machine: &Machine, engine: &Tiers, left: u64) {
     let avail = || machine.fast.root().space().unwrap().avail;
     while avail() > left * BLOCK && foreign.write_at(&[9; BLOCK as usize], foreign.stat().unwrap().size).is_ok() {}
     // Nothing is published, which would shorten the log.
-    let refused = (0_u16..4000).find_map(|i| {
-        let value: Vec<u8> = i.to_le_bytes().repeat(1500);
-        engine.set_xattr(&cx, dir, b"user.note", &value, false, false).err()
+    let refused = (0..20_000).find_map(|i| {
+        let (from, to) = (&names[i % 2], &names[(i + 1) % 2]);
+        engine.rename(&cx, ROOT, from, ROOT, to, RenameMode::NoReplace).err()
     });
     let errno = refused.expect("the log is full some time").errno();
     assert!(errno == Errno::ENOSPC || machine.power.is_gone(), "{errno:?}");
@@ -34,9 +37,11 @@ fn filled(machine: &Machine, engine: &Tiers, left: u64) {
 
 /// All that is pending gets to the slow tier.
 fn rests(machine: &Machine, engine: &Tiers) -> bool {
-    engine.sync_fast().unwrap();
-    (0..300).any(|_| {
-        let _ = (engine.seal_step(), engine.drain_step(), engine.publish_step(), engine.evict_step(), engine.tick());
+    (0..5000).any(|_| {
+        // Some of these find no room before others have made it.
+        let _ =
+            (engine.sync_fast(), engine.seal_step(), engine.drain_step(), engine.publish_step(), engine.evict_step());
+        let _ = engine.tick();
         machine.clock.advance(Duration::from_secs(10));
         engine.status().unsafe_files == 0
     })
@@ -50,7 +55,7 @@ fn a_start_finds_room_however_full_the_tier_was_when_the_daemon_was_killed() {
         for stop in [None, Some(1), Some(40), Some(120)] {
             let mut machine = Machine::new();
             machine.fast.set_capacity(CAPACITY);
-            machine.options.ballast = 1 << 20;
+            machine.options.ballast = 512 << 10;
             let engine = machine.open("boot");
             if let Some(stop) = stop {
                 machine.power.fail_after(1000 + stop, &mut machine.rng);
@@ -61,13 +66,13 @@ fn a_start_finds_room_however_full_the_tier_was_when_the_daemon_was_killed() {
             // One that is killed as soon as it serves has given up what it had itself.
             for _ in 0..12 {
                 let engine = machine.open("boot");
-                assert_eq!(engine.lookup(&Cx::internal(), ROOT, &name("pending")).unwrap().size, 9000);
+                assert_eq!(engine.lookup(&Cx::internal(), ROOT, &name("pending")).unwrap().size, PENDING as u64);
                 machine.crash(engine, Lose::Nothing);
             }
             let engine = machine.open("boot");
             assert!(rests(&machine, &engine), "{left} blocks left: {:?}", engine.queue(10));
-            assert_eq!(machine.on_slow("pending"), Some(vec![2; 9000]));
-            assert_eq!(machine.on_slow("open").map(|bytes| bytes.len()), Some(5100));
+            let size = |name: &[u8]| machine.slow.root().stat(name).unwrap().size;
+            assert_eq!((size(b"pending"), size(b"open")), (PENDING as u64, 5100));
         }
     }
 }
@@ -78,7 +83,7 @@ fn a_start_on_a_full_tier_that_is_stopped_at_any_call_is_followed_by_one_that_is
     for stop in 1..80 {
         let mut machine = Machine::new();
         machine.fast.set_capacity(CAPACITY);
-        machine.options.ballast = 1 << 20;
+        machine.options.ballast = 512 << 10;
         let engine = machine.open("boot");
         filled(&machine, &engine, 0);
         machine.crash(engine, Lose::Nothing);
@@ -92,7 +97,7 @@ fn a_start_on_a_full_tier_that_is_stopped_at_any_call_is_followed_by_one_that_is
         machine.fast = machine.fast.crash(Lose::Nothing, &mut machine.rng);
         machine.slow = machine.slow.crash(Lose::Nothing, &mut machine.rng);
         let engine = machine.open("boot");
-        assert_eq!(engine.lookup(&Cx::internal(), ROOT, &name("pending")).unwrap().size, 9000, "call {stop}");
+        assert_eq!(engine.lookup(&Cx::internal(), ROOT, &name("pending")).unwrap().size, PENDING as u64, "call {stop}");
         if ended {
             return;
         }

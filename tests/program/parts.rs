@@ -78,7 +78,7 @@ fn what_is_written_in_a_subvolume_gets_there() {
     if !fs::read_to_string("/proc/filesystems").unwrap().contains("btrfs") {
         return;
     }
-    let volume = Volume::btrfs();
+    let volume = Volume::btrfs(320);
     run("btrfs", &["subvolume", "create"], &volume.tier().join("proj"));
     let mut mount = Mount::over(volume.tier(), &["settle=0s"]);
     reaches(&mut mount, "proj");

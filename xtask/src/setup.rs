@@ -20,7 +20,7 @@ pub(crate) enum Need {
     /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang;
     /// setfattr, by which other users ask.
     Mount,
-    /// A second file system that power cuts are tried on.
+    /// A second file system that power cuts are tried on, and btrfs as either tier.
     Xfs,
     /// To compare what the daemon asks of the kernel with what the tests know of.
     Strace,
@@ -46,7 +46,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         // Its package would start a daemon: it is only unpacked.
         Need::Fsx | Need::Prometheus => &[],
-        Need::Xfs => &["xfsprogs"],
+        Need::Xfs => &["btrfs-progs", "xfsprogs"],
         Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],

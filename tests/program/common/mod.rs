@@ -335,11 +335,11 @@ impl Volume {
         Volume::made_by(mkfs, 320)
     }
 
-    /// A btrfs.
-    pub fn btrfs() -> Self {
+    /// A btrfs: what is written over goes elsewhere, and what is removed is free some time later.
+    pub fn btrfs(mib: u64) -> Self {
         let mut mkfs = Command::new("mkfs.btrfs");
         mkfs.arg("-q");
-        Volume::made_by(mkfs, 320)
+        Volume::made_by(mkfs, mib)
     }
 
     fn made_by(mut mkfs: Command, mib: u64) -> Self {
