@@ -243,6 +243,10 @@ pub enum Lapse {
     CompareProof,
     /// The log does not say what the slow tier had under a name.
     Expect,
+    /// Without root: a start leaves open what a crash has left open.
+    CloseAgain,
+    /// Without root: what is closed is opened before the note of that is durable.
+    NoteDurable,
 }
 
 thread_local! {

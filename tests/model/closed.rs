@@ -221,7 +221,7 @@ fn a_directory_that_is_opened_again_is_changed_and_removed() {
 
 /// Root uses a mount of somebody else (`allow_other`): modes do not hold for it, and the daemon is left with what it has accepted.
 #[test]
-fn what_root_changes_in_closed_directories_arrives() {
+pub fn what_root_changes_in_closed_directories_arrives() {
     let before = |engine: &Tiers| {
         closed_directory(engine);
         let dir = mkdir(engine, ROOT, "read only", 0o700);
