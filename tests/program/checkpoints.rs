@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::common::{Elsewhere, Mount, USER, Volume, mode, names, pattern, succeeded, until};
 use crate::needs::{MOUNTS, needs};
-use nix::mount::{MntFlags, umount2};
+
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -277,20 +277,21 @@ fn saved(mount: &Mount) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
-/// A directory of the slow tier on a file system of its own: nothing can be renamed into it, so what is written there holds the order.
-struct OtherFileSystem(PathBuf);
+/// A directory of the slow tier that is immutable while this lives: nothing can be renamed into it, so what is written there holds the
+/// order.
+struct Immutable(PathBuf);
 
-impl OtherFileSystem {
+impl Immutable {
     fn at(dir: PathBuf) -> Self {
         fs::create_dir(&dir).unwrap();
-        succeeded(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&dir).output().unwrap());
-        OtherFileSystem(dir)
+        succeeded(Command::new("chattr").arg("+i").arg(&dir).output().unwrap());
+        Immutable(dir)
     }
 }
 
-impl Drop for OtherFileSystem {
+impl Drop for Immutable {
     fn drop(&mut self) {
-        umount2(&self.0, MntFlags::MNT_DETACH).unwrap();
+        Command::new("chattr").arg("-i").arg(&self.0).status().ok();
     }
 }
 
@@ -319,7 +320,7 @@ fn a_deadline_that_suffices_drops_limits_and_pauses_and_leaves_nothing() {
 fn what_cannot_come_in_its_turn_is_saved_beside_the_tree() {
     needs!(MOUNTS);
     let mut mount = Mount::idle(Elsewhere::default(), &["settle=50min", "live_after=1h"]);
-    let _elsewhere = OtherFileSystem::at(mount.slow().join("other"));
+    let _immutable = Immutable::at(mount.slow().join("other"));
     mount.start();
     mount.put("other/first", "holds the order");
     fs::create_dir(mount.at("run")).unwrap();

@@ -281,6 +281,7 @@ fn rig_of_nobody(rig: Rig) -> Rig {
 fn as_nobody(rig: &Rig, become_nobody: &str, session: &str) -> (Option<i32>, String, String) {
     let script = format!(
         "mount -t tmpfs -o mode=755 none /dev; mknod -m 666 /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3; \
+         mknod -m 666 /dev/urandom c 1 9; \
          {become_nobody} setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec \"$0\""
     );
     let mut command = Command::new("unshare");
@@ -339,7 +340,7 @@ fn an_unprivileged_mount_takes_what_its_user_has_closed() {
         git -C mnt/clone fsck --no-progress
         chmod u+w mnt/repo/.git/objects/*/*; git -C mnt/repo gc -q
         chmod 0700 mnt/hidden; echo y >> mnt/hidden/file; chmod 0500 mnt/hidden
-        chmod -R u+w mnt/module; rm mnt/module/below/code; chmod 0555 mnt/module/below mnt/module
+        chmod u+w mnt/module/below; rm mnt/module/below/code; chmod 0555 mnt/module/below
         ./program sync mnt
         ./program evict --all mnt > /dev/null
         cat mnt/module/go.mod
@@ -350,7 +351,7 @@ fn an_unprivileged_mount_takes_what_its_user_has_closed() {
         getfattr --only-values -n user.from slow/module/go.mod
         ls slow/module/below";
     let (code, out, line) = as_nobody(&rig, "exec", session);
-    let expected = "module\n555 slow/module\n555 slow/module/below\n444 slow/module/go.mod\n555 slow/born\n0 slow/none\n\
+    let expected = "module\n555 slow/module\n555 slow/module/below\n644 slow/module/go.mod\n555 slow/born\n0 slow/none\n\
                     500 slow/hidden\nthere";
     assert_eq!((code, out.as_str()), (Some(0), expected), "{line}");
     assert_eq!(rig.slow_has("hidden/file").as_deref(), Some("x\ny\n"));
