@@ -25,7 +25,7 @@ pub enum Rank {
     /// One file's bytes; its key is the inode number. The only one that may be held across a call to the slow tier, but for
     /// `Publishing`.
     Io,
-    /// What is opened on the slow tier for the moment of a call, in a mount without root ([`crate::tiers::closed`]). Held across the calls
+    /// What is opened on the slow tier for the moment of a call, in a mount without root (`closed.rs`). Held across the calls
     /// that do that, with nothing behind it.
     Opening,
     /// Names, events, references: memory and the append.
