@@ -30,6 +30,7 @@ macro_rules! left_out {
     };
 }
 
+mod abilities;
 mod acl;
 mod attrs;
 mod bursts;
@@ -106,6 +107,7 @@ use sync::{Mutex, RwLock};
 use urgent::Urgency;
 use view::Ages;
 
+pub use abilities::Abilities;
 pub use evict::{Evictable, Evicted};
 pub use file::Pin;
 pub use fsck::{Finding, FsckReport, Severity, fsck};
@@ -304,6 +306,8 @@ pub struct Status {
     pub late_snapshots: u64,
     pub in_place_writes: u64,
     pub conflicts: u64,
+    /// Attributes, and changes of them, that the slow tier does not take.
+    pub left_out: u64,
     pub spilled: u64,
     /// Versions struck or files quarantined by the last recovery.
     pub struck: u64,
@@ -324,6 +328,7 @@ pub struct Status {
     pub interrupted: u64,
     pub fast: Space,
     pub slow: Space,
+    pub abilities: Abilities,
 }
 
 /// What the engine is told; `config` makes it.

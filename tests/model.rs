@@ -17,6 +17,8 @@
 
 mod sim;
 
+#[path = "model/attributes.rs"]
+mod attributes;
 #[path = "model/case.rs"]
 mod case;
 #[path = "model/closed.rs"]

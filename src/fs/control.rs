@@ -39,7 +39,7 @@ use crate::stats::files::Files;
 use crate::stats::recording::{Recording, Source};
 use crate::stats::{Stats, daemon, epochs, ops, processes, render, safe};
 use crate::tiers::disk::{Kind, Space, Time};
-use crate::tiers::{Attr, Ino, ListEntry, Listing, OpenMode, ROOT, Status, Tiers};
+use crate::tiers::{Abilities, Attr, Ino, ListEntry, Listing, OpenMode, ROOT, Status, Tiers};
 pub use command::parse_command;
 use session::Session;
 
@@ -421,11 +421,13 @@ impl Control {
                 late_snapshots: status.late_snapshots,
                 in_place_writes: status.in_place_writes,
                 conflicts: status.conflicts,
+                left_out: status.left_out,
                 spilled: status.spilled,
                 struck: status.struck,
                 damaged: status.damaged,
                 quarantined: status.quarantined,
             },
+            slow_abilities: abilities(&status.abilities),
             slow_calls: render::SlowCalls {
                 waiting: counts.waiting,
                 limit: limits.queue,
@@ -470,6 +472,22 @@ pub(super) fn safety(status: &Status) -> render::Safety {
         fast_fails: status.fast_fails,
         refusing: status.refusing,
         interrupted: status.interrupted,
+    }
+}
+
+fn abilities(found: &Abilities) -> render::SlowAbilities {
+    render::SlowAbilities {
+        user_xattrs: found.user_xattrs,
+        acls: found.acls,
+        owners: found.owners,
+        groups: found.groups,
+        modes: found.modes,
+        symlinks: found.symlinks,
+        fifos: found.fifos,
+        hard_links: found.hard_links,
+        rename_exchange: found.exchange,
+        rename_noreplace: found.no_replace,
+        time_grain: found.time_grain,
     }
 }
 

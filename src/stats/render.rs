@@ -30,6 +30,7 @@ pub struct Snapshot {
     pub log: Log,
     pub cache: Cache,
     pub exceptions: Exceptions,
+    pub slow_abilities: SlowAbilities,
     pub slow_calls: SlowCalls,
     pub io_path: IoPath,
     pub operations: Vec<Operation>,
@@ -140,10 +141,29 @@ pub struct Exceptions {
     pub late_snapshots: u64,
     pub in_place_writes: u64,
     pub conflicts: u64,
+    /// Attributes, and changes of them, that the slow tier does not take.
+    pub left_out: u64,
     pub spilled: u64,
     pub struck: u64,
     pub damaged: u64,
     pub quarantined: u64,
+}
+
+/// What the slow tier was found to be able to do at the start. What was not tried is taken for possible.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SlowAbilities {
+    pub user_xattrs: bool,
+    pub acls: bool,
+    pub owners: bool,
+    pub groups: bool,
+    pub modes: bool,
+    pub symlinks: bool,
+    pub fifos: bool,
+    pub hard_links: bool,
+    pub rename_exchange: bool,
+    pub rename_noreplace: bool,
+    #[serde(serialize_with = "as_seconds")]
+    pub time_grain: Duration,
 }
 
 /// Operations that had to wait for the slow tier.
@@ -322,7 +342,8 @@ impl Snapshot {
             "exceptions   {} batches, {} late snapshots, {} in-place writes",
             exceptions.batches, exceptions.late_snapshots, exceptions.in_place_writes
         )?;
-        writeln!(out, "             {} spilled, {} conflicts", exceptions.spilled, exceptions.conflicts)?;
+        let Exceptions { spilled, conflicts, left_out, .. } = exceptions;
+        writeln!(out, "             {spilled} spilled, {conflicts} conflicts, {left_out} attributes left out")?;
         writeln!(
             out,
             "recovery     at the last start {} struck, {} damaged; {} in quarantine",
@@ -545,6 +566,7 @@ mod tests {
             log: Log { lsn: 12, durable_lsn: 11, applied_lsn: 10 },
             cache: Cache::default(),
             exceptions: Exceptions::default(),
+            slow_abilities: SlowAbilities::default(),
             slow_calls: SlowCalls::default(),
             io_path: IoPath { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
             operations: Operation::all(vec![

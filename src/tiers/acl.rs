@@ -107,6 +107,20 @@ pub(crate) fn mode_of(access: &[u8], perm: u32) -> Option<(u32, bool)> {
     Some((perm & !0o777 | user << 6 | group << 3 | other, minimal))
 }
 
+/// A list that says more than a mode of 0640: to be tried.
+pub(crate) fn example() -> Vec<u8> {
+    const USER: u16 = 0x02;
+    let entry = |tag, perm, id| Entry { tag, perm, id };
+    let nobody = u32::MAX;
+    encode(&[
+        entry(USER_OBJ, 6, nobody),
+        entry(USER, 4, 1),
+        entry(GROUP_OBJ, 4, nobody),
+        entry(MASK, 4, nobody),
+        entry(OTHER, 0, nobody),
+    ])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::abilities::travels;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::{FileState, Io};
@@ -198,12 +199,16 @@ impl Tiers {
         self.release(cx, handle);
     }
 
-    pub(crate) fn change_attr(&self, cx: &Cx, ino: Ino, mut new: NewAttr) -> Result<()> {
+    pub(crate) fn change_attr(&self, cx: &Cx, ino: Ino, new: NewAttr) -> Result<()> {
         let before = self.getattr(cx, ino)?;
+        let mut new = self.keep_of(&new);
+        if new == NewAttr::default() {
+            return Ok(());
+        }
         if before.kind != Kind::Dir && new.perm.is_none() && (new.uid.is_some() || new.gid.is_some()) {
             // As the kernel's chown does; said explicitly, because the slow tier sees it later and by another caller.
             let perm = chowned(before.perm);
-            new.perm = (perm != before.perm).then_some(perm);
+            new.perm = (perm != before.perm && self.slow.abilities.modes).then_some(perm);
         }
         let file = self.file_of(ino)?;
         let mut io = file.as_ref().map(|file| file.io.write());
@@ -249,8 +254,12 @@ impl Tiers {
         };
         let Meta { perm, uid, gid, atime, mtime, .. } = meta;
         let new = NewAttr { uid: Some(uid), gid: Some(gid), perm: Some(perm), atime: Some(atime), mtime: Some(mtime) };
+        // The object lies on the slow tier.
+        let new = self.slow.abilities.kept(&new);
         let given = xattrs.iter().try_for_each(|(key, (value, _))| match value {
-            Some(value) => fd.set_xattr(key, value),
+            Some(value) => {
+                fd.set_xattr(key, value).or_else(|e| if self.slow.never_takes(&e) { Ok(()) } else { Err(e) })
+            }
             None => fd.remove_xattr(key),
         });
         given.and_then(|()| fd.set_attr(&new)).at("set attributes of", self.label(ino))?;
@@ -460,6 +469,9 @@ impl Tiers {
         if key.starts_with(PRIVATE) {
             return Err(Errno::EPERM.into());
         }
+        if !travels(key) || !self.slow.abilities.has(key) {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         let old = self.get_xattr(cx, ino, key)?;
         may(old.is_some())?;
         let before = self.getattr(cx, ino)?;
@@ -504,12 +516,14 @@ impl Tiers {
     /// Refuses a value for which the slow tier has no room beside the node's others, by trying them on a file in `tmp`: once
     /// it is an event, it would hold the order for ever. What is small fits everywhere.
     fn try_on_slow(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8]) -> Result<()> {
-        let mut all = vec![(key.to_vec(), value.to_vec())];
-        for other in self.list_xattr(cx, ino)?.into_iter().filter(|other| other != key) {
+        let mut all = Vec::new();
+        for other in self.list_xattr(cx, ino)?.into_iter().filter(|other| other != key && travels(other)) {
             if let Some(value) = self.get_xattr(cx, ino, &other)? {
                 all.push((other, value));
             }
         }
+        // Behind those that are there: where each finds room depends on what was set before it.
+        all.push((key.to_vec(), value.to_vec()));
         if all.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= XATTRS_EVERYWHERE {
             return Ok(());
         }

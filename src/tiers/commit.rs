@@ -12,10 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::abilities::travels;
 use crate::tiers::data::copy_bytes;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::file::{Author, Bytes, Content, FileState, Io};
-use crate::tiers::pool::{Named, PRIVATE, Pool};
+use crate::tiers::pool::{Named, Pool};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::split::Split;
 use crate::tiers::state::{Change, State};
@@ -502,14 +503,14 @@ pub(crate) fn tmp_name(object: ObjectId) -> Vec<u8> {
     format!("o{:016x}", object.number).into_bytes()
 }
 
-/// The file's own extended attributes, without ours.
+/// The file's own extended attributes: not ours, nor those of the tier it lies on.
 pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let keys = match fd.list_xattr() {
         Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Vec::new(),
         other => other.at("list attributes of", "object")?,
     };
     let mut all = Vec::new();
-    for key in keys.into_iter().filter(|key| !key.starts_with(PRIVATE)) {
+    for key in keys.into_iter().filter(|key| travels(key)) {
         if let Some(value) = fd.get_xattr(&key).at("read attributes of", "object")? {
             all.push((key, value));
         }

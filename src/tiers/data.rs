@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::abilities::travels;
 use crate::tiers::commit::{label, own_xattrs, tmp_name};
 use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
 use crate::tiers::file::{Bytes, Content, FileState, Io, Pin};
@@ -369,6 +370,7 @@ impl Tiers {
     /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.
     pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
         let end = offset + bytes.len() as u64;
+        self.admit_size(cx, end)?;
         self.change(cx, &file.state, offset, offset..end, |fd| fd.write_at(bytes, offset))?;
         self.write_behind(&file.state, offset..end);
         if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
@@ -407,6 +409,9 @@ impl Tiers {
 
     pub fn allocate(&self, cx: &Cx, file: &OpenFile, what: Allocate, offset: u64, len: u64) -> Result<()> {
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if matches!(what, Allocate::Extend | Allocate::ZeroRange) {
+            self.admit_size(cx, end)?;
+        }
         // Room without other bytes breaches no version.
         let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
         self.change(cx, &file.state, from, offset..end, |fd| fd.allocate(what, offset, len))
@@ -660,7 +665,7 @@ impl Tiers {
             Err(e) if e.errno() == Errno::ENOENT => Vec::new(),
             keys => keys?,
         };
-        for key in keys {
+        for key in keys.into_iter().filter(|key| travels(key)) {
             if let Some(value) = self.get_xattr(cx, state.ino, &key)? {
                 xattrs.push((key, value));
             }
@@ -754,7 +759,8 @@ impl Tiers {
     fn new_slow_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
         cx.slow()?;
         let id = ObjectId { home: Home::Slow, number };
-        let made = self.slow.tmp.create(&tmp_name(id), birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
+        let made = self.slow.tmp.create(&tmp_name(id), birth.perm);
+        let made = made.and_then(|fd| self.dress_on_slow(&*fd, birth).map(|()| fd));
         match made {
             Ok(fd) => Ok((id, fd)),
             Err(e) => {
@@ -762,6 +768,18 @@ impl Tiers {
                 Err(Error::io("create", label(id), e))
             }
         }
+    }
+
+    /// As [`dress`], as far as the slow tier can hold it.
+    fn dress_on_slow(&self, fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
+        if (birth.uid, birth.gid) != (0, 0) {
+            let perm = (birth.perm & 0o6000 != 0).then_some(birth.perm);
+            let owned = NewAttr { uid: Some(birth.uid), gid: Some(birth.gid), perm, ..NewAttr::default() };
+            fd.set_attr(&self.slow.abilities.kept(&owned))?;
+        }
+        let left_out = self.slow.put_xattrs(&birth.xattrs, |key, value| fd.set_xattr(key, value))?;
+        self.counters.left_out.fetch_add(left_out.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether the fast tier has room for this many bytes and some to spare.
@@ -833,6 +851,7 @@ impl Tiers {
 
     /// Sets the file's length, as ftruncate or O_TRUNC.
     pub(crate) fn truncate(&self, cx: &Cx, state: &Arc<FileState>, size: u64) -> Result<()> {
+        self.admit_size(cx, size)?;
         let (place, fresh) = {
             let io = self.shared(cx, state)?;
             (io.place, io.dirty && io.latest.is_none())

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::abilities::Abilities;
 use crate::tiers::data::{CHUNK, NotCopied, copy_data, next_data};
 use crate::tiers::disk::{Access, Dir, File, NewAttr};
 use crate::tiers::file::{Content, Copied, FileState};
@@ -138,9 +139,11 @@ impl Tiers {
         let (part, dir) = self.tmp_for(self.dir_of(state.ino))?;
         let name = copy_name(*lsn);
         remove_leftover(&*dir, &name)?; // 1
-        let file = dir.create(&name, 0o600).at("create the slow copy of", label())?;
+        // Where the mode cannot be changed afterwards it is the file's from the beginning.
+        let perm = if self.slow.abilities.modes { 0o600 } else { content.attrs().perm };
+        let file = dir.create(&name, perm).at("create the slow copy of", label())?;
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
-        let sum = self.copy_down(*lsn, content, &*source, &*file); // 2, 3
+        let sum = self.copy_down(*lsn, content, &*source, &*file, state.ino); // 2, 3
         Ok(Some(Written { tmp: in_part(&part, &name), dir, file, reads_back, sum }))
     }
 
@@ -159,7 +162,7 @@ impl Tiers {
         let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4
         file.forget_cached();
         let verified = synced.and_then(|sum| {
-            verify(&*file, content).map_err(NotCopied::Written)?; // 5
+            verify(&*file, content, &self.slow.abilities).map_err(NotCopied::Written)?; // 5
             if reads_back {
                 self.read_back((&*dir, name, &file), *lsn, content.size, sum).map_err(NotCopied::Written)?;
             }
@@ -202,7 +205,14 @@ impl Tiers {
     }
 
     /// Steps 2 and 3. Returns the hash of the bytes.
-    fn copy_down(&self, lsn: Lsn, content: &Content, source: &dyn File, file: &dyn File) -> Result<Hash, NotCopied> {
+    fn copy_down(
+        &self,
+        lsn: Lsn,
+        content: &Content,
+        source: &dyn File,
+        file: &dyn File,
+        ino: Ino,
+    ) -> Result<Hash, NotCopied> {
         let mut sum = Sum::default();
         let mut watch = |at, bytes: &[u8]| {
             if !self.is_pending(lsn) {
@@ -215,7 +225,8 @@ impl Tiers {
         };
         copy_data(source, file, 0..content.size, &mut watch)?; // 2
         file.set_len(content.size).map_err(NotCopied::Written)?;
-        set_attrs(file, &content.attrs()).map_err(NotCopied::Written)?; // 3
+        let left_out = self.slow.set_attrs(file, &content.attrs()).map_err(NotCopied::Written)?; // 3
+        self.tell_left_out(&self.label(ino), &left_out);
         Ok(sum.of_size(content.size))
     }
 
@@ -456,10 +467,10 @@ pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
     file.set_attr(&NewAttr { mtime: Some(attrs.mtime), ..NewAttr::default() })
 }
 
-fn verify(file: &dyn File, content: &Content) -> std::io::Result<()> {
+fn verify(file: &dyn File, content: &Content, abilities: &Abilities) -> std::io::Result<()> {
     let stat = file.stat()?;
     let Attrs { perm, uid, gid, .. } = content.attrs();
-    let as_asked = stat.size == content.size && (stat.uid, stat.gid, stat.perm) == (uid, gid, perm);
+    let as_asked = stat.size == content.size && abilities.shows(&stat, (uid, gid, perm));
     if as_asked {
         Ok(())
     } else {

@@ -170,8 +170,10 @@ impl Tiers {
         }
         st.view.waiting.remove(&stat.ino);
         let own = self.pool.stat(waiting.object.number);
+        let tier = &self.slow.abilities;
         let as_proven = own.is_ok_and(|own| {
-            (own.size, own.mtime, own.perm, own.uid, own.gid) == (stat.size, stat.mtime, stat.perm, stat.uid, stat.gid)
+            let same_bytes = own.size == stat.size && tier.same_time(own.mtime, stat.mtime);
+            same_bytes && tier.shows(stat, (own.uid, own.gid, own.perm))
         });
         if Proof::of(stat) != waiting.proof || !as_proven {
             // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut took
@@ -238,6 +240,10 @@ impl Tiers {
         rdev: u64,
         target: &[u8],
     ) -> Result<Attr> {
+        self.admit_kind(kind)?;
+        if kind == Kind::Symlink {
+            self.admit_target(cx, target)?;
+        }
         let birth = self.birth(cx, parent, kind, mode, umask)?;
         let now = self.now();
         let attrs = Attrs { perm: birth.perm, uid: birth.uid, gid: birth.gid, mtime: now, xattrs: birth.xattrs };
@@ -359,6 +365,9 @@ impl Tiers {
         // The answer needs the attributes. If they need the slow tier that must be known now: afterwards the call would be
         // repeated, and find the name that it has made.
         self.getattr(cx, ino)?;
+        if !self.slow.abilities.hard_links {
+            return Err(Errno::EPERM.into());
+        }
         let file = self.state.lock().file(ino);
         loop {
             if self.resolve(cx, parent, name)?.is_some() {
@@ -679,6 +688,7 @@ impl Tiers {
             }
         }
         if kind == Kind::Symlink {
+            self.slow.abilities.give(kind, &mut birth);
             return Ok(birth);
         }
         let default = self.default_acl(cx, parent)?;
@@ -693,6 +703,7 @@ impl Tiers {
                 }
             }
         }
+        self.slow.abilities.give(kind, &mut birth);
         Ok(birth)
     }
 

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
+use crate::tiers::abilities::is_refused;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::drain::remove_leftover;
@@ -37,7 +38,7 @@ use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
-use crate::tiers::slow::{Moving, absent_is_none, split};
+use crate::tiers::slow::{Moving, SlowTier, absent_is_none, is_elsewhere, split};
 use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::step::{Met, Touched, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
@@ -377,7 +378,9 @@ impl Tiers {
     /// Makes a node in `tmp` with all its attributes, durable but for its name where names are not in order by themselves.
     pub(crate) fn make_whole(&self, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> Result<Stat> {
         remove_leftover(tmp, name)?;
-        let stat = make(tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
+        let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
+        let (stat, left_out) = made;
+        self.tell_left_out(&escape(&self.slow.path_in_tmp(name)), &left_out);
         if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
             // Its own attributes; for other kinds there is nothing that could be synced.
             let dir = tmp.dir(name).and_then(|dir| dir.sync());
@@ -714,6 +717,9 @@ impl Tiers {
                 "no longer on the slow tier as it was; somebody else changed it, and it is left as it is"
             );
         }
+        if let (Met::LeftOut, Step::Xattr { path, key, .. }) = (met, &planned.step) {
+            self.tell_left_out(&escape(path), std::slice::from_ref(key));
+        }
         for effect in effects {
             match effect {
                 // Nobody needs the names of one that was forgotten.
@@ -843,25 +849,30 @@ fn superseded(st: &State, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
     copies.filter(|tmp| !placed.contains(tmp.as_slice())).collect()
 }
 
-/// Makes a node in `tmp` with all its attributes.
-fn make(tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<Stat> {
+/// Makes a node in `tmp` with all its attributes, as far as the slow tier can hold them: the second are those it cannot.
+fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<(Stat, Vec<Vec<u8>>)> {
+    let tier = &slow.abilities;
     let Attrs { perm, uid, gid, mtime, xattrs } = &spec.attrs;
     match spec.kind {
         Kind::Dir => tmp.mkdir(name, *perm)?,
         Kind::Symlink => tmp.symlink(name, &spec.target)?,
         kind => tmp.mknod(name, kind, *perm, spec.rdev)?,
     }
+    // Some tiers have links, and no attributes of theirs: they change what is at the other end, or find nothing there.
+    let of_links = |done: std::io::Result<()>| match done {
+        Err(e) if spec.kind == Kind::Symlink && (is_refused(&e) || is_elsewhere(&e)) => Ok(()),
+        done => done,
+    };
     let made = tmp.stat(name)?;
     if (made.uid, made.gid) != (*uid, *gid) {
-        tmp.set_attr(name, &NewAttr { uid: Some(*uid), gid: Some(*gid), ..NewAttr::default() })?;
+        let owned = NewAttr { uid: Some(*uid), gid: Some(*gid), ..NewAttr::default() };
+        of_links(tmp.set_attr(name, &tier.kept(&owned)))?;
     }
     // A chown clears suid; a parent with setgid or a default ACL changes more.
     if spec.kind != Kind::Symlink && tmp.stat(name)?.perm != *perm {
-        tmp.set_attr(name, &NewAttr { perm: Some(*perm), ..NewAttr::default() })?;
+        tmp.set_attr(name, &tier.kept(&NewAttr { perm: Some(*perm), ..NewAttr::default() }))?;
     }
-    for (key, value) in xattrs {
-        tmp.set_xattr(name, key, value)?;
-    }
-    tmp.set_attr(name, &NewAttr { mtime: Some(*mtime), ..NewAttr::default() })?;
-    tmp.stat(name)
+    let left_out = slow.put_xattrs(xattrs, |key, value| tmp.set_xattr(name, key, value))?;
+    of_links(tmp.set_attr(name, &NewAttr { mtime: Some(*mtime), ..NewAttr::default() }))?;
+    Ok((tmp.stat(name)?, left_out))
 }

@@ -29,6 +29,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
+use crate::tiers::abilities::Abilities;
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Clock, Dir, File, MetadataOrder, NewAttr, RenameMode, Time};
@@ -103,6 +104,8 @@ fn open_with(
     log::drop_spare(&*ours);
     closed::begin(&slow, &tmp)?;
     let objects = modes::with_modes(&ours)?;
+    let abilities = if writable { Abilities::find_out(&*tmp, &*clock) } else { Abilities::default() };
+    abilities.tell();
     let (pool, copies) = (Pool::open(&*objects)?, Copies::open(&*objects, clock.now())?);
     let parts = Parts::open(ours.clone(), &identity.uuid)?;
     let numbers = pool.numbers()?;
@@ -129,7 +132,7 @@ fn open_with(
         copies,
         staging: Staging::default(),
         pins: Pins::open(ours.clone())?,
-        slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat(), parts),
+        slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat(), parts, abilities),
         fast,
         log: opened.log,
         state: Mutex::new(Rank::State, State::new(view)),
@@ -626,7 +629,12 @@ impl Recovery<'_> {
                     fd.remove_xattr(&key).at("set attribute of", "object")?;
                 }
             }
-            set_attrs(&*fd, attrs).at("set attributes of", "object")?;
+            let set = if object.needs_slow() {
+                self.tiers.slow.set_attrs(&*fd, attrs).map(drop)
+            } else {
+                set_attrs(&*fd, attrs)
+            };
+            set.at("set attributes of", "object")?;
         }
         Ok(())
     }

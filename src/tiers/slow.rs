@@ -6,9 +6,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
 
+use crate::tiers::abilities::Abilities;
 use crate::tiers::commit::tmp_name;
 use crate::tiers::disk::{Access, Dir, File, Stat};
 use crate::tiers::parts::{Parts, in_part};
@@ -35,6 +37,10 @@ pub(crate) struct SlowTier {
     moving: Mutex<Vec<Moving>>,
     /// Set while the movers find it not answering: what is cached is then trusted however old.
     down: AtomicBool,
+    pub(crate) abilities: Abilities,
+    /// The longest target of a symbolic link, and the largest file, that it is known to take.
+    pub(crate) target_known: AtomicU64,
+    pub(crate) size_known: AtomicU64,
 }
 
 /// What a step of publishing does to a path at which the view still has what was there.
@@ -65,9 +71,26 @@ impl Moving {
 pub(crate) type SlowId = (u64, u64);
 
 impl SlowTier {
-    pub(crate) fn new(root: Arc<dyn Dir>, tmp: Arc<dyn Dir>, tmp_path: Path, parts: Parts) -> Self {
-        let (dirs, placing, moving) = (Mutex::default(), Mutex::default(), Mutex::default());
-        SlowTier { root, tmp, parts, tmp_path, dirs, placing, moving, down: AtomicBool::new(false) }
+    pub(crate) fn new(
+        root: Arc<dyn Dir>,
+        tmp: Arc<dyn Dir>,
+        tmp_path: Path,
+        parts: Parts,
+        abilities: Abilities,
+    ) -> Self {
+        SlowTier {
+            root,
+            tmp,
+            parts,
+            tmp_path,
+            dirs: Mutex::default(),
+            placing: Mutex::default(),
+            moving: Mutex::default(),
+            down: AtomicBool::new(false),
+            abilities,
+            target_known: AtomicU64::new(abilities.target_known),
+            size_known: AtomicU64::new(abilities.size_known),
+        }
     }
 
     /// Where a name in `tmp` is.

@@ -26,6 +26,7 @@ const RATE_WINDOW: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) late_snapshots: AtomicU64,
+    pub(crate) left_out: AtomicU64,
     pub(crate) in_place_writes: AtomicU64,
     pub(crate) spilled: AtomicU64,
     pub(crate) evictions: AtomicU64,
@@ -257,6 +258,7 @@ impl Tiers {
             late_snapshots: count(&c.late_snapshots),
             in_place_writes: count(&c.in_place_writes),
             conflicts: count(&c.conflicts),
+            left_out: count(&c.left_out),
             spilled: count(&c.spilled),
             struck: count(&c.struck),
             damaged: count(&c.damaged),
@@ -269,6 +271,7 @@ impl Tiers {
             interrupted,
             fast,
             slow: c.slow_space().unwrap_or_default(),
+            abilities: self.abilities(),
         }
     }
 

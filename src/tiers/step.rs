@@ -27,6 +27,8 @@ pub(crate) enum Met {
     Lost,
     /// Its rename goes into another part of the tree than was known: nothing is done.
     Apart,
+    /// An attribute that the slow tier never takes (P16): it does not have it.
+    LeftOut,
 }
 
 /// A [`Step::Place`], and what is known of the version that it replaces.
@@ -160,12 +162,18 @@ impl SlowTier {
             Step::Remove { path, ino, dir } => self.apply_remove(path, *ino, *dir),
             Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |dir, name, kind| {
                 let perm = new.perm.filter(|_| kind != Kind::Symlink);
-                dir.set_attr(name, &NewAttr { perm, ..*new })
+                dir.set_attr(name, &self.abilities.kept(&NewAttr { perm, ..*new }))
             }),
-            Step::Xattr { path, ino, key, value } => self.apply_attr(path, *ino, |dir, name, _| match value {
-                Some(value) => dir.set_xattr(name, key, value),
-                None => dir.remove_xattr(name, key),
-            }),
+            Step::Xattr { path, ino, key, value } => {
+                let met = self.apply_attr(path, *ino, |dir, name, _| match value {
+                    Some(value) => dir.set_xattr(name, key, value),
+                    None => dir.remove_xattr(name, key),
+                });
+                match met {
+                    Err(e) if self.never_takes(&e) => Ok(Met::LeftOut),
+                    met => met,
+                }
+            }
         }
     }
 

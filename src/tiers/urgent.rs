@@ -14,7 +14,6 @@ use crate::path::escape;
 use crate::tiers::checkpoints::Told;
 use crate::tiers::data::copy_data;
 use crate::tiers::disk::{Dir, RenameMode};
-use crate::tiers::drain::set_attrs;
 use crate::tiers::file::Content;
 use crate::tiers::identity::ensure_dir;
 use crate::tiers::names::OURS;
@@ -190,8 +189,8 @@ impl Tiers {
         copy_data(&*source, &*file, 0..one.content.size, &mut watch)
             .map_err(std::io::Error::from)
             .and_then(|()| file.set_len(one.content.size))
-            .and_then(|()| set_attrs(&*file, &one.content.attrs()))
-            .and_then(|()| file.sync())
+            .and_then(|()| self.slow.set_attrs(&*file, &one.content.attrs()))
+            .and_then(|_| file.sync())
             .at("save", shown())?;
         file.forget_cached();
         if self.is_as_it_was(one) {

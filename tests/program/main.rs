@@ -30,6 +30,7 @@ mod rules;
 mod service;
 #[path = "../sim/mod.rs"]
 mod sim;
+mod slow_tiers;
 mod stage;
 mod top;
 mod trace;

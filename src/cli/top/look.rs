@@ -350,6 +350,7 @@ pub(super) mod tests {
             log: render::Log::default(),
             cache: render::Cache::default(),
             exceptions: render::Exceptions::default(),
+            slow_abilities: render::SlowAbilities::default(),
             slow_calls: render::SlowCalls::default(),
             io_path: render::IoPath { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
             operations: Vec::new(),

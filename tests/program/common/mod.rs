@@ -342,6 +342,13 @@ impl Volume {
         Volume::made_by(mkfs, mib)
     }
 
+    /// An ext4 with blocks of 1 KiB: no file is larger than 4 TiB.
+    pub fn of_small_blocks() -> Self {
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-b", "1024"]);
+        Volume::made_by(mkfs, 64)
+    }
+
     fn made_by(mut mkfs: Command, mib: u64) -> Self {
         let dir = tempfile::Builder::new().prefix("dlio-fs-volume-").tempdir().unwrap();
         let volume = Volume { dir };
@@ -431,18 +438,28 @@ pub struct Relay {
 impl Relay {
     /// `prepare` fills the directory first.
     pub fn new(prepare: impl FnOnce(&Path)) -> Self {
+        Relay::showing(&[], prepare)
+    }
+
+    /// With options of bindfs: a file system that does not have all that ext4 has.
+    pub fn showing(options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("dlio-fs-test-").tempdir().unwrap();
         for name in ["tree", "shown"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         prepare(&dir.path().join("tree"));
         let mut command = Command::new("bindfs");
-        command.arg("-f").arg(dir.path().join("tree")).arg(dir.path().join("shown")).stdin(Stdio::null());
+        command.arg("-f").args(options).arg(dir.path().join("tree")).arg(dir.path().join("shown")).stdin(Stdio::null());
         let process = command.spawn().expect("this test needs bindfs (apt-get install bindfs)");
         let relay = Relay { dir, process };
         let above = fs::metadata(relay.dir.path()).unwrap().dev();
         until("bindfs has mounted", || fs::metadata(relay.shown()).is_ok_and(|shown| shown.dev() != above));
         relay
+    }
+
+    /// The directory that it shows, as it is.
+    pub fn tree(&self) -> PathBuf {
+        self.dir.path().join("tree")
     }
 
     pub fn shown(&self) -> PathBuf {

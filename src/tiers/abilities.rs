@@ -1,0 +1,489 @@
+//! What the slow tier can do (P16): found out at the start by trying it in our own directory there, in a handful of calls. What is missing
+//! has an outcome that is the same each time:
+//!
+//! - extended attributes, ACLs: setting one is refused, as there; what comes along in a copy is left out and counted;
+//! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and counted;
+//! - symbolic links, special files, further links: refused at the call;
+//! - sizes and targets beyond what it is known to take are tried there before they are taken.
+//!
+//! What was not tried, or got an answer that says nothing of it, is taken for possible: then it is the step that meets the error.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{getegid, geteuid};
+
+use crate::error::Result;
+use crate::path::escape;
+use crate::tiers::disk::{Clock, Dir, File, Kind, NewAttr, RenameMode, Stat, Time};
+use crate::tiers::drain::remove_leftover;
+use crate::tiers::names::Birth;
+use crate::tiers::pool::PRIVATE;
+use crate::tiers::record::Attrs;
+use crate::tiers::slow::SlowTier;
+use crate::tiers::{Cx, Tiers, acl};
+
+/// No longer than this is spent on finding out.
+const AT_MOST: Duration = Duration::from_secs(1);
+/// What is tried in `tmp`, by these names.
+const FILE: &[u8] = b"tf";
+const OTHER: &[u8] = b"tg";
+const LINK: &[u8] = b"tl";
+const SYMLINK: &[u8] = b"ts";
+const FIFO: &[u8] = b"tp";
+const DIR: &[u8] = b"td";
+/// Modes that are told apart from what a tier gives to all files.
+const FILE_PERM: u32 = 0o640;
+const DIR_PERM: u32 = 0o750;
+/// An owner and a group that nothing of ours has.
+const STRANGER: u32 = 1;
+/// A file of this size is tried; larger ones when they come.
+const LARGE: u64 = 1 << 40;
+/// Every file system takes these.
+const SIZE_EVERYWHERE: u64 = (1 << 31) - 1;
+const TARGET_EVERYWHERE: u64 = 255;
+/// With more than this free a tier that has no room for an attribute will never have any.
+const FREE: u64 = 1 << 20;
+
+/// What the slow tier can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    pub user_xattrs: bool,
+    pub acls: bool,
+    /// A file has the owner, the group, the mode that it was given.
+    pub owners: bool,
+    pub groups: bool,
+    pub modes: bool,
+    pub symlinks: bool,
+    pub fifos: bool,
+    pub hard_links: bool,
+    /// Renaming by exchange, and to free names only.
+    pub exchange: bool,
+    pub no_replace: bool,
+    pub time_grain: Duration,
+    /// Longest target of a symbolic link, and largest file, that it was found to take.
+    pub target_known: u64,
+    pub size_known: u64,
+    given: Given,
+}
+
+/// What the tier gives to what is made there, whatever it was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Given {
+    uid: u32,
+    gid: u32,
+    /// `None`: the mode that it is made with.
+    file_perm: Option<u32>,
+    dir_perm: Option<u32>,
+}
+
+impl Default for Abilities {
+    /// All of them.
+    fn default() -> Self {
+        Abilities {
+            user_xattrs: true,
+            acls: true,
+            owners: true,
+            groups: true,
+            modes: true,
+            symlinks: true,
+            fifos: true,
+            hard_links: true,
+            exchange: true,
+            no_replace: true,
+            time_grain: Duration::from_nanos(1),
+            target_known: u64::MAX,
+            size_known: u64::MAX,
+            given: Given::default(),
+        }
+    }
+}
+
+impl Abilities {
+    /// Tries all of them in `tmp`. Leaves nothing there.
+    pub(crate) fn find_out(tmp: &dyn Dir, clock: &dyn Clock) -> Self {
+        let tries: [fn(&dyn Dir, &mut Abilities) -> io::Result<()>; 8] =
+            [try_file, try_xattrs, try_times, try_size, try_owner, try_dir, try_symlink, try_names];
+        let (mut found, begun) = (Abilities::default(), clock.uptime());
+        for try_it in tries {
+            if clock.uptime().saturating_sub(begun) > AT_MOST {
+                tracing::info!("the slow tier is slow to answer; what was not tried there yet is taken for possible");
+                break;
+            }
+            if let Err(error) = try_it(tmp, &mut found) {
+                tracing::debug!(%error, "an ability of the slow tier could not be tried");
+            }
+        }
+        for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR] {
+            if let Err(error) = remove_leftover(tmp, name) {
+                tracing::debug!(%error, "what was tried stays in tmp until the next start");
+            }
+        }
+        found
+    }
+
+    /// Once, for the log.
+    pub(crate) fn tell(&self) {
+        let all = [
+            (self.user_xattrs, "extended attributes"),
+            (self.acls, "ACLs"),
+            (self.owners, "owners of files"),
+            (self.groups, "groups of files"),
+            (self.modes, "modes of files"),
+            (self.symlinks, "symbolic links"),
+            (self.fifos, "special files"),
+            (self.hard_links, "hard links"),
+        ];
+        let missing: Vec<&str> = all.into_iter().filter(|(able, _)| !able).map(|(_, what)| what).collect();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            tracing::warn!("the slow tier does not have {missing}: setting them is refused, or changes nothing");
+        }
+    }
+
+    /// What the tier takes of a change of attributes.
+    pub(crate) fn kept(&self, new: &NewAttr) -> NewAttr {
+        NewAttr {
+            uid: new.uid.filter(|_| self.owners),
+            gid: new.gid.filter(|_| self.groups),
+            perm: new.perm.filter(|_| self.modes),
+            ..*new
+        }
+    }
+
+    /// What a new node has from the tier, it has from its birth.
+    pub(crate) fn give(&self, kind: Kind, birth: &mut Birth) {
+        if !self.owners {
+            birth.uid = self.given.uid;
+        }
+        if !self.groups {
+            birth.gid = self.given.gid;
+        }
+        let perm = match kind {
+            Kind::Dir => self.given.dir_perm,
+            Kind::Symlink => None,
+            _ => self.given.file_perm,
+        };
+        birth.perm = perm.filter(|_| !self.modes).unwrap_or(birth.perm);
+        birth.xattrs.retain(|(key, _)| self.has(key));
+    }
+
+    /// Whether there are attributes of this kind.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        match key {
+            acl::ACCESS | acl::DEFAULT => self.acls,
+            key if key.starts_with(b"user.") => self.user_xattrs,
+            _ => true,
+        }
+    }
+
+    /// Whether a node shows what it was given, as far as it can.
+    pub(crate) fn shows(&self, stat: &Stat, (uid, gid, perm): (u32, u32, u32)) -> bool {
+        let same = |able: bool, there: u32, wanted: u32| !able || there == wanted;
+        same(self.owners, stat.uid, uid) && same(self.groups, stat.gid, gid) && same(self.modes, stat.perm, perm)
+    }
+
+    /// Whether the tier may show the one time for the other.
+    pub(crate) fn same_time(&self, one: Time, other: Time) -> bool {
+        let nanos = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
+        (nanos(one) - nanos(other)).unsigned_abs() < self.time_grain.as_nanos().max(1)
+    }
+}
+
+/// Attributes that belong to the tier they are on: what they say holds for no other file, there or elsewhere.
+pub(crate) fn travels(key: &[u8]) -> bool {
+    // Lustre, GlusterFS.
+    const STAY: [&[u8]; 14] = [
+        b"trusted.lov",
+        b"trusted.lma",
+        b"trusted.lmv",
+        b"trusted.link",
+        b"trusted.fid",
+        b"trusted.hsm",
+        b"trusted.som",
+        b"trusted.dmv",
+        b"trusted.glusterfs.",
+        b"trusted.gfid",
+        b"trusted.afr.",
+        b"trusted.ec.",
+        b"trusted.pgfid.",
+        b"trusted.bit-rot.",
+    ];
+    match key {
+        acl::ACCESS | acl::DEFAULT | b"security.capability" => true,
+        key if key.starts_with(b"user.") => !key.starts_with(PRIVATE),
+        key => key.starts_with(b"trusted.") && !STAY.iter().any(|stays| key.starts_with(stays)),
+    }
+}
+
+fn is(error: &io::Error, codes: &[Errno]) -> bool {
+    error.raw_os_error().is_some_and(|code| codes.contains(&Errno::from_raw(code)))
+}
+
+/// An answer that will be the same next time.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    is(error, &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EPERM, Errno::EINVAL, Errno::ENOTTY])
+}
+
+/// Whether it can be done; an error that says nothing of that is one.
+fn can(done: io::Result<()>) -> io::Result<bool> {
+    match done {
+        Err(e) if is_refused(&e) => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
+/// What another one of these calls needs.
+fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR] {
+        remove_leftover(tmp, name).map_err(|e| io::Error::from(e.errno()))?;
+    }
+    tmp.create(FILE, FILE_PERM)?;
+    let made = tmp.stat(FILE)?;
+    let perm = Some(made.perm).filter(|perm| *perm != FILE_PERM);
+    found.given = Given { uid: made.uid, gid: made.gid, file_perm: perm, dir_perm: None };
+    Ok(())
+}
+
+fn try_xattrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    let unknown = |done: io::Result<()>| match done {
+        Err(e) if is(&e, &[Errno::EOPNOTSUPP, Errno::ENOSYS]) => Ok(false),
+        done => done.map(|()| true),
+    };
+    found.user_xattrs = unknown(tmp.set_xattr(FILE, b"user.dlio.try", b"1"))?;
+    // One that the mode does not say: the user has an entry of his own.
+    found.acls = unknown(tmp.set_xattr(FILE, acl::ACCESS, &acl::example()))?;
+    if found.acls {
+        tmp.remove_xattr(FILE, acl::ACCESS)?;
+    }
+    Ok(())
+}
+
+fn try_times(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    // An odd second, and a nanosecond that no grain divides.
+    let asked = Time { sec: 1_700_000_001, nsec: 123_456_789 };
+    tmp.set_attr(FILE, &NewAttr { mtime: Some(asked), ..NewAttr::default() })?;
+    let shown = tmp.stat(FILE)?.mtime;
+    found.time_grain = match (shown.sec == asked.sec, shown.nsec) {
+        (false, _) => Duration::from_secs(2),
+        (true, 0) => Duration::from_secs(1),
+        (true, nsec) => {
+            let grains = (0..9).rev().map(|digits| 10_u32.pow(digits));
+            let grain = grains.into_iter().find(|grain| nsec % grain == 0).unwrap_or(1);
+            Duration::from_nanos(u64::from(grain))
+        }
+    };
+    Ok(())
+}
+
+/// Not on a tier without holes: it would write them.
+fn try_size(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const HOLE: u64 = 1 << 20;
+    // What is beyond a limit of the daemon's own would end it.
+    if !getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft == RLIM_INFINITY) {
+        return Ok(());
+    }
+    let file = tmp.create(OTHER, FILE_PERM)?;
+    file.set_len(HOLE)?;
+    if file.stat()?.blocks * 512 >= HOLE {
+        return Ok(());
+    }
+    found.size_known = match file.set_len(LARGE) {
+        Ok(()) => LARGE,
+        Err(e) if is(&e, &[Errno::EFBIG, Errno::EINVAL]) => SIZE_EVERYWHERE,
+        Err(e) => return Err(e),
+    };
+    file.set_len(0)
+}
+
+/// Mode first: once it is a stranger's it may not be ours to change.
+fn try_owner(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const PERM: u32 = 0o604;
+    let made = tmp.stat(FILE)?;
+    // Refused twice, while other changes are taken: a tier that refuses all for now says nothing of this one.
+    let set = |new: NewAttr| {
+        let is_able = |done: io::Result<()>| match done {
+            Err(e) if is(&e, &[Errno::EACCES]) => Ok(false),
+            done => can(done),
+        };
+        if is_able(tmp.set_attr(FILE, &new))? {
+            return Ok(true);
+        }
+        tmp.set_attr(FILE, &NewAttr { mtime: Some(made.mtime), ..NewAttr::default() })?;
+        is_able(tmp.set_attr(FILE, &new))
+    };
+    found.modes = set(NewAttr { perm: Some(PERM), ..NewAttr::default() })? && tmp.stat(FILE)?.perm == PERM;
+    let is_root = geteuid().is_root();
+    let group = |gid: u32| NewAttr { gid: Some(gid), ..NewAttr::default() };
+    found.groups = match set(group(STRANGER))? {
+        true => tmp.stat(FILE)?.gid == STRANGER,
+        false if is_root => false,
+        // Nobody but root may give a file to any group.
+        false => set(group(getegid().as_raw()))? && tmp.stat(FILE)?.gid == getegid().as_raw(),
+    };
+    found.owners = match set(NewAttr { uid: Some(STRANGER), ..NewAttr::default() })? {
+        true => tmp.stat(FILE)?.uid == STRANGER,
+        false => !is_root && made.uid == geteuid().as_raw(),
+    };
+    Ok(())
+}
+
+fn try_dir(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    tmp.mkdir(DIR, DIR_PERM)?;
+    found.given.dir_perm = Some(tmp.stat(DIR)?.perm).filter(|perm| *perm != DIR_PERM);
+    Ok(())
+}
+
+fn try_symlink(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const LENGTHS: [u64; 2] = [4095, 1023];
+    for length in LENGTHS {
+        match can(tmp.symlink(SYMLINK, &vec![b'a'; length as usize])) {
+            Ok(able) => {
+                found.symlinks = able;
+                found.target_known = length;
+                return Ok(());
+            }
+            Err(e) if is(&e, &[Errno::ENAMETOOLONG]) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    found.target_known = TARGET_EVERYWHERE;
+    Ok(())
+}
+
+fn try_names(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    found.fifos = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0))?;
+    found.hard_links = can(tmp.link(FILE, tmp, LINK))?;
+    if found.hard_links {
+        tmp.unlink(LINK)?;
+    }
+    found.no_replace = can(tmp.rename(FILE, tmp, LINK, RenameMode::NoReplace))?;
+    let file = if found.no_replace { LINK } else { FILE };
+    found.exchange = can(tmp.rename(file, tmp, DIR, RenameMode::Exchange))?;
+    Ok(())
+}
+
+impl SlowTier {
+    /// Whether an attribute was refused for good: there are none of its kind, or none so large.
+    pub(crate) fn never_takes(&self, error: &io::Error) -> bool {
+        let is_full = || self.root.space().is_ok_and(|space| space.avail <= FREE);
+        is(error, &[Errno::EOPNOTSUPP, Errno::E2BIG, Errno::ERANGE]) || (is(error, &[Errno::ENOSPC]) && !is_full())
+    }
+
+    /// Sets extended attributes of a file of ours that is not in its place yet. Returns the keys of those that are left out.
+    pub(crate) fn put_xattrs(
+        &self,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+        set: impl Fn(&[u8], &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let mut left_out = Vec::new();
+        for (key, value) in xattrs {
+            match set(key, value) {
+                // Some are root's to set, or none of the machine that serves the tier.
+                Err(e) if self.never_takes(&e) || (!key.starts_with(b"user.") && is_refused(&e)) => {
+                    left_out.push(key.clone());
+                }
+                done => done?,
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// As [`crate::tiers::drain::set_attrs`], as far as the tier can hold them.
+    pub(crate) fn set_attrs(&self, file: &dyn File, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
+        let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
+        let new = NewAttr { uid: Some(*uid), gid: Some(*gid), perm: Some(*perm), ..NewAttr::default() };
+        file.set_attr(&self.abilities.kept(&new))?;
+        let left_out = self.put_xattrs(xattrs, |key, value| file.set_xattr(key, value))?;
+        file.set_attr(&NewAttr { mtime: Some(*mtime), ..NewAttr::default() })?;
+        Ok(left_out)
+    }
+}
+
+impl Tiers {
+    /// What the slow tier was found to be able to do at the start.
+    pub fn abilities(&self) -> Abilities {
+        self.slow.abilities
+    }
+
+    /// Tells of attributes that the slow tier does not take: `path` has them in the mount only.
+    pub(crate) fn tell_left_out(&self, path: &str, keys: &[Vec<u8>]) {
+        for key in keys {
+            let key = escape(key);
+            self.counters.left_out.fetch_add(1, Ordering::Relaxed);
+            if self.slow.abilities.has(key.as_bytes()) {
+                self.counters.conflict(format!("/{path}: the slow tier does not take its attribute {key}, left out"));
+                tracing::warn!(path, key, "the slow tier does not take an attribute of this file; it is left out");
+            }
+        }
+    }
+
+    /// What the slow tier takes of a change of attributes; the rest is counted.
+    pub(crate) fn keep_of(&self, new: &NewAttr) -> NewAttr {
+        let kept = self.slow.abilities.kept(new);
+        if kept != *new {
+            self.counters.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        kept
+    }
+
+    /// Before a file becomes so large: EFBIG where the slow tier has none of that size.
+    pub(crate) fn admit_size(&self, cx: &Cx, size: u64) -> Result<()> {
+        let tried = |name: &[u8], size: u64| self.slow.tmp.create(name, 0o600).and_then(|file| file.set_len(size));
+        let round = size.checked_next_power_of_two().unwrap_or(size);
+        self.admit(cx, &self.slow.size_known, size, &[round, size], tried)
+    }
+
+    /// The same of a symbolic link: ENAMETOOLONG.
+    pub(crate) fn admit_target(&self, cx: &Cx, target: &[u8]) -> Result<()> {
+        let tried = |name: &[u8], _| self.slow.tmp.symlink(name, target);
+        let length = target.len() as u64;
+        self.admit(cx, &self.slow.target_known, length, &[length], tried)
+    }
+
+    /// `known` is what the slow tier is known to take. Beyond that it is tried, if need be less of it.
+    fn admit(
+        &self,
+        cx: &Cx,
+        known: &AtomicU64,
+        wanted: u64,
+        tries: &[u64],
+        try_it: impl Fn(&[u8], u64) -> io::Result<()>,
+    ) -> Result<()> {
+        if wanted <= known.load(Ordering::Relaxed) || self.slow.is_down() {
+            return Ok(());
+        }
+        cx.slow()?;
+        let name = format!("p{:016x}", self.pool.number()).into_bytes();
+        let mut refused = Errno::EFBIG;
+        for size in tries {
+            let done = try_it(&name, *size);
+            remove_leftover(&*self.slow.tmp, &name)?;
+            match done {
+                Ok(()) => {
+                    known.fetch_max(*size, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(e) if is(&e, &[Errno::ENAMETOOLONG]) => refused = Errno::ENAMETOOLONG,
+                Err(e) if is(&e, &[Errno::EFBIG, Errno::EINVAL]) => {}
+                // It says nothing of the size.
+                Err(_) => return Ok(()),
+            }
+        }
+        Err(refused.into())
+    }
+
+    /// EPERM, as there, for a node of a kind that the slow tier does not have.
+    pub(crate) fn admit_kind(&self, kind: Kind) -> Result<()> {
+        let Abilities { symlinks, fifos, .. } = self.slow.abilities;
+        let able = match kind {
+            Kind::File | Kind::Dir => true,
+            Kind::Symlink => symlinks,
+            Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => fifos,
+        };
+        if able { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+}

@@ -1,0 +1,97 @@
+//! Stories of attributes that only one of the two tiers can have.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::{Cx, ROOT, Tiers};
+
+use crate::stories::{Machine, WRITE, create, name};
+
+fn all_down(engine: &Tiers) {
+    engine.sync_fast().unwrap();
+    while engine.status().pending_events > 0 {
+        engine.drain_step().unwrap();
+        engine.publish_step().unwrap();
+    }
+}
+
+/// P16. An attribute for which the slow tier has no room, beside the others of the node or at all, held the whole log for good.
+#[test]
+fn an_attribute_that_the_slow_tier_never_takes_is_left_out_and_counted() {
+    for errno in [Errno::ENOSPC, Errno::E2BIG, Errno::ERANGE, Errno::EOPNOTSUPP] {
+        for of_new_file in [false, true] {
+            let (machine, cx) = (Machine::new(), Cx::internal());
+            let engine = machine.open("boot");
+            engine.mkdir(&cx, ROOT, &name("d"), 0o755, 0).unwrap();
+            let at = if of_new_file { "f" } else { "d" };
+            if of_new_file {
+                engine.release(&cx, create(&engine, ROOT, "f", &[1; 300]).1);
+            } else {
+                all_down(&engine);
+            }
+            let ino = engine.lookup(&cx, ROOT, &name(at)).unwrap().ino;
+            engine.set_xattr(&cx, ino, b"user.key", b"value", false, false).unwrap();
+            engine.release(&cx, create(&engine, ROOT, "later", &[2; 300]).1);
+            machine.slow.inject(move |op| (op.call == "set_xattr").then_some(errno));
+            all_down(&engine);
+            let status = engine.status();
+            assert_eq!((status.held, status.pending_events), (None, 0), "{errno} of {at}");
+            assert_eq!(machine.on_slow("later"), Some(vec![2; 300]), "{errno} of {at}");
+            assert!(status.left_out == 1 && status.conflicts == 1, "{errno} of {at}: {} left out", status.left_out);
+        }
+    }
+}
+
+/// A full slow tier says the same, and takes the attribute once it has room: that waits.
+#[test]
+fn an_attribute_waits_for_a_slow_tier_that_is_full() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let ino = engine.mkdir(&cx, ROOT, &name("d"), 0o755, 0).unwrap().ino;
+    all_down(&engine);
+    engine.set_xattr(&cx, ino, b"user.key", b"value", false, false).unwrap();
+    let full = Arc::new(AtomicBool::new(true));
+    let is_full = full.clone();
+    machine.slow.inject(move |op| (op.call == "set_xattr" && is_full.load(Ordering::Relaxed)).then_some(Errno::ENOSPC));
+    machine.slow.set_capacity(machine.slow.used());
+    assert_eq!(engine.publish_step().unwrap_err().errno(), Errno::ENOSPC);
+    full.store(false, Ordering::Relaxed);
+    machine.slow.set_capacity(1 << 30);
+    all_down(&engine);
+    assert_eq!(machine.slow.root().get_xattr(b"d", b"user.key").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(engine.status().left_out, 0);
+}
+
+/// P16. What a slow tier keeps of its own in attributes went into the object at the first write, and with the next version to another file.
+/// Where the fast tier refused it, so did the write.
+#[test]
+fn attributes_that_belong_to_the_tier_stay_there() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let file = machine.slow.root().create(b"model", 0o644).unwrap();
+    file.write_at(&[1; 300], 0).unwrap();
+    for key in [&b"trusted.lov"[..], b"trusted.glusterfs.volume", b"security.selinux", b"user.mine", b"trusted.mine"] {
+        file.set_xattr(key, b"value").unwrap();
+    }
+    let engine = machine.open("boot");
+    let ino = engine.lookup(&cx, ROOT, &name("model")).unwrap().ino;
+    let file = engine.open(&cx, ino, WRITE).unwrap();
+    engine.write(&cx, &file, &[2; 300], 300, false).unwrap();
+    engine.release(&cx, file);
+    all_down(&engine);
+    let kept: Vec<Vec<u8>> = machine.slow.root().list_xattr(b"model").unwrap();
+    assert_eq!(kept, [b"trusted.mine".to_vec(), b"user.mine".to_vec()]);
+    let refused = engine.set_xattr(&cx, ino, b"trusted.lov", b"value", false, false);
+    assert_eq!(refused.unwrap_err().errno(), Errno::EOPNOTSUPP);
+}
+
+/// P16. Beyond the largest file of the slow tier a size held the whole log for good; the simulated disks have none above 16 GiB.
+#[test]
+fn a_size_beyond_the_largest_file_of_the_slow_tier_is_refused_at_the_call() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let (_, file) = create(&engine, ROOT, "model", &[1; 300]);
+    assert_eq!(engine.write(&cx, &file, &[1], 1 << 34, false).unwrap_err().errno(), Errno::EFBIG);
+    engine.write(&cx, &file, &[1], (1 << 34) - 1, false).unwrap();
+    assert_eq!(machine.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap().list().unwrap().len(), 1);
+}

@@ -1,0 +1,147 @@
+//! Slow tiers that cannot do all that ext4 can (P16): what is missing is found at the mount, and has an outcome; nothing of it holds
+//! what comes behind. Needs root, /dev/fuse; bindfs for most.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::common::{Elsewhere, Mount, Relay, Volume, errno, mode, succeeded};
+use crate::needs::{MOUNTS, needs};
+
+fn able(mount: &Mount, what: &str) -> bool {
+    mount.stats_json()["slow_abilities"][what].as_bool().unwrap()
+}
+
+fn add(path: &Path, bytes: &str) {
+    OpenOptions::new().append(true).open(path).unwrap().write_all(bytes.as_bytes()).unwrap();
+}
+
+/// Every file that the slow tier had was refused at the first write, because its attributes could not be listed; one `setfattr` held the
+/// whole log for good.
+#[test]
+fn over_a_tier_without_extended_attributes_files_are_written_again_and_attributes_refused() {
+    needs!(MOUNTS, "bindfs");
+    let below = Relay::showing(&["--xattr-none"], |tree| {
+        fs::write(tree.join("model"), "old").unwrap();
+        fs::write(tree.join("log"), "old\n").unwrap();
+    });
+    let mount = Mount::over(below.shown(), &["settle=0s"]);
+    assert!(!able(&mount, "user_xattrs") && !able(&mount, "acls") && able(&mount, "owners"));
+    fs::write(mount.at("model"), "new").unwrap();
+    add(&mount.at("log"), "more\n");
+    for key in ["user.mime_type", "system.posix_acl_access"] {
+        assert_eq!(errno(xattr::set(mount.at("model"), key, b"text")), Errno::EOPNOTSUPP, "{key}");
+    }
+    assert_eq!(xattr::get(mount.at("model"), "user.mime_type").unwrap(), None);
+    mount.sync();
+    assert_eq!(fs::read_to_string(below.tree().join("model")).unwrap(), "new");
+    assert_eq!(fs::read_to_string(below.tree().join("log")).unwrap(), "old\nmore\n");
+    mount.control("evict /");
+    add(&mount.at("model"), "er");
+    mount.sync();
+    assert_eq!(fs::read_to_string(below.tree().join("model")).unwrap(), "newer");
+    assert_eq!(mount.status(), Some(0));
+}
+
+/// The kernel asks for the ACL when somebody else than the owner comes, and the tier's error was his answer: he could read nothing.
+#[test]
+fn over_a_tier_without_acls_others_than_the_owner_read_and_list() {
+    needs!(MOUNTS);
+    let place = tempfile::tempdir().unwrap();
+    mount(Some("none"), place.path(), Some("ramfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let slow = place.path().join("slow");
+    fs::create_dir_all(slow.join("d")).unwrap();
+    fs::write(slow.join("d/f"), "read").unwrap();
+    {
+        let mount = Mount::over(slow, &[]);
+        assert!(!able(&mount, "acls"));
+        assert_eq!(succeeded(mount.as_user(1002, "ls d; cat d/f")), "f\nread");
+    }
+    umount2(place.path(), MntFlags::MNT_DETACH).unwrap();
+}
+
+/// Its copy was not what was written, for it had another owner: that was told as a slow tier that is down, for ever.
+#[test]
+fn a_tier_that_gives_all_files_one_owner_gets_them_and_the_view_shows_that_owner() {
+    needs!(MOUNTS, "bindfs");
+    let below = Relay::showing(&["--force-user=nobody"], |_| ());
+    let mount = Mount::over(below.shown(), &["settle=0s"]);
+    assert!(!able(&mount, "owners") && able(&mount, "modes"));
+    mount.sh("mkdir d; echo a > d/f; ln -s f d/l; chmod 0640 d/f; chown 1000:1000 d/f");
+    let nobody = fs::metadata(below.shown().join(".dlio-fs")).unwrap().uid();
+    assert_eq!(fs::symlink_metadata(mount.at("d/f")).unwrap().uid(), nobody);
+    mount.sync();
+    assert_eq!((mode(&below.tree().join("d/f")) & 0o777, mount.status()), (0o640, Some(0)));
+    assert_eq!(fs::read_to_string(below.tree().join("d/l")).unwrap(), "a\n");
+    assert!(!mount.stats().contains("DOWN") && mount.log().matches("does not have owners of files").count() == 1);
+}
+
+/// Each file was to be given its owner, also the one that it had: refused, and with it all that came behind.
+#[test]
+fn a_tier_on_which_nobody_may_change_an_owner_gets_files() {
+    needs!(MOUNTS, "bindfs");
+    let below = Relay::showing(&["--chown-deny", "--chgrp-deny"], |_| ());
+    let mount = Mount::over(below.shown(), &["settle=0s"]);
+    assert!(!able(&mount, "owners") && !able(&mount, "groups"));
+    mount.sh("mkdir d; echo a > d/f; chown 1000:1000 d/f");
+    mount.sync();
+    assert_eq!((fs::metadata(mount.at("d/f")).unwrap().uid(), mount.status()), (0, Some(0)));
+    assert_eq!(fs::read_to_string(below.tree().join("d/f")).unwrap(), "a\n");
+}
+
+/// The fast tier takes longer ones than xfs does: one held the whole log for good.
+#[test]
+fn a_symbolic_link_that_is_too_long_for_the_slow_tier_is_refused_at_the_call() {
+    needs!(MOUNTS, "mkfs.xfs");
+    let volume = Volume::xfs();
+    let mount = Mount::over(volume.tier(), &["settle=0s"]);
+    assert_eq!(errno(symlink("a".repeat(2000), mount.at("long"))), Errno::ENAMETOOLONG);
+    symlink("a".repeat(1000), mount.at("short")).unwrap();
+    mount.sync();
+    assert_eq!(fs::read_link(volume.tier().join("short")).unwrap().as_os_str().len(), 1000);
+}
+
+/// The same of a size that the fast tier has.
+#[test]
+fn a_file_that_is_too_large_for_the_slow_tier_is_refused_at_the_call() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let volume = Volume::of_small_blocks();
+    let mount = Mount::over(volume.tier(), &["settle=0s"]);
+    let file = fs::File::create(mount.at("large")).unwrap();
+    assert_eq!(errno(file.set_len(5 << 40)), Errno::EFBIG);
+    file.set_len(3 << 40).unwrap();
+    file.set_len(10).unwrap();
+    drop(file);
+    mount.sync();
+    assert_eq!(fs::metadata(volume.tier().join("large")).unwrap().len(), 10);
+}
+
+/// The slow tier's file has attributes for which the fast tier has no room. Appending to it worked until it was staged: then the write
+/// got ENOSPC.
+#[test]
+fn a_staged_file_with_more_attributes_than_the_fast_tier_takes_is_written() {
+    needs!(MOUNTS, "mkfs.xfs", "mkfs.ext4");
+    let (fast, slow) = (Volume::new(64, 512), Volume::xfs());
+    let value = vec![b'x'; 8000];
+    for name in ["a", "b"] {
+        fs::write(slow.tier().join(name), "old\n").unwrap();
+        xattr::set(slow.tier().join(name), "user.large", &value).unwrap();
+    }
+    let elsewhere = Elsewhere { fast: Some(fast.tier()), slow: Some(slow.tier()) };
+    let mount = Mount::on(elsewhere, &["settle=0s"]);
+    add(&mount.at("a"), "more\n");
+    crate::common::until("it is staged", || {
+        mount.control("stage /b");
+        xattr::get(mount.at("b"), "user.dlio.state").unwrap().unwrap() == b"staged"
+    });
+    add(&mount.at("b"), "more\n");
+    mount.sync();
+    for name in ["a", "b"] {
+        assert_eq!(fs::read_to_string(slow.tier().join(name)).unwrap(), "old\nmore\n");
+        assert_eq!(xattr::get(slow.tier().join(name), "user.large").unwrap().as_deref(), Some(&value[..]));
+    }
+}
