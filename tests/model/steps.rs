@@ -158,16 +158,15 @@ pub fn a_kill_while_a_group_is_published_is_gone_on_from() {
 /// one batch, whose last step may be missing.
 #[test]
 pub fn a_group_whose_intents_are_not_all_there_has_not_begun() {
-    for (pressed, stop) in (4..9).map(|stop| (false, stop)).chain((4..60).map(|stop| (true, stop))) {
+    // The log is written, and synced, at one of these calls.
+    for (pressed, stop) in (9..14).map(|stop| (true, stop)).chain((4..9).map(|stop| (false, stop))) {
         let scene = |engine: &Tiers| {
             group(engine);
             if pressed {
                 press(engine);
             }
         };
-        for (seed, lose) in
-            (0..if pressed { 4 } else { 24 }).flat_map(|seed| [Lose::Nothing, Lose::Unsynced].map(|lose| (seed, lose)))
-        {
+        for (seed, lose) in (0..24).flat_map(|seed| [Lose::Nothing, Lose::Unsynced].map(|lose| (seed, lose))) {
             at_stop(stop, seed, (lose, KNOWN), scene, publish, |machine, expected, _| {
                 is_as_before(lose, machine, expected);
             });
