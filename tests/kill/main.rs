@@ -4,6 +4,8 @@
 //! tier is looked at as if the node were lost, then the daemon is started again and the view must show everything that
 //! was acknowledged. What the workers do follows from the seed that is printed (`KILL_SEED` repeats it); where the kill
 //! hits does not.
+//!
+//! Each test runs in a process of its own ([`alone`]).
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -16,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -26,27 +29,27 @@ use daemon::Mount;
 use samples::Samples;
 use traffic::ledger::{Change, positions};
 use traffic::tree::{self, Tree};
-use traffic::{Habits, Worker, generation_of};
+use traffic::{Habits, Worker, generation_of, now};
 
 const WORKERS: usize = 4;
 
 #[test]
 #[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
 fn twenty_kills_leave_an_exact_prefix() {
-    kills_of_new_files(Habits::NewFiles, "io=exact", 20);
+    alone("twenty_kills_leave_an_exact_prefix", || kills_of_new_files(Habits::NewFiles, "io=exact", 20));
 }
 
 #[test]
 #[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
 fn ten_kills_under_rewrites_leave_nothing_torn() {
-    kills_of_new_files(Habits::InPlace, "io=exact", 10);
+    alone("ten_kills_under_rewrites_leave_nothing_torn", || kills_of_new_files(Habits::InPlace, "io=exact", 10));
 }
 
 /// What is in the page cache has been acknowledged by the daemon too.
 #[test]
 #[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
 fn six_kills_under_cached_files_lose_nothing() {
-    kills_of_new_files(Habits::InPlace, "io=cached", 6);
+    alone("six_kills_under_cached_files_lose_nothing", || kills_of_new_files(Habits::InPlace, "io=cached", 6));
 }
 
 /// Over files that the slow tier had: they are staged and promoted, read, written over and evicted; one is pinned, and some of what
@@ -54,6 +57,10 @@ fn six_kills_under_cached_files_lose_nothing() {
 #[test]
 #[ignore = "needs root and /dev/fuse and takes a minute: cargo xtask test kill"]
 fn six_kills_of_a_mount_that_stages_leave_no_stale_copy() {
+    alone("six_kills_of_a_mount_that_stages_leave_no_stale_copy", kills_of_a_mount_that_stages);
+}
+
+fn kills_of_a_mount_that_stages() {
     let mut random = dice();
     let (mut samples, mut staging) = (Samples::default(), Worker::new("data".into(), Habits::DataSet, random.random()));
     let arguments = ["-o", "io=exact", "-o", "promote=true", "-o", NOT_ABSORBED, "--stage", "set/staged-*"];
@@ -69,6 +76,21 @@ fn six_kills_of_a_mount_that_stages_leave_no_stale_copy() {
     let mount = kill_over_and_over(mount, &mut workers, 6, &mut random, &mut samples);
     samples.are_all_staged_in_the_end(&mount);
     finish(mount);
+}
+
+/// A daemon that another test starts would close its copies of the descriptors of this one's workers, and by that half a file.
+fn alone(test: &str, kills: impl FnOnce()) {
+    const ALONE: &str = "KILL_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return kills();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]).env(ALONE, "1");
+    let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    // It is counted once, here.
+    said.lines().filter(|line| !line.starts_with("test result: ")).for_each(|line| println!("{line}"));
+    assert!(done.status.success(), "{test}: {}", done.status);
 }
 
 const NOT_ABSORBED: &str = r#"rules=[{path="**/{model.keras,weights,sample-*[0-4]}", absorb=false}]"#;
@@ -128,15 +150,19 @@ fn kill_over_and_over(
 
 fn work_until_killed(mount: &mut Mount, workers: &mut [Worker], samples: &Samples, moment: Duration) {
     let point = mount.point();
-    thread::scope(|scope| {
+    let killed = thread::scope(|scope| {
         let threads: Vec<_> = workers.iter_mut().map(|worker| scope.spawn(|| worker.work())).collect();
         let reader = scope.spawn(|| samples.read_until_killed(&point));
         thread::sleep(moment);
+        let killed = now();
         mount.kill();
         for thread in threads.into_iter().chain([reader]) {
             thread.join().unwrap();
         }
+        killed
     });
+    let failed = workers.iter_mut().filter_map(|worker| worker.failed.take()).min();
+    assert!(failed.is_none_or(|failed| failed > killed), "a call had failed before the daemon was killed");
 }
 
 fn settle(workers: &mut [Worker]) -> Result<(), String> {

@@ -219,7 +219,7 @@ enum Then {
 fn work(machine: &mut Machine, workers: &mut [Worker], windows: &mut Windows, time: Duration, then: Then) {
     let until = now() + time.as_nanos() as u64;
     thread::scope(|scope| {
-        for worker in workers {
+        for worker in &mut *workers {
             worker.until = if then == Then::Kill { u64::MAX } else { until };
             scope.spawn(|| worker.work());
         }
@@ -233,6 +233,8 @@ fn work(machine: &mut Machine, workers: &mut [Worker], windows: &mut Windows, ti
             machine.kill();
         }
     });
+    let failed = workers.iter_mut().filter_map(|worker| worker.failed.take()).count();
+    assert!(failed == 0 || then == Then::Kill, "{failed} calls failed, and no daemon was killed");
 }
 
 /// After the kill: everything that was acknowledged is there. (`cargo xtask test kill` is about this.)

@@ -69,6 +69,8 @@ pub(crate) struct Worker {
     pub(crate) pause_max: Duration,
     /// Nothing new is begun after this time, as [`now`] tells it.
     pub(crate) until: u64,
+    /// When a call was answered with EIO: so the kernel answers one whose bytes it was handing to the daemon when that was killed.
+    pub(crate) failed: Option<u64>,
 }
 
 impl Worker {
@@ -85,6 +87,7 @@ impl Worker {
             budget: u64::MAX,
             pause_max: Duration::from_secs(1),
             until: u64::MAX,
+            failed: None,
         }
     }
 
@@ -126,6 +129,10 @@ impl Worker {
                 Ok(value)
             }
             Err(error) if is_dead(&error) => Err(Stopped),
+            Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) => {
+                self.failed = Some(now());
+                Err(Stopped)
+            }
             Err(error) => panic!("{}: {what:.200}: {error}", self.dir.display()),
         }
     }
