@@ -2,7 +2,9 @@
 //!
 //! Read-only: whoever is refused here has changed nothing. What is on the tiers is the engine's to judge.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -173,14 +175,19 @@ impl Places {
 }
 
 /// Whether the private directory's name is taken by something that is not ours: no directory, or one with a content but
-/// without our `id`, which is the first that we make there.
+/// without our `id`, which is the first name that we keep there.
 fn has_foreign_private(root: &Path) -> bool {
     let private = root.join(PRIVATE_DIR);
     match private.symlink_metadata() {
         Err(_) => false,
         Ok(found) if !found.is_dir() => true,
-        Ok(_) if private.join("id").exists() => false,
-        Ok(_) => std::fs::read_dir(&private).into_iter().flatten().flatten().any(|entry| entry.file_name() != "id.new"),
+        Ok(_) => {
+            // Other mounts may begin with it at this moment: each leaves an `id.<uuid>` for a while, and makes other names only behind `id`.
+            let is_foreign = |name: &OsStr| name != "id" && !name.as_bytes().starts_with(b"id.");
+            let listed = std::fs::read_dir(&private).into_iter().flatten().flatten();
+            let has_foreign = listed.map(|entry| entry.file_name()).any(|name| is_foreign(&name));
+            has_foreign && !private.join("id").exists()
+        }
     }
 }
 
@@ -409,6 +416,8 @@ mod tests {
         std::fs::remove_file(&private).expect("remove");
         std::fs::create_dir(&private).expect("mkdir");
         Places::check(&mnt, &fast, &slow, false).expect("a start that was cut off leaves it empty");
+        std::fs::write(private.join("id.0c5d"), "of a mount that begins").expect("write");
+        assert!(!has_foreign_private(&slow), "another mount begins at this moment");
         std::fs::write(private.join("notes"), "a user's").expect("write");
         assert!(refusal(&mnt, &fast, &slow).contains("has a .dlio-fs that dlio-fs did not make"));
     }
