@@ -105,8 +105,8 @@ impl Default for Abilities {
 impl Abilities {
     /// Tries all of them in `tmp`. Leaves nothing there.
     pub(crate) fn find_out(tmp: &dyn Dir, clock: &dyn Clock) -> Self {
-        let tries: [fn(&dyn Dir, &mut Abilities) -> io::Result<()>; 8] =
-            [try_file, try_xattrs, try_times, try_size, try_owner, try_dir, try_symlink, try_names];
+        type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
+        let tries: [Try; 8] = [try_file, try_xattrs, try_times, try_size, try_owner, try_dir, try_symlink, try_names];
         let (mut found, begun) = (Abilities::default(), clock.uptime());
         for try_it in tries {
             if clock.uptime().saturating_sub(begun) > AT_MOST {
