@@ -20,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 use crate::error::{Error, Result};
 pub use hours::{Closed, Hours};
 pub use listen::Listen;
-pub use rules::{Durable, Pattern, Rule, Rules, Verify};
+pub use rules::{Durable, FullSlow, Pattern, Rule, Rules, Verify};
 pub use settings::{Origin, Reloaded, Settings, Sources};
 
 /// When a key that was changed in the file takes effect.
@@ -33,7 +33,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 32] = [
+pub const KEYS: [(&str, Change); 33] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -48,6 +48,7 @@ pub const KEYS: [(&str, Change); 32] = [
     ("slow_wait", Change::Remount),
     ("drain_bandwidth", Change::AtOnce),
     ("drain_hours", Change::AtOnce),
+    ("full_slow", Change::AtOnce),
     ("verify", Change::AtOnce),
     ("stage", Change::Remount),
     ("promote", Change::AtOnce),
@@ -106,6 +107,8 @@ pub struct Config {
     pub drain_bandwidth: Option<u64>,
     /// When the drain copies, of each day, as long as nobody asks for it and there is room.
     pub drain_hours: Hours,
+    /// What waits when the slow tier is full.
+    pub full_slow: FullSlow,
     /// What of a copy on the slow tier is compared before it is published.
     pub verify: Verify,
     /// Patterns of files that are copied to the fast tier once the mount is made.
@@ -211,6 +214,7 @@ impl Default for Config {
             slow_wait: Duration::from_secs(5),
             drain_bandwidth: None,
             drain_hours: Hours::default(),
+            full_slow: FullSlow::default(),
             verify: Verify::default(),
             stage: Vec::new(),
             promote: false,

@@ -250,6 +250,7 @@ fn engine_options(config: &Config) -> Result<tiers::Options> {
         staged_max: config.staged_max,
         drain_bandwidth: config.drain_bandwidth,
         drain_hours: config.drain_hours.clone(),
+        full_slow: config.full_slow,
         stage_bandwidth: config.stage_bandwidth,
         keep: config.keep,
         reserve: config.reserve,

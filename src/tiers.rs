@@ -47,6 +47,7 @@ pub mod faults;
 mod few;
 mod file;
 mod fsck;
+mod full_slow;
 mod identity;
 mod latest;
 mod list;
@@ -91,7 +92,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::config::{Closed, Hours, Rules};
+use crate::config::{Closed, FullSlow, Hours, Rules};
 use crate::error::{Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use file::FileState;
@@ -308,6 +309,8 @@ pub struct Status {
     pub conflicts: u64,
     /// Attributes, and changes of them, that the slow tier does not take.
     pub left_out: u64,
+    /// Files that a full slow tier lost ahead of what was written before their removal (promise P1's exception, too).
+    pub removed_first: u64,
     pub spilled: u64,
     /// Versions struck or files quarantined by the last recovery.
     pub struck: u64,
@@ -349,6 +352,8 @@ pub struct Options {
     pub drain_bandwidth: Option<u64>,
     /// When the drain copies; see `Tiers::waits`.
     pub drain_hours: Hours,
+    /// What waits when the slow tier is full.
+    pub full_slow: FullSlow,
     /// Bytes per second that staging jobs copy at most.
     pub stage_bandwidth: Option<u64>,
     /// So many of the newest checkpoints are not evicted.

@@ -46,6 +46,17 @@ pub enum Verify {
     Bytes,
 }
 
+/// What waits when the slow tier has no room for what is to be copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FullSlow {
+    /// All that was changed behind it.
+    #[default]
+    Hold,
+    /// All but removals of files, which make room.
+    RemoveFirst,
+}
+
 /// Where something is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -422,6 +422,7 @@ impl Control {
                 in_place_writes: status.in_place_writes,
                 conflicts: status.conflicts,
                 left_out: status.left_out,
+                removed_first: status.removed_first,
                 spilled: status.spilled,
                 struck: status.struck,
                 damaged: status.damaged,

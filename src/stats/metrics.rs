@@ -110,6 +110,11 @@ impl Snapshot {
             ("dliofs_late_snapshots_total", "Files published while open for writing.", exceptions.late_snapshots),
             ("dliofs_in_place_writes_total", "Files written in place on slow.", exceptions.in_place_writes),
             ("dliofs_conflicts_total", "Foreign changes met; both versions are kept.", exceptions.conflicts),
+            (
+                "dliofs_removed_first_total",
+                "Files removed from a full slow tier ahead of what was written before.",
+                exceptions.removed_first,
+            ),
             ("dliofs_spilled_files_total", "Files that did not fit on the fast tier.", exceptions.spilled),
             ("dliofs_slow_calls_total", "Operations that went to the slow tier.", slow_calls.served),
             ("dliofs_slow_calls_timed_out_total", "Answered EIO after slow_wait.", slow_calls.timed_out),

@@ -143,6 +143,8 @@ pub struct Exceptions {
     pub conflicts: u64,
     /// Attributes, and changes of them, that the slow tier does not take.
     pub left_out: u64,
+    /// Files removed from a full slow tier ahead of what was written before.
+    pub removed_first: u64,
     pub spilled: u64,
     pub struck: u64,
     pub damaged: u64,
@@ -342,8 +344,12 @@ impl Snapshot {
             "exceptions   {} batches, {} late snapshots, {} in-place writes",
             exceptions.batches, exceptions.late_snapshots, exceptions.in_place_writes
         )?;
-        let Exceptions { spilled, conflicts, left_out, .. } = exceptions;
-        writeln!(out, "             {spilled} spilled, {conflicts} conflicts, {left_out} attributes left out")?;
+        let Exceptions { spilled, conflicts, left_out, removed_first, .. } = exceptions;
+        write!(out, "             {spilled} spilled, {conflicts} conflicts, {left_out} attributes left out")?;
+        if *removed_first > 0 {
+            write!(out, ", {removed_first} removed first")?;
+        }
+        writeln!(out)?;
         writeln!(
             out,
             "recovery     at the last start {} struck, {} damaged; {} in quarantine",

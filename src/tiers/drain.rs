@@ -62,8 +62,13 @@ impl Tiers {
             return Ok(Progress::Idle);
         }
         let done = self.copy_versions(&wanted);
+        let bytes = wanted.iter().map(|wanted| wanted.content.size).sum();
         drop(wanted);
-        done?;
+        if let Err(error) = done
+            && !self.removes_first(&error, bytes)
+        {
+            return Err(error);
+        }
         self.wake();
         Ok(Progress::Did)
     }

@@ -25,11 +25,14 @@ use crate::tiers::node::Place;
 use crate::tiers::parts::in_part;
 use crate::tiers::record::{Path, Step};
 use crate::tiers::state::{Change, Event, State};
+use crate::tiers::sync::atomic::Ordering;
 use crate::tiers::{Ino, Lsn};
 
 /// Events in one group, and in one batch under pressure.
 const GROUP_MAX: usize = 128;
 const PRESSURE_MAX: usize = 1024;
+/// Events that are looked through for removals that may go ahead of others.
+const AHEAD_MAX: usize = 16_384;
 
 /// What may be published.
 #[derive(Debug)]
@@ -157,6 +160,30 @@ pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
     })
 }
 
+/// Files whose removal may go ahead of all that is in front of it, in the order of the log: no event in front touches what it does, nobody
+/// has them open, and the slow tier has them under that name alone.
+pub(crate) fn removable_first(st: &State) -> Vec<Ino> {
+    let mut touched = Touched::default();
+    let mut found = Vec::new();
+    for event in st.events.iter().take(AHEAD_MAX) {
+        let other = Touched::by(st, &[event]);
+        if let Change::Remove { ino, at } = &event.change
+            && is_only_there(st, *ino, at)
+            && touched.is_apart_from(&other)
+        {
+            found.push(*ino);
+        }
+        touched.extend(other);
+    }
+    found
+}
+
+fn is_only_there(st: &State, ino: Ino, at: &Place) -> bool {
+    let Some(node) = st.view.get(ino) else { return false };
+    let is_open = node.file.as_ref().is_some_and(|file| file.opens.load(Ordering::Acquire) > 0);
+    node.kind == Kind::File && !is_open && slow_at(st, at) == Some(ino) && node.slow().len() == 1
+}
+
 fn done_or(batches: Vec<Batch>, otherwise: Next) -> Next {
     if batches.is_empty() { otherwise } else { Next::Batches(batches) }
 }
@@ -198,8 +225,7 @@ struct Touched {
 }
 
 impl Touched {
-    /// Adds a batch, unless it touches what is touched already.
-    fn add(&mut self, st: &State, slice: &[&Event]) -> bool {
+    fn by(st: &State, slice: &[&Event]) -> Self {
         let mut places = HashSet::new();
         let mut inodes = HashSet::new();
         for event in slice {
@@ -211,12 +237,26 @@ impl Touched {
         for ino in &inodes {
             places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow().iter().cloned()));
         }
-        if !self.places.is_disjoint(&places) || !self.inodes.is_disjoint(&inodes) {
-            return false;
+        Touched { places, inodes }
+    }
+
+    fn is_apart_from(&self, other: &Touched) -> bool {
+        self.places.is_disjoint(&other.places) && self.inodes.is_disjoint(&other.inodes)
+    }
+
+    fn extend(&mut self, other: Touched) {
+        self.places.extend(other.places);
+        self.inodes.extend(other.inodes);
+    }
+
+    /// Adds a batch, unless it touches what is touched already.
+    fn add(&mut self, st: &State, slice: &[&Event]) -> bool {
+        let other = Touched::by(st, slice);
+        let is_apart = self.is_apart_from(&other);
+        if is_apart {
+            self.extend(other);
         }
-        self.places.extend(places);
-        self.inodes.extend(inodes);
-        true
+        is_apart
     }
 }
 

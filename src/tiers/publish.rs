@@ -119,7 +119,11 @@ impl Tiers {
     /// Publishes the next group of events, if it is settled, sealed and copied.
     pub fn publish_step(&self) -> Result<Progress> {
         let front = self.state.lock().events.front().map(|event| event.lsn);
-        let done = self.publish_next();
+        let done = match self.publish_next() {
+            // For a name or an attribute.
+            Err(error) if self.removes_first(&error, 1) => Ok(Progress::Did),
+            done => done,
+        };
         if let Some(lsn) = front {
             self.counters.notes.tried(lsn, Work::Publish, done.as_ref().err());
         }

@@ -27,6 +27,8 @@ const RATE_WINDOW: Duration = Duration::from_secs(30);
 pub(crate) struct Counters {
     pub(crate) late_snapshots: AtomicU64,
     pub(crate) left_out: AtomicU64,
+    /// Files that a full slow tier lost ahead of their turn.
+    pub(crate) removed_first: AtomicU64,
     pub(crate) in_place_writes: AtomicU64,
     pub(crate) spilled: AtomicU64,
     pub(crate) evictions: AtomicU64,
@@ -259,6 +261,7 @@ impl Tiers {
             in_place_writes: count(&c.in_place_writes),
             conflicts: count(&c.conflicts),
             left_out: count(&c.left_out),
+            removed_first: count(&c.removed_first),
             spilled: count(&c.spilled),
             struck: count(&c.struck),
             damaged: count(&c.damaged),

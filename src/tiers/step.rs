@@ -289,7 +289,8 @@ impl SlowTier {
                 Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => Ok(Met::Gone),
                 other => other.map(|()| Met::Expected),
             },
-            Some(_) => dir.unlink(name).map(|()| Met::Expected),
+            // It may go at this moment, by somebody else or by `full_slow.rs`.
+            Some(_) => absent_is_none(dir.unlink(name)).map(|_| Met::Expected),
         }
     }
 

@@ -63,6 +63,7 @@ impl Scene {
             staged_max: None,
             drain_bandwidth: None,
             drain_hours: dlio_fs::config::Hours::default(),
+            full_slow: dlio_fs::config::FullSlow::default(),
             stage_bandwidth: None,
             keep: 0,
             reserve: 0.0,

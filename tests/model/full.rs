@@ -1,7 +1,9 @@
-//! A fast tier that is full when its daemon is killed: what is on it is ours, and the next start has to come to it.
+//! A fast tier that is full when its daemon is killed: what is on it is ours, and the next start has to come to it. And a slow tier that is
+//! full.
 
 use std::time::Duration;
 
+use dlio_fs::config::FullSlow;
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::RenameMode;
 use dlio_fs::tiers::{Cx, ROOT, Tiers};
@@ -37,7 +39,11 @@ fn filled(machine: &Machine, engine: &Tiers, left: u64) {
 
 /// All that is pending gets to the slow tier.
 fn rests(machine: &Machine, engine: &Tiers) -> bool {
-    (0..5000).any(|_| {
+    rests_within(5000, machine, engine)
+}
+
+fn rests_within(rounds: u32, machine: &Machine, engine: &Tiers) -> bool {
+    (0..rounds).any(|_| {
         // Some of these find no room before others have made it.
         drop(engine.sync_fast());
         for step in [Tiers::seal_step, Tiers::drain_step, Tiers::publish_step, Tiers::evict_step, Tiers::tick] {
@@ -104,4 +110,90 @@ fn a_start_on_a_full_tier_that_is_stopped_at_any_call_is_followed_by_one_that_is
         }
     }
     panic!("a start has fewer calls");
+}
+
+const OLD: usize = 64 << 10;
+
+/// A slow tier with two old checkpoints and no room for a third; the new one is written, then both old ones are removed.
+fn on_a_full_slow_tier(full_slow: FullSlow) -> (Machine, Tiers) {
+    let mut machine = Machine::new();
+    machine.options.full_slow = full_slow;
+    let engine = machine.open("boot");
+    for old in ["old", "older"] {
+        engine.release(&Cx::internal(), create(&engine, ROOT, old, &[1; OLD]).1);
+    }
+    assert!(rests(&machine, &engine));
+    machine.slow.set_capacity(machine.slow.root().space().unwrap().used() + (OLD / 4) as u64);
+    engine.release(&Cx::internal(), create(&engine, ROOT, "new", &[2; OLD]).1);
+    for old in ["old", "older"] {
+        engine.unlink(&Cx::internal(), ROOT, &name(old)).unwrap();
+    }
+    (machine, engine)
+}
+
+fn on_slow(machine: &Machine) -> Vec<(String, u64)> {
+    let root = machine.slow.root();
+    let names = root.list().unwrap().into_iter().map(|entry| entry.name).filter(|name| name != b".dlio-fs");
+    let sized = |name: Vec<u8>| (String::from_utf8(name.clone()).unwrap(), root.stat(&name).unwrap().size);
+    let mut found: Vec<_> = names.map(sized).collect();
+    found.sort();
+    found
+}
+
+/// P15. What a slow tier has no room for held the order, and with it the removals that make room.
+#[test]
+fn on_a_full_slow_tier_removals_go_first_where_that_is_wanted() {
+    let (machine, engine) = on_a_full_slow_tier(FullSlow::RemoveFirst);
+    engine.sync_fast().unwrap();
+    let went = (0..100).any(|_| {
+        machine.clock.advance(Duration::from_secs(10));
+        drop(engine.drain_step());
+        engine.status().removed_first > 0
+    });
+    assert!(went, "{:?}", engine.queue(10));
+    assert_eq!(on_slow(&machine), [("older".to_owned(), OLD as u64)], "no more than needed");
+    assert!(rests(&machine, &engine), "{:?}", engine.queue(10));
+    assert_eq!(on_slow(&machine), [("new".to_owned(), OLD as u64)]);
+    assert_eq!((engine.status().removed_first, engine.status().conflicts), (1, 0));
+
+    let (machine, engine) = on_a_full_slow_tier(FullSlow::Hold);
+    assert!(!rests_within(50, &machine, &engine));
+    assert_eq!(on_slow(&machine), [("old".to_owned(), OLD as u64), ("older".to_owned(), OLD as u64)]);
+}
+
+/// Its event is still in the order, and the next start finds it done.
+#[test]
+fn a_daemon_that_is_stopped_behind_a_removal_that_went_first_has_lost_nothing() {
+    for lose in [Lose::Nothing, Lose::Unsynced] {
+        for stop in 1.. {
+            let (mut machine, engine) = on_a_full_slow_tier(FullSlow::RemoveFirst);
+            engine.sync_fast().unwrap();
+            machine.power.fail_after(stop, &mut machine.rng);
+            let ended = rests_within(50, &machine, &engine);
+            machine.power.restore();
+            machine.crash(engine, lose);
+            let engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
+            assert!(rests(&machine, &engine), "call {stop}: {:?}", engine.queue(10));
+            assert_eq!(on_slow(&machine), [("new".to_owned(), OLD as u64)], "call {stop}");
+            assert_eq!(engine.status().conflicts, 0, "call {stop}");
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+/// A removal may not go ahead of a change that touches what it removes: its file is to get another name.
+#[test]
+fn what_is_still_to_get_another_name_is_not_removed_first() {
+    let (machine, engine) = on_a_full_slow_tier(FullSlow::RemoveFirst);
+    assert!(rests(&machine, &engine));
+    let cx = Cx::internal();
+    engine.release(&cx, create(&engine, ROOT, "newer", &[3; 2 * OLD]).1);
+    let new = engine.lookup(&cx, ROOT, &name("new")).unwrap().ino;
+    engine.link(&cx, new, ROOT, &name("best")).unwrap();
+    engine.unlink(&cx, ROOT, &name("new")).unwrap();
+    let before = engine.status().removed_first;
+    assert!(!rests_within(50, &machine, &engine));
+    assert_eq!((on_slow(&machine), engine.status().removed_first), (vec![("new".to_owned(), OLD as u64)], before));
 }

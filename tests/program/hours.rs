@@ -32,6 +32,7 @@ fn options(hours: &str) -> Options {
         staged_max: None,
         drain_bandwidth: None,
         drain_hours: hours.parse().unwrap(),
+        full_slow: dlio_fs::config::FullSlow::default(),
         stage_bandwidth: None,
         keep: 0,
         reserve: 0.0,

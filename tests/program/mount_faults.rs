@@ -523,6 +523,25 @@ fn a_full_slow_tier_holds_publishing_until_there_is_room() {
     assert_same(&mount.root(), &volume.tier());
 }
 
+/// With three checkpoints the tier is full: the removal of the oldest waits behind the newest.
+#[test]
+fn a_full_slow_tier_lets_removals_go_first() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let volume = Volume::new(32, 512);
+    let elsewhere = Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() };
+    let mount = Mount::on(elsewhere, &["settle=0s", "full_slow=remove-first"]);
+    for i in 0..8 {
+        mount.put(&format!("ckpt-{i}"), content(i, 13 << 20));
+        if i > 1 {
+            fs::remove_file(mount.at(format!("ckpt-{}", i - 2))).unwrap();
+        }
+        mount.sync();
+    }
+    assert_eq!(names(&volume.tier()).len(), 3, "two checkpoints and what is ours");
+    assert_same(&mount.root(), &volume.tier());
+    assert!(mount.stats().contains(" removed first"), "{}", mount.stats());
+}
+
 #[test]
 fn a_read_only_slow_tier_holds_publishing_until_it_can_be_written() {
     needs!(MOUNTS, "mkfs.ext4");

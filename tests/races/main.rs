@@ -147,6 +147,7 @@ fn options() -> Options {
         staged_max: None,
         drain_bandwidth: None,
         drain_hours: dlio_fs::config::Hours::default(),
+        full_slow: dlio_fs::config::FullSlow::default(),
         stage_bandwidth: None,
         keep: 0,
         reserve: 0.0,
