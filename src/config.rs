@@ -99,7 +99,7 @@ pub struct Config {
     /// How often, at most, an open looks whether a slow file was changed behind the mount.
     #[serde(with = "duration")]
     pub revalidate: Duration,
-    /// How long an operation waits for the slow tier before it answers EIO.
+    /// How long an operation waits for the slow tier before it answers EIO; one whose program is being killed does not wait.
     #[serde(with = "duration")]
     pub slow_wait: Duration,
     /// Bytes per second that the drain copies at most; without it, what the slow tier takes.
@@ -211,7 +211,7 @@ impl Default for Config {
             live_after: Duration::from_secs(60),
             copy_up_max: 64 << 20,
             revalidate: Duration::from_secs(30),
-            slow_wait: Duration::from_secs(5),
+            slow_wait: Duration::from_secs(600),
             drain_bandwidth: None,
             drain_hours: Hours::default(),
             full_slow: FullSlow::default(),
@@ -303,7 +303,7 @@ impl Config {
             ("settle", self.settle, Duration::ZERO, Duration::from_secs(3600)),
             ("live_after", self.live_after, Duration::from_secs(1), Duration::from_secs(86_400)),
             ("revalidate", self.revalidate, Duration::ZERO, Duration::from_secs(86_400)),
-            ("slow_wait", self.slow_wait, Duration::from_millis(100), Duration::from_secs(600)),
+            ("slow_wait", self.slow_wait, Duration::from_millis(100), Duration::from_secs(86_400)),
             ("attribute_lifetime", self.attribute_lifetime, Duration::ZERO, Duration::from_secs(86_400)),
             ("attribute_lifetime_slow", self.attribute_lifetime_slow, Duration::ZERO, Duration::from_secs(86_400)),
         ];

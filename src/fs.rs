@@ -5,7 +5,7 @@
 //!
 //! No thread that serves the kernel waits for the slow tier. A call is first tried with what the fast tier and memory
 //! have; if that does not suffice it moves, with its reply, to a bounded pool of threads that may wait, and a watchdog
-//! answers EIO for it after `slow_wait`.
+//! answers EIO for it after `slow_wait`, or EINTR once its program is being killed.
 
 mod control;
 mod convert;
@@ -40,7 +40,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::stats::counters::{Call, Op, Tier};
 use crate::stats::recording::Meta;
 use crate::stats::{By, Stats};
-use crate::tiers::{Cx, Ino, Tiers};
+use crate::tiers::{Cx, Ino, ROOT, Tiers};
 #[doc(hidden)] // For what feeds it any bytes: `tests/fuzz_corpus.rs`, `fuzz/`.
 pub use control::parse_command;
 use failures::Failures;
@@ -49,9 +49,9 @@ pub use live::Live;
 pub use observer::Observer;
 use ops::{Changes, Core};
 use published::Published;
-pub use published::SILENT_AFTER;
+pub use published::silent_after;
 use reply::{Answer, Synced};
-use slow_pool::{Limits, SlowPool};
+use slow_pool::{Caller, GivenUp, Limits, SlowPool};
 
 /// What the file system is told besides its engine.
 #[derive(Clone, Debug)]
@@ -71,7 +71,11 @@ pub struct FsOptions {
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
 const SLOW_THREADS: usize = 32;
-/// How many more may stand in line.
+/// With those that stand in for threads that hang.
+const SLOW_THREADS_MOST: usize = 256;
+/// How long the root's attributes are waited for.
+const ROOT_WAIT: Duration = Duration::from_secs(1);
+/// How many more of one user may stand in line.
 const SLOW_QUEUE: usize = 1024;
 /// For `.dlio`, where a read answers within a second and only a `sync` holds a thread, for the fast tier.
 const CONTROL_THREADS: usize = 4;
@@ -158,8 +162,10 @@ enum Subject {
 impl DlioFs {
     /// Starts the threads that may wait. Errors: a thread could not be started.
     pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, live: Arc<Live>, options: FsOptions) -> Result<Self> {
-        let wait = Limits { threads: SLOW_THREADS, queue: SLOW_QUEUE, wait: Some(options.slow_wait) };
-        let control = Limits { threads: CONTROL_THREADS, queue: CONTROL_QUEUE, wait: None };
+        let wait = Some(options.slow_wait);
+        let wait = Limits { threads: SLOW_THREADS, threads_most: SLOW_THREADS_MOST, queue: SLOW_QUEUE, wait };
+        let (threads, queue) = (CONTROL_THREADS, CONTROL_QUEUE);
+        let control = Limits { threads, threads_most: threads, queue, wait: None };
         let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
         let control = SlowPool::new("control", control).at("start thread", "control")?;
         let published = Published::new(Arc::clone(&tiers), options.slow_wait).at("start thread", "published")?;
@@ -190,6 +196,10 @@ impl DlioFs {
         let seen = Seen { what: what.into(), on, since: Instant::now(), tier: Tier::Fast, thread: req.pid() };
         if !seen.on.is_virtual() {
             match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
+                Err(Error::NeedSlow) if is_root_s_getattr(&seen) && self.slow.hangs() => {
+                    let known = R::known(&self.core, &seen).ok_or(Error::SlowTimeout);
+                    return finish(&self.core, &self.failures, &seen, reply, known);
+                }
                 Err(Error::NeedSlow) => {}
                 result => return finish(&self.core, &self.failures, &seen, reply, result),
             }
@@ -204,7 +214,7 @@ impl DlioFs {
         O: std::borrow::Borrow<B> + Send + 'static,
         F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
     {
-        let (uid, gid) = (req.uid(), req.gid());
+        let (uid, gid, thread) = (req.uid(), req.gid(), seen.thread);
         let end = {
             let (core, failures) = (Arc::clone(&self.core), Arc::clone(&self.failures));
             move |seen: &Seen, reply: R, result| finish(&core, &failures, seen, reply, result)
@@ -216,11 +226,26 @@ impl DlioFs {
             move |reply, result| end(&seen, reply, result)
         };
         let expired = {
-            let (seen, end) = (seen.clone(), end.clone());
-            move |reply| end(&seen, reply, Err(Error::SlowTimeout))
+            let (core, seen, end) = (Arc::clone(&self.core), seen.clone(), end.clone());
+            move |reply, why| {
+                let result = match why {
+                    GivenUp::TooLong => R::known(&core, &seen).ok_or(Error::SlowTimeout),
+                    GivenUp::Killed => Err(Errno::EINTR.into()),
+                };
+                end(&seen, reply, result)
+            }
+        };
+        let caller = {
+            let (core, seen) = (Arc::clone(&self.core), seen.clone());
+            Caller {
+                uid,
+                wait: is_root_s_getattr(&seen).then_some(ROOT_WAIT),
+                is_killed: Box::new(move || who::is_killed(thread)),
+                about: Box::new(move || about(&core, &seen)),
+            }
         };
         let pool = if seen.on.is_virtual() { &self.control } else { &*self.slow };
-        if let Err(reply) = pool.submit(reply, run, done, expired) {
+        if let Err(reply) = pool.submit(caller, reply, run, done, expired) {
             end(&seen, reply, Err(Error::SlowTimeout));
         }
     }
@@ -246,6 +271,18 @@ impl DlioFs {
     fn refuse<R: Answer>(&self, req: &Request, ino: INodeNo, reply: R, errno: Errno) {
         self.observe(req, Op::Refused, ino.into(), &(), reply, move |_, _, ()| Err(errno.into()));
     }
+}
+
+/// The way to `.dlio` leads through the root.
+fn is_root_s_getattr(seen: &Seen) -> bool {
+    matches!((seen.what.op, &seen.on), (Op::Getattr, Subject::Inode(ROOT)))
+}
+
+/// A call for people.
+fn about(core: &Core, seen: &Seen) -> String {
+    let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
+    let who = who::shown(seen.thread).unwrap_or_else(|| "a process that is not seen from here".to_owned());
+    format!("{} of {path} by {who}", seen.what.op.name())
 }
 
 /// The engine has done its part: concludes the call, now or when the slow tier has what it is about.

@@ -190,7 +190,10 @@ fn unmount(mountpoint: &Path) -> Result<(), Failure> {
             Err(errno) => return Err(failed(mountpoint, errno)),
         }
         if begun.elapsed() >= BUSY_WAIT {
-            return Err(busy(mountpoint, "processes that this user may not see, or a mount below it"));
+            return Err(busy(
+                mountpoint,
+                "processes that this user may not see, a call that waits for the slow tier (dlio-fs status says whose), or a mount below it",
+            ));
         }
         std::thread::sleep(POLL);
     }

@@ -31,7 +31,7 @@ use super::handles::{Handles, Open};
 use super::io_paths::IoPaths;
 use super::live::Live;
 use super::observer::Observer;
-use super::slow_pool::SlowPool;
+use super::slow_pool::{Longest, SlowPool};
 use super::{FsOptions, convert};
 use crate::error::{Context, Errno, Error, Result};
 use crate::report::{self, summary::Summary};
@@ -431,6 +431,10 @@ impl Control {
             slow_abilities: abilities(&status.abilities),
             slow_calls: render::SlowCalls {
                 waiting: counts.waiting,
+                longest: self
+                    .slow
+                    .longest()
+                    .map(|Longest { waited, about }| render::LongestCall { seconds: waited.as_secs(), about }),
                 limit: limits.queue,
                 threads: limits.threads,
                 served: counts.served,

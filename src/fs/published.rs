@@ -2,7 +2,7 @@
 //!
 //! One thread looks after all of them, so that none holds a thread that others need. While one waits, publishing hurries. It has no
 //! limit while the slow tier gets on: everything before it goes first, which may be much. It fails once nothing at all has
-//! arrived there for [`SILENT_AFTER`]; what it is about stays safe on the fast tier.
+//! arrived there for `slow_wait`, or for [`silent_after`] where that is longer; what it is about stays safe on the fast tier.
 
 use std::io;
 use std::sync::Arc;
@@ -14,9 +14,12 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::{Error, Result};
 use crate::tiers::{Lsn, Tiers};
 
-/// Without a byte arriving for as many times `slow_wait` the slow tier is silent. An fsync of gigabytes on a disk may take half a
-/// minute.
-pub const SILENT_AFTER: u32 = 12;
+/// After so long without a byte arriving the slow tier is silent: a minute, for an fsync of gigabytes on a disk may take half of that; less
+/// where calls wait for less than five seconds.
+pub fn silent_after(slow_wait: Duration) -> Duration {
+    (slow_wait * 12).min(Duration::from_secs(60))
+}
+
 /// How often is looked while something waits.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -87,7 +90,7 @@ impl Progress {
 impl Published {
     /// Starts its thread.
     pub(super) fn new(tiers: Arc<Tiers>, slow_wait: Duration) -> io::Result<Self> {
-        let patience = slow_wait * SILENT_AFTER;
+        let patience = slow_wait.max(silent_after(slow_wait));
         let shared = Arc::new(Shared { tiers, patience, state: Mutex::default(), changed: Condvar::new() });
         let body = Arc::clone(&shared);
         // Not joined: it has nothing of its own.

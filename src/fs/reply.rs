@@ -11,6 +11,8 @@ use fuser::{Errno as FuseErrno, FileHandle, Generation, INodeNo};
 
 use super::convert::{file_attr, file_type};
 use super::handles::{Batch, Entry, Opened};
+use super::ops::Core;
+use super::{Seen, is_root_s_getattr};
 use crate::error::{Errno, Result};
 use crate::stats;
 use crate::tiers::disk::Space;
@@ -32,6 +34,12 @@ pub(super) trait Answer: Send + 'static {
 
     /// What must be on the slow tier before the answer.
     fn awaits(_: &Self::Value) -> Option<Lsn> {
+        None
+    }
+
+    /// What is answered where the slow tier does not answer for a second: for the root's attributes the last that are known, or nobody
+    /// would get to `.dlio` any more.
+    fn known(_: &Core, _: &Seen) -> Option<Self::Value> {
         None
     }
 
@@ -83,7 +91,11 @@ impl Answer for Synced {
     }
 }
 
-answers!(fuser::ReplyAttr, Attr, |reply, attr| reply.attr(&attr.ttl, &file_attr(&attr)));
+answers!(fuser::ReplyAttr, Attr, |reply, attr| reply.attr(&attr.ttl, &file_attr(&attr)), also {
+    fn known(core: &Core, seen: &Seen) -> Option<Attr> {
+        is_root_s_getattr(seen).then(|| core.tiers.root_as_known())?
+    }
+});
 answers!(fuser::ReplyData, Bytes, |reply, bytes| reply.data(bytes.get()), also {
     fn bytes(bytes: &Bytes) -> u64 {
         bytes.len as u64

@@ -1,11 +1,12 @@
 //! Threads that may wait for the slow tier, so that the threads that serve the kernel never do.
 //!
 //! A call comes with its reply. Whoever takes the reply out of the call's slot first answers: the thread that ran the
-//! call, or the watchdog once the call has waited too long. A result that comes too late is dropped, and a result that
-//! must be undone (an open file, a counted reference) does that in its own `Drop`. Threads and queue are bounded; what
-//! a call does is its caller's business.
+//! call, or the watchdog once the call has waited too long, or its caller is being killed. A result that comes too late is
+//! dropped, and a result that must be undone (an open file, a counted reference) does that in its own `Drop`. Threads are
+//! bounded, and so is what one user has in line. A thread that has been in one call for a second does not count: what hangs
+//! is not in the way of what does not. What a call does is its caller's business.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -14,14 +15,49 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+/// How often the watchdog looks: who is being killed, and which threads hang.
+const LOOK: Duration = Duration::from_secs(1);
+/// A call that has waited for so long is told of.
+const LONG: Duration = Duration::from_secs(5);
+/// How often at most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
 /// How many calls run and wait at once, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
+    /// That run at once.
     pub(super) threads: usize,
-    /// Calls that wait for a thread; one more is refused.
+    /// With those that hang.
+    pub(super) threads_most: usize,
+    /// Calls of one user that wait for a thread; one more is refused.
     pub(super) queue: usize,
     /// From the submission of a call to the answer of the watchdog; `None`: there is no watchdog.
     pub(super) wait: Option<Duration>,
+}
+
+/// Who waits, and for what.
+pub(super) struct Caller {
+    pub(super) uid: u32,
+    /// Answered after so long where that is less than for others.
+    pub(super) wait: Option<Duration>,
+    /// Whether the kernel is about to end it. Asked once a second.
+    pub(super) is_killed: Box<dyn Fn() -> bool + Send + Sync>,
+    /// For people. Asked where it has waited for long.
+    pub(super) about: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+/// Why a call is answered that has no result yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GivenUp {
+    TooLong,
+    Killed,
+}
+
+/// The call that has waited longest, if that is long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Longest {
+    pub(super) waited: Duration,
+    pub(super) about: String,
 }
 
 /// What the pool has done so far.
@@ -39,6 +75,7 @@ pub(super) struct SlowPool {
 }
 
 struct Shared {
+    name: String,
     limits: Limits,
     state: Mutex<State>,
     /// A call was queued, or the pool closes.
@@ -52,19 +89,33 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
-    /// Calls that are not answered yet, in the order of their deadlines.
-    unanswered: BTreeMap<u64, (Instant, Arc<dyn Expire>)>,
+    /// With the user and the number of each.
+    queue: VecDeque<(u32, u64, Job)>,
+    /// How many of each user are in it.
+    in_line: HashMap<u32, usize>,
+    /// Calls that are not answered yet, by their numbers: in the order of their deadlines.
+    unanswered: BTreeMap<u64, Unanswered>,
+    /// Calls that are being run, since when; also those whose answer nobody waits for any more.
+    running: BTreeMap<u64, Instant>,
+    threads: usize,
     next: u64,
+    told: Option<Instant>,
     closed: bool,
+}
+
+#[derive(Clone)]
+struct Unanswered {
+    since: Instant,
+    caller: Arc<Caller>,
+    call: Arc<dyn Expire>,
 }
 
 type Job = Box<dyn FnOnce(&Shared) + Send>;
 
 /// A call as the watchdog sees it.
 trait Expire: Send + Sync {
-    /// Gives up and answers, and counts that; nothing if the call was answered meanwhile.
-    fn expire(&self, timed_out: &AtomicU64);
+    /// Gives up and answers, and counts what took too long; nothing if the call was answered meanwhile.
+    fn expire(&self, why: GivenUp, timed_out: &AtomicU64);
 }
 
 struct Call<R, E> {
@@ -73,15 +124,15 @@ struct Call<R, E> {
     expired: E,
 }
 
-impl<R: Send, E: Fn(R) + Send + Sync> Expire for Call<R, E> {
-    fn expire(&self, timed_out: &AtomicU64) {
+impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for Call<R, E> {
+    fn expire(&self, why: GivenUp, timed_out: &AtomicU64) {
         // First the flag, then the reply: once the application has its answer, the engine changes nothing any more. The
         // engine reads the flag just before it commits a change; that last window is the engine's to close.
         self.gave_up.store(true, SeqCst);
         let reply = self.reply.lock().take();
         if let Some(reply) = reply {
-            timed_out.fetch_add(1, Relaxed);
-            (self.expired)(reply);
+            timed_out.fetch_add(u64::from(why == GivenUp::TooLong), Relaxed);
+            (self.expired)(reply, why);
         }
     }
 }
@@ -90,6 +141,7 @@ impl SlowPool {
     /// Starts the threads, named `name-0`, `name-1`, ...
     pub(super) fn new(name: &str, limits: Limits) -> io::Result<Self> {
         let shared = Arc::new(Shared {
+            name: name.to_owned(),
             limits,
             state: Mutex::default(),
             queued: Condvar::new(),
@@ -99,19 +151,13 @@ impl SlowPool {
             refused: AtomicU64::new(0),
         });
         let pool = SlowPool { shared };
-        for i in 0..limits.threads {
-            pool.start(format!("{name}-{i}"), Shared::work)?;
+        for _ in 0..limits.threads {
+            pool.shared.add_thread()?;
         }
         if limits.wait.is_some() {
-            pool.start(format!("{name}-watch"), Shared::watch)?;
+            start(&pool.shared, "watch", Shared::watch)?;
         }
         Ok(pool)
-    }
-
-    fn start(&self, name: String, body: fn(&Shared)) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        // Not joined: a thread that hangs in a system call on the slow tier must not hold up the end of the program.
-        thread::Builder::new().name(name).spawn(move || body(&shared)).map(drop)
     }
 
     /// Queues a call. `run` gets the flag that tells it when nobody waits any more. Then either `done` gets the result
@@ -120,27 +166,32 @@ impl SlowPool {
     /// Errors: gives `reply` back if the queue is full.
     pub(super) fn submit<R, V>(
         &self,
+        caller: Caller,
         reply: R,
         run: impl FnOnce(Arc<AtomicBool>) -> V + Send + 'static,
         done: impl FnOnce(R, V) + Send + 'static,
-        expired: impl Fn(R) + Send + Sync + 'static,
+        expired: impl Fn(R, GivenUp) + Send + Sync + 'static,
     ) -> Result<(), R>
     where
         R: Send + 'static,
     {
         let mut state = self.shared.state.lock();
-        if state.queue.len() >= self.shared.limits.queue {
+        let uid = caller.uid;
+        let in_line = state.in_line.entry(uid).or_default();
+        if *in_line >= self.shared.limits.queue {
             self.shared.refused.fetch_add(1, Relaxed);
             return Err(reply);
         }
+        *in_line += 1;
         let call = Arc::new(Call { reply: Mutex::new(Some(reply)), gave_up: Arc::default(), expired });
         let number = state.next;
         state.next += 1;
-        if let Some(wait) = self.shared.limits.wait {
+        if self.shared.limits.wait.is_some() {
             // The watchdog is not woken: it looks in time by itself.
-            state.unanswered.insert(number, (Instant::now() + wait, call.clone()));
+            let unanswered = Unanswered { since: Instant::now(), caller: Arc::new(caller), call: call.clone() };
+            state.unanswered.insert(number, unanswered);
         }
-        state.queue.push_back(Box::new(move |shared: &Shared| {
+        let job: Job = Box::new(move |shared: &Shared| {
             // Given up while it was queued: running it would only hold a thread that others wait for.
             if call.gave_up.load(SeqCst) {
                 return;
@@ -152,7 +203,8 @@ impl SlowPool {
                 shared.served.fetch_add(1, Relaxed);
                 done(reply, value);
             }
-        }));
+        });
+        state.queue.push_back((uid, number, job));
         // Without the lock: the thread would be woken for that first.
         drop(state);
         self.shared.queued.notify_one();
@@ -171,6 +223,23 @@ impl SlowPool {
             refused: self.shared.refused.load(Relaxed),
         }
     }
+
+    /// Whether a call hangs.
+    pub(super) fn hangs(&self) -> bool {
+        self.shared.state.lock().running.values().any(|since| since.elapsed() >= LOOK)
+    }
+
+    pub(super) fn longest(&self) -> Option<Longest> {
+        let first = self.shared.state.lock().unanswered.values().next().cloned()?;
+        let waited = first.since.elapsed();
+        (waited >= LONG).then(|| Longest { waited, about: (first.caller.about)() })
+    }
+}
+
+/// Starts a thread. Not joined: one that hangs in a system call on the slow tier must not hold up the end of the program.
+fn start(shared: &Arc<Shared>, name: &str, body: fn(&Arc<Shared>)) -> io::Result<()> {
+    let (name, shared) = (format!("{}-{name}", shared.name), Arc::clone(shared));
+    thread::Builder::new().name(name).spawn(move || body(&shared)).map(drop)
 }
 
 impl Drop for SlowPool {
@@ -188,31 +257,122 @@ impl Drop for SlowPool {
 }
 
 impl Shared {
+    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
+        let number = {
+            let mut state = self.state.lock();
+            state.threads += 1;
+            state.threads - 1
+        };
+        let started = start(self, &number.to_string(), |shared| shared.work());
+        if started.is_err() {
+            self.state.lock().threads -= 1;
+        }
+        started
+    }
+
     fn work(&self) {
         let mut state = self.state.lock();
         while !state.closed {
-            match state.queue.pop_front() {
-                Some(job) => MutexGuard::unlocked(&mut state, || job(self)),
-                None => self.queued.wait(&mut state),
+            let Some((uid, number, job)) = state.queue.pop_front() else {
+                if state.threads > state.wanted(&self.limits) {
+                    // It stood in for one that hung.
+                    break;
+                }
+                self.queued.wait(&mut state);
+                continue;
+            };
+            state.left_line(uid);
+            state.running.insert(number, Instant::now());
+            MutexGuard::unlocked(&mut state, || job(self));
+            state.running.remove(&number);
+        }
+        state.threads -= 1;
+    }
+
+    /// Looks each second, or as often as a call may wait where that is less.
+    fn watch(self: &Arc<Self>) {
+        let Some(wait) = self.limits.wait else { return };
+        let look = wait.min(LOOK);
+        loop {
+            {
+                let mut state = self.state.lock();
+                if !state.closed {
+                    self.closing.wait_for(&mut state, look);
+                }
+                if state.closed {
+                    return;
+                }
             }
+            self.give_up(wait, look);
+            self.tell();
+            self.stand_in();
         }
     }
 
-    /// Every call waits equally long. So whoever comes while the watchdog sleeps is due after it has woken, and wakes nobody.
-    fn watch(&self) {
-        let Some(wait) = self.limits.wait else { return };
-        let mut state = self.state.lock();
-        while !state.closed {
-            let Some((&number, &(deadline, _))) = state.unanswered.first_key_value() else {
-                self.closing.wait_for(&mut state, wait);
-                continue;
+    /// Answers what has waited too long, and whoever is being killed. The kernel asks nobody to interrupt a call: a signal that does not end
+    /// its process is none of a file system's business, and one that does is found here.
+    fn give_up(&self, wait: Duration, look: Duration) {
+        let waiting: Vec<(u64, Unanswered)> = {
+            let state = self.state.lock();
+            let waiting = state.unanswered.iter().filter(|(_, waiting)| waiting.since.elapsed() >= look);
+            waiting.map(|(number, waiting)| (*number, waiting.clone())).collect()
+        };
+        for (number, waiting) in waiting {
+            let why = match waiting.since.elapsed() >= waiting.caller.wait.map_or(wait, |own| own.min(wait)) {
+                true => GivenUp::TooLong,
+                false if (waiting.caller.is_killed)() => GivenUp::Killed,
+                false => continue,
             };
-            if Instant::now() < deadline {
-                self.closing.wait_until(&mut state, deadline);
-                continue;
+            self.state.lock().unanswered.remove(&number);
+            waiting.call.expire(why, &self.timed_out);
+        }
+    }
+
+    /// Says who waits for what.
+    fn tell(&self) {
+        let first = {
+            let mut state = self.state.lock();
+            let Some(first) = state.unanswered.values().next().filter(|first| first.since.elapsed() >= LONG).cloned()
+            else {
+                return;
+            };
+            if state.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+                return;
             }
-            if let Some((_, call)) = state.unanswered.remove(&number) {
-                MutexGuard::unlocked(&mut state, || call.expire(&self.timed_out));
+            state.told = Some(Instant::now());
+            first
+        };
+        let waited = first.since.elapsed().as_secs();
+        tracing::warn!(call = (first.caller.about)(), waited, "waits for the slow tier");
+    }
+
+    /// Starts threads in place of those that hang, where somebody waits for one.
+    fn stand_in(self: &Arc<Self>) {
+        let missing = {
+            let state = self.state.lock();
+            state.wanted(&self.limits).saturating_sub(state.threads).min(state.queue.len())
+        };
+        for _ in 0..missing {
+            if let Err(error) = self.add_thread() {
+                tracing::warn!(%error, "no further thread for calls that wait for the slow tier");
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    /// How many threads there are to be.
+    fn wanted(&self, limits: &Limits) -> usize {
+        let hanging = self.running.values().filter(|since| since.elapsed() >= LOOK).count();
+        (limits.threads + hanging).min(limits.threads_most)
+    }
+
+    fn left_line(&mut self, uid: u32) {
+        if let Some(in_line) = self.in_line.get_mut(&uid) {
+            *in_line -= 1;
+            if *in_line == 0 {
+                self.in_line.remove(&uid);
             }
         }
     }
@@ -233,7 +393,11 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn pool(threads: usize, queue: usize, wait: Option<Duration>) -> SlowPool {
-        SlowPool::new("test", Limits { threads, queue, wait }).expect("threads")
+        SlowPool::new("test", Limits { threads, threads_most: threads, queue, wait }).expect("threads")
+    }
+
+    fn user(uid: u32) -> Caller {
+        Caller { uid, wait: None, is_killed: Box::new(|| false), about: Box::new(move || format!("of user {uid}")) }
     }
 
     /// A call that holds its thread until the sender it returns is used or dropped.
@@ -245,9 +409,9 @@ mod tests {
             started.send(()).expect("the test listens");
             gate.recv().ok();
         };
-        let say = |what| move |reply: Sender<&'static str>| reply.send(what).expect("the test listens");
-        let done = move |reply, ()| say("done")(reply);
-        pool.submit(reply, run, done, say("expired")).expect("room");
+        let done = |reply: Sender<&'static str>, ()| reply.send("done").expect("the test listens");
+        let expired = |reply: Sender<&'static str>, _| reply.send("expired").expect("the test listens");
+        pool.submit(user(0), reply, run, done, expired).expect("room");
         running.recv_timeout(PATIENCE).expect("the call runs");
         (go, answer)
     }
@@ -256,7 +420,8 @@ mod tests {
     fn a_call_is_answered_with_its_result() {
         let pool = pool(2, 10, Some(PATIENCE));
         let (reply, answer) = mpsc::channel();
-        pool.submit(reply, |_| 6 * 7, |reply, n| reply.send(n).expect("the test listens"), drop).expect("room");
+        let done = |reply: Sender<i32>, n| reply.send(n).expect("the test listens");
+        pool.submit(user(0), reply, |_| 6 * 7, done, |_, _| ()).expect("room");
         assert_eq!(answer.recv_timeout(PATIENCE), Ok(42));
         assert_eq!(pool.counts(), Counts { served: 1, ..Counts::default() });
     }
@@ -278,8 +443,8 @@ mod tests {
             Undo(dropped, gave_up)
         };
         let done = |reply: Sender<&str>, _| reply.send("done").expect("the test listens");
-        let expired = |reply: Sender<&str>| reply.send("expired").expect("the test listens");
-        pool.submit(reply, run, done, expired).expect("room");
+        let expired = |reply: Sender<&str>, _| reply.send("expired").expect("the test listens");
+        pool.submit(user(0), reply, run, done, expired).expect("room");
 
         assert_eq!(answer.recv_timeout(PATIENCE), Ok("expired"));
         drop(go);
@@ -295,8 +460,8 @@ mod tests {
         let (reply, answer) = mpsc::channel();
         let (ran, runs) = mpsc::channel();
         let run = move |_| ran.send(()).expect("the test listens");
-        pool.submit(reply, run, |_, ()| (), |reply: Sender<()>| reply.send(()).expect("the test listens"))
-            .expect("room");
+        let expired = |reply: Sender<()>, _| reply.send(()).expect("the test listens");
+        pool.submit(user(0), reply, run, |_, ()| (), expired).expect("room");
         answer.recv_timeout(PATIENCE).expect("the watchdog answers though no thread is free");
         assert_eq!(blocked.recv_timeout(PATIENCE), Ok("expired"));
         drop(go);
@@ -304,12 +469,45 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_gives_the_reply_back() {
+    fn what_one_user_has_in_line_is_limited_and_no_other_s() {
         let pool = pool(1, 1, None);
         let (_go, _answer) = block(&pool);
-        pool.submit("queued", |_| (), |_, ()| (), |_| ()).expect("room for one");
-        assert_eq!(pool.submit("refused", |_| (), |_, ()| (), |_| ()), Err("refused"));
-        assert_eq!((pool.counts().waiting, pool.counts().refused), (1, 1));
+        let submit = |uid, reply| pool.submit(user(uid), reply, |_| (), |_, ()| (), |_, _| ());
+        submit(7, "queued").expect("room for one");
+        assert_eq!(submit(7, "refused"), Err("refused"));
+        submit(8, "of another").expect("room for one");
+        assert_eq!((pool.counts().waiting, pool.counts().refused), (2, 1));
+    }
+
+    #[test]
+    fn a_call_of_who_is_being_killed_is_answered_and_changes_nothing() {
+        let pool = pool(1, 10, Some(PATIENCE));
+        let (go, gate) = mpsc::channel::<()>();
+        let (reply, answer) = mpsc::channel();
+        let (told, late) = mpsc::channel();
+        let run = move |gave_up: Arc<AtomicBool>| {
+            gate.recv().ok();
+            told.send(gave_up.load(SeqCst)).expect("the test listens");
+        };
+        let expired = |reply: Sender<_>, why| reply.send(why).expect("the test listens");
+        let caller = Caller { is_killed: Box::new(|| true), ..user(0) };
+        pool.submit(caller, reply, run, |_, ()| (), expired).expect("room");
+        assert_eq!(answer.recv_timeout(PATIENCE), Ok(GivenUp::Killed));
+        drop(go);
+        assert_eq!(late.recv_timeout(PATIENCE), Ok(true));
+        assert_eq!(pool.counts().timed_out, 0);
+    }
+
+    #[test]
+    fn what_hangs_is_not_in_the_way_of_what_does_not() {
+        let limits = Limits { threads: 1, threads_most: 3, queue: 10, wait: Some(PATIENCE) };
+        let pool = SlowPool::new("test", limits).expect("threads");
+        let hanging = [block(&pool), block(&pool)];
+        let (reply, answer) = mpsc::channel();
+        let done = |reply: Sender<i32>, n| reply.send(n).expect("the test listens");
+        pool.submit(user(0), reply, |_| 6 * 7, done, |_, _| ()).expect("room");
+        assert_eq!(answer.recv_timeout(PATIENCE), Ok(42));
+        drop(hanging);
     }
 
     #[test]
@@ -317,7 +515,7 @@ mod tests {
         let pool = pool(1, 10, None);
         let (go, _answer) = block(&pool);
         let (reply, answer) = mpsc::channel::<()>();
-        pool.submit(reply, |_| (), |_, ()| (), |_| ()).expect("room");
+        pool.submit(user(0), reply, |_| (), |_, ()| (), |_, _| ()).expect("room");
         drop(pool);
         assert!(answer.recv_timeout(PATIENCE).is_err(), "its reply is gone, unanswered");
         drop(go);

@@ -76,6 +76,28 @@ fn group(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
+/// Whether the kernel is about to end a thread: SIGKILL is pending, which it makes of each signal that ends a process.
+pub(super) fn is_killed(thread: u32) -> bool {
+    thread != 0 && read(thread, "status").is_some_and(|status| has_sigkill(&String::from_utf8_lossy(&status)))
+}
+
+fn has_sigkill(status: &str) -> bool {
+    const SIGKILL: u64 = 1 << (nix::libc::SIGKILL - 1);
+    let pending = |line: &str| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    status.lines().filter_map(pending).any(|mask| mask & SIGKILL != 0)
+}
+
+/// The process of a thread for people.
+pub(super) fn shown(thread: u32) -> Option<String> {
+    let status = read(thread, "status")?;
+    let status = String::from_utf8_lossy(&status);
+    let name = status.lines().find_map(|line| line.strip_prefix("Name:"))?.trim();
+    Some(format!("{name} (pid {})", group(&status)?))
+}
+
 /// From `stat`: the second field, in parentheses of which it may hold some itself, and the 22nd.
 fn command_and_start(stat: &str) -> Option<(String, u64)> {
     let (head, tail) = stat.rsplit_once(')')?;
@@ -114,6 +136,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_writes_is_read() {
+        assert!(has_sigkill("SigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+        assert!(!has_sigkill("SigPnd:\t0000000004000000\nShdPnd:\t0000000000004000\nSigBlk:\t0000000000000100\n"));
         assert_eq!(group("Name:\ta\nTgid:\t12\nPid:\t13\n"), Some(12));
         let stat = "12 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         assert_eq!(command_and_start(stat), Some(("a (b) c".to_owned(), 4711)));

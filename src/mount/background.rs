@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::error::{Context, Result};
-use crate::fs::SILENT_AFTER;
+use crate::fs::silent_after;
 use crate::tiers::{Progress, Tiers};
 
 /// The longest sleep: what no wake-up announces (time passing, a foreign change) is noticed after this.
@@ -65,7 +65,7 @@ pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) 
     for work in WORKS {
         for _ in 0..if work.side_by_side { streams } else { 1 } {
             let wake = Arc::new(Notify::new());
-            runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake), slow_wait * SILENT_AFTER));
+            runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake), silent_after(slow_wait)));
             if work.woken {
                 wakes.push(wake);
             }

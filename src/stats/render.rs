@@ -171,14 +171,26 @@ pub struct SlowAbilities {
 /// Operations that had to wait for the slow tier.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SlowCalls {
+    /// For a thread.
     pub waiting: usize,
+    /// The one that has waited longest, if that is more than five seconds.
+    pub longest: Option<LongestCall>,
+    /// Calls of one user that may wait for a thread.
     pub limit: usize,
+    /// That run at once; more where some hang.
     pub threads: usize,
     pub served: u64,
     /// Answered EIO because the slow tier took longer than the bounded wait.
     pub timed_out: u64,
-    /// Answered EIO at once because `limit` calls were waiting.
+    /// Answered EIO at once because `limit` calls of one user were waiting.
     pub refused: u64,
+}
+
+/// Who waits for what.
+#[derive(Clone, Debug, Serialize)]
+pub struct LongestCall {
+    pub seconds: u64,
+    pub about: String,
 }
 
 /// How file contents travel, and what that hides from these figures.
@@ -362,6 +374,9 @@ impl Snapshot {
             "slow calls   {} served, {} timed out, {} refused; {} waiting (limit {})",
             slow_calls.served, slow_calls.timed_out, slow_calls.refused, slow_calls.waiting, slow_calls.limit
         )?;
+        if let Some(LongestCall { seconds, about }) = &slow_calls.longest {
+            writeln!(out, "             waiting for {seconds} s: {about}")?;
+        }
         let IoPath { name, opens, not_seen } = &self.io_path;
         let opens: Vec<_> = opens.iter().map(|(path, opens)| format!("{opens} {path}")).collect();
         writeln!(out, "I/O path     {name}; opens: {}", opens.join(", "))?;

@@ -18,7 +18,7 @@ use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Home, Record};
 use crate::tiers::slow::is_elsewhere;
 use crate::tiers::state::{Change, State};
-use crate::tiers::{Attr, Cx, Ino, SetAttr, State as FileStatus, Tiers, acl};
+use crate::tiers::{Attr, Cx, Ino, ROOT, SetAttr, State as FileStatus, Tiers, acl};
 
 const STATE: &[u8] = b"user.dlio.state";
 const TIER: &[u8] = b"user.dlio.tier";
@@ -26,6 +26,12 @@ const TIER: &[u8] = b"user.dlio.tier";
 const XATTRS_EVERYWHERE: usize = 2048;
 
 impl Tiers {
+    /// What is known of the root, however old: it says who may look for what is in it.
+    pub fn root_as_known(&self) -> Option<Attr> {
+        let st = self.state.lock();
+        st.view.get(ROOT).map(|node| self.attr_of(ROOT, node))
+    }
+
     pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
         let file = {
             let mut st = self.state.lock();
@@ -123,7 +129,7 @@ impl Tiers {
     fn view_holds(&self, st: &State, ino: Ino, node: &Node) -> bool {
         let limit = if node.ours || node.staged { self.options().revalidate } else { self.options().ttl_slow };
         let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
-        let gone = node.slow().is_empty() && ino != crate::tiers::ROOT;
+        let gone = node.slow().is_empty() && ino != ROOT;
         fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none()
     }
 

@@ -80,7 +80,7 @@ fn a_reload_changes_what_can_change_at_once_and_names_the_rest() {
     // It holds for what is pending already.
     until("the file is published", || mount.slow().join("ckpt").exists());
     assert_eq!(in_force(&mount, "settle"), ("\"0s\"".into(), "reload".into()));
-    assert_eq!(in_force(&mount, "slow_wait"), ("\"5s\"".into(), "default; a change needs a remount".into()));
+    assert_eq!(in_force(&mount, "slow_wait"), ("\"10m\"".into(), "default; a change needs a remount".into()));
     let (_, out, _) = dlio(&["reload"], &mount.root());
     assert_eq!(out, "nothing changed; needs a remount: slow_wait");
 }

@@ -7,6 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
@@ -1034,6 +1035,27 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
     assert_eq!(read().unwrap(), "from the slow tier");
     mount.sync();
     assert!(fs::read(below.shown().join("run/99.done")).unwrap() == pattern(10_000));
+}
+
+/// After five seconds a busy disk, or a file server that came back a minute later, was EIO to a training job.
+#[test]
+fn who_waits_for_a_hanging_slow_tier_is_named_and_can_be_killed() {
+    needs!(MOUNTS, "bindfs");
+    let below = Relay::new(|slow| fs::write(slow.join("cold"), "from the slow tier").unwrap());
+    let mount = Mount::over(below.shown(), &[]);
+    let frozen = below.freeze();
+    let read = |name: &str| Command::new("cat").arg(mount.at(name)).stdout(Stdio::piped()).spawn().unwrap();
+    let (waits, mut killed) = (read("cold"), read("cold"));
+    let named = |pid: u32| format!("by cat (pid {pid})");
+    until("the statistics say who waits", || {
+        let stats = mount.stats();
+        stats.contains(&named(waits.id())) || stats.contains(&named(killed.id()))
+    });
+    until("the log says so too", || mount.log().contains("waits for the slow tier"));
+    killed.kill().unwrap();
+    assert_eq!(killed.wait().unwrap().signal(), Some(9));
+    drop(frozen);
+    assert_eq!(waits.wait_with_output().unwrap().stdout, b"from the slow tier", "no error, however long it took");
 }
 
 #[test]

@@ -23,8 +23,6 @@ use crate::{Context, setup};
 const TIER_BYTES: u64 = 4 << 30;
 /// Descriptors the daemon may have unless a stage wishes otherwise: fewer than the files it will know.
 const DESCRIPTORS: u64 = 20_000;
-/// The tiers lie on a disk that others use too, and no suite is about a slow tier that does not answer.
-const ON_A_BUSY_DISK: &str = "slow_wait=60s";
 /// Scratch directories are named after the process that made them.
 const PREFIX: &str = "dlio-xtask-";
 /// For the daemon to start or to end.
@@ -85,7 +83,7 @@ impl Scratch {
             dir,
             program: cx.target.join("debug/dlio-fs"),
             log,
-            options: wish.options.iter().chain(&[ON_A_BUSY_DISK]).map(|option| (*option).to_owned()).collect(),
+            options: wish.options.iter().map(|option| (*option).to_owned()).collect(),
             descriptors: wish.descriptors,
             daemon: None,
         };

@@ -9,18 +9,22 @@
 
 use std::fmt::{Debug, Display};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::command::{Command, KNOWN, LINE_MAX};
 use super::{Control, deadline, evict, pins, stage, sync, verify, windows};
 use crate::error::{Errno, Error, Result};
+use crate::fs::slow_pool::Caller;
 use crate::path::Name;
 use crate::tiers::{Attr, Cx, Ino, ROOT, Tiers};
 
 /// How long a read of `control` waits before it tells what it is waiting for: a process waiting for us cannot be
 /// interrupted, only between two reads.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// How long a command waits for the slow tier at most: there are few threads for all of `.dlio`.
+const COMMAND_WAIT: Duration = Duration::from_secs(60);
 
 /// What a descriptor of `control` has to tell.
 #[derive(Debug)]
@@ -137,14 +141,25 @@ impl Control {
         run: impl FnOnce(&Tiers, &Cx) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (found, answer) = mpsc::sync_channel(1);
+        let left = Arc::new(AtomicBool::new(false));
+        let has_left = Arc::clone(&left);
+        let caller = Caller {
+            uid: 0,
+            wait: None,
+            is_killed: Box::new(move || has_left.load(Ordering::Relaxed)),
+            about: Box::new(|| "a command".to_owned()),
+        };
         let tiers = Arc::clone(&self.tiers);
         let run = move |gave_up| run(&tiers, &Cx::may_wait(0, 0, gave_up));
         // One answer at most, and one place for it: sending never blocks, and fails only if nobody listens any more.
         let done = |found: SyncSender<_>, result| drop(found.try_send(result));
-        let expired = |found: SyncSender<_>| drop(found.try_send(Err(Error::SlowTimeout)));
-        drop(self.slow.submit(found, run, done, expired));
-        // Refused, or dropped unanswered while the mount ends.
-        answer.recv().unwrap_or(Err(Error::SlowTimeout))
+        let expired = |found: SyncSender<_>, _| drop(found.try_send(Err(Error::SlowTimeout)));
+        drop(self.slow.submit(caller, found, run, done, expired));
+        // Refused, dropped unanswered while the mount ends, or too slow for a command.
+        answer.recv_timeout(COMMAND_WAIT).unwrap_or_else(|_| {
+            left.store(true, Ordering::Relaxed);
+            Err(Error::SlowTimeout)
+        })
     }
 }
 
