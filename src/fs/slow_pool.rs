@@ -38,7 +38,7 @@ pub(super) struct Limits {
 /// Who waits, and for what.
 pub(super) struct Caller {
     pub(super) uid: u32,
-    /// Answered after so long where that is less than for others.
+    /// Answered after so long where that is less than for others: its caller has another answer then, and it has not timed out.
     pub(super) wait: Option<Duration>,
     /// Whether the kernel is about to end it. Asked once a second.
     pub(super) is_killed: Box<dyn Fn() -> bool + Send + Sync>,
@@ -89,18 +89,35 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// With the user and the number of each.
-    queue: VecDeque<(u32, u64, Job)>,
+    queue: VecDeque<Queued>,
     /// How many of each user are in it.
     in_line: HashMap<u32, usize>,
     /// Calls that are not answered yet, by their numbers: in the order of their deadlines.
     unanswered: BTreeMap<u64, Unanswered>,
     /// Calls that are being run, since when; also those whose answer nobody waits for any more.
-    running: BTreeMap<u64, Instant>,
+    running: BTreeMap<u64, Running>,
     threads: usize,
     next: u64,
     told: Option<Instant>,
     closed: bool,
+}
+
+struct Queued {
+    uid: u32,
+    number: u64,
+    has_own_wait: bool,
+    job: Job,
+}
+
+struct Running {
+    since: Instant,
+    has_own_wait: bool,
+}
+
+impl Running {
+    fn hangs(&self) -> bool {
+        self.since.elapsed() >= LOOK
+    }
 }
 
 #[derive(Clone)]
@@ -115,7 +132,7 @@ type Job = Box<dyn FnOnce(&Shared) + Send>;
 /// A call as the watchdog sees it.
 trait Expire: Send + Sync {
     /// Gives up and answers, and counts what took too long; nothing if the call was answered meanwhile.
-    fn expire(&self, why: GivenUp, timed_out: &AtomicU64);
+    fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>);
 }
 
 struct Call<R, E> {
@@ -125,13 +142,15 @@ struct Call<R, E> {
 }
 
 impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for Call<R, E> {
-    fn expire(&self, why: GivenUp, timed_out: &AtomicU64) {
+    fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>) {
         // First the flag, then the reply: once the application has its answer, the engine changes nothing any more. The
         // engine reads the flag just before it commits a change; that last window is the engine's to close.
         self.gave_up.store(true, SeqCst);
         let reply = self.reply.lock().take();
         if let Some(reply) = reply {
-            timed_out.fetch_add(u64::from(why == GivenUp::TooLong), Relaxed);
+            if let Some(timed_out) = timed_out {
+                timed_out.fetch_add(1, Relaxed);
+            }
             (self.expired)(reply, why);
         }
     }
@@ -176,7 +195,7 @@ impl SlowPool {
         R: Send + 'static,
     {
         let mut state = self.shared.state.lock();
-        let uid = caller.uid;
+        let (uid, has_own_wait) = (caller.uid, caller.wait.is_some());
         let in_line = state.in_line.entry(uid).or_default();
         if *in_line >= self.shared.limits.queue {
             self.shared.refused.fetch_add(1, Relaxed);
@@ -204,7 +223,7 @@ impl SlowPool {
                 done(reply, value);
             }
         });
-        state.queue.push_back((uid, number, job));
+        state.queue.push_back(Queued { uid, number, has_own_wait, job });
         // Without the lock: the thread would be woken for that first.
         drop(state);
         self.shared.queued.notify_one();
@@ -224,9 +243,9 @@ impl SlowPool {
         }
     }
 
-    /// Whether a call hangs.
+    /// Whether a call hangs that had a wait of its own: a further one would only take another thread.
     pub(super) fn hangs(&self) -> bool {
-        self.shared.state.lock().running.values().any(|since| since.elapsed() >= LOOK)
+        self.shared.state.lock().running.values().any(|running| running.has_own_wait && running.hangs())
     }
 
     pub(super) fn longest(&self) -> Option<Longest> {
@@ -273,7 +292,7 @@ impl Shared {
     fn work(&self) {
         let mut state = self.state.lock();
         while !state.closed {
-            let Some((uid, number, job)) = state.queue.pop_front() else {
+            let Some(Queued { uid, number, has_own_wait, job }) = state.queue.pop_front() else {
                 if state.threads > state.wanted(&self.limits) {
                     // It stood in for one that hung.
                     break;
@@ -282,7 +301,7 @@ impl Shared {
                 continue;
             };
             state.left_line(uid);
-            state.running.insert(number, Instant::now());
+            state.running.insert(number, Running { since: Instant::now(), has_own_wait });
             MutexGuard::unlocked(&mut state, || job(self));
             state.running.remove(&number);
         }
@@ -324,7 +343,8 @@ impl Shared {
                 false => continue,
             };
             self.state.lock().unanswered.remove(&number);
-            waiting.call.expire(why, &self.timed_out);
+            let times_out = why == GivenUp::TooLong && waiting.caller.wait.is_none();
+            waiting.call.expire(why, times_out.then_some(&self.timed_out));
         }
     }
 
@@ -364,7 +384,7 @@ impl Shared {
 impl State {
     /// How many threads there are to be.
     fn wanted(&self, limits: &Limits) -> usize {
-        let hanging = self.running.values().filter(|since| since.elapsed() >= LOOK).count();
+        let hanging = self.running.values().filter(|running| running.hangs()).count();
         (limits.threads + hanging).min(limits.threads_most)
     }
 
@@ -508,6 +528,30 @@ mod tests {
         pool.submit(user(0), reply, |_| 6 * 7, done, |_, _| ()).expect("room");
         assert_eq!(answer.recv_timeout(PATIENCE), Ok(42));
         drop(hanging);
+    }
+
+    /// It hangs for as long as its thread does, and only such a call says so: a large copy is no reason to answer from memory.
+    #[test]
+    fn a_call_with_a_wait_of_its_own_has_another_answer_and_hangs_on() {
+        let pool = pool(2, 10, Some(PATIENCE));
+        let (_other, _answer) = block(&pool);
+        let (go, gate) = mpsc::channel::<()>();
+        let (reply, answer) = mpsc::channel();
+        let expired = |reply: Sender<_>, why| reply.send(why).expect("the test listens");
+        let caller = Caller { wait: Some(LOOK), ..user(0) };
+        let run = move |_| {
+            gate.recv().ok();
+        };
+        pool.submit(caller, reply, run, |_, ()| (), expired).expect("room");
+        assert_eq!(answer.recv_timeout(PATIENCE), Ok(GivenUp::TooLong));
+        assert!(pool.hangs());
+        assert_eq!(pool.counts().timed_out, 0);
+        drop(go);
+        let began = Instant::now();
+        while pool.hangs() {
+            assert!(began.elapsed() < PATIENCE, "the other one hangs on, and does not count");
+            thread::yield_now();
+        }
     }
 
     #[test]
