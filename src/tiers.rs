@@ -108,7 +108,7 @@ use sync::{Mutex, RwLock};
 use urgent::Urgency;
 use view::Ages;
 
-pub use abilities::Abilities;
+pub use abilities::{Abilities, Lack};
 pub use evict::{Evictable, Evicted};
 pub use file::Pin;
 pub use fsck::{Finding, FsckReport, Severity, fsck};

@@ -70,6 +70,13 @@ pub struct Abilities {
     given: Given,
 }
 
+/// Something that a tier does not have, and what comes of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Lack {
+    pub what: &'static str,
+    pub then: &'static str,
+}
+
 /// What the tier gives to what is made there, whatever it was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Given {
@@ -103,8 +110,8 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// Tries all of them in `tmp`. Leaves nothing there.
-    pub(crate) fn find_out(tmp: &dyn Dir, clock: &dyn Clock) -> Self {
+    /// Tries all of them in a directory that is ours alone. Leaves nothing there.
+    pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
         let tries: [Try; 8] = [try_file, try_xattrs, try_times, try_size, try_owner, try_dir, try_symlink, try_names];
         let (mut found, begun) = (Abilities::default(), clock.uptime());
@@ -127,21 +134,31 @@ impl Abilities {
 
     /// Once, for the log.
     pub(crate) fn tell(&self) {
-        let all = [
-            (self.user_xattrs, "extended attributes"),
-            (self.acls, "ACLs"),
-            (self.owners, "owners of files"),
-            (self.groups, "groups of files"),
-            (self.modes, "modes of files"),
-            (self.symlinks, "symbolic links"),
-            (self.fifos, "special files"),
-            (self.hard_links, "hard links"),
-        ];
-        let missing: Vec<&str> = all.into_iter().filter(|(able, _)| !able).map(|(_, what)| what).collect();
-        if !missing.is_empty() {
-            let missing = missing.join(", ");
-            tracing::warn!("the slow tier does not have {missing}: setting them is refused, or changes nothing");
+        for Lack { what, then } in self.lacking() {
+            tracing::warn!("the slow tier does not have {what}: {then}");
         }
+    }
+
+    /// What is missing, each with its outcome.
+    pub fn lacking(&self) -> Vec<Lack> {
+        const REFUSED: &str = "setting them is refused, and those that come along with a file are left out";
+        const GIVEN: &str = "all files have what the tier gives, and changing it changes nothing";
+        const NOT_MADE: &str = "making one is refused";
+        const RACE: &str = "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only";
+        let all = [
+            (self.user_xattrs, "user xattrs", REFUSED),
+            (self.acls, "ACLs", REFUSED),
+            (self.owners, "owners of files", GIVEN),
+            (self.groups, "groups of files", GIVEN),
+            (self.modes, "modes of files", GIVEN),
+            (self.symlinks, "symbolic links", NOT_MADE),
+            (self.fifos, "special files", NOT_MADE),
+            (self.hard_links, "hard links", NOT_MADE),
+            (self.no_replace, "rename with NOREPLACE", RACE),
+            (self.exchange, "rename with EXCHANGE", RACE),
+            (self.time_grain < Duration::from_secs(1), "times below a second", "they are compared at its grain"),
+        ];
+        all.into_iter().filter(|(able, ..)| !able).map(|(_, what, then)| Lack { what, then }).collect()
     }
 
     /// What the tier takes of a change of attributes.

@@ -404,7 +404,7 @@ fn doctor_finds_what_a_tier_lacks_and_cleans_up() {
     };
     let (_, findings) = doctor("fast", "slow");
     assert_eq!(verdict(&findings, "fast: directory").as_deref(), Some("ok"), "{findings}");
-    assert_eq!(verdict(&findings, "slow: renameat2").as_deref(), Some("ok"), "{findings}");
+    assert_eq!(verdict(&findings, "slow: abilities").as_deref(), Some("ok"), "{findings}");
     assert_eq!(verdict(&findings, "tiers").as_deref(), Some("warn"), "both are on one file system: {findings}");
     let (code, findings) = doctor("fast", "none");
     assert_eq!(code, Some(1));

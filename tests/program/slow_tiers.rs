@@ -5,10 +5,12 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
+use crate::common::rig::PROGRAM;
 use crate::common::{Elsewhere, Mount, Relay, Volume, errno, mode, succeeded};
 use crate::needs::{MOUNTS, needs};
 
@@ -45,6 +47,21 @@ fn over_a_tier_without_extended_attributes_files_are_written_again_and_attribute
     mount.sync();
     assert_eq!(fs::read_to_string(below.tree().join("model")).unwrap(), "newer");
     assert_eq!(mount.status(), Some(0));
+}
+
+/// What a tier lacks was found out by the first checkpoint, for the doctor tried two things only.
+#[test]
+fn the_doctor_says_what_a_slow_tier_lacks_and_leaves_nothing_there() {
+    needs!(MOUNTS, "bindfs");
+    let below = Relay::showing(&["--xattr-none", "--force-user=nobody"], |_| ());
+    let (doctor, shown) =
+        (Command::new(PROGRAM).arg("doctor").arg("--slow").arg(below.shown()).output(), below.shown());
+    let told = String::from_utf8(doctor.unwrap().stdout).unwrap();
+    for lack in ["no user xattrs", "no ACLs", "no owners of files"] {
+        assert!(told.contains(&format!("slow: abilities   {lack}")), "{lack}: {told}");
+    }
+    assert!(!told.contains("no groups"), "{told}");
+    assert_eq!(fs::read_dir(shown).unwrap().count(), 0, "the doctor left something behind");
 }
 
 /// The kernel asks for the ACL when somebody else than the owner comes, and the tier's error was his answer: he could read nothing.

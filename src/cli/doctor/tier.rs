@@ -2,20 +2,19 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::statfs::{self, FsType, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use tempfile::TempDir;
 
 use super::Finding;
 use crate::mount;
+use crate::tiers::os::{OsClock, OsDir};
+use crate::tiers::{Abilities, Lack};
 
 /// A tier that takes longer for these few calls is hung.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,9 +69,9 @@ fn probe(role: Role, path: &Path) -> Vec<Finding> {
     };
     let mut findings = vec![Finding::ok(role.about("directory"), format!("{} can be written", path.display()))];
     findings.push(file_system(role, path));
-    findings.push(xattrs(role, &trial));
-    if role == Role::Slow {
-        findings.push(renames(role, &trial));
+    match role {
+        Role::Fast => findings.push(xattrs(&trial)),
+        Role::Slow => findings.extend(abilities(&trial)),
     }
     findings.push(space(role, path));
     if let Err(e) = trial.close() {
@@ -139,52 +138,37 @@ fn name_of(kind: FsType) -> &'static str {
     }
 }
 
-fn xattrs(role: Role, trial: &TempDir) -> Finding {
-    let about = role.about("user xattrs");
+fn xattrs(trial: &TempDir) -> Finding {
+    let about = Role::Fast.about("user xattrs");
     let key = OsStr::new("user.dlio.doctor");
     let path = trial.path().join("xattr");
     let stored = File::create(&path)
         .and_then(|_| xattr::set(&path, key, b"1"))
         .and_then(|()| xattr::get(&path, key))
         .map(|value| value.as_deref() == Some(b"1"));
-    match (stored, role) {
-        (Ok(true), _) => Finding::ok(about, "kept"),
-        (Ok(false), _) => Finding::fail(about, "accepted but not kept", "use another file system"),
-        (Err(e), Role::Fast) => Finding::fail(
+    match stored {
+        Ok(true) => Finding::ok(about, "kept"),
+        Ok(false) => Finding::fail(about, "accepted but not kept", "use another file system"),
+        Err(e) => Finding::fail(
             about,
             e.to_string(),
             "proofs of what is clean live in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
         ),
-        (Err(e), Role::Slow) => Finding::warn(
-            about,
-            e.to_string(),
-            "files that carry xattrs cannot be kept whole there: mount it with user_xattr if it has that option",
-        ),
     }
 }
 
-/// Publishing tells a foreign change by these two.
-fn renames(role: Role, trial: &TempDir) -> Finding {
-    let about = role.about("renameat2");
-    let [a, b] = ["a", "b"].map(|name| trial.path().join(name));
-    let try_rename = |flags| renameat2(AT_FDCWD, &a, AT_FDCWD, &b, flags);
-    let made: io::Result<()> = [&a, &b].into_iter().try_for_each(|path| File::create(path).map(drop));
-    if let Err(e) = made {
-        return Finding::fail(about, e.to_string(), "see its quota and its free space");
+/// What a mount tries at its start, by the same calls.
+fn abilities(trial: &TempDir) -> Vec<Finding> {
+    let about = Role::Slow.about("abilities");
+    let dir = match OsDir::open(trial.path()) {
+        Ok(dir) => dir,
+        Err(e) => return vec![Finding::fail(about, e.to_string(), "see the kernel log")],
+    };
+    let lacking = Abilities::find_out(&dir, &OsClock).lacking();
+    if lacking.is_empty() {
+        return vec![Finding::ok(about, "all that files have here is kept there")];
     }
-    let no_replace = try_rename(RenameFlags::RENAME_NOREPLACE) == Err(Errno::EEXIST);
-    match (no_replace, try_rename(RenameFlags::RENAME_EXCHANGE)) {
-        (true, Ok(())) => Finding::ok(about, "NOREPLACE and EXCHANGE work"),
-        (no_replace, exchange) => {
-            let lacking = [(no_replace, "NOREPLACE"), (exchange.is_ok(), "EXCHANGE")];
-            let lacking: Vec<_> = lacking.iter().filter(|(works, _)| !works).map(|(_, name)| *name).collect();
-            Finding::warn(
-                about,
-                format!("no {}", lacking.join(" and no ")),
-                "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only",
-            )
-        }
-    }
+    lacking.iter().map(|Lack { what, then }| Finding::warn(about.clone(), format!("no {what}"), *then)).collect()
 }
 
 fn space(role: Role, path: &Path) -> Finding {
