@@ -43,15 +43,25 @@ const STAGES_OF_THEIR_OWN: [&str; 5] = ["faults", "kill", "power", "program", "r
 
 /// Everything else that `cargo test` runs, 10,000 cases of the model test among it.
 pub(crate) fn unit(cx: &Context) -> Result<Tally> {
-    let mut command = cargo(cx);
-    command.args(["test", "--quiet", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
-    for program in test_programs(cx)?.iter().filter(|name| !STAGES_OF_THEIR_OWN.contains(&name.as_str())) {
-        command.args(["--test", program]);
+    let programs = test_programs(cx)?;
+    let mut chosen = vec!["--no-fail-fast", "--lib", "--bins"];
+    for program in programs.iter().filter(|name| !STAGES_OF_THEIR_OWN.contains(&name.as_str())) {
+        chosen.extend(["--test", program]);
     }
+    let mut command = tests(cx, &chosen, &[]);
     if cx.all {
         command.env("DLIO_DAMAGE_CASES", "3000").env("DLIO_MODEL_CASES", "100000");
     }
     counted(&mut command)
+}
+
+/// `cargo test` of some programs, which tell how long each test takes. They do that only where unstable options are allowed; the
+/// variable for it is set for them alone, since what is built with it is built anew.
+fn tests(cx: &Context, programs: &[&str], args: &[&str]) -> Command {
+    let mut command = cargo(cx);
+    command.args(["--config", "target.'cfg(unix)'.runner = ['env', 'RUSTC_BOOTSTRAP=1']", "test", "--workspace"]);
+    command.args(programs).args(["--", "-Zunstable-options", "--report-time"]).args(args);
+    command
 }
 
 /// As Cargo finds them: the files and the folders with a `main.rs` in `tests`.
@@ -68,28 +78,17 @@ fn test_programs(cx: &Context) -> Result<Vec<String>> {
 
 /// Its tests wait for file systems and daemons most of the time: more at once than there are processors.
 pub(crate) fn program(cx: &Context) -> Result<Tally> {
-    counted(cargo(cx).args(["test", "--quiet", "--workspace", "--test", "program", "--", "--test-threads=6"]))
+    counted(&mut tests(cx, &["--test", "program"], &["--test-threads=6"]))
 }
 
 /// The kill test is ignored by a plain `cargo test` because it takes a minute.
 pub(crate) fn kill(cx: &Context) -> Result<Tally> {
-    counted(cargo(cx).args([
-        "test",
-        "--quiet",
-        "--workspace",
-        "--test",
-        "kill",
-        "--",
-        "--ignored",
-        "--nocapture",
-        "--test-threads=4",
-    ]))
+    counted(&mut tests(cx, &["--test", "kill"], &["--ignored", "--nocapture", "--test-threads=4"]))
 }
 
 /// With `--all` it stops at every call of the daemon's life, some 1,600 times, and each call fails, too.
 pub(crate) fn points(cx: &Context) -> Result<Tally> {
-    let mut command = cargo(cx);
-    command.args(["test", "--quiet", "--workspace", "--test", "faults", "--", "--nocapture", "--test-threads=2"]);
+    let mut command = tests(cx, &["--test", "faults"], &["--nocapture", "--test-threads=2"]);
     if cx.all {
         command.env("DLIO_FAULTS_ALL", "1");
     }
@@ -98,20 +97,18 @@ pub(crate) fn points(cx: &Context) -> Result<Tally> {
 
 /// Without `--all` so many states of the disks that it takes about a minute.
 pub(crate) fn power(cx: &Context) -> Result<Tally> {
-    let mut command = cargo(cx);
+    // Not the one that is the process beneath the disks.
+    let args = ["power_cuts", "--ignored", "--nocapture", "--test-threads=1"];
+    let mut command = tests(cx, &["--test", "power"], &args);
     if cx.all {
         command.env("POWER_STATES", "1600");
     }
-    // Not the one that is the process beneath the disks.
-    command.args(["test", "--quiet", "--workspace", "--test", "power", "power_cuts", "--"]);
-    counted(command.args(["--ignored", "--nocapture", "--test-threads=1"]))
+    counted(&mut command)
 }
 
 pub(crate) fn races(cx: &Context) -> Result<Tally> {
     let schedules = if cx.all { "20000" } else { "1000" };
-    let mut command = cargo(cx);
-    command.args(["test", "--quiet", "--workspace", "--test", "races"]).env("RACES", schedules);
-    let tally = counted(&mut command)?;
+    let tally = counted(tests(cx, &["--test", "races"], &[]).env("RACES", schedules))?;
     Ok(Tally { note: format!("{schedules} schedules of each race"), ..tally })
 }
 
@@ -182,7 +179,15 @@ fn add_up(text: &str) -> Tally {
         tally.failed += count_before(line, " failed").unwrap_or(0);
     }
     tally.failures = failures(text);
+    tally.times = text.lines().filter_map(time_of).collect();
     tally
+}
+
+/// Of a line `test a::b ... ok <1.234s>`.
+fn time_of(line: &str) -> Option<(String, f64)> {
+    let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let (_, time) = rest.strip_suffix("s>")?.rsplit_once('<')?;
+    Some((name.to_owned(), time.parse().ok()?))
 }
 
 /// The names below the lines `failures:`. Where they are outputs, an empty line comes first.
@@ -214,8 +219,18 @@ mod tests {
                     failures:\n\n---- a::b stdout ----\n    left: 1\n\nfailures:\n    a::b\n    c\n\n\
                     test result: FAILED. 12 passed; 2 failed; 0 ignored\n";
         let failures = vec!["a::b".to_owned(), "c".to_owned()];
-        assert_eq!(add_up(text), Tally { passed: 15, failed: 2, failures, note: String::new() });
+        assert_eq!(add_up(text), Tally { passed: 15, failed: 2, failures, ..Tally::default() });
         assert_eq!(add_up("error: could not compile"), Tally::default());
+    }
+
+    #[test]
+    fn a_test_s_time_stands_behind_its_result() {
+        assert_eq!(time_of("test a::b ... ok <1.234s>"), Some(("a::b".to_owned(), 1.234)));
+        assert_eq!(
+            time_of("test a::b - should panic ... FAILED <0.5s>"),
+            Some(("a::b - should panic".to_owned(), 0.5))
+        );
+        assert_eq!(time_of("test a::b ... ignored"), None);
     }
 
     #[test]

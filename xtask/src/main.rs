@@ -70,7 +70,7 @@ struct Context {
 }
 
 /// What a stage counted. A stage that stops with an error counts as one more failure.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Tally {
     passed: u64,
     failed: u64,
@@ -78,6 +78,8 @@ struct Tally {
     failures: Vec<String>,
     /// What else the summary should say.
     note: String,
+    /// Seconds that each test took, beside the others, if it has a name.
+    times: Vec<(String, f64)>,
 }
 
 impl Tally {
@@ -89,6 +91,7 @@ impl Tally {
         self.passed += more.passed;
         self.failed += more.failed;
         self.failures.extend(more.failures);
+        self.times.extend(more.times);
     }
 }
 

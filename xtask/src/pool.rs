@@ -23,6 +23,9 @@ use crate::{Context, Tally, scratch};
 /// Stages at a time, besides one for each processor.
 const MORE_THAN_PROCESSORS: usize = 1;
 
+/// Tests whose times the summary tells.
+const SLOWEST: usize = 20;
+
 /// What a stage's process leaves for whoever has started it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
@@ -171,6 +174,9 @@ fn sum_up(ended: &[Ended], took: Duration) -> bool {
     for stage in ended {
         println!("{}", stage.row);
     }
+    for (time, test, stage) in slowest(ended) {
+        println!("{time:>6.1} s  {stage}: {test}");
+    }
     println!("{} min {} s", took.as_secs() / 60, took.as_secs() % 60);
     let passed: u64 = ended.iter().map(|stage| stage.tally.passed).sum();
     let failed: u64 = ended.iter().map(|stage| stage.tally.failed).sum();
@@ -181,6 +187,17 @@ fn sum_up(ended: &[Ended], took: Duration) -> bool {
         }
     }
     failed == 0
+}
+
+/// The tests that took longest, as far as stages tell of theirs.
+fn slowest(ended: &[Ended]) -> Vec<(f64, &str, &str)> {
+    let mut all = Vec::new();
+    for stage in ended {
+        all.extend(stage.tally.times.iter().map(|(test, time)| (*time, test.as_str(), stage.name)));
+    }
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    all.truncate(SLOWEST);
+    all
 }
 
 fn report_path(cx: &Context, stage: &Stage) -> PathBuf {
