@@ -383,9 +383,13 @@ impl Volume {
         succeeded(Command::new("mount").args(["-o", "loop"]).arg(self.image()).arg(place).output().unwrap());
     }
 
-    /// What remains at the tier's place is a directory that is empty.
+    /// What remains at the tier's place is a directory that is empty. A name space that another test has made at this moment may have a
+    /// copy of the mount: as long as it stands, the same file system is what would be attached again.
     pub fn detach(&self) {
         umount2(&self.root(), MntFlags::empty()).unwrap();
+        until("the kernel lets go of it", || {
+            succeeded(Command::new("losetup").arg("-j").arg(self.image()).output().unwrap()).is_empty()
+        });
     }
 
     /// The same while somebody uses it, who goes on with it.
