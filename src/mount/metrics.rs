@@ -14,7 +14,7 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,10 +25,12 @@ use crate::error::{Context, Error, Result};
 use crate::fs::Metrics;
 use crate::stats::metrics;
 
-/// Connections at once; further ones wait to be accepted.
-const CONNECTIONS: usize = 16;
-/// For a request and its answer. Half of what Prometheus waits as a rule: where silent clients have all connections, it is
-/// still served.
+/// Connections at once; further ones wait to be accepted. Clients that say nothing have them all for three seconds, so that three times as
+/// many would have to be in front of Prometheus before it gives up.
+const CONNECTIONS: usize = 256;
+/// For the request, once it is connected.
+const ASKS_WITHIN: Duration = Duration::from_secs(3);
+/// For a request and its answer. Half of what Prometheus waits as a rule.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// After a connection could not be accepted, for want of descriptors as a rule.
 const BREATH: Duration = Duration::from_secs(1);
@@ -91,7 +93,7 @@ async fn answer(stream: TcpStream, page: Arc<Page>, _slot: OwnedSemaphorePermit)
     let service = service_fn(move |request| respond(Arc::clone(&page), request));
     let mut http = http1::Builder::new();
     // The whole has its time; a connection that is kept would hold a slot until the next scrape.
-    http.keep_alive(false).header_read_timeout(None).max_buf_size(REQUEST_MAX);
+    http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(ASKS_WITHIN).max_buf_size(REQUEST_MAX);
     // A client that breaks off, or is too slow, is its own business.
     drop(tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await);
 }

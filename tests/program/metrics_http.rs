@@ -149,7 +149,7 @@ fn a_port_that_is_taken_is_told_before_anything_is_mounted() {
 fn clients_that_say_nothing_do_not_keep_others_out() {
     needs!(MOUNTS);
     let (_mount, addr) = serving(Elsewhere::default(), &[]);
-    let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    let silent: Vec<_> = (0..300).map(|_| TcpStream::connect(addr).unwrap()).collect();
     let mut slow = TcpStream::connect(addr).unwrap();
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     assert!(get(addr, "/metrics").0.starts_with("http/1.1 200 "));
