@@ -4,7 +4,8 @@
 //!
 //!  1. `umask(0)`: modes are the applications', each request brings its own umask.
 //!  2. Descriptors and the size of files: the soft limits are raised to the hard ones, where that is allowed beyond. SIGXFSZ is caught.
-//!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already.
+//!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already. What somebody else than this
+//!     user may change is refused (P17).
 //!  4. The fast tier is locked (P7), before anything of it is read, and the port of the metrics is taken.
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
 //!     struck (P4).
@@ -32,6 +33,7 @@ mod places;
 mod recorder;
 mod spawn;
 mod table;
+mod trust;
 mod utab;
 
 use std::io::{self, IsTerminal};
@@ -60,6 +62,7 @@ pub use places::{Places, within};
 pub use recorder::latest_recording;
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, also_at, holder_of, mounted_at, mounts, mounts_of};
+pub use trust::{Tier, check as check_trust};
 
 use beneath::Tree;
 use recorder::{Directory, Recorder};
@@ -128,6 +131,8 @@ pub fn serve(request: Request) -> Result<Left> {
     let runtime = background::runtime()?;
     raise_file_size_limit(&runtime)?;
     let (tree, replace, writable) = slow_tree(&request)?; // 3
+    trust::check(Tier::Fast, fast, fast)?;
+    trust::check(Tier::Slow { writable }, &tree.by_descriptor(), tree.path())?;
     let trace = Directory::of(&request.settings.config(), mountpoint)?;
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
     let mut lock = FastLock::take(fast, &owner)?; // 4

@@ -12,6 +12,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use tempfile::TempDir;
 
 use super::Finding;
+use crate::error::Error;
 use crate::mount;
 use crate::tiers::os::{OsClock, OsDir};
 use crate::tiers::{Abilities, Lack};
@@ -69,6 +70,7 @@ fn probe(role: Role, path: &Path) -> Vec<Finding> {
     };
     let mut findings = vec![Finding::ok(role.about("directory"), format!("{} can be written", path.display()))];
     findings.push(file_system(role, path));
+    findings.push(owner(role, path));
     match role {
         Role::Fast => findings.push(xattrs(&trial)),
         Role::Slow => findings.extend(abilities(&trial)),
@@ -78,6 +80,20 @@ fn probe(role: Role, path: &Path) -> Vec<Finding> {
         findings.push(Finding::warn(role.about("clean-up"), e.to_string(), "remove .dlio-fs-doctor-* by hand"));
     }
     findings
+}
+
+/// A mount refuses what somebody else may change beneath it.
+fn owner(role: Role, path: &Path) -> Finding {
+    let about = role.about("owner");
+    let tier = match role {
+        Role::Fast => mount::Tier::Fast,
+        Role::Slow => mount::Tier::Slow { writable: true },
+    };
+    match mount::check_trust(tier, path, path) {
+        Ok(()) => Finding::ok(about, "nobody else may change what is kept there"),
+        Err(Error::Refused { what, remedy }) => Finding::fail(about, what, remedy),
+        Err(e) => Finding::fail(about, e.to_string(), "see whether its server or device is up"),
+    }
 }
 
 fn is_on_a_mount_of_ours(path: &Path) -> bool {

@@ -1,0 +1,209 @@
+//! Whom a tier belongs to (promise P17): the daemon does with its own rights what it finds there, so nobody else may put it there.
+//!
+//! Looked at before anything on a tier is opened, by the owner and the mode of its root, of `.dlio-fs`, and of all directories and
+//! files in there that are the daemon's own; the objects belong to the users whose files they are, in directories that nobody else
+//! reaches. A shared root of the slow tier may be sticky: then nobody else takes `.dlio-fs` away. What is above a tier is its
+//! administrator's business.
+
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use nix::unistd::geteuid;
+
+use super::lock::PRIVATE_DIR;
+use crate::error::{Context, Error, Result};
+
+/// Those in `.dlio-fs` whose directories are ours, and the files in them the users'.
+const OBJECTS: [&str; 2] = ["pool", "staged"];
+/// What is in these is the users'.
+const KEPT: [&str; 2] = ["quarantine", "saved"];
+
+const ACL: &str = "system.posix_acl_access";
+const STICKY: u32 = 0o1000;
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    Fast,
+    /// Nobody writes to one that is only read.
+    Slow {
+        writable: bool,
+    },
+}
+
+/// Refuses a tier that somebody else may change beneath the daemon, with the command that mends it.
+pub fn check(tier: Tier, root: &Path, shown: &Path) -> Result<()> {
+    if tier == (Tier::Slow { writable: false }) {
+        return Ok(());
+    }
+    let stat = fs::metadata(root).at("stat", shown.display())?;
+    let trusted = Trusted::at(root, &stat);
+    trusted.admit(&stat, root, shown, tier != Tier::Fast)?;
+    let (ours, shown) = (root.join(PRIVATE_DIR), shown.join(PRIVATE_DIR));
+    if !trusted.node(&ours, &shown)? {
+        return Ok(());
+    }
+    each(&ours, |name, is_dir| {
+        let (path, shown) = (ours.join(name), shown.join(name));
+        trusted.node(&path, &shown)?;
+        let is_one_of = |names: &[&str]| names.iter().any(|one| *one == name);
+        match is_dir && !is_one_of(&KEPT) {
+            true => trusted.inside(&path, &shown, is_one_of(&OBJECTS)),
+            false => Ok(()),
+        }
+    })
+}
+
+/// Who may own what the daemon uses.
+struct Trusted {
+    /// Of the daemon, or of what it makes on a tier that gives all files one owner.
+    uid: u32,
+}
+
+impl Trusted {
+    fn at(root: &Path, stat: &Metadata) -> Trusted {
+        let uid = geteuid().as_raw();
+        // A squashed NFS, for instance: we are that owner there.
+        let given = || tempfile::tempfile_in(root).and_then(|file| file.metadata()).map_or(uid, |made| made.uid());
+        Trusted { uid: if [0, uid].contains(&stat.uid()) { uid } else { given() } }
+    }
+
+    /// What is in one of our directories.
+    fn inside(&self, dir: &Path, shown: &Path, only_dirs: bool) -> Result<()> {
+        each(dir, |name, is_dir| {
+            if only_dirs && !is_dir {
+                return Ok(());
+            }
+            self.node(&dir.join(name), &shown.join(name)).map(drop)
+        })
+    }
+
+    /// Something of our own; whether it is there.
+    fn node(&self, path: &Path, shown: &Path) -> Result<bool> {
+        let stat = match fs::symlink_metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            stat => stat.at("stat", shown.display())?,
+        };
+        if stat.is_symlink() {
+            let remedy = "the daemon never makes one: look where it comes from, then remove it";
+            return Err(Error::refused(format!("{} is a symbolic link", shown.display()), remedy));
+        }
+        self.admit(&stat, path, shown, false).map(|()| true)
+    }
+
+    fn admit(&self, stat: &Metadata, path: &Path, shown: &Path, may_be_shared: bool) -> Result<()> {
+        let (shown, mode) = (shown.display(), stat.permissions().mode());
+        if ![0, self.uid].contains(&stat.uid()) {
+            return Err(Error::refused(
+                format!("{shown} belongs to user {}, who could change what the daemon keeps there", stat.uid()),
+                format!("if all in it may be trusted: chown {} {shown}", self.uid),
+            ));
+        }
+        if !self.is_writable_by_others(stat, path) || (may_be_shared && mode & STICKY != 0) {
+            return Ok(());
+        }
+        let sticky = format!(", or chmod +t {shown} if others are to make files in it");
+        Err(Error::refused(
+            format!("{shown} may be written by others than user {} (mode {:04o})", stat.uid(), mode & 0o7777),
+            format!("chmod go-w {shown}{}", if may_be_shared { &sticky } else { "" }),
+        ))
+    }
+
+    /// The group that has a user's number is that user's own, as most systems set users up, unless an ACL says who else writes: its
+    /// mask is then what the mode shows as the group's bits.
+    fn is_writable_by_others(&self, stat: &Metadata, path: &Path) -> bool {
+        let mode = stat.permissions().mode();
+        let own_group = || stat.gid() == stat.uid() && !matches!(xattr::get(path, ACL), Ok(Some(_)));
+        mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && !own_group())
+    }
+}
+
+/// Goes through a directory: each name, and whether it is a directory.
+fn each(dir: &Path, mut visit: impl FnMut(&OsStr, bool) -> Result<()>) -> Result<()> {
+    for entry in fs::read_dir(dir).at("list", dir.display())? {
+        let entry = entry.at("list", dir.display())?;
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        visit(&entry.file_name(), is_dir)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const SLOW: Tier = Tier::Slow { writable: true };
+
+    fn tier() -> (TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("tier");
+        for below in ["log", "pool/00", "staged/new", "quarantine", "tmp/one"] {
+            fs::create_dir_all(root.join(PRIVATE_DIR).join(below)).unwrap();
+        }
+        for below in ["super", "log/1.log", "pool/00/0", "quarantine/1"] {
+            fs::write(root.join(PRIVATE_DIR).join(below), "").unwrap();
+        }
+        for place in ["", ".dlio-fs", ".dlio-fs/log", ".dlio-fs/log/1.log", ".dlio-fs/pool/00", ".dlio-fs/tmp/one"] {
+            open(&root.join(place), 0o700);
+        }
+        (dir, root)
+    }
+
+    fn open(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn said(tier: Tier, root: &Path) -> String {
+        check(tier, root, root).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_others_may_write_is_refused_wherever_it_is() {
+        let (_dir, root) = tier();
+        assert_eq!((said(Tier::Fast, &root), said(SLOW, &root)), (String::new(), String::new()));
+        let inside = ["", "super", "log/1.log", "pool/00", "tmp/one"].map(|place| root.join(PRIVATE_DIR).join(place));
+        for path in inside.iter().chain([&root]) {
+            let path = path.components().collect::<PathBuf>();
+            let before = fs::metadata(&path).unwrap().permissions();
+            open(&path, 0o722);
+            for tier in [Tier::Fast, SLOW] {
+                let said = said(tier, &root);
+                assert!(said.contains(&format!("chmod go-w {}", path.display())), "{said}");
+            }
+            fs::set_permissions(&path, before).unwrap();
+        }
+        assert_eq!(said(Tier::Fast, &root), "");
+    }
+
+    #[test]
+    fn a_shared_root_of_the_slow_tier_may_be_sticky_and_of_the_fast_tier_not() {
+        let (_dir, root) = tier();
+        open(&root, 0o1777);
+        assert_eq!(said(SLOW, &root), "");
+        assert!(said(Tier::Fast, &root).contains("chmod go-w"));
+        open(&root.join(PRIVATE_DIR), 0o1777);
+        assert!(said(SLOW, &root).contains(".dlio-fs may be written"));
+        assert_eq!(said(Tier::Slow { writable: false }, &root), "", "nobody writes through a mount that only reads");
+    }
+
+    #[test]
+    fn the_users_files_are_theirs_and_links_nobody_s() {
+        let (_dir, root) = tier();
+        for users in ["pool/00/0", "quarantine/1"] {
+            open(&root.join(PRIVATE_DIR).join(users), 0o666);
+        }
+        assert_eq!(said(Tier::Fast, &root), "");
+        symlink("pool", root.join(PRIVATE_DIR).join("checkpoints")).unwrap();
+        assert!(said(Tier::Fast, &root).contains("checkpoints is a symbolic link"));
+    }
+}
