@@ -10,8 +10,8 @@
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
 //!     struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
-//!  7. Signals are caught (SIGHUP opens the log file anew and reads the configuration again), so that from step 8 on no signal
-//!     leaves a mount behind.
+//!  7. Signals are caught: TERM, INT and QUIT ask to leave, HUP opens the log file anew and reads the configuration again, others that
+//!     would end a program are ignored. So from step 8 on no signal but KILL leaves a mount behind.
 //!  8. The mount is made, in place of a dead one of ours if there is one.
 //!  9. The session starts to answer, the background to work, umount(8) and the starter are told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
@@ -340,8 +340,15 @@ fn without_abort(ran: io::Result<()>) -> io::Result<()> {
 }
 
 fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
-    let asked = [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT")];
+    let asked =
+        [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT"), (SignalKind::quit(), "SIGQUIT")];
     let _inside = runtime.enter();
+    // Each would end the daemon, and nobody means that by it. The handlers stay, whoever listens.
+    for ignored in
+        [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGVTALRM, Signal::SIGPROF, Signal::SIGIO]
+    {
+        drop(signal(SignalKind::from_raw(ignored as i32)).at("catch", ignored.as_str())?);
+    }
     for (kind, name) in asked {
         let mut arrivals = signal(kind).at("catch", name)?;
         let ended = ended.clone();

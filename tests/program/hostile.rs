@@ -3,7 +3,10 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use crate::common::rig::{Rig, text};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::common::rig::{NEVER_SETTLES, Rig, foreground, text, wait};
 use crate::needs::{MOUNTS, needs};
 
 const SOMEBODY: u32 = 1001;
@@ -32,4 +35,23 @@ fn a_tier_that_somebody_else_prepared_is_refused_until_it_is_root_s() {
         rig.mount(&[]);
         rig.umount_safely();
     }
+}
+
+/// Each of these ended the daemon, without what a TERM has it do.
+#[test]
+fn signals_that_nobody_means_by_it_do_not_end_the_daemon() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    let daemon = foreground(&rig, &NEVER_SETTLES);
+    fs::write(rig.mnt("ckpt"), "weights").unwrap();
+    let pid = Pid::from_raw(daemon.id().cast_signed());
+    for ignored in
+        [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGVTALRM, Signal::SIGPROF, Signal::SIGIO]
+    {
+        kill(pid, ignored).unwrap();
+        assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights", "{ignored}");
+    }
+    kill(pid, Signal::SIGQUIT).unwrap();
+    assert_eq!(wait(daemon).0, Some(3), "it leaves as by a TERM");
+    assert!(fs::read_to_string(rig.path("log")).unwrap().contains("only the fast tier has these"));
 }
