@@ -302,6 +302,18 @@ fn new_attr(rng: &mut Xoshiro256PlusPlus) -> NewAttr {
     new
 }
 
+impl Op {
+    /// The same by who owns everything, and gives nothing away.
+    pub fn by_the_owner(self) -> Op {
+        match self {
+            Op::Mkdir { path, mode, umask, .. } => Op::Mkdir { path, mode, umask, uid: 0 },
+            Op::Create { slot, path, mode, umask, .. } => Op::Create { slot, path, mode, umask, uid: 0 },
+            Op::SetAttr { path, new } => Op::SetAttr { path, new: NewAttr { uid: None, gid: None, ..new } },
+            op => op,
+        }
+    }
+}
+
 /// Few names and little depth: they meet often.
 pub fn random_path(rng: &mut Xoshiro256PlusPlus) -> Path {
     let depth = one(rng, &[1, 1, 2, 2, 3]);

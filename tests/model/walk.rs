@@ -58,7 +58,7 @@ impl Glance {
 
     /// To be called before each call. `None`: it was not due, or another thread could not have looked just now.
     pub fn before_call(&self) -> Option<Check> {
-        if held().contains(&Rank::Io) {
+        if held().iter().any(|rank| matches!(rank, Rank::Io | Rank::Opening)) {
             return None;
         }
         let Due { engine, expected, .. } = {

@@ -304,6 +304,11 @@ impl SimDisk {
         self.0.state.lock().image(&mut BTreeMap::new())
     }
 
+    /// Whether something is open for one call of a daemon without root.
+    pub fn has_notes(&self) -> bool {
+        self.0.state.lock().notes().next().is_some()
+    }
+
     /// From now on, keeps the tree outside of the private directory as it is after each change of it.
     pub fn observe(&self) {
         let mut state = self.0.state.lock();
@@ -491,7 +496,8 @@ impl State {
 
     fn walk(&self, ino: Ino, path: Vec<u8>, bodies: &mut BTreeMap<Ino, Shown>, found: &mut Vec<(Vec<u8>, u64, Shown)>) {
         let inode = &self.live.inodes[&ino];
-        let shown = bodies.entry(ino).or_insert_with(|| Shown::new(body(inode))).clone();
+        let shown = || Shown::new(self.body(ino));
+        let shown = bodies.entry(ino).or_insert_with(shown).clone();
         for (name, &child) in &inode.entries {
             if (path.is_empty() || self.parts.contains_key(&ino)) && name == PRIVATE {
                 continue;
@@ -500,6 +506,29 @@ impl State {
             self.walk(child, below, bodies, found);
         }
         found.push((path, ino, shown));
+    }
+
+    /// With the mode that a note in `tmp` says, if there is one: open for one call of a daemon without root is no state of the tree.
+    fn body(&self, ino: Ino) -> Body {
+        let inode = &self.live.inodes[&ino];
+        let shown = body(inode);
+        let note = format!("w{ino:016x}").into_bytes();
+        let closed = self.notes().find(|(name, _)| **name == note).and_then(|(_, note)| {
+            let text = String::from_utf8(note.bytes.to_vec()).ok()?;
+            u32::from_str_radix(text.strip_suffix('\n')?.split(' ').next()?, 8).ok()
+        });
+        let rights = if inode.kind == Kind::Dir { 0o700 } else { 0o600 };
+        let perm = closed.filter(|closed| closed | rights == shown.perm).unwrap_or(shown.perm);
+        Body { perm, ..shown }
+    }
+
+    /// What is named `w...` in `tmp`.
+    fn notes(&self) -> impl Iterator<Item = (&Vec<u8>, &Inode)> {
+        let below = |dir: Option<&Ino>, name: &[u8]| self.live.inodes.get(dir?)?.entries.get(name);
+        let tmp = if self.heeds_modes { below(below(Some(&ROOT), PRIVATE), b"tmp") } else { None };
+        let daemons = tmp.into_iter().flat_map(|tmp| self.live.inodes[tmp].entries.values());
+        let names = daemons.flat_map(|daemon| &self.live.inodes[daemon].entries);
+        names.filter(|(name, _)| name.starts_with(b"w")).map(|(name, ino)| (name, &self.live.inodes[ino]))
     }
 
     fn sync_file(&mut self, ino: Ino, order: MetadataOrder) {
