@@ -12,12 +12,15 @@
 //! 5. The modes are set back, the last one first, through descriptors: the names may be others by now.
 //! 6. The notes are removed.
 //!
+//! Nobody is told of the modes in between: a look that met one waits, and looks again ([`Opener::look`]).
+//!
 //! A crash behind 4 leaves a note. The next start sets the mode back before it does anything else ([`close_again`]).
 
 use std::any::Any;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
@@ -40,6 +43,8 @@ struct Opener {
     /// From 2 to 6, and while a mode is set: who sets one back must not set back what an event has set meanwhile. Whoever waits for it
     /// waits for the slow tier anyway.
     turn: Mutex<()>,
+    /// Odd while something is open.
+    changes: AtomicU64,
     notes: OnceLock<Notes>,
 }
 
@@ -155,19 +160,51 @@ impl Opener {
         }
         let Some(notes) = self.notes.get() else { return call() };
         let _turn = self.turn.lock();
-        Self::call_opened(notes, nodes, call)
+        self.call_opened(notes, nodes, call)
     }
 
     /// The same for a call that sets a mode.
     fn call_in_turn<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let Some(notes) = self.notes.get() else { return call() };
         let _turn = self.turn.lock();
-        Self::call_opened(notes, nodes, call)
+        self.call_opened(notes, nodes, call)
     }
 
-    fn call_opened<T>(notes: &Notes, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
-        let mut opened = Vec::new();
-        let mut done = call();
+    /// One that tells of a mode.
+    fn look<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match self.unchanged(&call) {
+            Some(Err(e)) if is_denied(&e) => {}
+            Some(found) => return found,
+            None => {}
+        }
+        self.call_in_turn(nodes, call)
+    }
+
+    /// `None`: something was open meanwhile.
+    fn unchanged<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        let before = self.changes.load(Ordering::SeqCst);
+        let found = look();
+        (before.is_multiple_of(2) && self.changes.load(Ordering::SeqCst) == before).then_some(found)
+    }
+
+    fn call_opened<T>(&self, notes: &Notes, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let done = call();
+        if !done.as_ref().is_err_and(is_denied) {
+            return done;
+        }
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        let done = Self::open_and_call(done, notes, nodes, call);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        done
+    }
+
+    fn open_and_call<T>(
+        denied: io::Result<T>,
+        notes: &Notes,
+        nodes: &[Node<'_>],
+        call: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (mut opened, mut done) = (Vec::new(), denied);
         for node in nodes {
             if !done.as_ref().is_err_and(is_denied) {
                 break;
@@ -250,7 +287,8 @@ pub(crate) fn closable(root: Arc<dyn Dir>) -> Arc<dyn Dir> {
     if !root.heeds_modes() {
         return root;
     }
-    let opener = Arc::new(Opener { turn: Mutex::new(Rank::Opening, ()), notes: OnceLock::new() });
+    let turn = Mutex::new(Rank::Opening, ());
+    let opener = Arc::new(Opener { turn, changes: AtomicU64::new(0), notes: OnceLock::new() });
     Arc::new(ClosableDir(Arc::new(At { opener, inner: root, above: None })))
 }
 
@@ -340,11 +378,11 @@ fn other(to: &dyn Dir) -> io::Result<&At> {
 
 impl Dir for ClosableDir {
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
-        self.here(|dir| dir.stat(name))
+        self.0.opener.look(&[Node::Dir(&self.0)], || self.0.inner.stat(name))
     }
 
     fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
-        self.0.inner.stat_at_hand(name)
+        self.0.opener.unchanged(|| self.0.inner.stat_at_hand(name)).flatten()
     }
 
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
@@ -484,7 +522,7 @@ impl File for ClosableFile {
     }
 
     fn stat(&self) -> io::Result<Stat> {
-        self.inner.stat()
+        self.at.opener.look(&[], || self.inner.stat())
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {

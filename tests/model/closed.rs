@@ -1,8 +1,15 @@
 //! Stories of a mount without root: disks on which the modes hold for the daemon as well, which owns all that is there.
 
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
 use dlio_fs::config::{Config, Rule, Rules, Verify};
 use dlio_fs::tiers::disk::{Kind, MetadataOrder, NewAttr, RenameMode};
+use dlio_fs::tiers::sync::{Rank, held};
 use dlio_fs::tiers::{Cx, Evicted, Ino, OpenMode, ROOT, SetAttr, Tiers};
+use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -288,6 +295,52 @@ fn a_file_is_written_through_a_descriptor_from_before_it_was_closed() {
             assert_eq!(left_in_tmp(&machine), Vec::<String>::new());
         }
     }
+}
+
+thread_local! {
+    /// To whom a thread says that it has looked at the slow tier.
+    static LOOKED: Cell<Option<Sender<()>>> = const { Cell::new(None) };
+}
+
+/// While a directory of mode 0555 was open for the removal of a file in it, whoever looked saw it open, and the view went on showing that:
+/// what is copied from there, or made anew, had the wrong mode for good. Somebody looks before each call while it is open.
+#[test]
+fn what_is_open_for_one_call_is_seen_closed() {
+    let mut machine = machine(KNOWN);
+    let engine = machine.open("boot");
+    let closed = mkdir(&engine, ROOT, "closed", 0o700);
+    put(&engine, closed, "gone", 0o644, b"gone");
+    chmod(&engine, closed, 0o555);
+    all_down(&engine);
+    machine.crash(engine, Lose::Nothing);
+    let engine = Arc::new(machine.open("boot"));
+    let closed = ino(&engine, ROOT, "closed");
+    engine.unlink(&Cx::internal(), closed, &name("gone")).unwrap();
+    engine.sync_fast().unwrap();
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    machine.slow.after_looks(|| LOOKED.take().into_iter().for_each(|looked| looked.send(()).unwrap_or_default()));
+    machine.slow.before_calls({
+        let (looks, engine, slow, clock) = (looks.clone(), engine.clone(), machine.slow.clone(), machine.clock.clone());
+        move || {
+            if !held().contains(&Rank::Opening) || !slow.has_notes() {
+                return;
+            }
+            // What is known of it is old.
+            clock.advance(Duration::from_secs(60));
+            let (told, looked) = channel();
+            let engine = engine.clone();
+            looks.lock().push(std::thread::spawn(move || {
+                LOOKED.set(Some(told));
+                engine.lookup(&Cx::internal(), ROOT, &name("closed")).unwrap().perm
+            }));
+            // Whether it has, or has ended without.
+            looked.recv().unwrap_or_default();
+        }
+    });
+    all_down(&engine);
+    machine.slow.before_calls(|| ());
+    let perms: Vec<u32> = looks.lock().drain(..).map(|look| look.join().unwrap()).collect();
+    assert!(perms.len() > 2 && perms.iter().all(|perm| *perm == 0o555), "{perms:?}");
 }
 
 /// A file is clean, evicted and read whatever its mode; root, who takes the tiers over, sees the same.
