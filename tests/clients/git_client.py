@@ -14,7 +14,10 @@ COMMITS = 5
 def git(directory, *arguments):
     """Returns what git prints; knows no configuration but what stands here."""
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    # The same commits each time.
+    environment |= {"GIT_AUTHOR_DATE": "1000000000 +0000", "GIT_COMMITTER_DATE": "1000000000 +0000"}
     options = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "safe.directory=*", "-c", "gc.auto=0"]
+    options += ["-c", "pack.threads=1"]
     command = ["git", "-C", str(directory), *options, *arguments]
     result = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     expect(result.returncode == 0, f"git {' '.join(arguments)}: {result.stderr.strip()}")

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -19,15 +19,32 @@ pub(crate) enum Besides {
     All,
 }
 
+/// Behind it stands what a file has.
+const BYTES: &str = " with ";
+
 /// What each name below a directory is; paths are relative to it.
 type Tree = BTreeMap<PathBuf, String>;
 
 /// Names, types, bytes, link targets, mode, owner, mtime of files, extended attributes, and which names are one file. One
 /// line for each difference.
 pub(crate) fn ensure_alike(one: &Path, other: &Path, besides: Besides) -> Result<()> {
+    ensure_alike_but(one, other, besides, &[])
+}
+
+/// The same, where files of these names have other bytes each time that they are made.
+pub(crate) fn ensure_alike_but(one: &Path, other: &Path, besides: Besides, other_bytes: &[&str]) -> Result<()> {
     /// Of a hundred differences the first ones tell.
     const SHOWN: usize = 10;
-    let (left, right) = (read(one, besides)?, read(other, besides)?);
+    let read = |top| {
+        let mut tree = read(top, besides)?;
+        for (name, line) in &mut tree {
+            if name.file_name().is_some_and(|name| other_bytes.iter().any(|varies| name == *varies)) {
+                line.truncate(line.find(BYTES).unwrap_or(line.len()));
+            }
+        }
+        anyhow::Ok(tree)
+    };
+    let (left, right) = (read(one)?, read(other)?);
     let mut differ = Vec::new();
     for name in left.keys().chain(right.keys().filter(|name| !left.contains_key(*name))) {
         let (here, there) = (left.get(name), right.get(name));
@@ -63,18 +80,22 @@ fn read_below(
 ) -> Result<()> {
     let path = top.join(dir);
     let listed = || format!("listing {}", path.display());
-    let mut names: Vec<_> = fs::read_dir(&path)
-        .with_context(listed)?
-        .map(|entry| Ok(dir.join(entry?.file_name())))
-        .collect::<Result<_>>()
-        .with_context(listed)?;
+    let Some(names) = unless_closed(fs::read_dir(&path)).with_context(listed)? else {
+        tree.insert(dir.join("*"), CLOSED.to_owned());
+        return Ok(());
+    };
+    let mut names: Vec<_> =
+        names.map(|entry| Ok(dir.join(entry?.file_name()))).collect::<Result<_>>().with_context(listed)?;
     names.sort();
     // The mount does not list what it keeps on the slow tier for itself.
     names.retain(|name| name != Path::new(".dlio-fs"));
     for name in names {
         let path = top.join(&name);
         let read = || format!("reading {}", path.display());
-        let stat = fs::symlink_metadata(&path).with_context(read)?;
+        let Some(stat) = unless_closed(fs::symlink_metadata(&path)).with_context(read)? else {
+            tree.insert(name, CLOSED.to_owned());
+            continue;
+        };
         let mut line = describe(&path, &stat, besides).with_context(read)?;
         if !stat.is_dir() {
             let met = first.entry((stat.dev(), stat.ino())).or_insert_with(|| name.clone());
@@ -97,7 +118,8 @@ fn describe(path: &Path, stat: &Metadata, besides: Besides) -> Result<String> {
     if stat.is_symlink() {
         line.push_str(&format!(" -> {:?}", fs::read_link(path)?));
     } else if stat.is_file() {
-        line.push_str(&format!(" {} bytes, crc {:08x}", stat.len(), checksum(path)?));
+        let bytes = unless_closed(checksum(path))?.map_or_else(|| CLOSED.to_owned(), |crc| format!("crc {crc:08x}"));
+        line.push_str(&format!("{BYTES}{} bytes, {bytes}", stat.len()));
         if besides == Besides::All || stat.mtime() < LONG_AGO {
             line.push_str(&format!(", mtime {}.{:09}", stat.mtime(), stat.mtime_nsec()));
         }
@@ -108,12 +130,24 @@ fn describe(path: &Path, stat: &Metadata, besides: Besides) -> Result<String> {
     let mut names: Vec<_> = xattr::list(path)?.collect();
     names.sort();
     for name in names.iter().filter(|name| !name.as_encoded_bytes().starts_with(b"user.dlio.")) {
-        line.push_str(&format!(" {name:?}={:?}", xattr::get(path, name)?));
+        let value = unless_closed(xattr::get(path, name))?;
+        let value = value.map_or_else(|| CLOSED.to_owned(), |value| format!("{value:?}"));
+        line.push_str(&format!(" {name:?}={value}"));
     }
     Ok(line)
 }
 
-fn checksum(path: &Path) -> Result<u32> {
+/// For an ordinary user, who sees that of both trees.
+const CLOSED: &str = "closed";
+
+fn unless_closed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+fn checksum(path: &Path) -> io::Result<u32> {
     let (mut file, mut hasher, mut buffer) = (File::open(path)?, crc32fast::Hasher::new(), vec![0; 1 << 18]);
     loop {
         match file.read(&mut buffer)? {

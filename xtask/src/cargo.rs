@@ -1,9 +1,11 @@
 //! The stages that are Cargo commands.
 
 use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use crate::run::{run, run_and_read};
 use crate::{Context, Tally};
@@ -74,6 +76,25 @@ fn test_programs(cx: &Context) -> Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// The file of a built test program.
+pub(crate) fn test_program(cx: &Context, name: &str) -> Result<PathBuf> {
+    let mut command = cargo(cx);
+    command.args(["test", "--quiet", "--no-run", "--workspace", "--test", name, "--message-format", "json"]);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let messages = output.stdout.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+    let file = |message: Value| {
+        let is_it = message.pointer("/target/name")? == name;
+        message.get("executable")?.as_str().filter(|_| is_it).map(PathBuf::from)
+    };
+    messages.filter_map(file).next().with_context(|| format!("cargo has not built the test program {name}"))
+}
+
+/// Where the compiler in use is installed.
+pub(crate) fn sysroot() -> Result<PathBuf> {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output()?;
+    Ok(String::from_utf8(output.stdout)?.trim_end().into())
 }
 
 /// Its tests wait for file systems and daemons most of the time: more at once than there are processors.
@@ -159,7 +180,7 @@ fn not_run(why: &str) -> Tally {
 }
 
 /// Runs `cargo test` and adds up what its test programs report. Whatever a test needs is installed: none may leave itself out.
-fn counted(command: &mut Command) -> Result<Tally> {
+pub(crate) fn counted(command: &mut Command) -> Result<Tally> {
     let (status, text) = run_and_read(command.env("DLIO_TESTS_LEAVE_NOTHING_OUT", "1"))?;
     let tally = add_up(&text);
     if tally.failed == 0 && !status.success() {

@@ -144,7 +144,7 @@ impl<'a> Script<'a> {
         self.run("verify", &self.on_slow)
     }
 
-    fn run(&self, verb: &str, dir: &Path) -> Result<Tally> {
+    pub(crate) fn run(&self, verb: &str, dir: &Path) -> Result<Tally> {
         let mut command = Command::new(self.python);
         // Warnings about the machine's missing GPU drown what matters.
         command.env("TF_CPP_MIN_LOG_LEVEL", "3").env("CUDA_VISIBLE_DEVICES", "").env("PYTHONDONTWRITEBYTECODE", "1");

@@ -1,6 +1,6 @@
 //! `cargo xtask`: sets up what the tests need on this machine and runs them, stage by stage.
 //!
-//! A stage is one row of `stages.rs`; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs` and `suites.rs`, and
+//! A stage is one row of `stages.rs`; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs`, `suites.rs` and `user.rs`, and
 //! how several run at a time in `pool.rs`. How the machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`,
 //! how a program is run `run.rs`. The disks of `cargo xtask testbed` are `testbed.rs`, and what is measured on them `bench.rs`.
 
@@ -22,6 +22,7 @@ mod signals;
 mod stages;
 mod suites;
 mod testbed;
+mod user;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -124,6 +125,10 @@ fn command(args: &[String]) -> Result<ExitCode> {
         Some(("stage", [name, rest @ ..])) => {
             cx.all = !rest.is_empty();
             return pool::stage(&cx, name);
+        }
+        Some(("as-user", [suite, rest @ ..])) => {
+            cx.all = !rest.is_empty();
+            return user::as_user(&cx, suite);
         }
         Some(("check", [])) => run_stages(&cx, &stages::checks()),
         Some(("rotation", [minutes])) => {

@@ -126,7 +126,7 @@ fn sync(scratch: &Scratch) -> Result<()> {
     Ok(())
 }
 
-fn evict(scratch: &Scratch) -> Result<()> {
+pub(crate) fn evict(scratch: &Scratch) -> Result<()> {
     /// What is open stays; what is dirty by now; and what has another name or is gone by now, which is told as changed.
     const NOT_ALL: [i32; 3] = [1, 3, 5];
     let mut command = scratch.program();
@@ -175,10 +175,18 @@ fn read_if_slow(file: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A file that somebody else has removed or replaced meanwhile is nothing to read, and no error.
+/// A file that somebody else has removed, replaced or closed meanwhile is nothing to read, and no error.
 fn vanished<T: Default>(result: io::Result<T>) -> Result<T> {
-    const GONE: [Errno; 6] =
-        [Errno::ENOENT, Errno::ENOTDIR, Errno::EISDIR, Errno::ELOOP, Errno::ENXIO, Errno::ENAMETOOLONG];
+    const GONE: [Errno; 7] = [
+        Errno::ENOENT,
+        Errno::ENOTDIR,
+        Errno::EISDIR,
+        Errno::ELOOP,
+        Errno::ENXIO,
+        Errno::ENAMETOOLONG,
+        // Without root: closed.
+        Errno::EACCES,
+    ];
     match result {
         Ok(found) => Ok(found),
         Err(error) if error.raw_os_error().is_some_and(|code| GONE.contains(&Errno::from_raw(code))) => {

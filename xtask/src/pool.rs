@@ -210,7 +210,8 @@ pub(crate) fn stage(cx: &Context, name: &str) -> Result<ExitCode> {
     let log = scratch::log_path(cx, stage.name);
     // Absent unless the stage mounts, so that no earlier run's is shown.
     fs::remove_file(&log).unwrap_or_default();
-    let tally = run_in_time(cx, stage).unwrap_or_else(|error| {
+    let for_stage = cx.clone();
+    let tally = in_time(stage.name, stage.minutes, move || (stage.run)(&for_stage)).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         run::print_tail(&log);
         stopped(&error)
@@ -228,17 +229,16 @@ fn busy() -> Result<f64> {
     Ok((of(UsageWho::RUSAGE_SELF)? + of(UsageWho::RUSAGE_CHILDREN)?) as f64 / 1e6)
 }
 
-/// Runs the stage on a thread of its own, so that a mount that hangs cannot hang the run: killing the daemon makes
+/// Runs a stage on a thread of its own, so that a mount that hangs cannot hang the run: killing the daemon makes
 /// every call on its mount fail, and the stage ends by itself.
-fn run_in_time(cx: &Context, stage: &'static Stage) -> Result<Tally> {
+pub(crate) fn in_time(name: &str, minutes: u64, run: impl FnOnce() -> Result<Tally> + Send + 'static) -> Result<Tally> {
     let (sender, receiver) = mpsc::channel();
-    let for_stage = cx.clone();
-    let worker = thread::Builder::new().name(stage.name.to_owned()).spawn(move || {
-        let result = (stage.run)(&for_stage);
+    let worker = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let result = run();
         // The receiver has gone when the stage overran its time; nobody is interested any more.
         drop(sender.send(result));
     })?;
-    match receiver.recv_timeout(Duration::from_secs(stage.minutes * 60)) {
+    match receiver.recv_timeout(Duration::from_secs(minutes * 60)) {
         Ok(result) => result,
         Err(RecvTimeoutError::Disconnected) => {
             drop(worker.join());
@@ -248,7 +248,7 @@ fn run_in_time(cx: &Context, stage: &'static Stage) -> Result<Tally> {
             run::kill_all();
             // Time for the stage to unmount; if it is stuck all the same, the next run sweeps.
             drop(receiver.recv_timeout(Duration::from_secs(30)));
-            bail!("not finished after {} minutes: killed", stage.minutes)
+            bail!("not finished after {minutes} minutes: killed")
         }
     }
 }

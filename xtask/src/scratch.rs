@@ -2,7 +2,7 @@
 //!
 //! ext4 on a loop device, because then the scores do not depend on the file system of the machine. The images are beside
 //! Cargo's output, where there is room; the mounts are in the directory for temporary files, whose path is short: a socket's
-//! path has 108 bytes, and pjdfstest makes sockets.
+//! path has 108 bytes, and pjdfstest makes sockets. An ordinary user's tiers are directories of a disk that root has made for him.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::Uid;
 use serde_json::Value;
 
 use crate::cargo::count_before;
@@ -74,7 +75,10 @@ impl Scratch {
 
     /// Only makes the tiers.
     pub(crate) fn unmounted(cx: &Context, stage: &str, wish: Wish<'_>) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+        let mut dir = std::env::temp_dir();
+        if Uid::effective().is_root() {
+            dir.push(format!("{PREFIX}{}", std::process::id()));
+        }
         let log = log_path(cx, stage);
         File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         // From here on dropping it cleans up, also when a step below fails.
@@ -90,9 +94,10 @@ impl Scratch {
         for dir in [scratch.fast(), scratch.slow(), scratch.point()] {
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
-        let image = setup::work_dir(cx).join(format!("tier-{}.img", std::process::id()));
-        make_tier(&scratch.fast(), &image, &[])?;
-        make_tier(&scratch.slow(), &image, wish.mkfs)?;
+        if Uid::effective().is_root() {
+            make_tier(cx, &scratch.fast(), &[])?;
+            make_tier(cx, &scratch.slow(), wish.mkfs)?;
+        }
         Ok(scratch)
     }
 
@@ -185,6 +190,38 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // Killed by its own id; its mount then answers ENOTCONN until it is taken away below.
         self.daemon = None;
+        if !Uid::effective().is_root() {
+            // It goes with the disk, and the mount with the name space.
+            return;
+        }
+        if let Err(error) = clean(&self.dir) {
+            println!("left behind: {error:#}");
+        }
+    }
+}
+
+/// One disk, of whose files a stage does something else; gone again whatever happens.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    dir: PathBuf,
+}
+
+impl Disk {
+    pub(crate) fn new(cx: &Context) -> Result<Self> {
+        let disk = Disk { dir: std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())) };
+        fs::create_dir_all(disk.root()).with_context(|| format!("cannot create {}", disk.root().display()))?;
+        make_tier(cx, &disk.root(), &[])?;
+        Ok(disk)
+    }
+
+    /// Short: see above.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.join("u")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
         if let Err(error) = clean(&self.dir) {
             println!("left behind: {error:#}");
         }
@@ -204,7 +241,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Resul
 }
 
 /// Mounts a new file system at `tier`. Its image has no name any more when this returns: it goes with the mount.
-fn make_tier(tier: &Path, image: &Path, mkfs: &[&str]) -> Result<()> {
+fn make_tier(cx: &Context, tier: &Path, mkfs: &[&str]) -> Result<()> {
+    let image = &setup::work_dir(cx).join(format!("tier-{}.img", std::process::id()));
     let file = File::create(image).with_context(|| format!("cannot create {}", image.display()))?;
     let made = file.set_len(TIER_BYTES).with_context(|| format!("cannot size {}", image.display()));
     let made = made.and_then(|()| run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).args(mkfs).arg(image)));

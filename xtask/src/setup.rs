@@ -22,6 +22,8 @@ pub(crate) enum Need {
     Mount,
     /// A second file system that power cuts are tried on, and btrfs as either tier.
     Xfs,
+    /// A virtual environment to be made by an ordinary user, and Rust's compiler.
+    User,
     /// To compare what the daemon asks of the kernel with what the tests know of.
     Strace,
     /// To read the metrics and compute the dashboard and the alerts: Prometheus and promtool.
@@ -42,6 +44,7 @@ pub(crate) enum Need {
 const fn packages(need: Need) -> &'static [&'static str] {
     match need {
         Need::Mount => &["attr", "bindfs", "e2fsprogs", "fuse3", "git", "python3", "systemd"],
+        Need::User => &["acl", "gcc", "python3-venv"],
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         // Its package would start a daemon: it is only unpacked.
@@ -119,12 +122,11 @@ impl Setup {
 fn install(cx: &Context, need: Need) -> Result<()> {
     match need {
         Need::Mount => ready_to_mount(cx),
-        Need::Strace => Ok(()),
         Need::Prometheus => unpack_prometheus(cx),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         // Their packages are all of them.
-        Need::Xfs | Need::Suites | Need::Peers => Ok(()),
+        Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
     }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::setup::Need;
-use crate::{Context, Tally, cargo, clients, conformance, files, suites};
+use crate::{Context, Tally, cargo, clients, conformance, files, suites, user};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
@@ -88,6 +88,9 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("lockstep", When::Test, MOUNT, 15, suites::lockstep)
         .about("random operations beside a plain directory while the mount is drained, evicted and read again"),
     stage("git", When::Test, MOUNT, 10, clients::git).about("git init, commit, clone, gc, fsck"),
+    stage("user", When::Test, &[Need::Mount, Need::Pjdfstest, Need::User], 75, user::user)
+        .about("git, a module cache, pip, pjdfstest, random operations and the model as an ordinary user (one: SUITE=git)")
+        .full(15),
     stage("sqlite", When::Test, MOUNT, 10, clients::sqlite).about("SQLite in six journal modes"),
     stage("keras", When::Test, PYTHON, 10, clients::keras).about("Keras ModelCheckpoint"),
     stage("keras_alexnet", When::Test, PYTHON, 10, clients::keras_alexnet)
