@@ -12,8 +12,9 @@
 //!  6. The engine is opened. Recovery is this call, always.
 //!  7. Signals are caught: TERM, INT and QUIT ask to leave, HUP opens the log file anew and reads the configuration again, others that
 //!     would end a program are ignored. So from step 8 on no signal but KILL leaves a mount behind.
-//!  8. The mount is made, in place of a dead one of ours if there is one.
-//!  9. The session starts to answer, the background to work, umount(8) and the starter are told.
+//!  8. The mount is made, in place of a dead one of ours if there is one; read-only, where the slow tier cannot be written or the start has
+//!     found no room on the fast one.
+//!  9. The session starts to answer, the background to work (without room it has nothing to do), umount(8) and the starter are told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
 //!     lazily, give open files a moment.
 //! 11. The background is stopped, everything made durable once more, and what only the fast tier has is listed.
@@ -138,12 +139,15 @@ pub fn serve(request: Request) -> Result<Left> {
     let mut lock = FastLock::take(fast, &owner)?; // 4
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
     let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
+    let has_room = tiers.lacks().is_none();
+    let takes_changes = writable && has_room;
+    lock.say(&Owner::ourselves(mountpoint, Some(tree.path()), takes_changes))?;
     let live = Arc::new(live_settings(&request.settings, &tiers));
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
     renew_on_hangup(&runtime, &ended, &live, request.in_background)?;
     let mut flags = request.flags;
-    flags.set(MountFlags::MOUNT_ATTR_RDONLY, flags.contains(MountFlags::MOUNT_ATTR_RDONLY) || !writable);
+    flags.set(MountFlags::MOUNT_ATTR_RDONLY, flags.contains(MountFlags::MOUNT_ATTR_RDONLY) || !takes_changes);
     let attached = attach::attach(mountpoint, attach::Wanted { source: tree.path(), flags }, replace)?; // 8
     // Where there was a dead mount there will be one again, rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
@@ -154,9 +158,11 @@ pub fn serve(request: Request) -> Result<Left> {
     let session = session(fs, attached, mountpoint)?;
     lock.serving();
     answer(session, ended)?; // 9
-    background::start(&runtime, &tiers, request.settings.config().slow_wait);
-    for pattern in request.settings.config().patterns_to_stage()? {
-        tiers.stage_fitting(pattern)?;
+    if has_room {
+        background::start(&runtime, &tiers, request.settings.config().slow_wait);
+        for pattern in request.settings.config().patterns_to_stage()? {
+            tiers.stage_fitting(pattern)?;
+        }
     }
     // Nothing is collected where nothing is counted.
     let recorder = stats.is_on().then(|| Recorder::start(&stats, &tiers, observer, trace)).transpose()?;
@@ -435,7 +441,7 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
         stopping("making everything durable on the fast tier");
     }
     // What happens after this sync and before the unmount is caught by the second one, in step 11.
-    tiers.sync_fast()?;
+    sync_changes(tiers)?;
     // Not what somebody else has mounted there since: when ours is gone here already, only copies in other mount name spaces are left.
     let is_there = table_entry(mountpoint).as_ref() == entry;
     if is_there && let Err(errno) = detach(mountpoint, Detach::Now) {
@@ -456,10 +462,15 @@ fn wait_for_session(end: &Receiver<End>) -> bool {
     matches!(end.recv_timeout(LEAVE_WAIT), Ok(End::Session(_)))
 }
 
+/// A start without room has taken none.
+fn sync_changes(tiers: &Tiers) -> Result<()> {
+    if tiers.lacks().is_some() { Ok(()) } else { tiers.sync_fast() }
+}
+
 fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock, recorder: Option<Recorder>) -> Result<Left> {
     // Stopped before the list is made, so that the list is true. A step that hangs in the slow tier ends with us.
     runtime.shutdown_timeout(STOP_WAIT);
-    tiers.sync_fast()?;
+    sync_changes(tiers)?;
     if let Err(error) = tiers.sync_copies() {
         warn!(%error, "the last staged copies are not durable; they are made again");
     }

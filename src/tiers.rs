@@ -400,6 +400,8 @@ pub struct Tiers {
     publishing: Mutex<Option<publish::Unfinished>>,
     /// Damage in the log: nothing is published until somebody has looked.
     damaged: Option<String>,
+    /// Bytes that the log lacked for this start: it takes no record, and the mount no change.
+    lacks: OnceLock<u64>,
     counters: status::Counters,
 }
 
@@ -477,6 +479,11 @@ impl Tiers {
             self.counters.notes.front() > st.applied || st.events.len() as u64 >= options.max_pending / 4 * 3
         };
         (!self.hurried() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
+    }
+
+    /// How much room the start had not found, with which all that there is can be read, and nothing changed or brought down.
+    pub fn lacks(&self) -> Option<u64> {
+        self.lacks.get().copied()
     }
 
     fn outside_hours(&self) -> Option<Closed> {

@@ -118,9 +118,12 @@ pub(super) fn remount(mountpoint: &Path, flags: &[String]) -> Outcome {
         flags.iter().rev().find(|flag| matches!(flag.as_str(), "ro" | "rw")).is_some_and(|flag| flag == "rw");
     let canonical = mountpoint.canonicalize().at("find", mountpoint.display())?;
     if to_write && Daemon::of(&canonical).is_some_and(|daemon| !daemon.slow_is_writable()) {
-        let what =
-            format!("{} stays read-only: its slow tier could not be written when it was mounted", canonical.display());
-        return Err(Error::refused(what, "make the slow tier writable, leave the mount and mount it again").into());
+        let what = format!(
+            "{} stays read-only: its slow tier could not be written, or its fast tier was full, when it was mounted",
+            canonical.display()
+        );
+        let remedy = "make the slow tier writable, or room on a full fast tier, leave the mount and mount it again";
+        return Err(Error::refused(what, remedy).into());
     }
     let mut command = Command::new("mount");
     command.args(["-i", "-o", &["remount".to_owned()].iter().chain(flags).cloned().collect::<Vec<_>>().join(",")]);

@@ -10,7 +10,7 @@ use super::options::Options;
 use super::{Exit, Failure, Outcome, complain, helper};
 use crate::config::{Config, Listen, Settings, Sources};
 use crate::error::{Context, Error};
-use crate::mount::{self, LogTo, MountFlags, Places, Request, Started};
+use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};
 
 /// Show the slow tier's tree at MOUNTPOINT, absorbing what is written on the fast tier
 ///
@@ -222,6 +222,12 @@ fn start(args: &MountArgs, config: &Config, places: &Places) -> Outcome {
         Started::Up => {
             if config.log_file.is_none() && !mount::has_syslog() {
                 complain("note: there is no syslog here, the daemon's log is lost; use --log-file FILE to keep it");
+            }
+            let takes_changes = Daemon::of(&places.mountpoint).is_none_or(|daemon| daemon.slow_is_writable());
+            if places.slow_is_writable && !takes_changes {
+                complain(
+                    "note: the fast tier is full, even for this start: the mount is read-only; dlio-fs status says what it takes",
+                );
             }
             Ok(Exit::Done)
         }

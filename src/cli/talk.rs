@@ -169,7 +169,7 @@ fn read_only(mountpoint: &Path, command: &str) -> Error {
     let remedy = match (word, &daemon) {
         ("reload", Some(daemon)) => format!("send its daemon a SIGHUP instead: kill -HUP {}", daemon.pid),
         (_, Some(daemon)) if !daemon.slow_is_writable() => {
-            "make the slow tier writable, leave the mount and mount it again".to_owned()
+            "make the slow tier writable, or room on a full fast tier, leave the mount and mount it again".to_owned()
         }
         _ => format!("remount it for that: mount -o remount,rw {}", mountpoint.display()),
     };

@@ -42,6 +42,9 @@ pub struct FastLock {
     read_only: bool,
 }
 
+/// The lock has at least so many bytes on the disk.
+const BLOCK: usize = 512;
+
 impl FastLock {
     /// Takes the lock, making the private directory if it is not there. Refuses, naming the holder.
     pub fn take(fast: &Path, owner: &Owner) -> Result<FastLock> {
@@ -93,6 +96,11 @@ impl FastLock {
         }
     }
 
+    /// Says anew who holds it. The text is hardly longer, and there may be no room for another block.
+    pub(super) fn say(&mut self, owner: &Owner) -> Result<()> {
+        self.write(&format!("{owner}\n"))
+    }
+
     /// From here on the mount takes changes: what the last daemon left is no longer what there is.
     pub(super) fn serving(&mut self) {
         self.before = None;
@@ -106,7 +114,14 @@ impl FastLock {
             text.push('\n');
         }
         self.before = None;
-        self.write(&text)
+        match self.write(&text) {
+            // On a full tier: as many paths as its block has room for.
+            Err(error) if error.errno() == Errno::ENOSPC && text.len() > BLOCK => {
+                let end = text.as_bytes()[..BLOCK].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                self.write(&text[..end])
+            }
+            written => written,
+        }
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
@@ -171,6 +186,7 @@ pub struct Owner {
     pub(super) mountpoint: String,
     /// The slow tier; empty for a holder that needs none.
     slow: String,
+    /// And the fast one has room for changes.
     pub(super) slow_is_writable: bool,
     /// Whole seconds, RFC 3339.
     since: String,

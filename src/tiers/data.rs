@@ -517,6 +517,7 @@ impl Tiers {
 
     /// Brings the file into a state in which its bytes may change (the numbers are the module's).
     pub(crate) fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        self.log.takes_records()?;
         let place = self.shared(cx, state)?.place;
         if !matches!(place, Bytes::Object(_)) {
             return self.copy_up(cx, state, u64::MAX);

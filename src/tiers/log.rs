@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::{Access, Allocate, Dir, File};
 use crate::tiers::record::{Record, counter};
@@ -54,6 +54,8 @@ pub(crate) struct Log {
     ballast: u64,
     /// Something has failed since [`Log::check`] looked.
     suspect: AtomicBool,
+    /// Nothing is appended before the next start.
+    read_only: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,7 @@ impl Log {
             durable: AtomicU64::new(next - 1),
             ballast,
             suspect: AtomicBool::new(false),
+            read_only: AtomicBool::new(false),
         };
         Ok(Opened { log, records: found.records, torn: found.torn, damage: found.damage })
     }
@@ -113,6 +116,7 @@ impl Log {
     ///
     /// Errors: ENOSPC when the ballast is spent too; whatever the tier says. Nothing was appended then.
     pub(crate) fn append(&self, records: &[Record]) -> Result<Lsn> {
+        self.takes_records()?;
         let mut tail = self.tail.lock();
         if tail.broken {
             return Err(broken());
@@ -148,6 +152,15 @@ impl Log {
         tail.len += text.len() as u64;
         tail.next += records.len() as u64;
         Ok(tail.next - 1)
+    }
+
+    /// From here on each append is EROFS.
+    pub(crate) fn make_read_only(&self) {
+        self.read_only.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn takes_records(&self) -> Result<()> {
+        if self.read_only.load(Ordering::Relaxed) { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 
     fn cut_back(&self, tail: &mut Tail) -> Result<()> {

@@ -148,6 +148,7 @@ fn open_with(
         recent: Mutex::default(),
         publishing: Mutex::new(Rank::Publishing, None),
         damaged,
+        lacks: OnceLock::new(),
         counters: Counters::default(),
     };
     if let Some(damage) = &tiers.damaged {
@@ -738,7 +739,8 @@ impl Recovery<'_> {
     }
 
     /// Step 7. Where the room that is set aside for it is not enough, staged copies and clean objects go, and what nothing else helps is put
-    /// behind the last start's records.
+    /// behind the last start's records. Where that has no room either, all there is can be read: this start is none, and the next one
+    /// finds what it has found.
     fn log_start_where_there_is_room(&self) -> Result<()> {
         let full = match self.log_start() {
             Err(error) if log::is_full(&error) => error,
@@ -760,10 +762,15 @@ impl Recovery<'_> {
         }
         let space = self.tiers.fast.space().at_fast("statfs", "fast tier")?;
         let lacking = self.start_bytes().saturating_sub(space.avail).max(u64::from(space.block));
-        Err(Error::refused(
+        let error = Error::refused(
             format!("the fast tier is full: the log lacks {lacking} bytes for this start"),
-            "free as much on its file system; nothing of it is in .dlio-fs",
-        ))
+            "free as much on its file system, nothing of it is in .dlio-fs; leave the mount, which is read-only until then, and mount it again",
+        );
+        tracing::warn!("{error}");
+        self.tiers.log.make_read_only();
+        self.tiers.lacks.get_or_init(|| lacking);
+        self.tiers.report("start", Some(&error));
+        Ok(())
     }
 
     /// About as much as a start logs.

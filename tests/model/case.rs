@@ -10,7 +10,7 @@ use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
 use dlio_fs::tiers::sync::{Rank, held};
-use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -44,6 +44,8 @@ pub struct Tally {
     pub unjudged: u64,
     /// Looks at the view in the middle of a step of the background.
     pub glances: u64,
+    /// Starts that found no room, and were read-only.
+    pub read_only: u64,
 }
 
 impl Tally {
@@ -62,6 +64,7 @@ impl Tally {
             staged,
             unjudged,
             glances,
+            read_only,
         } = other;
         self.ops += ops;
         self.refused += refused;
@@ -76,6 +79,7 @@ impl Tally {
         self.staged += staged;
         self.unjudged += unjudged;
         self.glances += glances;
+        self.read_only += read_only;
     }
 }
 
@@ -296,21 +300,62 @@ impl Case {
         self.trace.push(line);
     }
 
-    /// A start needs room for a segment of the log; where the operator is asked for it, the operator gives it.
+    /// A start needs room for a segment of the log; where the operator is asked for it, the operator gives it. What was shown before, and
+    /// could not be changed, is what is shown then.
     fn open_engine(&mut self) -> EngineResult<Arc<Tiers>> {
         let boot = format!("boot-{}", self.boot);
+        let mut shown: Option<Image> = None;
         loop {
             let opened =
                 tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), &boot);
             let full = |e: &Error| e.errno() == Errno::ENOSPC || e.to_string().contains("is full");
             match opened {
                 Err(e) if full(&e) && !self.power.is_gone() => {
-                    self.note(format!("     {e}: more room"));
-                    self.fast.set_capacity(self.fast.root().space().expect("the power is on").total + ROOM);
+                    self.more_room(&e.to_string());
                 }
-                opened => return opened.map(Arc::new),
+                Ok(engine) if engine.lacks().is_some() && !self.power.is_gone() => {
+                    if let Some(image) = self.look_read_only(&engine) {
+                        let same = shown.as_ref().is_none_or(|shown| *shown == image);
+                        assert!(same, "another start without room shows something else");
+                        shown = Some(image);
+                    }
+                    drop(engine);
+                    self.more_room("a start without room");
+                }
+                opened => {
+                    let engine = Arc::new(opened?);
+                    let found = shown.and_then(|shown| Some((shown, self.look_at(&engine)?)));
+                    if let Some((shown, found)) = found {
+                        assert!(shown == found, "{}", shown.diff(&found, "read-only", "with room "));
+                    }
+                    return Ok(engine);
+                }
             }
         }
+    }
+
+    fn more_room(&mut self, why: &str) {
+        self.note(format!("     {why}: more room"));
+        self.fast.set_capacity(self.fast.root().space().expect("the power is on").total + ROOM);
+    }
+
+    /// `None`: the machine stops meanwhile.
+    fn look_at(&self, engine: &Tiers) -> Option<Image> {
+        let mut cached = Vec::new();
+        let found = walk::view(engine, &mut cached);
+        cached.into_iter().for_each(|ino| engine.forget(ino, 1));
+        if self.power.is_gone() { None } else { Some(found.expect("a view")) }
+    }
+
+    fn look_read_only(&mut self, engine: &Tiers) -> Option<Image> {
+        self.tally.read_only += 1;
+        let new = Name::new(b"new").expect("a name");
+        let made = engine.mkdir(&cx(0), ROOT, &new, 0o755, 0).map_err(|e| e.errno());
+        if self.power.is_gone() {
+            return None;
+        }
+        assert_eq!(made.map(drop), Err(Errno::EROFS));
+        self.look_at(engine)
     }
 
     fn engine(&self) -> &Tiers {
@@ -582,7 +627,7 @@ impl Case {
     fn parent(&mut self, path: &Path) -> Result<(Ino, Name), Errno> {
         let mut names: Vec<Name> = path.0.split(|&b| b == b'/').map(|n| Name::new(n).expect("a good name")).collect();
         let last = names.pop().expect("a split has a last piece");
-        let mut dir = tiers::ROOT;
+        let mut dir = ROOT;
         for name in names {
             let attr = self.lookup(dir, &name)?;
             if attr.kind != Kind::Dir {
@@ -595,7 +640,7 @@ impl Case {
 
     fn find(&mut self, path: &Path) -> Result<Attr, Errno> {
         if path.0.is_empty() {
-            return errno(self.at_hand_first(|engine, cx| engine.getattr(cx, tiers::ROOT)));
+            return errno(self.at_hand_first(|engine, cx| engine.getattr(cx, ROOT)));
         }
         let (dir, name) = self.parent(path)?;
         self.lookup(dir, &name)

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use dlio_fs::config::FullSlow;
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::RenameMode;
-use dlio_fs::tiers::{Cx, ROOT, Tiers};
+use dlio_fs::tiers::disk::{Access, NewAttr, RenameMode};
+use dlio_fs::tiers::{Cx, ROOT, SetAttr, Tiers};
 
 use crate::sim::Lose;
-use crate::stories::{Machine, create, name};
+use crate::stories::{Machine, WRITE, create, name};
+use crate::walk::view;
 
 const CAPACITY: u64 = 3 << 20;
 const BLOCK: u64 = 4096;
@@ -196,4 +197,53 @@ fn what_is_still_to_get_another_name_is_not_removed_first() {
     let before = engine.status().removed_first;
     assert!(!rests_within(50, &machine, &engine));
     assert_eq!((on_slow(&machine), engine.status().removed_first), (vec![("new".to_owned(), OLD as u64)], before));
+}
+
+/// Somebody else has taken the room that was set aside for the start, and a file is open in pieces: what the start is to log finds no room. It
+/// was refused, and nothing of the tree could be read until somebody had made room.
+#[test]
+fn a_start_that_nothing_helps_serves_what_there_is_read_only() {
+    let mut machine = Machine::new();
+    machine.fast.set_capacity(CAPACITY);
+    machine.options.ballast = 512 << 10;
+    let engine = machine.open("boot");
+    let long = name(&"f".repeat(250));
+    let cx = Cx::internal();
+    let (_, open) = engine.create(&cx, ROOT, &long, 0o644, 0, WRITE).unwrap();
+    engine.write(&cx, &open, &[5; 100], 0, false).unwrap();
+    drop(open);
+    filled(&machine, &engine, 0);
+    machine.crash(engine, Lose::Nothing);
+    let ours = machine.fast.root().dir(b".dlio-fs").unwrap();
+    for set_aside in [&b"spare"[..], b"ballast"] {
+        drop(ours.unlink(set_aside));
+    }
+    let foreign = machine.fast.root().open(b"foreign", Access::ReadWrite).unwrap();
+    while foreign.write_at(&[9; BLOCK as usize], foreign.stat().unwrap().size).is_ok() {}
+    drop((ours, foreign));
+
+    let engine = machine.open("boot");
+    let lacks = engine.lacks().expect("there is no room");
+    let status = engine.status();
+    assert!(status.held.iter().any(|why| why.contains(&format!("lacks {lacks} bytes"))), "{status:?}");
+    let shown = view(&engine, &mut Vec::new()).unwrap();
+    let size = |name: &str| shown.get(name.as_bytes()).unwrap().shown.body().bytes.len();
+    assert_eq!((size("pending"), size("open"), size(&"f".repeat(250))), (PENDING, 5100, 100));
+    let pending = engine.lookup(&cx, ROOT, &name("pending")).unwrap().ino;
+    let errno = |done: Result<(), dlio_fs::error::Error>| done.map_err(|e| e.errno());
+    assert_eq!(errno(engine.mkdir(&cx, ROOT, &name("new"), 0o755, 0).map(drop)), Err(Errno::EROFS));
+    assert_eq!(errno(engine.create(&cx, ROOT, &name("new"), 0o644, 0, WRITE).map(drop)), Err(Errno::EROFS));
+    assert_eq!(errno(engine.unlink(&cx, ROOT, &name("pending"))), Err(Errno::EROFS));
+    let truncated = SetAttr { attr: NewAttr::default(), size: Some(0) };
+    assert_eq!(errno(engine.setattr(&cx, pending, &truncated).map(drop)), Err(Errno::EROFS));
+    let written = engine.open(&cx, pending, WRITE).and_then(|file| engine.write(&cx, &file, b"x", 0, false));
+    assert_eq!(errno(written.map(drop)), Err(Errno::EROFS));
+    machine.crash(engine, Lose::Nothing);
+
+    machine.fast.root().unlink(b"foreign").unwrap();
+    let engine = machine.open("boot");
+    assert_eq!(engine.lacks(), None);
+    assert!(view(&engine, &mut Vec::new()).unwrap() == shown, "the next start finds what this one has found");
+    assert!(rests(&machine, &engine), "{:?}", engine.queue(10));
+    assert!(machine.slow.image() == shown);
 }

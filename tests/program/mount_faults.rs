@@ -194,6 +194,62 @@ fn three_times_the_fast_tier_is_written_without_an_error() {
     assert_eq!(names(&mount.slow().join(".dlio-fs/tmp")).len(), 1, "of this fast tier only");
 }
 
+/// Writes to a file until there is no room left, not for a byte.
+fn fill(file: &Path) {
+    let mut file = OpenOptions::new().create(true).append(true).open(file).unwrap();
+    for piece in [1 << 20, 4096, 1] {
+        let bytes = vec![9; piece];
+        let full = std::iter::repeat_with(|| file.write_all(&bytes)).find_map(Result::err).unwrap();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    }
+}
+
+/// Somebody else has taken all of the fast tier, also what was set aside for a start. The mount was refused, and nothing could be read before
+/// somebody had made room.
+#[test]
+fn a_start_that_finds_no_room_on_the_fast_tier_is_read_only() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let volume = Volume::new(32, 1024);
+    let mut mount = Mount::on(Elsewhere { fast: Some(volume.tier()), ..Elsewhere::default() }, &["ballast=1MiB"]);
+    mount.control("pause");
+    mount.put("ckpt", "weights");
+    fs::create_dir(mount.at("dir")).unwrap();
+    // Of each file that was cut off a start logs what it is: more than fits into the rest of a block.
+    let mut open: Vec<_> =
+        (0..60).map(|i| File::create(mount.at(format!("{}{i}", "f".repeat(240)))).unwrap()).collect();
+    open.iter_mut().for_each(|file| file.write_all(b"cut off").unwrap());
+    let filler = volume.root().join("filler");
+    fill(&filler);
+    // What a directory has is in the log only, and few of these fill it.
+    let set = |i: u8| xattr::set(mount.at("dir"), "user.last", &[i; 3000]);
+    let log_is_full = (128..=255).cycle().take(10_000).find_map(|i| set(i).err()).unwrap();
+    assert_eq!(log_is_full.kind(), std::io::ErrorKind::StorageFull);
+    mount.kill();
+    drop(open);
+    for set_aside in ["spare", "ballast"] {
+        drop(fs::remove_file(volume.tier().join(".dlio-fs").join(set_aside)));
+    }
+    fill(&filler);
+
+    mount.start();
+    assert_eq!(fs::read_to_string(mount.at("ckpt")).unwrap(), "weights");
+    assert_eq!(errno(File::create(mount.at("new"))), Errno::EROFS);
+    assert_eq!(errno(fs::remove_file(mount.at("ckpt"))), Errno::EROFS);
+    let stats = mount.stats();
+    assert!(stats.starts_with("NOT SAFE") && stats.contains("bytes for this start"), "{stats}");
+    let left = program().arg("umount").arg(mount.root()).output().unwrap();
+    assert_eq!(left.status.code(), Some(3), "it does not wait for what cannot come: {left:?}");
+    assert!(String::from_utf8_lossy(&left.stdout).contains("ckpt"), "{left:?}");
+    mount.ended();
+
+    fs::remove_file(&filler).unwrap();
+    mount.start();
+    assert_eq!(fs::read_to_string(mount.at("ckpt")).unwrap(), "weights");
+    mount.put("new", "more");
+    mount.sync();
+    assert_same(&mount.root(), &mount.slow());
+}
+
 /// What was written before the tier was full is still there and nowhere else; only the drain takes it over.
 #[test]
 fn a_file_that_stops_fitting_goes_on_without_a_copy_of_its_beginning() {
