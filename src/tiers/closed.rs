@@ -385,6 +385,10 @@ impl Dir for ClosableDir {
         self.0.opener.unchanged(|| self.0.inner.stat_at_hand(name)).flatten()
     }
 
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        self.here(|dir| dir.stat_now(name))
+    }
+
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
         let inner = self.with_node(name, |dir| dir.dir(name))?;
         let above = Some((self.0.clone(), name.to_vec()));

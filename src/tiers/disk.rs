@@ -140,6 +140,11 @@ pub trait Dir: Send + Sync + Debug {
     fn stat_at_hand(&self, _name: &[u8]) -> Option<io::Result<Stat>> {
         None
     }
+    /// The same, asked of whoever has the file, and not of what this machine remembers of an earlier answer: a client of a file server
+    /// remembers for a minute. For whoever is about to replace or remove what somebody else may have changed meanwhile. `.` allowed.
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        self.stat(name)
+    }
     /// Opens a subdirectory. ENOTDIR or ELOOP for anything else.
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>>;
     /// Opens an existing regular file; without O_NONBLOCK pitfalls: anything but a regular file is EINVAL.

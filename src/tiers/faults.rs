@@ -500,6 +500,10 @@ impl Dir for FaultyDir {
         self.at.call("stat", name, || self.inner.stat(name))
     }
 
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        self.at.call("stat", name, || self.inner.stat_now(name))
+    }
+
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
         let inner = self.at.call("dir", name, || self.inner.dir(name))?;
         Ok(Arc::new(FaultyDir { at: self.at.below(name), inner }))

@@ -127,6 +127,18 @@ impl Dir for OsDir {
         }
     }
 
+    /// A client of NFS believes a name for as long as it believes the attributes of its directory: so these are asked for first.
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        if self.remembered.is_none() {
+            let flags = rustix::fs::AtFlags::STATX_FORCE_SYNC | rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            for name in [OsStr::from_bytes(b"."), entry_or_self(name)?] {
+                // What it fails with, the look below fails with, too.
+                rustix::fs::statx(&self.fd, name, flags, rustix::fs::StatxFlags::BASIC_STATS).ok();
+            }
+        }
+        self.stat(name)
+    }
+
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
         let fd = self.open_at(entry(name)?, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
         // Another one may be mounted there.

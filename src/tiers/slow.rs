@@ -262,11 +262,12 @@ impl SlowTier {
 
     /// What is at `path`; `None` if nothing is, or no directory above it.
     pub(crate) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
-        let found = match self.parent(path) {
-            Ok((dir, name)) => dir.stat(or_self(name)),
-            Err(e) => Err(e),
-        };
-        absent_is_none(found)
+        absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat(or_self(name))))
+    }
+
+    /// The same as [`Dir::stat_now`].
+    pub(crate) fn stat_now(&self, path: &[u8]) -> io::Result<Option<Stat>> {
+        absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat_now(or_self(name))))
     }
 }
 

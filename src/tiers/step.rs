@@ -148,7 +148,7 @@ impl SlowTier {
             }
             Step::Move { path, ino, to, over } => Met::or_apart(self.apply_move(path, *ino, to, *over)),
             Step::Swap { a, a_ino, b, b_ino } => {
-                let (Some(at_a), Some(at_b)) = (self.stat(a)?, self.stat(b)?) else { return Ok(Met::Gone) };
+                let (Some(at_a), Some(at_b)) = (self.stat_now(a)?, self.stat_now(b)?) else { return Ok(Met::Gone) };
                 if (at_a.ino, at_b.ino) == (*b_ino, *a_ino) {
                     return Ok(Met::Expected);
                 }
@@ -194,18 +194,20 @@ impl SlowTier {
 
     /// What is still in `tmp` has not been placed, and what has the name has been. What is neither here nor there goes again (P6).
     fn apply_place(&self, place: &Placing<'_>) -> std::io::Result<Met> {
-        let Placing { from, tmp, path, over, .. } = *place;
+        let Placing { from, tmp, path, .. } = *place;
         let left = absent_is_none(from.stat(tmp))?;
         if !left.as_ref().is_some_and(|stat| place.is_waiting(stat) || left_out!(PlaceOnce)) {
             return self.find_placed(place, left.as_ref());
         }
         let (dir, name) = self.parent(path)?;
-        let Some(over) = over else { return place_new(from, tmp, &*dir, name) };
+        if place.over.is_none() {
+            return place_new(from, tmp, &*dir, name);
+        }
         match from.rename(tmp, &*dir, name, RenameMode::Exchange) {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return place_new(from, tmp, &*dir, name),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                return place_over(from, tmp, &*dir, name, over);
+                return place_over(place, &*dir, name);
             }
             Err(e) => return Err(e),
         }
@@ -236,15 +238,15 @@ impl SlowTier {
     }
 
     fn apply_move(&self, path: &[u8], ino: u64, to: &[u8], over: Option<u64>) -> std::io::Result<Met> {
-        match self.stat(path)? {
+        match self.stat_now(path)? {
             Some(stat) if stat.ino == ino || left_out!(MoveOnce) => {}
             _ => {
-                let arrived = self.stat(to)?.is_some_and(|stat| stat.ino == ino);
+                let arrived = self.stat_now(to)?.is_some_and(|stat| stat.ino == ino);
                 return Ok(if arrived { Met::Expected } else { Met::Gone });
             }
         }
         let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
-        let there = absent_is_none(dir.stat(to_name))?.map(|stat| stat.ino);
+        let there = absent_is_none(dir.stat_now(to_name))?.map(|stat| stat.ino);
         if there == Some(ino) {
             // Two names of one file: a rename does nothing.
             return from.unlink(name).map(|()| Met::Expected);
@@ -256,7 +258,7 @@ impl SlowTier {
     }
 
     fn apply_link(&self, path: &[u8], ino: u64, to: &[u8]) -> std::io::Result<Met> {
-        if let Some(there) = self.stat(to)? {
+        if let Some(there) = self.stat_now(to)? {
             return Ok(if there.ino == ino { Met::Expected } else { Met::Gone });
         }
         let Some((from, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Gone) };
@@ -269,7 +271,7 @@ impl SlowTier {
 
     fn apply_remove(&self, path: &[u8], ino: u64, is_dir: bool) -> std::io::Result<Met> {
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Expected) };
-        match absent_is_none(dir.stat(name))? {
+        match absent_is_none(dir.stat_now(name))? {
             None => Ok(Met::Expected),
             Some(stat) if stat.ino != ino && !left_out!(RemoveOnce) => Ok(Met::Gone),
             // The number was given to something else.
@@ -302,7 +304,7 @@ impl SlowTier {
     ) -> std::io::Result<Met> {
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Gone) };
         let name = if name.is_empty() { b"." } else { name };
-        let stat = match absent_is_none(dir.stat(name))? {
+        let stat = match absent_is_none(dir.stat_now(name))? {
             Some(stat) if stat.ino == ino => stat,
             _ => return Ok(Met::Gone),
         };
@@ -330,7 +332,7 @@ fn place_new(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io:
         Ok(()) => Ok(Met::Expected),
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => meet_existing(from, tmp, dir, name),
         Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-            if absent_is_none(dir.stat(name))?.is_some() {
+            if absent_is_none(dir.stat_now(name))?.is_some() {
                 return meet_existing(from, tmp, dir, name);
             }
             from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
@@ -353,10 +355,11 @@ fn meet_existing(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
     place_beside(from, tmp, dir, name)
 }
 
-fn place_over(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8], over: u64) -> std::io::Result<Met> {
-    match absent_is_none(dir.stat(name))? {
-        Some(there) if there.ino != over => place_beside(from, tmp, dir, name),
-        _ => from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
+/// Where nothing can be exchanged a look takes its place: what is lost is only what somebody else does between that and the rename.
+fn place_over(place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    match absent_is_none(dir.stat_now(name))? {
+        Some(there) if !place.is_replaced(&there) => place_beside(place.from, place.tmp, dir, name),
+        _ => place.from.rename(place.tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::stats::staging::{Job, JobState};
-use dlio_fs::tiers::disk::{MetadataOrder, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, Progress, ROOT, Tiers};
+use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
+use dlio_fs::tiers::{self, Cx, Ino, OpenMode, Progress, ROOT, SetAttr, Tiers};
 
 use crate::sim::{Op, SimClock, SimDisk};
-use crate::stories::{Machine, WRITE, create, drain, name};
+use crate::stories::{Machine, WRITE, background, create, drain, name};
 
 const SECOND: Duration = Duration::from_secs(1);
 const REVALIDATE: Duration = Duration::from_secs(30);
@@ -279,4 +279,67 @@ fn a_file_that_no_clock_tells_of_is_looked_at_twice() {
         let job = staged(&engine, [&clock, &machine.clock], 10);
         assert_eq!((job.state, job.failed, engine.staging().copies), (JobState::Done, 0, 1), "tells {tells}");
     }
+}
+
+/// Writes to a file at the root: a version behind the one that is there.
+fn overwrite(engine: &Tiers, file: &str, bytes: &[u8]) {
+    let cx = Cx::internal();
+    let attr = engine.lookup(&cx, ROOT, &name(file)).unwrap();
+    let file = engine.open(&cx, attr.ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+    engine.write(&cx, &file, bytes, 0, false).unwrap();
+    engine.flush(&cx, &file).unwrap();
+    engine.release(&cx, file);
+    engine.forget(attr.ino, 1);
+}
+
+/// An NFS client cannot exchange names. There a look at the inode number alone decided whether a new version might take the name: what
+/// somebody else had written into the file meanwhile was gone, without a conflict. And that look was answered from what the client
+/// remembered.
+#[test]
+fn what_others_write_into_a_file_that_is_replaced_is_kept_where_nothing_is_exchanged() {
+    for longer in [false, true] {
+        let machine = machine();
+        machine.slow.become_nfs();
+        let engine = machine.open("boot");
+        engine.release(&Cx::internal(), create(&engine, ROOT, "f", &[1; 50]).1);
+        drain(&engine);
+        overwrite(&engine, "f", &[2; 70]);
+        machine.slow.believe(b"f");
+        machine.clock.advance(SECOND);
+        let theirs = machine.slow.root().open(b"f", Access::ReadWrite).unwrap();
+        theirs.write_at(&[3; 50], if longer { 50 } else { 0 }).unwrap();
+        drop(theirs);
+        drain(&engine);
+        assert_eq!(engine.status().conflicts, 1, "longer: {longer}");
+        let there = machine.on_slow("f").unwrap();
+        assert!(there.ends_with(&[3; 50]) && there.len() == if longer { 100 } else { 50 }, "{there:?}");
+        let names = machine.slow.root().list().unwrap().into_iter().map(|entry| entry.name);
+        let beside: Vec<_> = names.filter(|name| name.starts_with(b"f.dlio-conflict-")).collect();
+        assert_eq!(beside.len(), 1, "{beside:?}");
+        assert_eq!(machine.on_slow(std::str::from_utf8(&beside[0]).unwrap()).unwrap(), [2; 70]);
+    }
+}
+
+/// A file that ours replace, with nobody else about, is no conflict there.
+#[test]
+fn what_we_replace_is_no_conflict_where_nothing_is_exchanged() {
+    let machine = machine();
+    machine.slow.become_nfs();
+    let (engine, cx) = (machine.open("boot"), Cx::internal());
+    for round in 1..6 {
+        match round {
+            1 => engine.release(&cx, create(&engine, ROOT, "f", &[1; 50]).1),
+            _ => overwrite(&engine, "f", &[round; 50]),
+        }
+        if round == 3 {
+            let ino = engine.lookup(&cx, ROOT, &name("f")).unwrap().ino;
+            engine.link(&cx, ino, ROOT, &name(&format!("second{round}"))).unwrap();
+            engine.unlink(&cx, ROOT, &name(&format!("second{round}"))).unwrap();
+            let attr = NewAttr { perm: Some(0o600), ..NewAttr::default() };
+            engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
+        }
+        background(&engine, &machine.clock);
+        assert_eq!(machine.on_slow("f").unwrap(), [round; 50]);
+    }
+    assert_eq!(engine.status().conflicts, 0);
 }

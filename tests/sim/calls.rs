@@ -13,7 +13,7 @@ use dlio_fs::tiers::disk::{
 
 use super::bytes::BLOCK;
 use super::tree::{Change, Ino, Inode, Meta, ROOT};
-use super::{Effect, INODE_BYTES, Op, PRIVATE, Shared, State};
+use super::{Effect, INODE_BYTES, Op, PRIVATE, Shared, SimDisk, State};
 
 const NAME_MAX: usize = 255;
 /// The longest file, as on ext4 with blocks of 4 KiB.
@@ -101,6 +101,7 @@ impl Drop for Handle {
             *count -= 1;
             if *count == 0 {
                 state.open.remove(&self.ino);
+                state.close_removed(self.ino, self.disk.clock.now());
                 state.drop_unused(self.ino);
             }
         }
@@ -126,12 +127,43 @@ impl State {
     }
 
     fn find(&self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
+        if self.nfs.is_some() && dir != ROOT && self.inode(dir)?.names.is_empty() {
+            return Err(Errno::ESTALE.into());
+        }
         if name == b"." {
             return Ok(dir);
         }
         check(name)?;
         self.may(dir, X)?;
         self.inode(dir)?.entries.get(name).copied().ok_or_else(|| Errno::ENOENT.into())
+    }
+
+    /// An NFS client gives a file that is open another name when it is to lose its last one. `true`: that is done.
+    fn keep_open(&mut self, ino: Ino, now: Time) -> io::Result<bool> {
+        let inode = self.inode(ino)?;
+        let (Some(count), 1, Kind::File) = (self.nfs, inode.names.len(), inode.kind) else { return Ok(false) };
+        let Some((dir, name)) = inode.names.first().cloned().filter(|_| self.open.contains_key(&ino)) else {
+            return Ok(false);
+        };
+        if name.starts_with(b".nfs") {
+            return Err(Errno::EBUSY.into());
+        }
+        self.nfs = Some(count + 1);
+        let kept = format!(".nfs{ino:016x}{count:08x}").into_bytes();
+        let changes = vec![Change::Entry { dir, name, ino: None }, Change::Entry { dir, name: kept, ino: Some(ino) }];
+        self.commit(changes, false);
+        self.touch(dir, now);
+        Ok(true)
+    }
+
+    /// And removes it when it is closed.
+    fn close_removed(&mut self, ino: Ino, now: Time) {
+        let names = self.live.inodes.get(&ino).map(|inode| inode.names.clone()).unwrap_or_default();
+        let kept = names.into_iter().find(|(_, name)| self.nfs.is_some() && name.starts_with(b".nfs"));
+        if let Some((dir, name)) = kept {
+            self.commit(vec![Change::Entry { dir, name, ino: None }], false);
+            self.touch(dir, now);
+        }
     }
 
     fn stat(&self, ino: Ino) -> io::Result<Stat> {
@@ -187,6 +219,9 @@ impl State {
     fn remove(&mut self, dir: Ino, name: &[u8], now: Time) -> io::Result<()> {
         let ino = self.find(dir, name)?;
         self.may(dir, W)?;
+        if self.keep_open(ino, now)? {
+            return Ok(());
+        }
         let is_dir = self.inode(ino)?.kind == Kind::Dir;
         self.commit(vec![Change::Entry { dir, name: name.to_vec(), ino: None }], is_dir);
         self.touch(ino, now);
@@ -218,6 +253,11 @@ impl State {
         if is_dir && self.live.is_below(to, from) {
             return Err(Errno::EINVAL.into());
         }
+        if self.nfs.is_some() && mode != RenameMode::Replace {
+            return Err(Errno::EINVAL.into());
+        }
+        let kept = over.filter(|over| *over != from).map_or(Ok(false), |over| self.keep_open(over, now))?;
+        let over = over.filter(|_| !kept);
         let exchange = mode == RenameMode::Exchange;
         if let Some(over) = over {
             let over_dir = self.inode(over)?.kind == Kind::Dir;
@@ -329,6 +369,15 @@ impl State {
     }
 }
 
+impl SimDisk {
+    /// What this name at the root shows now is believed, whatever others do to it, until somebody has the server asked anew.
+    pub fn believe(&self, name: &[u8]) {
+        let mut state = self.0.state.lock();
+        let shown = state.find(ROOT, name).and_then(|ino| state.stat(ino)).expect("it is there");
+        state.believed.insert((ROOT, name.to_vec()), shown);
+    }
+}
+
 pub struct SimDir(Handle);
 
 impl SimDir {
@@ -350,7 +399,15 @@ impl fmt::Debug for SimDir {
 
 impl Dir for SimDir {
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
-        self.0.look(|s| s.stat(s.find(self.0.ino, name)?))
+        self.0.look(|s| match s.believed.get(&(self.0.ino, name.to_vec())) {
+            Some(believed) => Ok(*believed),
+            None => s.stat(s.find(self.0.ino, name)?),
+        })
+    }
+
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        self.0.disk.state.lock().believed.remove(&(self.0.ino, name.to_vec()));
+        self.stat(name)
     }
 
     /// The kernel remembers every other name.

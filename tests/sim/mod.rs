@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, Time};
+use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, Stat, Time};
 use parking_lot::Mutex;
 use rand::{Rng, RngExt};
 
@@ -185,6 +185,10 @@ struct State {
     capacity: u64,
     /// Whoever asks is an ordinary user, for whom the modes hold.
     heeds_modes: bool,
+    /// It is a file server, as an NFS client shows it; so many files that were open have lost their names.
+    nfs: Option<u64>,
+    /// What the client believes of a name until it asks anew.
+    believed: BTreeMap<(Ino, Vec<u8>), Stat>,
     /// Set once a crash has taken the disk over: whoever still holds descriptors gets EIO.
     dead: bool,
     observed: Option<Observed>,
@@ -279,6 +283,12 @@ impl SimDisk {
         self.0.state.lock().heeds_modes = heeds;
     }
 
+    /// From now on it is as an NFS client shows a file server: nothing is exchanged, and no rename refuses a taken name; a file that is open and
+    /// loses its last name is `.nfs` and digits in the same directory until it is closed. A directory that is gone is stale.
+    pub fn become_nfs(&self) {
+        self.0.state.lock().nfs = Some(0);
+    }
+
     pub fn used(&self) -> u64 {
         self.0.state.lock().used()
     }
@@ -354,8 +364,13 @@ impl SimDisk {
                 State { live: tree.clone(), durable: tree, ..State::default() }
             }
         };
-        let after =
-            State { capacity: state.capacity, parts: state.parts.clone(), heeds_modes: state.heeds_modes, ..after };
+        let after = State {
+            capacity: state.capacity,
+            parts: state.parts.clone(),
+            heeds_modes: state.heeds_modes,
+            nfs: state.nfs,
+            ..after
+        };
         let disk = Self::with(self.0.label, self.0.order, &self.0.power, &self.0.clock, after);
         *disk.0.before.lock() = self.0.before.lock().clone();
         if state.observed.is_some() {
