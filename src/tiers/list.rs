@@ -89,7 +89,7 @@ impl Tiers {
         };
         let found = match &slow {
             None => Ok(Vec::new()),
-            Some(id) => self.at_slow(ino, |path, _| self.slow.dir(ino, path, *id)).and_then(|dir| dir.list()),
+            Some(id) => self.at_slow(ino, |path, _| self.slow.dir(ino, path, *id)).and_then(|dir| self.slow.list(&*dir)),
         };
         let mut st = self.state.lock();
         let parent = st.view.get(ino).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);

@@ -52,6 +52,7 @@ impl Tiers {
         if self.slow.is_down() && self.is_root_silent() {
             return Ok(Progress::Idle);
         }
+        self.slow.remove_gone();
         let due = self.state.lock().view.age_dirs(self.uptime(), self.ages(), DIRS_AT_ONCE);
         for ino in &due {
             let Err(error) = self.recheck(*ino) else { continue };
@@ -88,7 +89,7 @@ impl Tiers {
             let dir = self.slow.dir(ino, path, id)?;
             let stat = dir.stat(b".")?; // 1
             let same = before.is_some_and(|before| before.settled && before.proof == Proof::of(&stat));
-            let entries = if same { None } else { Some(dir.list()?) }; // 2
+            let entries = if same { None } else { Some(self.slow.list(&*dir)?) }; // 2
             Ok((dir, stat, entries))
         });
         let differing = self.compare(&look, found.as_ref().ok().and_then(|(.., entries)| entries.as_deref()));

@@ -32,7 +32,7 @@ use crate::path::escape;
 use crate::tiers::abilities::Abilities;
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
-use crate::tiers::disk::{Access, Clock, Dir, File, MetadataOrder, NewAttr, RenameMode, Time};
+use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time};
 use crate::tiers::drain::{remove_leftover, set_attrs};
 use crate::tiers::file::FileState;
 use crate::tiers::identity::{ensure_dir, existing_tmp, identify};
@@ -470,6 +470,12 @@ impl Recovery<'_> {
                 }
                 closed::close_again(&self.tiers.slow.root, &*tmp, &entry.name)?;
                 let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
+                if entry.kind == Kind::Dir && entry.name.starts_with(b"g") {
+                    // What a client left there that has not come to its end.
+                    let dir = tmp.dir(&entry.name).at("open", "leftover in tmp")?;
+                    let left = dir.list().at("list", "leftover in tmp")?;
+                    left.iter().try_for_each(|entry| remove_leftover(&*dir, &entry.name))?;
+                }
                 if !is_object || replaced.contains(&(name.as_slice(), entry.ino)) {
                     remove_leftover(&*tmp, &entry.name)?;
                 }

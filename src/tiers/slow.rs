@@ -3,7 +3,7 @@
 //! Every call here may block for as long as the slow tier likes, but for [`SlowTier::stat_at_hand`]. Nobody calls it with the state lock
 //! held.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use crate::tiers::abilities::Abilities;
 use crate::tiers::commit::tmp_name;
-use crate::tiers::disk::{Access, Dir, File, Stat};
+use crate::tiers::disk::{Access, Dir, DirEntry, File, RenameMode, Stat};
 use crate::tiers::parts::{Parts, in_part};
 use crate::tiers::record::{ObjectId, Path};
 use crate::tiers::sync::Mutex;
@@ -35,6 +35,7 @@ pub(crate) struct SlowTier {
     placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
     /// What is being published, in that order, while the view still has everything where it was.
     moving: Mutex<Vec<Moving>>,
+    left_open: LeftOpen,
     /// Set while the movers find it not answering: what is cached is then trusted however old.
     down: AtomicBool,
     pub(crate) abilities: Abilities,
@@ -67,6 +68,34 @@ impl Moving {
     }
 }
 
+/// So many files that were removed are remembered.
+const REMOVED_KEPT: usize = 4096;
+
+/// A file that is open and loses its name keeps, at an NFS client, the name `.nfs` and its number in sixteen digits and a counter in eight,
+/// in the same directory, until it is closed. Of files that our steps have removed these are nobody's to see.
+#[derive(Debug, Default)]
+struct LeftOpen {
+    removed: Mutex<VecDeque<u64>>,
+    /// Directories in `tmp` that hold some.
+    gone: Mutex<Vec<Path>>,
+}
+
+impl LeftOpen {
+    fn note(&self, ino: u64) {
+        let mut removed = self.removed.lock();
+        removed.truncate(REMOVED_KEPT - 1);
+        removed.push_front(ino);
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        let digits = name.strip_prefix(b".nfs").filter(|digits| digits.len() == 24);
+        let number = digits.and_then(|digits| std::str::from_utf8(&digits[..16]).ok());
+        number
+            .and_then(|number| u64::from_str_radix(number, 16).ok())
+            .is_some_and(|ino| self.removed.lock().contains(&ino))
+    }
+}
+
 /// Device and inode number on the slow tier.
 pub(crate) type SlowId = (u64, u64);
 
@@ -86,6 +115,7 @@ impl SlowTier {
             dirs: Mutex::default(),
             placing: Mutex::default(),
             moving: Mutex::default(),
+            left_open: LeftOpen::default(),
             down: AtomicBool::new(false),
             abilities,
             target_known: AtomicU64::new(abilities.target_known),
@@ -239,6 +269,46 @@ impl SlowTier {
     pub(crate) fn stat_of(&self, path: &[u8], id: SlowId) -> io::Result<Stat> {
         let stat = self.stat(path)?.ok_or(Errno::ENOENT)?;
         self.expect(path, &stat, id).map(|()| stat)
+    }
+
+    /// Called before a step takes the last name of a file away that somebody may read through the mount.
+    pub(crate) fn note_removed(&self, ino: u64) {
+        self.left_open.note(ino);
+    }
+
+    /// Every entry, but for what an NFS client keeps of files that are gone, as long as we have them open.
+    pub(crate) fn list(&self, dir: &dyn Dir) -> io::Result<Vec<DirEntry>> {
+        let mut entries = dir.list()?;
+        entries.retain(|entry| !self.left_open.has(&entry.name));
+        Ok(entries)
+    }
+
+    /// A directory that is to go, with nothing in it but what [`SlowTier::list`] leaves out, goes to `tmp` with that: the client lets nobody
+    /// rename or remove these files, but a directory above them. `false`: it cannot, or something else is in it.
+    pub(crate) fn move_left_open(&self, above: &dyn Dir, name: &[u8]) -> io::Result<bool> {
+        let dir = above.dir(name)?;
+        let holds_others = || dir.list().map(|all| !all.iter().all(|entry| self.left_open.has(&entry.name)));
+        if holds_others()? {
+            return Ok(false);
+        }
+        let gone = format!("g{:016x}", dir.stat(b".")?.ino).into_bytes();
+        if above.rename(name, &*self.tmp, &gone, RenameMode::Replace).is_err() {
+            return Ok(false);
+        }
+        if holds_others()? {
+            // Made there just now.
+            self.tmp.rename(&gone, above, name, RenameMode::Replace)?;
+            return Ok(false);
+        }
+        self.left_open.gone.lock().push(gone);
+        Ok(true)
+    }
+
+    /// Removes from `tmp` the directories of which all files have been closed by now.
+    pub(crate) fn remove_gone(&self) {
+        let mut gone = std::mem::take(&mut *self.left_open.gone.lock());
+        gone.retain(|name| absent_is_none(self.tmp.rmdir(name)).is_err());
+        self.left_open.gone.lock().append(&mut gone);
     }
 
     /// Opens what is at `path`, for [`Tiers::at_slow`].

@@ -207,6 +207,7 @@ impl SlowTier {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return place_new(from, tmp, &*dir, name),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                place.over.into_iter().for_each(|over| self.note_removed(over));
                 return place_over(place, &*dir, name);
             }
             Err(e) => return Err(e),
@@ -254,6 +255,7 @@ impl SlowTier {
         if there != over && there.is_some() {
             return place_beside(&*from, name, &*dir, to_name);
         }
+        there.into_iter().for_each(|over| self.note_removed(over));
         from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
     }
 
@@ -280,7 +282,7 @@ impl SlowTier {
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {
                     // The root of a part has our `tmp`. Otherwise somebody else put something into it: it stays, with that.
                     if !self.remove_tmp(path, &*dir, name)? {
-                        return Ok(Met::Gone);
+                        return Ok(if self.move_left_open(&*dir, name)? { Met::Expected } else { Met::Gone });
                     }
                     match dir.rmdir(name) {
                         Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
@@ -291,8 +293,11 @@ impl SlowTier {
                 Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => Ok(Met::Gone),
                 other => other.map(|()| Met::Expected),
             },
-            // It may go at this moment, by somebody else or by `full_slow.rs`.
-            Some(_) => absent_is_none(dir.unlink(name)).map(|_| Met::Expected),
+            Some(_) => {
+                self.note_removed(ino);
+                // It may go at this moment, by somebody else or by `full_slow.rs`.
+                absent_is_none(dir.unlink(name)).map(|_| Met::Expected)
+            }
         }
     }
 

@@ -343,3 +343,47 @@ fn what_we_replace_is_no_conflict_where_nothing_is_exchanged() {
     }
     assert_eq!(engine.status().conflicts, 0);
 }
+
+/// While somebody reads a file through the mount that is on the slow tier only, an NFS client keeps it as `.nfs…` when it is removed or
+/// replaced. That was listed; and a directory that was removed with it stayed there for good.
+#[test]
+fn a_file_that_is_read_while_it_is_removed_keeps_no_directory() {
+    let machine = machine();
+    machine.slow.become_nfs();
+    let (engine, cx) = (machine.open("boot"), Cx::internal());
+    let dir = directory(&engine);
+    engine.release(&cx, create(&engine, dir, "replaced", &[2; 50]).1);
+    drain(&engine);
+    let open = |file: &str| {
+        let ino = engine.lookup(&cx, dir, &name(file)).unwrap().ino;
+        engine.evict_now(&cx, ino).unwrap();
+        engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap()
+    };
+    let (first, other) = (open("f"), open("replaced"));
+    let mut bytes = [0; 50];
+    for file in [&first, &other] {
+        engine.read(&cx, file, &mut bytes[..10], 0).unwrap();
+    }
+    engine.release(&cx, create(&engine, dir, "new", &[3; 50]).1);
+    engine.rename(&cx, dir, &name("new"), dir, &name("replaced"), RenameMode::Replace).unwrap();
+    for _ in 0..3 * REVALIDATE.as_secs() {
+        second(&engine, &machine.clock);
+    }
+    assert_eq!(listed(&engine, dir), BTreeSet::from(["f".to_owned(), "replaced".to_owned()]));
+    for file in ["f", "replaced"] {
+        engine.unlink(&cx, dir, &name(file)).unwrap();
+    }
+    engine.rmdir(&cx, ROOT, &name("d")).unwrap();
+    background(&engine, &machine.clock);
+    assert_eq!((engine.status().pending_events, engine.status().conflicts), (0, 0));
+    assert!(machine.slow.root().stat(b"d").is_err(), "it is gone");
+    assert_eq!(engine.read(&cx, &first, &mut bytes, 0).unwrap(), 50, "and can be read on");
+    assert_eq!(bytes, [1; 50]);
+    engine.release(&cx, first);
+    engine.release(&cx, other);
+    background(&engine, &machine.clock);
+    let ours = machine.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap();
+    let left = ours.list().unwrap().into_iter().flat_map(|node| ours.dir(&node.name).unwrap().list().unwrap());
+    let left: Vec<_> = left.map(|entry| String::from_utf8(entry.name).unwrap()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

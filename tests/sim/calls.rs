@@ -256,6 +256,9 @@ impl State {
         if self.nfs.is_some() && mode != RenameMode::Replace {
             return Err(Errno::EINVAL.into());
         }
+        if self.nfs.is_some() && name.starts_with(b".nfs") {
+            return Err(Errno::EBUSY.into());
+        }
         let kept = over.filter(|over| *over != from).map_or(Ok(false), |over| self.keep_open(over, now))?;
         let over = over.filter(|_| !kept);
         let exchange = mode == RenameMode::Exchange;
