@@ -162,7 +162,12 @@ impl Tiers {
             _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
             // Somebody else has removed the directory: it will be made anew.
             _ if st.view.owes_below(ino) => {}
-            _ => return Err(Errno::ENOENT.into()),
+            _ => {
+                // Or a create of the same name would find it taken.
+                drop(st);
+                self.look_again(ino);
+                return Err(Errno::ENOENT.into());
+            }
         }
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         Ok(self.attr_of(ino, node))

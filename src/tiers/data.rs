@@ -68,6 +68,11 @@ impl Tiers {
                 }
                 // Nothing was written through it: not a close.
                 self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
+                if matches!(e.errno(), Errno::ENOENT | Errno::ESTALE) && cx.slow().is_ok() {
+                    // For the kernel, which looks the name up once more.
+                    self.look_again(ino);
+                    return Err(Errno::ESTALE.into());
+                }
                 Err(e)
             }
         }

@@ -89,7 +89,7 @@ impl Tiers {
         };
         let found = match &slow {
             None => Ok(Vec::new()),
-            Some(id) => self.at_slow(ino, |path, _| self.slow.dir(ino, path, *id)).and_then(|dir| self.slow.list(&*dir)),
+            Some(id) => self.at_slow(ino, |path, _| self.slow.list(&*self.slow.dir(ino, path, *id)?)),
         };
         let mut st = self.state.lock();
         let parent = st.view.get(ino).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
@@ -98,7 +98,13 @@ impl Tiers {
         {
             dir.listers -= 1;
         }
-        let is_gone = found.as_ref().is_err_and(is_elsewhere) && st.view.owes_below(ino);
+        let is_elsewhere = found.as_ref().is_err_and(is_elsewhere);
+        let is_gone = is_elsewhere && st.view.owes_below(ino);
+        if is_elsewhere && !is_gone {
+            drop(st);
+            self.look_again(ino);
+            st = self.state.lock();
+        }
         // Somebody else has removed it: it will be made anew, with what is on its way.
         let found = if is_gone { Vec::new() } else { found.at("list on slow", format!("inode {ino}"))? };
         let mut entries = Vec::with_capacity(found.len() + 2);

@@ -124,13 +124,15 @@ impl Tiers {
     }
 
     fn stat_in(&self, dir: Ino, id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
-        let handle = self.at_slow(dir, |path, _| self.slow.dir(dir, path, id));
-        if handle.as_ref().is_err_and(is_elsewhere) && self.state.lock().view.owes_below(dir) {
-            // Somebody else has removed it: it will be made anew, with what is on its way.
-            return Ok(None);
+        let found = self.at_slow(dir, |path, _| absent_is_none(self.slow.dir(dir, path, id)?.stat(name.as_bytes())));
+        if found.as_ref().is_err_and(is_elsewhere) {
+            if self.state.lock().view.owes_below(dir) {
+                // Somebody else has removed it: it will be made anew, with what is on its way.
+                return Ok(None);
+            }
+            self.look_again(dir);
         }
-        let handle = handle.at("open slow directory", self.label(dir))?;
-        absent_is_none(handle.stat(name.as_bytes())).at("stat on slow", self.label(dir))
+        found.at("stat on slow", self.label(dir))
     }
 
     /// Takes in a slow look-up, and what it says about objects that were waiting for their file.

@@ -24,11 +24,11 @@ use crate::path::Name;
 use crate::tiers::disk::{Dir, DirEntry, Stat};
 use crate::tiers::node::{DirNode, Seen, Shown, Slot};
 use crate::tiers::pool::Proof;
-use crate::tiers::slow::absent_is_none;
+use crate::tiers::slow::{absent_is_none, is_elsewhere};
 use crate::tiers::state::State;
 use crate::tiers::status::is_silence;
 use crate::tiers::view::Asked;
-use crate::tiers::{Ino, Progress, Tiers};
+use crate::tiers::{Ino, Progress, ROOT, Tiers};
 
 /// Directories looked at in one step, one after the other.
 const DIRS_AT_ONCE: usize = 256;
@@ -87,7 +87,7 @@ impl Tiers {
         };
         let found = self.at_slow(ino, |path, _| {
             let dir = self.slow.dir(ino, path, id)?;
-            let stat = dir.stat(b".")?; // 1
+            let stat = dir.stat_now(b".")?; // 1
             let same = before.is_some_and(|before| before.settled && before.proof == Proof::of(&stat));
             let entries = if same { None } else { Some(self.slow.list(&*dir)?) }; // 2
             Ok((dir, stat, entries))
@@ -128,8 +128,38 @@ impl Tiers {
         made.chain(changed.map(|(name, _)| name.clone())).collect()
     }
 
+    /// The slow tier says of something that it is not there, or not what it was: its names are looked up again. So whoever is told ESTALE, and
+    /// that is the kernel, which looks a name up once more then, finds what there is.
+    pub(crate) fn look_again(&self, ino: Ino) {
+        let mut gone = Some(ino).filter(|ino| *ino != ROOT);
+        while let Some(ino) = gone.take() {
+            let places = self.state.lock().view.get(ino).map(|node| node.links.iter().cloned().collect::<Vec<_>>());
+            for (parent, name) in places.unwrap_or_default() {
+                let looked = self.look_at(parent, &name);
+                // The directory is not there either.
+                gone = gone.or(looked.is_err_and(|e| is_elsewhere(&e)).then_some(parent)).filter(|ino| *ino != ROOT);
+            }
+        }
+    }
+
+    fn look_at(&self, parent: Ino, name: &Name) -> std::io::Result<()> {
+        let (id, look) = {
+            let st = self.state.lock();
+            let node = st.view.get(parent).ok_or(Errno::ESTALE)?;
+            let generation = node.dir.as_ref().ok_or(Errno::ESTALE)?.generation;
+            let asked = st.view.asked(self.uptime());
+            (node.slow_id().ok_or(Errno::ESTALE)?, Look { ino: parent, asked, generation })
+        };
+        let dir = self.at_slow(parent, |path, _| {
+            let dir = self.slow.dir(parent, path, id)?;
+            dir.stat_now(b".").map(|_| dir)
+        })?;
+        self.relearn(&look, &dir, name).ok();
+        Ok(())
+    }
+
     fn relearn(&self, look: &Look, dir: &Arc<dyn Dir>, name: &Name) -> Result<()> {
-        let stat = absent_is_none(dir.stat(name.as_bytes())).at("stat on slow", self.label(look.ino))?;
+        let stat = absent_is_none(dir.stat_now(name.as_bytes())).at("stat on slow", self.label(look.ino))?;
         let mut st = self.state.lock();
         if st.view.live_dir(look.ino).is_some() && look.may_ask(&st, name) {
             self.learn(&mut st, look.ino, name, stat.as_ref(), look.asked);

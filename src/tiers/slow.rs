@@ -356,6 +356,10 @@ impl Tiers {
             let (paths, Some(id)) = &before else { return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32)) };
             let found = self.at_any(paths, |path| act(path, *id));
             let is_elsewhere = found.as_ref().is_err_and(is_elsewhere);
+            if is_elsewhere && tried.is_none() {
+                // Of a directory that somebody else has removed, and made again, the descriptor that was kept leads nowhere.
+                self.slow.forget_dir(ino);
+            }
             if if is_elsewhere { tried.as_ref() == Some(&before) } else { known() == before } {
                 return found;
             }
