@@ -12,7 +12,7 @@ use crate::error::{Context, Errno, Result};
 use crate::path::Name;
 use crate::tiers::disk::{DirEntry, Kind};
 use crate::tiers::names::OURS;
-use crate::tiers::node::{Listed, Slot};
+use crate::tiers::node::{Listed, Present, Slot};
 use crate::tiers::slow::is_elsewhere;
 use crate::tiers::state::State;
 use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
@@ -20,6 +20,8 @@ use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 /// Listings that nobody has open, and the entries in all of them.
 const KEPT: usize = 8;
 const ENTRIES_KEPT: usize = 1 << 18;
+/// The names of a larger directory are not kept for the time when the slow tier does not answer.
+const PRESENT_MOST: usize = 4096;
 
 /// Keeps the latest listings for whoever comes next; directories refer to them.
 #[derive(Debug, Default)]
@@ -49,8 +51,14 @@ impl Tiers {
         }
         let (listing, generation) = self.list_since(cx, ino)?;
         let listing = Arc::new(listing);
+        // Whoever makes something in it while the slow tier does not answer needs to know. If it cannot be told now, then.
+        self.default_acl(cx, ino).ok();
         if let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut()) {
             dir.listed = Some(Listed { asked, generation, listing: Arc::downgrade(&listing) });
+            if !dir.known && dir.generation == generation && listing.entries.len() <= PRESENT_MOST {
+                let names = listing.entries.iter().skip(2).filter_map(|entry| Name::new(&entry.name).ok()).collect();
+                dir.present = Some(Box::new(Present { asked, names }));
+            }
         }
         self.recent.lock().keep(asked, &listing);
         Ok(listing)

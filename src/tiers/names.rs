@@ -710,7 +710,7 @@ impl Tiers {
     }
 
     /// A directory's default ACL, asked for once and then remembered.
-    fn default_acl(&self, cx: &Cx, dir: Ino) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn default_acl(&self, cx: &Cx, dir: Ino) -> Result<Option<Vec<u8>>> {
         if let Some(known) = self.state.lock().view.get(dir).and_then(|node| node.dir.as_ref()?.default_acl.clone()) {
             return Ok(known);
         }

@@ -1,7 +1,7 @@
 //! What the view has many of: the node behind an inode number, the slot behind a name. How they hang together, and how they change
 //! when something is logged, published or seen, is `view.rs`'s; what is `pub(super)` here is for that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -487,9 +487,24 @@ pub(crate) struct DirNode {
     pub(crate) default_acl: Option<Option<Vec<u8>>>,
     /// The latest listing.
     pub(crate) listed: Option<Listed>,
+    /// Of one that is not known in full.
+    pub(crate) present: Option<Box<Present>>,
 }
 
 impl DirNode {
+    /// Whether the latest listing says that nothing has this name. It is no answer while the slow tier has one.
+    pub(super) fn lists_not(&self, name: &Name) -> bool {
+        self.present.as_ref().is_some_and(|present| !present.names.contains(name))
+    }
+
+    /// A slot goes that says that something has the name.
+    pub(super) fn forget_slot(&mut self, name: &Name) {
+        let slot = self.slots.remove(name);
+        if let (Some(present), Some(_)) = (&mut self.present, slot.and_then(|slot| slot.view())) {
+            present.names.insert(name.clone());
+        }
+    }
+
     /// It is known in full no more: names without a slot, and what slots say that is old, are looked up on the slow tier.
     pub(super) fn forget_others(&mut self) {
         self.known = false;
@@ -506,6 +521,13 @@ pub(crate) struct Shown {
     pub(crate) since: Duration,
     /// It was listed so long after that a change behind the listing would have left other times.
     pub(crate) settled: bool,
+}
+
+/// Every name that was listed, and those that have come and whose slots have gone since; when it was asked for, by uptime.
+#[derive(Debug)]
+pub(crate) struct Present {
+    pub(crate) asked: Duration,
+    pub(crate) names: BTreeSet<Name>,
 }
 
 /// A listing as long as somebody keeps it, when it was asked for by uptime, and the generation it is true for.

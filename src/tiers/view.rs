@@ -27,6 +27,9 @@ use crate::tiers::{Ino, Lsn, ROOT};
 /// Own numbers start here; below, a slow-resident node shows its own inode number.
 pub(crate) const FIRST_OWN: Ino = 1 << 48;
 
+/// So long after a listing it is believed to have been all there is, should the slow tier stop answering.
+const PRESENT_FOR: Duration = Duration::from_secs(600);
+
 /// When the slow tier was asked something, for answers that arrive after it has been published to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
@@ -223,7 +226,7 @@ impl View {
         let slots = node.dir.as_ref()?;
         slots.used.store(true, Ordering::Relaxed);
         let Some(slot) = slots.slots.get(name) else {
-            return (slots.known || !node.on_slow).then_some(None);
+            return (slots.known || !node.on_slow || (trust && slots.lists_not(name))).then_some(None);
         };
         if slot.pending() || slots.known || trust {
             return Some(slot.view());
@@ -656,7 +659,7 @@ impl View {
             let found_as_another = node.slow_id().is_none_or(|(_, number)| number != at);
             for (dir, name) in node.links.clone().iter() {
                 if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
-                    dir.slots.remove(name);
+                    dir.forget_slot(name);
                     if found_as_another {
                         dir.listed = None;
                     }
@@ -679,6 +682,9 @@ impl View {
         let mut due = Vec::new();
         for ino in &self.dirs {
             let Some(node) = self.nodes.get_mut(ino).filter(|node| node.on_slow) else { continue };
+            if let Some(dir) = &mut node.dir {
+                dir.present.take_if(|present| now.saturating_sub(present.asked) > PRESENT_FOR);
+            }
             let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0) else { continue };
             if dir.checked == Seen::NEVER {
                 // It has come to the slow tier since the last call, and until then all in it was ours.

@@ -437,3 +437,47 @@ fn what_others_have_removed_is_looked_up_again() {
     assert!(!is_there(&engine, ROOT, "d"), "nor is its directory");
     assert_eq!(engine.status().conflicts, 0);
 }
+
+/// A file server is away. In a directory that was listed shortly before, the root for instance, no checkpoint could be made: each new name
+/// waited for the server, although the listing had said what there is.
+#[test]
+fn what_a_listing_did_not_show_can_be_made_while_the_slow_tier_does_not_answer() {
+    let (machine, cx) = (machine(), Cx::fast_only(0, 0));
+    let engine = machine.open("boot");
+    directory(&engine);
+    machine.slow.root().create(b"theirs", 0o644).unwrap();
+    let needs_slow = |file: &str| matches!(engine.lookup(&cx, ROOT, &name(file)), Err(Error::NeedSlow));
+    assert!(needs_slow("ckpt1") && listed(&engine, ROOT).contains("theirs"));
+    machine.clock.advance(60 * SECOND);
+    engine.tick().unwrap();
+    engine.recheck_step().unwrap();
+    assert!(needs_slow("ckpt1"), "as long as it answers, it is asked");
+    engine.report_silence("drain", SECOND);
+    for _ in 0..3 {
+        assert!(needs_slow("theirs"), "it is there, and nothing more is known of it");
+        let made = engine.create(&cx, ROOT, &name("ckpt.tmp"), 0o644, 0, WRITE);
+        let (_, file) = made.map_err(|e| format!("{e}")).unwrap();
+        engine.flush(&cx, &file).unwrap();
+        engine.release(&cx, file);
+        engine.rename(&cx, ROOT, &name("ckpt.tmp"), ROOT, &name("ckpt1"), RenameMode::Replace).unwrap();
+    }
+    engine.report("drain", None);
+    drain(&engine);
+    assert!(machine.on_slow("ckpt1").is_some());
+    // A name of ours that nobody remembers any more is in no listing; and a listing is not believed for ever.
+    let ino = engine.lookup(&Cx::internal(), ROOT, &name("ckpt1")).unwrap().ino;
+    engine.forget(ino, 2);
+    engine.evict_now(&Cx::internal(), ino).unwrap();
+    for _ in 0..3 {
+        machine.clock.advance(60 * SECOND);
+        engine.tick().unwrap();
+    }
+    engine.report_silence("drain", SECOND);
+    assert!(!matches!(engine.lookup(&cx, ROOT, &name("ckpt1")), Err(Error::Posix(Errno::ENOENT))));
+    assert!(!needs_slow("new"));
+    engine.report("drain", None);
+    machine.clock.advance(600 * SECOND);
+    engine.recheck_step().unwrap();
+    engine.report_silence("drain", SECOND);
+    assert!(needs_slow("news"));
+}
