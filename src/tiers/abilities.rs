@@ -26,8 +26,8 @@ use crate::tiers::record::Attrs;
 use crate::tiers::slow::SlowTier;
 use crate::tiers::{Cx, Tiers, acl};
 
-/// No longer than this is spent on finding out.
-const AT_MOST: Duration = Duration::from_secs(1);
+/// No longer than this is spent on finding out at a start: a tier that hangs delays no mount.
+pub(crate) const AT_MOST: Duration = Duration::from_secs(1);
 /// What is tried in `tmp`, by these names.
 const FILE: &[u8] = b"tf";
 const OTHER: &[u8] = b"tg";
@@ -110,13 +110,14 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// Tries all of them in a directory that is ours alone. Leaves nothing there.
-    pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock) -> Self {
+    /// Tries all of them in a directory that is ours alone, as long as it takes no longer than `at_most`. Leaves nothing there. Owners are tried
+    /// however long it takes: believed to be possible where they are not, they would have everything held.
+    pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
-        let tries: [Try; 8] = [try_file, try_xattrs, try_times, try_size, try_owner, try_dir, try_symlink, try_names];
+        let tries: [Try; 8] = [try_file, try_owner, try_xattrs, try_times, try_size, try_dir, try_symlink, try_names];
         let (mut found, begun) = (Abilities::default(), clock.uptime());
-        for try_it in tries {
-            if clock.uptime().saturating_sub(begun) > AT_MOST {
+        for (number, try_it) in tries.into_iter().enumerate() {
+            if number > 1 && clock.uptime().saturating_sub(begun) > at_most {
                 tracing::info!("the slow tier is slow to answer; what was not tried there yet is taken for possible");
                 break;
             }

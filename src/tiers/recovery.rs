@@ -29,7 +29,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
-use crate::tiers::abilities::Abilities;
+use crate::tiers::abilities::{AT_MOST, Abilities};
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time};
@@ -104,7 +104,7 @@ fn open_with(
     log::drop_spare(&*ours);
     closed::begin(&slow, &tmp)?;
     let objects = modes::with_modes(&ours)?;
-    let abilities = if writable { Abilities::find_out(&*tmp, &*clock) } else { Abilities::default() };
+    let abilities = if writable { Abilities::find_out(&*tmp, &*clock, AT_MOST) } else { Abilities::default() };
     abilities.tell();
     let (pool, copies) = (Pool::open(&*objects)?, Copies::open(&*objects, clock.now())?);
     let parts = Parts::open(ours.clone(), &identity.uuid)?;
