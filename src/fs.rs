@@ -25,6 +25,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -37,6 +38,7 @@ use fuser::{
 
 use crate::config::Rules;
 use crate::error::{Context, Errno, Error, Result};
+use crate::path::Name;
 use crate::stats::counters::{Call, Op, Tier};
 use crate::stats::recording::Meta;
 use crate::stats::{By, Stats};
@@ -75,6 +77,10 @@ const SLOW_THREADS: usize = 32;
 const SLOW_THREADS_MOST: usize = 256;
 /// How long the root's attributes are waited for.
 const ROOT_WAIT: Duration = Duration::from_secs(1);
+/// And a name that is known to be free if nobody can say otherwise.
+const ABSENT_WAIT: Duration = Duration::from_secs(10);
+/// What the engine knows look-ups by that nobody waits for any more.
+const LOOK_UP: &str = "look-up";
 /// How many more of one user may stand in line.
 const SLOW_QUEUE: usize = 1024;
 /// For `.dlio`, where a read answers within a second and only a `sync` holds a thread, for the fast tier.
@@ -193,6 +199,27 @@ impl DlioFs {
         B::Owned: Send + 'static,
         F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
     {
+        self.observe_free(req, what, on, payload, reply, run, |_, _| false);
+    }
+
+    /// `DlioFs::observe` of a look-up. `is_free`: it is answered with ENOENT if the slow tier does not answer within [`ABSENT_WAIT`], and from
+    /// then on that counts as silent until it does.
+    #[allow(clippy::too_many_arguments)]
+    fn observe_free<R, B, F>(
+        &self,
+        req: &Request,
+        what: impl Into<What>,
+        on: Subject,
+        payload: &B,
+        reply: R,
+        run: F,
+        is_free: impl Fn(&Core, &B) -> bool,
+    ) where
+        R: Answer,
+        B: ToOwned + ?Sized,
+        B::Owned: Send + 'static,
+        F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
+    {
         let seen = Seen { what: what.into(), on, since: Instant::now(), tier: Tier::Fast, thread: req.pid() };
         if !seen.on.is_virtual() {
             match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
@@ -204,10 +231,11 @@ impl DlioFs {
                 result => return finish(&self.core, &self.failures, &seen, reply, result),
             }
         }
-        self.go_on_elsewhere(req, Seen { tier: Tier::Slow, ..seen }, payload.to_owned(), reply, run);
+        let free = is_free(&self.core, payload);
+        self.go_on_elsewhere(req, (Seen { tier: Tier::Slow, ..seen }, free), payload.to_owned(), reply, run);
     }
 
-    fn go_on_elsewhere<R, B, O, F>(&self, req: &Request, seen: Seen, payload: O, reply: R, run: F)
+    fn go_on_elsewhere<R, B, O, F>(&self, req: &Request, (seen, free): (Seen, bool), payload: O, reply: R, run: F)
     where
         R: Answer,
         B: ?Sized,
@@ -220,7 +248,13 @@ impl DlioFs {
             move |seen: &Seen, reply: R, result| finish(&core, &failures, seen, reply, result)
         };
         let core = Arc::clone(&self.core);
-        let run = move |gave_up| run(&core, &Cx::may_wait(uid, gid, gave_up), payload.borrow());
+        let run = move |gave_up: Arc<AtomicBool>| {
+            let done = run(&core, &Cx::may_wait(uid, gid, Arc::clone(&gave_up)), payload.borrow());
+            if free && gave_up.load(Ordering::SeqCst) {
+                core.tiers.report(LOOK_UP, None);
+            }
+            done
+        };
         let done = {
             let (seen, end) = (seen.clone(), end.clone());
             move |reply, result| end(&seen, reply, result)
@@ -229,6 +263,10 @@ impl DlioFs {
             let (core, seen, end) = (Arc::clone(&self.core), seen.clone(), end.clone());
             move |reply, why| {
                 let result = match why {
+                    GivenUp::TooLong if free => {
+                        core.tiers.report_silence(LOOK_UP, ABSENT_WAIT);
+                        Err(Errno::ENOENT.into())
+                    }
                     GivenUp::TooLong => R::known(&core, &seen).ok_or(Error::SlowTimeout),
                     GivenUp::Killed => Err(Errno::EINTR.into()),
                 };
@@ -239,7 +277,7 @@ impl DlioFs {
             let (core, seen) = (Arc::clone(&self.core), seen.clone());
             Caller {
                 uid,
-                wait: is_root_s_getattr(&seen).then_some(ROOT_WAIT),
+                wait: is_root_s_getattr(&seen).then_some(ROOT_WAIT).or(free.then_some(ABSENT_WAIT)),
                 is_killed: Box::new(move || who::is_killed(thread)),
                 about: Box::new(move || about(&core, &seen)),
             }
@@ -372,7 +410,10 @@ impl Filesystem for DlioFs {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let run = move |core: &Core, cx: &Cx, name: &[u8]| core.lookup(cx, parent.0, name);
-        self.observe(req, Op::Lookup, parent.into(), name.as_bytes(), reply, run);
+        let is_free = move |core: &Core, name: &[u8]| {
+            Name::new(name).is_ok_and(|name| !control::owns(parent.0) && core.tiers.lists_not(parent.0, &name))
+        };
+        self.observe_free(req, Op::Lookup, parent.into(), name.as_bytes(), reply, run, is_free);
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {

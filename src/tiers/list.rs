@@ -64,6 +64,11 @@ impl Tiers {
         Ok(listing)
     }
 
+    /// Whether a name is free by the latest listing, and nothing else is known of it.
+    pub fn lists_not(&self, dir: Ino, name: &Name) -> bool {
+        self.state.lock().view.known(dir, name, self.uptime(), self.ages(), true) == Some(None)
+    }
+
     /// A listing that still holds.
     fn listed(&self, ino: Ino, now: Duration) -> Option<Arc<Listing>> {
         let st = self.state.lock();

@@ -1037,6 +1037,25 @@ fn with_the_slow_tier_hanging_the_fast_one_goes_on() {
     assert!(fs::read(below.shown().join("run/99.done")).unwrap() == pattern(10_000));
 }
 
+/// Each new name at the root waited for a file server that was away, although the root had just been listed: no checkpoint could be made there.
+#[test]
+fn a_name_that_a_listing_did_not_show_is_made_while_the_slow_tier_hangs() {
+    needs!(MOUNTS, "bindfs");
+    let below = Relay::new(|slow| fs::write(slow.join("theirs"), "theirs").unwrap());
+    let mount = Mount::over(below.shown(), &[]);
+    assert!(names(&mount.at("")).iter().any(|name| name == "theirs"));
+    let frozen = below.freeze();
+    let path = mount.put("ckpt.tmp", pattern(10_000));
+    fs::rename(&path, mount.at("ckpt")).unwrap();
+    fs::create_dir(mount.at("run")).unwrap();
+    assert!(mount.stats().contains("SLOW TIER DOWN"), "{}", mount.stats());
+    drop(frozen);
+    until("the slow tier answers again", || mount.stats_json()["safety"]["slow_down"] == false);
+    mount.sync();
+    assert!(fs::read(below.shown().join("ckpt")).unwrap() == pattern(10_000));
+    assert_eq!(mount.stats_json()["exceptions"]["conflicts"], 0);
+}
+
 /// After five seconds a busy disk, or a file server that came back a minute later, was EIO to a training job.
 #[test]
 fn who_waits_for_a_hanging_slow_tier_is_named_and_can_be_killed() {
