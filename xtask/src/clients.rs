@@ -159,7 +159,7 @@ impl<'a> Script<'a> {
 }
 
 /// Counts the lines `ok NAME` and `FAILED NAME: why`.
-fn count_checks(text: &str) -> Tally {
+pub(crate) fn count_checks(text: &str) -> Tally {
     let lines = |prefix: &str| text.lines().filter(|line| line.starts_with(prefix)).count() as u64;
     let failures: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("FAILED ")).map(str::to_owned).collect();
     Tally { passed: lines("ok "), failed: failures.len() as u64, failures, ..Tally::default() }

@@ -1,7 +1,8 @@
 //! `cargo xtask`: sets up what the tests need on this machine and runs them, stage by stage.
 //!
-//! A stage is one row of `stages.rs`; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs`, `suites.rs` and `user.rs`, and
-//! how several run at a time in `pool.rs`. How the machine is prepared is `setup.rs`, how a mount is made and taken down `scratch.rs`,
+//! A stage is one row of `stages.rs`; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs`, `suites.rs`,
+//! `user.rs` and `guest.rs`, and how several run at a time in `pool.rs`. How the machine is prepared is `setup.rs`, how a mount is made
+//! and taken down `scratch.rs`,
 //! how a program is run `run.rs`. The disks of `cargo xtask testbed` are `testbed.rs`, and what is measured on them `bench.rs`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
@@ -13,6 +14,7 @@ mod clients;
 mod conformance;
 mod differential;
 mod files;
+mod guest;
 mod motion;
 mod pool;
 mod run;

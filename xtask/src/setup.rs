@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context as _, Result, anyhow, bail};
 use nix::unistd::{Uid, User};
 
-use crate::{Context, cargo, run};
+use crate::{Context, cargo, guest, run};
 
 /// What a stage cannot run without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +36,8 @@ pub(crate) enum Need {
     Python,
     /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
     Torch,
+    /// A virtual machine with the kernel's NFS server.
+    Guest,
     /// The file systems that dlio-fs is measured beside, and what makes the disks they are measured on.
     Peers,
 }
@@ -53,6 +55,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
+        Need::Guest => &["binutils", "e2fsprogs", "xz-utils"],
         Need::Peers => &["bindfs", "e2fsprogs", "fuse3", "loggedfs", "mergerfs", "rclone"],
     }
 }
@@ -129,6 +132,7 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
+        Need::Guest => guest::assemble(cx),
     }
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::setup::Need;
-use crate::{Context, Tally, cargo, clients, conformance, files, suites, user};
+use crate::{Context, Tally, cargo, clients, conformance, files, guest, suites, user};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
@@ -115,6 +115,9 @@ pub(crate) const STAGES: &[Stage] = &[
         .about("ten suites while the mount is drained, evicted and read again all the time (one: MOTION=git)")
         .alone()
         .full(25),
+    stage("nfs", When::All, &[Need::Mount, Need::Guest], 80, guest::nfs)
+        .about("an NFS server as the slow tier, in a virtual machine: versions 3, 4.0 and 4.2, squashed, others' changes, away (one: NFS=4.2,none)")
+        .full(30),
     stage("million", When::All, MOUNT, 30, files::million)
         .about("a million files that were there before, with 1,024 descriptors")
         .alone()
