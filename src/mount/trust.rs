@@ -5,6 +5,7 @@
 //! reaches. A shared root of the slow tier may be sticky: then nobody else takes `.dlio-fs` away. What is above a tier is its
 //! administrator's business.
 
+use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
@@ -41,7 +42,7 @@ pub fn check(tier: Tier, root: &Path, shown: &Path) -> Result<()> {
         return Ok(());
     }
     let stat = fs::metadata(root).at("stat", shown.display())?;
-    let trusted = Trusted::at(root, &stat);
+    let trusted = Trusted { root, given: OnceCell::new() };
     trusted.admit(&stat, root, shown, tier != Tier::Fast)?;
     let (ours, shown) = (root.join(PRIVATE_DIR), shown.join(PRIVATE_DIR));
     if !trusted.node(&ours, &shown)? {
@@ -58,18 +59,18 @@ pub fn check(tier: Tier, root: &Path, shown: &Path) -> Result<()> {
     })
 }
 
-/// Who may own what the daemon uses.
-struct Trusted {
-    /// Of the daemon, or of what it makes on a tier that gives all files one owner.
-    uid: u32,
+/// Who may own what the daemon uses: root, this user, and on a tier that gives all files one owner (a squashed NFS, for instance) that
+/// one, whom a file shows that is made there.
+struct Trusted<'a> {
+    root: &'a Path,
+    given: OnceCell<u32>,
 }
 
-impl Trusted {
-    fn at(root: &Path, stat: &Metadata) -> Trusted {
-        let uid = geteuid().as_raw();
-        // A squashed NFS, for instance: we are that owner there.
-        let given = || tempfile::tempfile_in(root).and_then(|file| file.metadata()).map_or(uid, |made| made.uid());
-        Trusted { uid: if [0, uid].contains(&stat.uid()) { uid } else { given() } }
+impl Trusted<'_> {
+    fn is_owner(&self, uid: u32) -> bool {
+        let ours = geteuid().as_raw();
+        let made = || tempfile::tempfile_in(self.root).and_then(|file| file.metadata()).map_or(ours, |made| made.uid());
+        uid == 0 || uid == ours || uid == *self.given.get_or_init(made)
     }
 
     /// What is in one of our directories.
@@ -97,13 +98,13 @@ impl Trusted {
 
     fn admit(&self, stat: &Metadata, path: &Path, shown: &Path, may_be_shared: bool) -> Result<()> {
         let (shown, mode) = (shown.display(), stat.permissions().mode());
-        if ![0, self.uid].contains(&stat.uid()) {
+        if !self.is_owner(stat.uid()) {
             return Err(Error::refused(
                 format!("{shown} belongs to user {}, who could change what the daemon keeps there", stat.uid()),
-                format!("if all in it may be trusted: chown {} {shown}", self.uid),
+                format!("if all in it may be trusted: chown {} {shown}", geteuid()),
             ));
         }
-        if !self.is_writable_by_others(stat, path) || (may_be_shared && mode & STICKY != 0) {
+        if !is_writable_by_others(stat, path) || (may_be_shared && mode & STICKY != 0) {
             return Ok(());
         }
         let sticky = format!(", or chmod +t {shown} if others are to make files in it");
@@ -112,14 +113,14 @@ impl Trusted {
             format!("chmod go-w {shown}{}", if may_be_shared { &sticky } else { "" }),
         ))
     }
+}
 
-    /// The group that has a user's number is that user's own, as most systems set users up, unless an ACL says who else writes: its
-    /// mask is then what the mode shows as the group's bits.
-    fn is_writable_by_others(&self, stat: &Metadata, path: &Path) -> bool {
-        let mode = stat.permissions().mode();
-        let own_group = || stat.gid() == stat.uid() && !matches!(xattr::get(path, ACL), Ok(Some(_)));
-        mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && !own_group())
-    }
+/// The group that has a user's number is that user's own, as most systems set users up, unless an ACL says who else writes: its
+/// mask is then what the mode shows as the group's bits.
+fn is_writable_by_others(stat: &Metadata, path: &Path) -> bool {
+    let mode = stat.permissions().mode();
+    let own_group = || stat.gid() == stat.uid() && !matches!(xattr::get(path, ACL), Ok(Some(_)));
+    mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && !own_group())
 }
 
 /// Goes through a directory: each name, and whether it is a directory.

@@ -143,7 +143,8 @@ impl Abilities {
     /// What is missing, each with its outcome.
     pub fn lacking(&self) -> Vec<Lack> {
         const REFUSED: &str = "setting them is refused, and those that come along with a file are left out";
-        const GIVEN: &str = "all files have what the tier gives, and changing it changes nothing";
+        const GIVEN: &str =
+            "all files have what the tier gives, and changing it changes nothing (an NFS export needs no_root_squash)";
         const NOT_MADE: &str = "making one is refused";
         const RACE: &str = "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only";
         let all = [
