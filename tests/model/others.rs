@@ -438,6 +438,18 @@ fn what_others_have_removed_is_looked_up_again() {
     assert_eq!(engine.status().conflicts, 0);
 }
 
+/// With the server away whoever does not own a directory could make nothing in it: the kernel asked for its ACL first, and that was asked of
+/// the server, which was known to have none.
+#[test]
+fn nobody_waits_for_acls_of_a_tier_that_has_none() {
+    let machine = machine();
+    machine.slow.inject(|op| (op.call == "set_xattr").then_some(Errno::EOPNOTSUPP));
+    let engine = machine.open("boot");
+    assert!(!engine.abilities().acls);
+    let list = engine.get_xattr(&Cx::fast_only(0, 0), ROOT, b"system.posix_acl_access");
+    assert!(matches!(list, Ok(None)), "{list:?}");
+}
+
 /// A file server is away. In a directory that was listed shortly before, the root for instance, no checkpoint could be made: each new name
 /// waited for the server, although the listing had said what there is.
 #[test]
