@@ -32,10 +32,12 @@ macro_rules! left_out {
 
 mod abilities;
 mod acl;
+mod aside;
 mod attrs;
 mod bursts;
 mod checkpoints;
 mod closed;
+mod closure;
 mod commit;
 mod data;
 pub mod disk;
@@ -71,6 +73,7 @@ mod replay;
 mod rescue;
 mod room;
 mod seal;
+mod set_aside;
 mod shards;
 mod slow;
 mod sorted;
@@ -114,6 +117,7 @@ pub use file::Pin;
 pub use fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::{open, open_over_read_only};
 pub use rescue::{RescueReport, rescue};
+pub use set_aside::SetAside;
 pub use stage::Staged;
 pub use urgent::{Saved, Saving, Unsaved};
 
@@ -259,6 +263,8 @@ pub enum State {
     /// On slow, with a copy on fast.
     Staged,
     Failed,
+    /// Set aside: newer on fast, and not on its way.
+    Saved,
 }
 
 /// What a background step achieved.
@@ -311,6 +317,10 @@ pub struct Status {
     pub left_out: u64,
     /// Files that a full slow tier lost ahead of what was written before their removal (promise P1's exception, too).
     pub removed_first: u64,
+    /// What an operator has set aside (promise P1's exception, too), the bytes of its files, and for how long.
+    pub aside: u64,
+    pub aside_bytes: u64,
+    pub aside_for: Option<Duration>,
     pub spilled: u64,
     /// Versions struck or files quarantined by the last recovery.
     pub struck: u64,

@@ -65,6 +65,7 @@ const PURE: &[&str] = &[
     "src/tiers/plan.rs",
     "src/tiers/bursts.rs",
     "src/tiers/checkpoints.rs",
+    "src/tiers/closure.rs",
     "src/tiers/few.rs",
     "src/tiers/pace.rs",
     "src/tiers/room.rs",

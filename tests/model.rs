@@ -17,6 +17,8 @@
 
 mod sim;
 
+#[path = "model/aside.rs"]
+mod aside;
 #[path = "model/attributes.rs"]
 mod attributes;
 #[path = "model/case.rs"]

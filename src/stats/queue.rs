@@ -21,6 +21,9 @@ pub struct Queue {
     /// Conflicts since the mount was made; `conflicts_shown` has the last ones, by name.
     pub conflicts: u64,
     pub conflicts_shown: Vec<String>,
+    /// What an operator has set aside: it is not on its way. `aside_shown` has the first ones, by name.
+    pub aside: u64,
+    pub aside_shown: Vec<String>,
 }
 
 /// One event.
@@ -128,6 +131,10 @@ impl Queue {
             writeln!(out, "\n{} since the mount was made", count(self.conflicts, "conflict"))?;
             self.conflicts_shown.iter().try_for_each(|conflict| writeln!(out, "  {conflict}"))?;
         }
+        if self.aside > 0 {
+            writeln!(out, "\n{} set aside: on the fast tier, and not on the way", count(self.aside, "name"))?;
+            self.aside_shown.iter().try_for_each(|path| writeln!(out, "  {path}"))?;
+        }
         Ok(())
     }
 }
@@ -202,6 +209,8 @@ mod tests {
             pending: vec![content, rename],
             conflicts: 1,
             conflicts_shown: vec!["/x: ours is x.dlio-conflict-h-1".into()],
+            aside: 1,
+            aside_shown: vec!["/run/ckpt-0".into()],
         };
         let text = "5 changes pending, 1.0 GiB to copy; published in this order
 HELD: quota; raise it
@@ -213,6 +222,9 @@ HELD: quota; raise it
 
 1 conflict since the mount was made
   /x: ours is x.dlio-conflict-h-1
+
+1 name set aside: on the fast tier, and not on the way
+  /run/ckpt-0
 ";
         assert_eq!(queue.text(), text);
         let copying = Pending { state: State::Copying, done: Some(3 << 28), reason: None, ..queue.pending[0].clone() };

@@ -28,6 +28,8 @@ pub struct Checkpoint {
     pub complete: bool,
     /// All its files are there, and none is written anew.
     pub whole: bool,
+    /// An operator has set something of it aside: it will not come to the slow tier as a whole.
+    pub incomplete: bool,
     /// All of it is on the slow tier, under the names of now.
     pub safe: bool,
     /// `dlio-fs verify` has compared both copies of each of its files.
@@ -39,6 +41,7 @@ pub struct Checkpoint {
 impl Checkpoint {
     fn state(&self) -> &'static str {
         match self {
+            Checkpoint { incomplete: true, .. } => "incomplete",
             Checkpoint { whole: false, .. } => "replaced",
             Checkpoint { complete: false, .. } => "writing",
             Checkpoint { safe: false, .. } => "dirty",

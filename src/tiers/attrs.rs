@@ -15,7 +15,8 @@ use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::{FileState, Io};
 use crate::tiers::node::{Meta, Node};
 use crate::tiers::pool::PRIVATE;
-use crate::tiers::record::{Home, Record};
+use crate::tiers::record::{Attrs, Home, Record};
+use crate::tiers::set_aside::{changed, changed_xattr};
 use crate::tiers::slow::is_elsewhere;
 use crate::tiers::state::{Change, State};
 use crate::tiers::{Attr, Cx, Ino, ROOT, SetAttr, State as FileStatus, Tiers, acl};
@@ -248,7 +249,11 @@ impl Tiers {
     /// Before a change of the attributes of a file whose object is to be published as it is: from here on the view has them.
     fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
         let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
-        if let Some(node) = self.state.lock().view.get_mut(ino) {
+        let mut st = self.state.lock();
+        if st.aside.contains_key(&ino) {
+            return;
+        }
+        if let Some(node) = st.view.get_mut(ino) {
             let Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
             node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
             io.attrs_in_view = true;
@@ -282,6 +287,9 @@ impl Tiers {
         let now = self.now();
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.with_attrs().is_some());
+        if self.log_attrs_aside(&mut st, ino, |attrs| changed(attrs, new))? {
+            return self.apply_attr(&mut st, ino, new, now, None, has_object);
+        }
         let path = st.view.path(ino);
         let event = path.filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event else {
@@ -597,6 +605,14 @@ impl Tiers {
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.with_attrs().is_some());
         let mode = perm.map(|perm| NewAttr { perm: Some(perm), ..NewAttr::default() });
+        let keep = |attrs: &mut Attrs| {
+            changed_xattr(attrs, key, value);
+            attrs.perm = perm.unwrap_or(attrs.perm);
+        };
+        if self.log_attrs_aside(&mut st, ino, keep)? {
+            apply_xattr(&mut st, ino, key, value, None, now, has_object);
+            return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
+        }
         let event = st.view.path(ino).filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event else {
             cx.proceed()?;
@@ -630,6 +646,7 @@ impl Tiers {
                 FileStatus::Clean => "clean",
                 FileStatus::Staged => "staged",
                 FileStatus::Failed => "failed",
+                FileStatus::Saved => "saved",
             },
             TIER => match tier {
                 crate::tiers::TierKind::Fast => "fast",

@@ -77,6 +77,9 @@ struct Burst {
     /// Files of it that are known by name and still there; one that counts is not.
     left: u64,
     lost: bool,
+    /// Something of it was set aside.
+    #[serde(default)]
+    incomplete: bool,
     /// Where it was when the first one that counts was lost, escaped, and its step.
     place: Option<(String, Option<u64>)>,
 }
@@ -142,6 +145,8 @@ pub(crate) struct Told {
     pub(crate) complete: bool,
     /// None of its files is lost, nor being written over.
     pub(crate) whole: bool,
+    /// An operator has set something of it aside: it will not come to the slow tier as a whole.
+    pub(crate) incomplete: bool,
     /// All of it is on the slow tier, under the names of now.
     pub(crate) safe: bool,
     /// Both copies of each file were compared.
@@ -198,8 +203,21 @@ impl Book {
     pub(crate) fn published(&mut self, upto: Lsn, now: Duration) {
         for burst in self.bursts.values_mut() {
             burst.seal(now, |lsn| lsn <= upto);
-            if burst.upto <= upto && burst.published.is_none() {
+            if burst.upto <= upto && burst.published.is_none() && !burst.incomplete {
                 burst.published = Some(now);
+                self.changed = true;
+            }
+        }
+    }
+
+    /// These events have left the order, and the checkpoints that need them are none for the slow tier any more.
+    pub(crate) fn set_aside(&mut self, of_it: impl Fn(Lsn) -> bool) {
+        let mut of_files: HashSet<u64> =
+            self.files.values().filter(|file| of_it(file.lsn)).map(|file| file.burst).collect();
+        of_files.extend(self.bursts.iter().filter(|(_, burst)| of_it(burst.upto)).map(|(number, _)| *number));
+        for (number, burst) in &mut self.bursts {
+            if of_files.contains(number) && !burst.incomplete {
+                burst.incomplete = true;
                 self.changed = true;
             }
         }
@@ -404,6 +422,7 @@ impl Burst {
             marked: false,
             left: 0,
             lost: false,
+            incomplete: false,
             place: None,
         }
     }
@@ -433,8 +452,9 @@ impl Burst {
             durable: self.durable,
             published: self.published,
             complete: over || said_so,
-            whole: self.left > 0 && !self.lost && !written_over,
-            safe: self.upto <= moment.applied,
+            whole: self.left > 0 && !self.lost && !self.incomplete && !written_over,
+            incomplete: self.incomplete,
+            safe: self.upto <= moment.applied && !self.incomplete,
             verified: !files.is_empty() && files.iter().all(|(_, file)| file.verified),
             current: false,
         }

@@ -251,6 +251,8 @@ impl Tiers {
         let Frozen { size, attrs, .. } = frozen;
         let burst = self.note_burst(&mut st, state.ino, size);
         let content = Arc::new(Content::new(copy, size, attrs.clone(), burst));
+        let change = Change::Content { ino: state.ino, at, content };
+        self.take_up_dirs(&mut st, &change)?;
         let mut records = vec![
             Record::Content { path: path.clone(), ino: state.ino, object: copy, size, attrs },
             Record::Bind { path, ino: state.ino, object: live },
@@ -258,17 +260,28 @@ impl Tiers {
         records.splice(0..0, st.names_record(state.ino));
         let last = self.log.append(&records)?;
         let now = self.uptime();
-        let change = Change::Content { ino: state.ino, at, content };
         self.note_checkpoint(&mut st, last - 1, &change);
         st.push(last - 1, now, change);
         st.committed(state.ino);
         st.bind(state.ino, last, live, now);
+        self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
         Ok(Some(last - 1))
     }
 
     /// First half, before the state lock: reads what the event will say from the object.
     pub(crate) fn freeze_if_uncommitted(&self, cx: &Cx, io: Option<&mut Io>) -> Result<Option<Frozen>> {
         let Some(io) = io.filter(|io| io.uncommitted()) else { return Ok(None) };
+        self.freeze(cx, io)
+    }
+
+    /// The same of a file that is set aside, whether or not it has changed: it is to become an event again.
+    pub(crate) fn freeze_aside(&self, cx: &Cx, ino: Ino, io: Option<&mut Io>) -> Result<Option<Frozen>> {
+        let is_aside = self.state.lock().aside.contains_key(&ino);
+        let Some(io) = io.filter(|_| is_aside) else { return Ok(None) };
+        self.freeze(cx, io)
+    }
+
+    fn freeze(&self, cx: &Cx, io: &mut Io) -> Result<Option<Frozen>> {
         let Some(object) = io.object() else { return Ok(None) };
         let fd = self.fd(cx, io, object)?;
         let stat = fd.stat().at("stat", "object")?;
@@ -306,6 +319,7 @@ impl Tiers {
         io.dirty = false;
         io.interrupted = false;
         st.committed(ino);
+        self.take_up(cx, st, ino, lsn)?;
         if object.home == Home::Fast {
             // Only for a rescue without a log; the event itself is logged.
             if let Err(e) = Pool::set_name(&*fd, &Named { lsn, ino, path }) {

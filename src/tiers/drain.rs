@@ -78,7 +78,7 @@ impl Tiers {
         if self.is_paused() || self.waits().is_some() || self.urgency.is_saving() {
             return found;
         }
-        let pressure = self.pressure();
+        let pressure = self.batches_by_pressure();
         // Outside of the hours it is done for room that is wanted: no more than that.
         let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
         let mut st = self.state.lock();
@@ -370,6 +370,13 @@ impl Tiers {
     /// The fast tier is nearly full, or somebody has a deadline: what will be deleted or replaced anyway need not be copied first.
     pub(crate) fn pressure(&self) -> bool {
         self.urgency.skips_superseded() || self.is_nearly_full()
+    }
+
+    /// Whether that makes batches. What was refused once is not to be refused in the middle of one: half done, nothing of it can be set
+    /// aside.
+    pub(crate) fn batches_by_pressure(&self) -> bool {
+        let first = || self.state.lock().events.front().map_or(0, |event| event.lsn);
+        self.pressure() && !self.counters.notes.is_refused(first())
     }
 
     fn is_nearly_full(&self) -> bool {

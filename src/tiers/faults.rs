@@ -243,6 +243,10 @@ pub enum Lapse {
     CompareProof,
     /// The log does not say what the slow tier had under a name.
     Expect,
+    /// The log goes although what was set aside stands in it alone.
+    AsideAgain,
+    /// What is set aside is not durable before the slow tree goes on without it.
+    AsideDurable,
     /// Without root: a start leaves open what a crash has left open.
     CloseAgain,
     /// Without root: what is closed is opened before the note of that is durable.

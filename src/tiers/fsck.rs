@@ -11,11 +11,12 @@ use serde::Serialize;
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
+use crate::tiers::aside::{aside_at, cancelled};
 use crate::tiers::disk::{Access, Dir, Kind};
 use crate::tiers::identity::{UNIDENTIFIED, read_slow_id, read_super, read_text};
 use crate::tiers::names::OURS;
 use crate::tiers::pool::{Pool, number_of};
-use crate::tiers::record::{Home, ObjectId, Record, Step};
+use crate::tiers::record::{Home, Kept, ObjectId, Record, Step};
 use crate::tiers::shards::Shard;
 use crate::tiers::slow::split;
 use crate::tiers::step::{step_path, step_target};
@@ -58,6 +59,8 @@ pub struct FsckReport {
     /// Versions that the slow tier does not have yet.
     pub pending: u64,
     pub quarantined: u64,
+    /// What an operator has set aside.
+    pub aside: u64,
 }
 
 /// Checks the fast tier whose root is `fast`, together with its slow tier if that is given. The fast tier must be locked by
@@ -77,6 +80,7 @@ pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: 
     check.layout();
     check.pending(boot, uuid.as_deref());
     check.unfinished();
+    check.aside(uuid.as_deref());
     check.objects(is_sound)?;
     check.quarantine();
     if let Some(uuid) = uuid {
@@ -218,6 +222,7 @@ impl Check {
         let applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let sealed = |record: &Record| if let Record::Seal { of, .. } = record { Some(*of) } else { None };
         let sealed: HashSet<Lsn> = self.records.iter().filter_map(|(_, record)| sealed(record)).collect();
+        let cancelled = cancelled(&self.records);
         let mut wrong = Vec::new();
         let mut this_boot = false;
         for (lsn, record) in &self.records {
@@ -225,7 +230,7 @@ impl Check {
                 this_boot = started == boot;
             }
             let Record::Content { path, object, size, .. } = record else { continue };
-            if *lsn <= applied || !(this_boot || sealed.contains(lsn)) {
+            if *lsn <= applied || cancelled.contains(lsn) || !(this_boot || sealed.contains(lsn)) {
                 continue;
             }
             self.report.pending += 1;
@@ -273,6 +278,33 @@ impl Check {
         );
     }
 
+    /// What an operator has set aside: it is not on its way to the slow tier.
+    fn aside(&mut self, uuid: Option<&str>) {
+        for entry in aside_at(&self.records, Lsn::MAX) {
+            self.report.aside += 1;
+            let place = format!("/{}", escape(&entry.paths[0]));
+            let missing = match entry.kept {
+                Kept::File { object, size, .. } => self.missing_of(object, size, uuid),
+                Kept::Node(_) => None,
+            };
+            match missing.filter(|what| !what.contains(SHORT)) {
+                Some(what) => {
+                    self.damage(place, format!("it was set aside: {what}"), "see .dlio-fs/saved on the slow tier")
+                }
+                None => {
+                    let what =
+                        "an operator has set it aside: it is on the fast tier, and not on its way to the slow one";
+                    self.add(
+                        Severity::Note,
+                        place,
+                        what,
+                        "write it again, or give it another name, and it is published",
+                    );
+                }
+            }
+        }
+    }
+
     fn missing_of(&self, object: ObjectId, size: u64, uuid: Option<&str>) -> Option<String> {
         let name = format!("object {:016x}", object.number);
         let found = match object.home {
@@ -299,6 +331,9 @@ impl Check {
         self.strays();
         let named = |record: &Record| match record {
             Record::Bind { object, .. } | Record::Content { object, .. } => vec![Some(object.tail()), object.head()],
+            Record::Aside { kept, .. } => {
+                kept.object().into_iter().flat_map(|object| [Some(object.tail()), object.head()]).collect()
+            }
             _ => Vec::new(),
         };
         let explained: HashSet<ObjectId> =

@@ -141,6 +141,7 @@ impl Tiers {
             drained: one.published.map(since_mount),
             complete: one.complete,
             whole: one.whole,
+            incomplete: one.incomplete,
             safe: one.safe,
             verified: one.verified,
             current: one.current,

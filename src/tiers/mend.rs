@@ -194,7 +194,7 @@ impl Tiers {
 
     /// Ends the group in front of the next step, which is the first one of its batch: what is done of the group is finished, the rest
     /// is planned anew. The intents of that are void behind the next `applied`.
-    fn cut(&self, group: &mut Unfinished) {
+    pub(crate) fn cut(&self, group: &mut Unfinished) {
         let rest = group.planned.split_off(group.met.len());
         let Some(first) = rest.first().map(|planned| planned.upto) else { return };
         let dropped = group.batches.split_off(group.batches.partition_point(|batch| batch.upto < first));

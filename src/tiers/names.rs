@@ -377,7 +377,10 @@ impl Tiers {
             }
             let now = self.now();
             let mut io = file.as_ref().map(|file| file.io.write());
-            let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
+            let frozen = match self.freeze_if_uncommitted(cx, io.as_deref_mut())? {
+                None => self.freeze_aside(cx, ino, io.as_deref_mut())?,
+                frozen => frozen,
+            };
             let mut st = self.state.lock();
             if !self.still(&st, parent, name, None)? {
                 continue;
@@ -496,6 +499,9 @@ impl Tiers {
             node.change_meta(|meta| (meta.nlink, meta.ctime) = (left, now));
             node.ours = true;
         }
+        if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
+            st.end_aside(ino, self.log.last());
+        }
         self.settle_removed(st, ino);
         st.view.collect(ino);
     }
@@ -574,6 +580,15 @@ impl Tiers {
         let (mut io, mut other_io) = lock_both(file.as_ref(), other_file.as_ref());
         let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
         let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
+        // What is set aside is so under its old name no more: it becomes an event, behind this one, for its old directory may be what the
+        // slow tier does not take.
+        let (aside, other_aside) = match (&frozen, &other_frozen) {
+            (None, None) if !across => (
+                self.freeze_aside(cx, ino, io.as_deref_mut())?,
+                other.map_or(Ok(None), |other| self.freeze_aside(cx, other, other_io.as_deref_mut()))?,
+            ),
+            _ => (None, None),
+        };
         if across && frozen.is_none() {
             // It is so large that it is written in place; or somebody else has committed it just now.
             let in_place = io.as_ref().is_none_or(|io| io.object().is_none());
@@ -617,6 +632,8 @@ impl Tiers {
         }
         touch(&mut st, parent, now);
         touch(&mut st, to, now);
+        self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), aside)?;
+        self.commit_frozen(cx, &mut st, other_file.as_deref(), other_io.as_deref_mut(), other_aside)?;
         Ok(true)
     }
 
@@ -666,6 +683,7 @@ impl Tiers {
         apply: impl FnOnce(&mut State, Lsn),
     ) -> Result<Lsn> {
         cx.proceed()?;
+        self.take_up_dirs(st, &change)?;
         let expected = st.expect_before(&change);
         let records: Vec<Record> = expected.into_iter().chain([record]).collect();
         let append = || self.log.append(&records);

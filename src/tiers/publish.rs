@@ -55,7 +55,7 @@ pub(crate) struct Unfinished {
     pub(crate) planned: Vec<Planned>,
     pub(crate) met: Vec<Met>,
     /// The view knows; an error came after that.
-    followed: bool,
+    pub(crate) followed: bool,
     /// Links in `tmp` for steps that were taken out of the group.
     pub(crate) left: Vec<Vec<u8>>,
 }
@@ -148,7 +148,7 @@ impl Tiers {
         if let Some(closed) = self.waits() {
             return Ok(Progress::Wait(closed.left));
         }
-        let pressure = self.pressure();
+        let pressure = self.batches_by_pressure();
         let settle =
             if self.hurried() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
         let front = self.counters.notes.front();
@@ -252,7 +252,7 @@ impl Tiers {
     }
 
     /// Steps 4 and 5, from where an error stopped them before. `false`: what is to be placed next is being copied again.
-    fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
+    pub(crate) fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
         if group.followed {
             return Ok(true);
         }
@@ -338,7 +338,7 @@ impl Tiers {
         st.view.in_tmp.extend(replaced);
     }
 
-    fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
+    pub(crate) fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
         let Some(group) = unfinished.as_mut() else { return Ok(()) };
         let placed = self.placed_stats(group)?;
         if left_out!(FollowFirst) {
@@ -826,7 +826,7 @@ impl Tiers {
             st.view.leave_tmp(self.uptime());
             st.applied
         };
-        self.log.drop_upto(applied)
+        self.drop_log(applied)
     }
 }
 

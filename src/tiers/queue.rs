@@ -3,23 +3,25 @@
 //! Publishing stays in order (P1). What is moved to the front has its bytes copied before all others; it is published once
 //! everything before it is, so that is hurried too: nothing up to it waits for `settle`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::stats::queue::{Pending, Queue, State as Stage};
 use crate::tiers::file::Content;
 use crate::tiers::node::Place;
 use crate::tiers::state::{Change, Event, State};
-use crate::tiers::status::with_remedy;
+use crate::tiers::status::{is_silence, with_remedy};
 use crate::tiers::sync::Mutex;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
 /// How many conflicts are remembered by name.
 const CONFLICTS_KEPT: usize = 100;
+/// So much of what is aside is named.
+const ASIDE_SHOWN: usize = 100;
 
 /// What happened to events that are still pending, for those who look.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ pub(crate) struct Notes {
     /// By event, and what failed: to copy it, or to publish it.
     failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
     conflicts: Mutex<VecDeque<String>>,
+    /// The event in front when a step was last refused, for another reason than that there is no room; 0: none was.
+    refused: AtomicU64,
     /// How often what an event is to place has been removed from `tmp` by somebody else.
     vanished: Mutex<BTreeMap<Lsn, u32>>,
     /// Everything up to this event is hurried; this file's bytes are copied first.
@@ -74,6 +78,10 @@ impl Notes {
 
     /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
     pub(crate) fn tried(&self, lsn: Lsn, work: Work, error: Option<&Error>) {
+        if work == Work::Publish {
+            let refused = error.is_some_and(|error| !is_silence(error) && !lacks_room(error));
+            self.refused.store(if refused { lsn } else { 0 }, Ordering::Relaxed);
+        }
         let mut failed = self.failed.lock();
         match error {
             Some(error) => {
@@ -89,6 +97,17 @@ impl Notes {
     pub(crate) fn applied(&self, upto: Lsn) {
         self.failed.lock().retain(|(lsn, _), _| *lsn > upto);
         self.vanished.lock().retain(|lsn, _| *lsn > upto);
+    }
+
+    /// Forgets what was noted for events that have left the order.
+    pub(crate) fn forget(&self, events: &HashSet<Lsn>) {
+        self.failed.lock().retain(|(lsn, _), _| !events.contains(lsn));
+        self.vanished.lock().retain(|lsn, _| !events.contains(lsn));
+    }
+
+    /// Whether a step was refused while this event was in front.
+    pub(crate) fn is_refused(&self, front: Lsn) -> bool {
+        self.refused.load(Ordering::Relaxed) == front && front > 0
     }
 
     /// Once more; returns how often by now.
@@ -120,17 +139,25 @@ impl Notes {
     }
 }
 
+/// Room may come by what is behind.
+fn lacks_room(error: &Error) -> bool {
+    matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
+}
+
 impl Tiers {
     /// What is pending, the first `limit` events of it.
     pub fn queue(&self, limit: usize) -> Queue {
         let status = self.status();
         let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
+        let aside_shown = self.aside_paths(ASIDE_SHOWN).into_iter().map(|path| format!("/{path}")).collect();
         let st = self.state.lock();
         let mut look = Look::new(self, &st, status.drain_bytes_per_s, held);
         let mut queue = Queue {
             events: st.events.len() as u64,
             held: status.held,
             conflicts: status.conflicts,
+            aside: status.aside,
+            aside_shown,
             conflicts_shown: self.counters.notes.conflicts.lock().iter().cloned().collect(),
             ..Queue::default()
         };

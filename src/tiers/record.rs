@@ -98,6 +98,33 @@ pub(crate) struct Spec {
     pub(crate) target: Vec<u8>,
 }
 
+/// What the view keeps of something that was set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// The first `size` bytes of the object.
+    File {
+        object: ObjectId,
+        size: u64,
+        attrs: Attrs,
+    },
+    Node(Spec),
+}
+
+impl Kept {
+    pub(crate) fn attrs_mut(&mut self) -> &mut Attrs {
+        match self {
+            Kept::File { attrs, .. } | Kept::Node(Spec { attrs, .. }) => attrs,
+        }
+    }
+
+    pub(crate) fn object(&self) -> Option<ObjectId> {
+        match self {
+            Kept::File { object, .. } => Some(*object),
+            Kept::Node(_) => None,
+        }
+    }
+}
+
 /// The length and the time of the last change of what waits in `tmp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
@@ -270,6 +297,19 @@ pub(crate) enum Record {
     Applied {
         upto: Lsn,
     },
+    /// An operator has set it aside (`set_aside.rs`): the view has it under these names, and no event is on its way. Since when, in seconds
+    /// since 1970. Counts only with the `set-aside` behind it, and whether or not `applied` has passed it: until it is an event again.
+    Aside {
+        ino: Ino,
+        since: u64,
+        paths: Vec<Path>,
+        kept: Kept,
+    },
+    /// Makes the `count` records in front of it count. Of the events before it, those in these ranges are out of the order.
+    SetAside {
+        count: u64,
+        events: Vec<(Lsn, Lsn)>,
+    },
 }
 
 impl Record {
@@ -287,12 +327,14 @@ impl Record {
             | Record::Rename { ino, .. }
             | Record::Remove { ino, .. }
             | Record::SetAttr { ino, .. }
-            | Record::SetXattr { ino, .. } => Some(*ino),
+            | Record::SetXattr { ino, .. }
+            | Record::Aside { ino, .. } => Some(*ino),
             Record::Start { .. }
             | Record::Expect { .. }
             | Record::Seal { .. }
             | Record::Intent { .. }
-            | Record::Applied { .. } => None,
+            | Record::Applied { .. }
+            | Record::SetAside { .. } => None,
         }
     }
 
@@ -343,8 +385,7 @@ impl Record {
                 }
             }
             Record::Make { path, ino, spec } => {
-                line.word("make").bytes("path", path).number("ino", *ino).word(kind_word(spec.kind));
-                line.attrs(&spec.attrs).number("rdev", spec.rdev).bytes("target", &spec.target);
+                line.word("make").bytes("path", path).number("ino", *ino).spec(spec);
             }
             Record::Content { path, ino, object, size, attrs } => {
                 line.word("content").bytes("path", path).number("ino", *ino).object(*object);
@@ -390,6 +431,22 @@ impl Record {
             }
             Record::Applied { upto } => {
                 line.word("applied").number("upto", *upto);
+            }
+            Record::Aside { ino, since, paths, kept } => {
+                line.word("aside").number("ino", *ino).number("since", *since).number("paths", paths.len() as u64);
+                for path in paths {
+                    line.bytes("path", path);
+                }
+                match kept {
+                    Kept::File { object, size, attrs } => line.object(*object).number("size", *size).attrs(attrs),
+                    Kept::Node(spec) => line.spec(spec),
+                };
+            }
+            Record::SetAside { count, events } => {
+                line.word("set-aside").number("count", *count).number("ranges", events.len() as u64);
+                for (from, to) in events {
+                    line.number("from", *from).number("to", *to);
+                }
             }
         }
         format!("{:08x} {}\n", crc32fast::hash(line.0.as_bytes()), line.0)
@@ -468,6 +525,10 @@ impl Line {
             self.xattr(key, Some(value));
         }
         self
+    }
+
+    fn spec(&mut self, spec: &Spec) -> &mut Self {
+        self.word(kind_word(spec.kind)).attrs(&spec.attrs).number("rdev", spec.rdev).bytes("target", &spec.target)
     }
 
     fn xattr(&mut self, key: &[u8], value: Option<&[u8]>) -> &mut Self {
@@ -657,6 +718,11 @@ impl<'a> Words<'a> {
         })
     }
 
+    fn spec(&mut self) -> Option<Spec> {
+        let kind = self.kind()?;
+        Some(Spec { kind, attrs: self.attrs()?, rdev: self.number("rdev")?, target: self.bytes("target")? })
+    }
+
     fn kind(&mut self) -> Option<Kind> {
         let word = self.0.next()?;
         [Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice]
@@ -674,12 +740,7 @@ impl<'a> Words<'a> {
                 let paths = (0..count).map(|_| self.path("path")).collect::<Option<_>>()?;
                 Record::Names { ino, paths }
             }
-            "make" => {
-                let (path, ino, kind) = (self.path("path")?, self.ino()?, self.kind()?);
-                let attrs = self.attrs()?;
-                let spec = Spec { kind, attrs, rdev: self.number("rdev")?, target: self.bytes("target")? };
-                Record::Make { path, ino, spec }
-            }
+            "make" => Record::Make { path: self.path("path")?, ino: self.ino()?, spec: self.spec()? },
             "content" => Record::Content {
                 path: self.path("path")?,
                 ino: self.ino()?,
@@ -726,6 +787,28 @@ impl<'a> Words<'a> {
                 Record::Intent { upto, index, count, step: self.step()? }
             }
             "applied" => Record::Applied { upto: self.counter("upto")? },
+            "aside" => {
+                let (ino, since, count) = (self.ino()?, self.number("since")?, self.number("paths")?);
+                let paths = (0..count).map(|_| self.path("path")).collect::<Option<Vec<_>>>()?;
+                let is_file = self.0.clone().next()?.starts_with("object=");
+                let kept = match is_file {
+                    true => Kept::File { object: self.object()?, size: self.size("size")?, attrs: self.attrs()? },
+                    false => Kept::Node(self.spec()?),
+                };
+                // A directory with two names could be inside of itself.
+                let is_dir = matches!(&kept, Kept::Node(spec) if spec.kind == Kind::Dir);
+                let named = !paths.is_empty() && (!is_dir || paths.len() == 1);
+                named.then_some(Record::Aside { ino, since, paths, kept })?
+            }
+            "set-aside" => {
+                let (count, ranges) = (self.number("count")?, self.number("ranges")?);
+                let mut range = || {
+                    let (from, to) = (self.counter("from")?, self.counter("to")?);
+                    (from <= to).then_some((from, to))
+                };
+                let events = (0..ranges).map(|_| range()).collect::<Option<_>>()?;
+                Record::SetAside { count, events }
+            }
             _ => return None,
         })
     }
@@ -834,7 +917,16 @@ mod tests {
             Record::Start { boot: "b-1".into() },
             Record::Bind { path: path.clone(), ino: 5, object: ObjectId { home: Home::Slow, number: 1 } },
             Record::Names { ino: 5, paths: vec![path.clone(), b"t".to_vec()] },
-            Record::Make { path: path.clone(), ino: 5, spec },
+            Record::Make { path: path.clone(), ino: 5, spec: spec.clone() },
+            Record::Aside { ino: 5, since: 9, paths: vec![path.clone()], kept: Kept::Node(spec) },
+            Record::Aside {
+                ino: 5,
+                since: 9,
+                paths: vec![path.clone(), b"t".to_vec()],
+                kept: Kept::File { object: id, size: 77, attrs: attrs.clone() },
+            },
+            Record::SetAside { count: 2, events: vec![(3, 3), (5, 9)] },
+            Record::SetAside { count: 0, events: Vec::new() },
             Record::Content { path: path.clone(), ino: 5, object: id, size: 77, attrs },
             Record::Link { path: path.clone(), to: b"t".to_vec(), ino: 5 },
             Record::Rename { path: path.clone(), to: b"t".to_vec(), ino: 5, exchange: true },
@@ -902,6 +994,10 @@ mod tests {
             "18446744073709551615 0 applied upto=1",
             "1 0 applied upto=18446744073709551615",
             "1 0 seal of=1 size=9223372036854775808",
+            "1 0 aside ino=5 since=1 paths=0 object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
+            "1 0 aside ino=5 since=1 paths=1 path=../a object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
+            "1 0 set-aside count=0 ranges=1 from=3 to=2",
+            "1 0 aside ino=5 since=1 paths=2 path=a path=b dir mode=0755 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
             "1 0 setxattr path=a ino=5 key=user.dlio.clean value=x",
             "1 0 setxattr path=a ino=5 key= removed",
             "1 0 make path=a ino=5 file mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",

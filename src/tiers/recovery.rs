@@ -272,6 +272,7 @@ impl Recovery<'_> {
         self.take_in(looked, &proven);
         self.take_back()?;
         self.find_lost()?;
+        self.show_aside()?;
         for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
             self.replay_bind(&paths[0], *ino, *object, *lsn)?;
@@ -416,7 +417,7 @@ impl Recovery<'_> {
             if let Record::Start { boot: started } = record {
                 boot = started;
             }
-            if *lsn <= before || *lsn > self.applied {
+            if *lsn <= before || *lsn > self.applied || self.is_skipped(*lsn) {
                 continue;
             }
             match record {
@@ -587,7 +588,9 @@ impl Recovery<'_> {
             match record {
                 Record::Start { boot: started } => boot = started,
                 Record::Content { path, object, size, .. }
-                    if *lsn > self.applied && (boot == self.boot || self.sealed.contains(lsn)) =>
+                    if *lsn > self.applied
+                        && !self.is_skipped(*lsn)
+                        && (boot == self.boot || self.sealed.contains(lsn)) =>
                 {
                     contents.push((*lsn, path, *object, *size));
                 }
@@ -810,8 +813,9 @@ impl Recovery<'_> {
         for (lsn, (ino, object, _)) in (first..).zip(bound) {
             st.bind(ino, lsn, object, now);
         }
+        self.tiers.log_aside_again(&mut st, self.renumbered.clone())?;
         drop(st);
-        self.tiers.log.sync(last)
+        self.tiers.log.sync(self.tiers.log.last())
     }
 
     /// Step 8.

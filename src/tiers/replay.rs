@@ -11,6 +11,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
+use crate::tiers::aside::{Entry, left_out};
 use crate::tiers::disk::Kind;
 use crate::tiers::few::Few;
 use crate::tiers::file::{Bytes, Content, FileState, Io};
@@ -53,6 +54,10 @@ pub(crate) struct Recovery<'a> {
     pub(crate) refused: Option<Error>,
     /// The inode each number of the log is now, as far as it has been met.
     pub(crate) met: HashMap<Ino, Ino>,
+    /// Records that mean nothing any more: what they are about was set aside.
+    skipped: HashSet<Lsn>,
+    /// What is aside and has another number than in the log.
+    pub(crate) renumbered: Vec<Ino>,
     /// The inodes met.
     taken: HashSet<Ino>,
     /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
@@ -118,6 +123,8 @@ impl<'a> Recovery<'a> {
             half: None,
             refused: None,
             met: HashMap::new(),
+            skipped: left_out(&records).into_iter().collect(),
+            renumbered: Vec::new(),
             taken: HashSet::new(),
             never,
             left: HashMap::new(),
@@ -137,7 +144,7 @@ impl<'a> Recovery<'a> {
             if let Record::Start { boot: started } = record {
                 boot.clone_from(started);
             }
-            if *lsn <= self.applied {
+            if *lsn <= self.applied || self.is_skipped(*lsn) {
                 continue;
             }
             self.replay_one(*lsn, record, boot == self.boot)?;
@@ -145,6 +152,10 @@ impl<'a> Recovery<'a> {
         self.last_file.take().into_iter().for_each(|last| self.tiers.state.lock().rest(last));
         self.records = records;
         Ok(())
+    }
+
+    pub(crate) fn is_skipped(&self, lsn: Lsn) -> bool {
+        self.skipped.contains(&lsn)
     }
 
     fn replay_one(&mut self, lsn: Lsn, record: &Record, this_boot: bool) -> Result<()> {
@@ -188,7 +199,15 @@ impl<'a> Recovery<'a> {
                 self.left.retain(|_, (_, of)| of != ino);
                 Ok(())
             }
-            Record::Start { .. } | Record::Seal { .. } | Record::Intent { .. } | Record::Applied { .. } => Ok(()),
+            Record::Aside { ino, since, paths, kept } => {
+                let (ino, since, paths, kept) = (*ino, *since, paths.clone(), kept.clone());
+                self.replay_aside(Entry { lsn, ino, since, paths, kept })
+            }
+            Record::Start { .. }
+            | Record::Seal { .. }
+            | Record::Intent { .. }
+            | Record::Applied { .. }
+            | Record::SetAside { .. } => Ok(()),
         }
     }
 
@@ -224,7 +243,7 @@ impl<'a> Recovery<'a> {
 
     /// As [`Recovery::place`], of something that goes there. What is missing of its directories somebody else has removed while no daemon ran:
     /// the view has them anew, and publishing makes them (P15). What they let others do is not known, so it is nothing.
-    fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<Place>> {
+    pub(crate) fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<Place>> {
         if let Some(place) = self.place(path)? {
             return Ok(Some(place));
         }
@@ -276,13 +295,13 @@ impl<'a> Recovery<'a> {
     }
 
     /// It may be the only copy of what was acknowledged: what has become of its directory, or its name, is no reason to delete it.
-    fn put_aside(&mut self, path: &[u8], object: ObjectId) {
+    pub(crate) fn put_aside(&mut self, path: &[u8], object: ObjectId) {
         tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
         self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
         self.struck.insert(object);
     }
 
-    fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
+    pub(crate) fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
         {
             let mut st = self.tiers.state.lock();
             // Nobody is served yet: whatever age the mount is asked to believe, of one start one answer is enough.
@@ -352,7 +371,7 @@ impl<'a> Recovery<'a> {
         Ok(Some((place, found)))
     }
 
-    fn meet(&mut self, logged: Ino, found: Ino) {
+    pub(crate) fn meet(&mut self, logged: Ino, found: Ino) {
         self.met.insert(logged, found);
         self.taken.insert(found);
     }
@@ -488,7 +507,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// Attaches an object that a record names. It is not clean, whatever it says itself.
-    fn give_object(&self, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
+    pub(crate) fn give_object(&self, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
         if let Some(split) = self.tiers.open_split(&self.cx, object)?
             && !self.rebooted
         {
@@ -548,6 +567,7 @@ impl<'a> Recovery<'a> {
         }
         // An object on slow is published as it is: the drain may have been in the middle of adding to it, and a write of giving
         // it newer attributes.
+        self.sealed_as.remove(&object);
         if self.rebooted || object.needs_slow() {
             self.sealed_as.insert(object, (size, attrs.clone()));
         }
@@ -570,6 +590,7 @@ impl<'a> Recovery<'a> {
         content.sealed.store(sealed, Ordering::Release);
         file.owe(&mut io, content.clone());
         st.committed(file.ino);
+        st.take_up(file.ino, lsn);
         st.push(lsn, self.uptime, Change::Content { ino: file.ino, at: place, content });
         if let Some(before) = self.last_file.replace(file.ino).filter(|before| *before != file.ino) {
             st.rest(before);
@@ -580,7 +601,13 @@ impl<'a> Recovery<'a> {
     fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
         let Some(place) = self.place_of_new(path, (spec.attrs.uid, spec.attrs.gid))? else { return Ok(()) };
         self.make_way(&place)?;
-        if self.find(&place, None)?.is_some() {
+        if let Some(found) = self.find(&place, None)? {
+            let mut st = self.tiers.state.lock();
+            if st.take_up(found, lsn) {
+                st.push(lsn, self.uptime, Change::Make { ino: found, at: place, spec: Arc::new(spec.clone()) });
+                drop(st);
+                self.meet(ino, found);
+            }
             return Ok(());
         }
         let mut st = self.tiers.state.lock();
@@ -674,6 +701,7 @@ impl<'a> Recovery<'a> {
             if let Some(node) = st.view.get_mut(other) {
                 node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
             }
+            self.end_aside_of_removed(&mut st, other);
             self.tiers.settle_removed(&mut st, other);
         }
         st.push(lsn, self.uptime, change);
@@ -707,11 +735,18 @@ impl<'a> Recovery<'a> {
         if let Some(node) = st.view.get_mut(ino) {
             node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
         }
+        self.end_aside_of_removed(&mut st, ino);
         self.tiers.settle_removed(&mut st, ino);
         if never_seen {
             st.view.collect(ino);
         } else {
             st.push(lsn, self.uptime, Change::Remove { ino, at });
+        }
+    }
+
+    fn end_aside_of_removed(&self, st: &mut State, ino: Ino) {
+        if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
+            st.end_aside(ino, self.tiers.log.last());
         }
     }
 
@@ -765,6 +800,7 @@ pub(crate) fn object_of(record: &Record) -> Option<ObjectId> {
     match record {
         Record::Bind { object, .. } | Record::Content { object, .. } => Some(*object),
         Record::Intent { step: Step::Place { object, .. }, .. } => *object,
+        Record::Aside { kept, .. } => kept.object(),
         _ => None,
     }
 }

@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
+use crate::tiers::aside::{aside_at, left_out};
 use crate::tiers::commit::own_xattrs;
 use crate::tiers::data::copy_bytes;
 use crate::tiers::disk::{Dir, Kind};
 use crate::tiers::drain::set_attrs;
 use crate::tiers::names::OURS;
 use crate::tiers::pool::Pool;
-use crate::tiers::record::{Attrs, Home, ObjectId, Path, Record, Spec};
+use crate::tiers::record::{Attrs, Home, Kept, ObjectId, Path, Record, Spec};
 use crate::tiers::slow::split;
 use crate::tiers::{Ino, Lsn, log, modes};
 
@@ -116,13 +117,15 @@ impl Followed {
             .filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None })
             .collect();
         let applied = Record::applied(records.iter().map(|(_, record)| record));
+        let skipped = left_out(records);
+        aside_at(records, applied).iter().for_each(|one| self.add_aside(&one.paths, &one.kept));
         let mut names: HashMap<Ino, &[Path]> = HashMap::new();
         let mut this_boot = false;
         for (lsn, record) in records {
             if let Record::Start { boot: started } = record {
                 this_boot = started == boot;
             }
-            if *lsn <= applied {
+            if *lsn <= applied || skipped.contains(lsn) {
                 continue;
             }
             match record {
@@ -140,8 +143,20 @@ impl Followed {
                         self.strike(path, *ino, *object);
                     }
                 }
+                Record::Aside { paths, kept, .. } => self.add_aside(paths, kept),
                 other => self.follow_names(other),
             }
+        }
+    }
+
+    /// Unless something that came later is there.
+    fn add_aside(&mut self, paths: &[Path], kept: &Kept) {
+        let found = match kept {
+            Kept::File { object, size, .. } => Found::File { object: *object, size: Some(*size) },
+            Kept::Node(spec) => Found::Node(spec.clone()),
+        };
+        for path in paths {
+            self.tree.entry(path.clone()).or_insert_with(|| found.clone());
         }
     }
 
@@ -211,6 +226,9 @@ fn add_unlogged(
         records.iter().any(|(_, record)| match record {
             Record::Bind { object, .. } | Record::Content { object, .. } => {
                 object.uses(ObjectId { home: Home::Fast, number })
+            }
+            Record::Aside { kept, .. } => {
+                kept.object().is_some_and(|object| object.uses(ObjectId { home: Home::Fast, number }))
             }
             _ => false,
         })

@@ -12,7 +12,7 @@ use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::few::Few;
 use crate::tiers::file::{Content, FileState};
 use crate::tiers::node::{Node, Place};
-use crate::tiers::record::{Home, ObjectId, Record, Spec};
+use crate::tiers::record::{Home, Kept, ObjectId, Record, Spec};
 use crate::tiers::room::Checkpoints;
 use crate::tiers::sync::atomic::Ordering;
 use crate::tiers::view::View;
@@ -113,6 +113,10 @@ pub(crate) struct State {
     pub(crate) overtaken: HashMap<Ino, (Lsn, Time)>,
     /// The daemon before this one may have left more of those, of which nothing is known.
     pub(crate) in_place_before: bool,
+    /// What was set aside and is no event again.
+    pub(crate) aside: HashMap<Ino, Aside>,
+    /// What was, and is one again, by that event: until it is applied a start may have to go back to what it was.
+    pub(crate) was_aside: BTreeMap<Lsn, Aside>,
     /// How many events and files refer to an object.
     pub(crate) objects: References,
     /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
@@ -172,6 +176,17 @@ impl References {
     }
 }
 
+/// Something that an operator has set aside. It refers to its object by itself, whatever the file goes on in.
+#[derive(Clone, Debug)]
+pub(crate) struct Aside {
+    pub(crate) kept: Kept,
+    /// Seconds since 1970.
+    pub(crate) since: u64,
+    /// The record that a start goes by; and the same once more, for when `applied` has passed it.
+    pub(crate) lsn: Lsn,
+    pub(crate) again: Option<Lsn>,
+}
+
 /// A clean file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clean {
@@ -199,6 +214,8 @@ impl State {
             in_place: HashSet::new(),
             overtaken: HashMap::new(),
             in_place_before: false,
+            aside: HashMap::new(),
+            was_aside: BTreeMap::new(),
             objects: References::default(),
             doomed: BTreeMap::new(),
             clean: BTreeMap::new(),
@@ -249,31 +266,7 @@ impl State {
     pub(crate) fn pop(&mut self, upto: Lsn, now: Lsn) {
         while self.events.front().is_some_and(|event| event.lsn <= upto) {
             let Some(event) = self.events.pop_front() else { return };
-            if let Change::Content { ino, content, .. } = &event.change {
-                // Of a version that is not there any more no state is made.
-                self.wake(*ino);
-                content.applied.store(true, Ordering::Release);
-                self.unrefer(content.object(), now);
-                if let Some(versions) = self.contents.get_mut(ino) {
-                    versions.pop_front();
-                    if versions.is_empty() {
-                        self.contents.remove(ino);
-                    }
-                }
-            }
-            for (dir, name) in event.change.places() {
-                if let Some(node) = self.view.get_mut(*dir) {
-                    node.pins -= 1;
-                    if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
-                        slot.pins -= 1;
-                    }
-                }
-            }
-            for ino in event.change.inodes() {
-                if let Some(node) = self.view.get_mut(ino) {
-                    node.pins -= 1;
-                }
-            }
+            self.unpin(&event, now);
             for ino in event.change.inodes() {
                 self.view.collect(ino);
             }
@@ -286,6 +279,101 @@ impl State {
         self.early.retain(|_, lsn| *lsn > upto);
         self.unnamed.retain(|_, lsn| *lsn > upto);
         self.overtaken.retain(|_, (lsn, _)| *lsn > upto);
+        let over: Vec<Lsn> = self.was_aside.range(..=upto).map(|(lsn, _)| *lsn).collect();
+        over.into_iter().for_each(|lsn| self.forget_was_aside(lsn, now));
+    }
+
+    /// Takes these events out of the order, wherever they are in it. What they touched is not collected yet.
+    pub(crate) fn take_out(&mut self, events: &[Lsn], now: Lsn) -> Vec<Event> {
+        let (taken, left): (Vec<Event>, VecDeque<Event>) = {
+            let (mut taken, mut left) = (Vec::new(), VecDeque::with_capacity(self.events.len()));
+            for event in std::mem::take(&mut self.events) {
+                match events.binary_search(&event.lsn) {
+                    Ok(_) => taken.push(event),
+                    Err(_) => left.push_back(event),
+                }
+            }
+            (taken, left)
+        };
+        self.events = left;
+        for event in &taken {
+            self.unpin(event, now);
+            self.forget_was_aside(event.lsn, now);
+        }
+        self.unnamed.clear();
+        for event in &self.events {
+            if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change {
+                self.unnamed.insert(*ino, event.lsn);
+            }
+        }
+        taken
+    }
+
+    fn unpin(&mut self, event: &Event, now: Lsn) {
+        if let Change::Content { ino, content, .. } = &event.change {
+            // Of a version that is not there any more no state is made.
+            self.wake(*ino);
+            content.applied.store(true, Ordering::Release);
+            self.unrefer(content.object(), now);
+            if let Some(versions) = self.contents.get_mut(ino) {
+                let is_first = versions.iter().next().is_some_and(|(first, _)| *first == event.lsn);
+                match is_first {
+                    true => drop(versions.pop_front()),
+                    false => versions.retain(|(lsn, _)| *lsn != event.lsn),
+                }
+                if versions.is_empty() {
+                    self.contents.remove(ino);
+                }
+            }
+        }
+        for (dir, name) in event.change.places() {
+            if let Some(node) = self.view.get_mut(*dir) {
+                node.pins -= 1;
+                if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
+                    slot.pins -= 1;
+                }
+            }
+        }
+        for ino in event.change.inodes() {
+            if let Some(node) = self.view.get_mut(ino) {
+                node.pins -= 1;
+            }
+        }
+    }
+
+    /// Something is set aside, or what is kept of it is another. `now` is the log's newest LSN.
+    pub(crate) fn set_aside(&mut self, ino: Ino, aside: Aside, now: Lsn) {
+        aside.kept.object().into_iter().for_each(|object| self.refer(object));
+        self.end_aside(ino, now);
+        self.aside.insert(ino, aside);
+    }
+
+    /// It is not there any more.
+    pub(crate) fn end_aside(&mut self, ino: Ino, now: Lsn) {
+        let ended = self.aside.remove(&ino).and_then(|aside| aside.kept.object());
+        ended.into_iter().for_each(|object| self.unrefer(object, now));
+    }
+
+    /// It is an event again, this one.
+    pub(crate) fn take_up(&mut self, ino: Ino, lsn: Lsn) -> bool {
+        let Some(aside) = self.aside.remove(&ino) else { return false };
+        self.was_aside.insert(lsn, aside);
+        true
+    }
+
+    fn forget_was_aside(&mut self, lsn: Lsn, now: Lsn) {
+        let ended = self.was_aside.remove(&lsn).and_then(|aside| aside.kept.object());
+        ended.into_iter().for_each(|object| self.unrefer(object, now));
+    }
+
+    /// The log is needed from here on for what is aside.
+    pub(crate) fn aside_from(&mut self) -> Option<Lsn> {
+        for aside in self.aside.values_mut() {
+            if let Some(again) = aside.again.filter(|again| *again <= self.applied) {
+                (aside.lsn, aside.again) = (again, None);
+            }
+        }
+        self.aside.values().chain(self.was_aside.values()).map(|aside| aside.lsn).min()
     }
 
     /// The state of a regular file, made if nobody has needed it so far. Ask for it before changing anything about a file: its

@@ -221,14 +221,15 @@ impl Tiers {
         let paused = || self.is_paused().then(|| "it is paused; dlio-fs resume lets it go on".to_owned());
         let held =
             self.damaged.clone().or_else(paused).or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
-        let (objects, known_inodes, open_files, interrupted, events, applied, refusing) = {
+        let (objects, known_inodes, open_files, interrupted, events, applied, refusing, aside) = {
             let st = self.state.lock();
             let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
             let open = files.iter().filter(|file| file.opens.load(Ordering::Relaxed) > 0).count() as u64;
             let cut_off: Vec<_> = st.uncommitted.keys().filter_map(|ino| st.view.get(*ino)?.file.clone()).collect();
             let objects = st.objects.len() + st.view.waiting.len();
             let refusing = self.refuses_changes(&st);
-            (objects as u64, st.view.nodes.len() as u64, open, cut_off, st.events.len() as u64, st.applied, refusing)
+            let (known, events, aside) = (st.view.nodes.len() as u64, st.events.len() as u64, self.aside_extent(&st));
+            (objects as u64, known, open, cut_off, events, st.applied, refusing, aside)
         };
         let waits = self.waits();
         let interrupted =
@@ -262,6 +263,9 @@ impl Tiers {
             conflicts: count(&c.conflicts),
             left_out: count(&c.left_out),
             removed_first: count(&c.removed_first),
+            aside: aside.nodes,
+            aside_bytes: aside.bytes,
+            aside_for: aside.since.map(|since| self.stamp(now).saturating_sub(Duration::from_secs(since))),
             spilled: count(&c.spilled),
             struck: count(&c.struck),
             damaged: count(&c.damaged),
@@ -378,21 +382,26 @@ impl Tiers {
 
     /// `user.dlio.state` and `user.dlio.tier` of an inode.
     pub(crate) fn file_status(&self, ino: Ino) -> Result<(State, TierKind)> {
-        let (pending, kind, file) = {
+        let (pending, kind, file, aside) = {
             let mut st = self.state.lock();
             let kind = st.view.get(ino).ok_or(Errno::ESTALE)?.kind;
+            let aside = st.aside.contains_key(&ino);
             let pending =
                 st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
-            (pending, kind, st.known_file(ino))
+            (pending, kind, st.known_file(ino), aside)
         };
         let has_copy = kind == Kind::File && self.copy_number(ino).is_some_and(|number| self.copies.has(number));
         let Some(file) = file else {
             if has_copy && !pending {
                 return Ok((State::Staged, TierKind::Fast));
             }
-            let state = if pending { State::Dirty } else { State::Slow };
+            let state = match (pending, aside) {
+                (true, _) => State::Dirty,
+                (false, true) => State::Saved,
+                (false, false) => State::Slow,
+            };
             // The bytes of a file without a state are on the slow tier, whatever is pending of its names.
-            let fast = pending && kind != Kind::File;
+            let fast = (pending || aside) && kind != Kind::File;
             return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
         };
         let (object, has_copy) = {
@@ -410,6 +419,8 @@ impl Tiers {
             State::Draining
         } else if pending {
             State::Dirty
+        } else if aside {
+            State::Saved
         } else if object.is_some() {
             State::Clean
         } else if has_copy {
@@ -480,7 +491,12 @@ pub(crate) fn with_remedy(error: &Error) -> String {
         (_, Errno::ENAMETOOLONG) => "the slow tier does not take this name: rename the file in the mount",
         _ => again,
     };
-    format!("{error}; {remedy}")
+    let last = match error {
+        // What is silent answers again some time, and what only lacks room gets it.
+        Error::Io { on_fast: false, .. } if !is_silence(error) => "; or, last of all, dlio-fs set-aside PATH",
+        _ => "",
+    };
+    format!("{error}; {remedy}{last}")
 }
 
 #[derive(Default)]
@@ -538,7 +554,8 @@ mod tests {
             let text = with_remedy(&fast(errno));
             assert!(text.starts_with("append log on the fast tier: ") && !text.contains("slow tier"), "{text}");
         }
-        assert!(with_remedy(&slow(Errno::ENOSPC)).ends_with("; free space or raise the quota on the slow tier"));
+        let remedy = "; free space or raise the quota on the slow tier; or, last of all, dlio-fs set-aside PATH";
+        assert!(with_remedy(&slow(Errno::ENOSPC)).ends_with(remedy));
         let refused = Error::refused("what", "its own remedy");
         assert_eq!(with_remedy(&refused), "what; its own remedy");
     }

@@ -96,10 +96,10 @@ impl Saving {
 }
 
 /// A version that is to be saved.
-struct Wanted {
-    path: Vec<u8>,
-    ino: Ino,
-    content: Arc<Content>,
+pub(crate) struct Wanted {
+    pub(crate) path: Vec<u8>,
+    pub(crate) ino: Ino,
+    pub(crate) content: Arc<Content>,
 }
 
 impl Tiers {
@@ -139,30 +139,37 @@ impl Tiers {
 
     fn save(&self, unsaved: &Unsaved, saving: &Saving) -> Result<Saved> {
         let (wanted, all) = self.to_save(unsaved.number);
-        let ours = ensure_dir(&*self.slow.root, OURS)?;
-        let above = ensure_dir(&*ours, SAVED)?;
-        let (name, part) = new_name(&*above)?;
-        let place = above.dir(&part).at("open", "saved on the slow tier")?;
-        for one in &wanted {
-            self.save_file(&place, one, saving)?;
-        }
-        let mut dirs: HashSet<&[u8]> = HashSet::from([&b""[..]]);
-        for one in &wanted {
-            dirs.extend(one.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &one.path[..at]));
-        }
-        for dir in dirs {
-            walk(place.clone(), dir).and_then(|dir| dir.sync()).at("fsync", "saved on the slow tier")?;
-        }
-        saving.go_on(0).at("save", &unsaved.path)?;
-        above.rename(&part, &*above, &name, RenameMode::NoReplace).at("rename", "saved on the slow tier")?;
-        above.sync().at("fsync", "saved on the slow tier")?;
+        let place = self.save_all(&wanted, saving)?;
         Ok(Saved {
-            place: format!(".dlio-fs/saved/{}", String::from_utf8_lossy(&name)),
+            place,
             path: unsaved.path.clone(),
             files: wanted.len() as u64,
             bytes: wanted.iter().map(|one| one.content.size).sum(),
             published: all.saturating_sub(wanted.len() as u64),
         })
+    }
+
+    /// Under their paths, in a directory of their own, which has its name once all of them are durable. Returns its path from the slow tier's
+    /// root.
+    pub(crate) fn save_all(&self, wanted: &[Wanted], saving: &Saving) -> Result<String> {
+        let ours = ensure_dir(&*self.slow.root, OURS)?;
+        let above = ensure_dir(&*ours, SAVED)?;
+        let (name, part) = new_name(&*above)?;
+        let place = above.dir(&part).at("open", "saved on the slow tier")?;
+        for one in wanted {
+            self.save_file(&place, one, saving)?;
+        }
+        let mut dirs: HashSet<&[u8]> = HashSet::from([&b""[..]]);
+        for one in wanted {
+            dirs.extend(one.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &one.path[..at]));
+        }
+        for dir in dirs {
+            walk(place.clone(), dir).and_then(|dir| dir.sync()).at("fsync", "saved on the slow tier")?;
+        }
+        saving.go_on(0).at("save", "on the slow tier")?;
+        above.rename(&part, &*above, &name, RenameMode::NoReplace).at("rename", "saved on the slow tier")?;
+        above.sync().at("fsync", "saved on the slow tier")?;
+        Ok(format!(".dlio-fs/saved/{}", String::from_utf8_lossy(&name)))
     }
 
     /// The versions of a checkpoint that are not published, and how many files it has.
@@ -196,7 +203,7 @@ impl Tiers {
         if self.is_as_it_was(one) {
             return Ok(());
         }
-        Err(Error::refused(format!("{} was written over while it was saved", shown()), "drain again"))
+        Err(Error::refused(format!("{} was written over while it was saved", shown()), "try it again"))
     }
 
     /// Exclusive, so that no write that came before is still on its way.

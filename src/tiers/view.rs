@@ -546,6 +546,34 @@ impl View {
         }
     }
 
+    /// A file goes on without what the slow tier has of it: that is another node from here on, under the same names there. Returns it.
+    pub(crate) fn detach(&mut self, ino: Ino) -> Option<Ino> {
+        let node = self.nodes.get(&ino)?;
+        let id = node.slow_id()?;
+        let (names, twin, alike) = (node.slow().to_vec(), node.twin(), Node::new(node.kind, node.meta()));
+        let other = self.new_ino();
+        self.insert(other, alike);
+        for (dir, name) in &names {
+            self.set_slow(*dir, name, Some(other));
+        }
+        self.set_slow_id(ino, None);
+        self.set_slow_id(other, Some(id));
+        let node = self.nodes.get_mut(&other)?;
+        node.set_twin(twin);
+        Some(other)
+    }
+
+    /// What is shown of a node is what the slow tier has.
+    pub(crate) fn give_back(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        (node.ours, node.seen) = (false, Seen::NEVER);
+        node.forget_attrs(Lsn::MAX);
+        if let Some(dir) = &mut node.dir {
+            dir.forget_others();
+            dir.default_acl = None;
+        }
+    }
+
     pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<(u64, u64)>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let old = node.slow_id();

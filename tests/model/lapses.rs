@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use dlio_fs::tiers::faults::{Lapse, leaving_out};
 
-use crate::{closed, run, steps, stories};
+use crate::{aside, closed, run, steps, stories};
 
 /// Who is to notice.
 enum By {
@@ -49,6 +49,8 @@ const LAPSES: &[(Lapse, By)] = &[
     (Lapse::DoomDurable, Nobody),
     (Lapse::CompareProof, Story(steps::a_file_that_somebody_else_has_changed_is_not_evicted)),
     (Lapse::Expect, Story(steps::what_somebody_else_changed_while_no_daemon_ran_is_kept)),
+    (Lapse::AsideAgain, Story(aside::what_is_set_aside_outlives_the_segments_of_the_log_that_said_so)),
+    (Lapse::AsideDurable, Story(aside::a_directory_is_set_aside_with_what_is_beneath_and_nothing_else)),
     (Lapse::CloseAgain, Story(closed::what_root_changes_in_closed_directories_arrives)),
     (Lapse::NoteDurable, Story(closed::what_root_changes_in_closed_directories_arrives)),
 ];

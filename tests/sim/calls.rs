@@ -67,6 +67,16 @@ impl Handle {
         bytes: u64,
         change: impl FnOnce(&mut State, Time, Effect) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.change_to((call, name, b""), bytes, change)
+    }
+
+    /// The same of a call that gives something a new name.
+    fn change_to<T>(
+        &self,
+        (call, name, to): (&'static str, &[u8], &[u8]),
+        bytes: u64,
+        change: impl FnOnce(&mut State, Time, Effect) -> io::Result<T>,
+    ) -> io::Result<T> {
         self.announce();
         let mut state = self.disk.state.lock();
         let last = self.disk.power.mutating();
@@ -80,7 +90,7 @@ impl Handle {
                 path.extend_from_slice(name);
             }
             let private = path.split(|&b| b == b'/').next() == Some(PRIVATE);
-            if let Some(errno) = inject(&Op { call, path, private, bytes }) {
+            if let Some(errno) = inject(&Op { call, path, to: to.to_vec(), private, bytes }) {
                 return Err(errno.into());
             }
         }
@@ -488,7 +498,7 @@ impl Dir for SimDir {
         let to = self.peer(to)?.0.ino;
         check_new(name)?;
         check_new(to_name)?;
-        self.0.change("link", name, 0, |s, now, _| {
+        self.0.change_to(("link", name, to_name), 0, |s, now, _| {
             let ino = s.find(self.0.ino, name)?;
             s.may(to, X)?;
             let parent = s.inode(to)?;
@@ -514,7 +524,8 @@ impl Dir for SimDir {
 
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
         let to = self.peer(to)?.0.ino;
-        self.0.change("rename", name, 0, |s, now, _| s.rename((self.0.ino, name), (to, to_name), mode, now))
+        self.0
+            .change_to(("rename", name, to_name), 0, |s, now, _| s.rename((self.0.ino, name), (to, to_name), mode, now))
     }
 
     fn unlink(&self, name: &[u8]) -> io::Result<()> {

@@ -159,6 +159,8 @@ pub struct Op {
     pub call: &'static str,
     /// From the disk's root.
     pub path: Vec<u8>,
+    /// The new name of a rename or link, in whatever directory.
+    pub to: Vec<u8>,
     /// Whether it is beneath `.dlio-fs`.
     pub private: bool,
     pub bytes: u64,
