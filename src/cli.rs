@@ -26,6 +26,7 @@ mod reload;
 mod report;
 mod rescue;
 mod sandbox;
+mod set_aside;
 mod stage;
 mod status;
 mod talk;
@@ -71,6 +72,7 @@ enum Command {
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Queue(queue::QueueArgs),
+    SetAside(set_aside::SetAsideArgs),
     Checkpoints(checkpoints::CheckpointsArgs),
     Top(top::TopArgs),
     Stage(stage::StageArgs),
@@ -164,6 +166,7 @@ pub fn run() -> ExitCode {
         Command::Pause(args) => pause::run(args),
         Command::Resume(args) => pause::run_resume(args),
         Command::Queue(args) => queue::run(args),
+        Command::SetAside(args) => set_aside::run(args),
         Command::Checkpoints(args) => checkpoints::run(args),
         Command::Top(args) => top::run(args),
         Command::Stage(args) => stage::run(args),

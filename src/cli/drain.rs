@@ -152,7 +152,13 @@ pub(super) fn wait_telling(
     };
     loop {
         match control.listen()? {
-            Said::Done(_) => return Ok(Waited::Done),
+            Said::Done(text) => {
+                // Nobody waits for that.
+                text.split_once(", but for ").into_iter().for_each(|(_, what)| {
+                    complain(format_args!("{what}: not on the slow tier; dlio-fs queue lists it"));
+                });
+                return Ok(Waited::Done);
+            }
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
             // The daemon speaks up about once a second, so this is looked at as often.
             Said::Waiting(_) if limit.is_some_and(|limit| begun.elapsed() >= limit) => return Ok(Waited::TimedOut),

@@ -6,6 +6,7 @@
 //!
 //! Here is the directory; what is written to `control` is answered in `control/session.rs`.
 
+mod aside;
 pub(super) mod by_xattr;
 mod clean;
 mod command;
@@ -423,6 +424,9 @@ impl Control {
                 conflicts: status.conflicts,
                 left_out: status.left_out,
                 removed_first: status.removed_first,
+                aside: status.aside,
+                aside_bytes: status.aside_bytes,
+                aside_for: status.aside_for,
                 spilled: status.spilled,
                 struck: status.struck,
                 damaged: status.damaged,
@@ -477,6 +481,8 @@ pub(super) fn safety(status: &Status) -> render::Safety {
         fast_fails: status.fast_fails,
         refusing: status.refusing,
         interrupted: status.interrupted,
+        aside: status.aside,
+        aside_bytes: status.aside_bytes,
     }
 }
 

@@ -92,6 +92,9 @@ pub struct Safety {
     pub refusing: bool,
     /// Files whose writer was cut off by a crash.
     pub interrupted: u64,
+    /// What an operator has set aside, and the bytes of its files: not on the slow tier, and not on its way.
+    pub aside: u64,
+    pub aside_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -145,6 +148,11 @@ pub struct Exceptions {
     pub left_out: u64,
     /// Files removed from a full slow tier ahead of what was written before.
     pub removed_first: u64,
+    /// Files, directories and links that an operator has set aside, the bytes of the files, and for how long.
+    pub aside: u64,
+    pub aside_bytes: u64,
+    #[serde(serialize_with = "as_optional_seconds")]
+    pub aside_for: Option<Duration>,
     pub spilled: u64,
     pub struck: u64,
     pub damaged: u64,
@@ -362,6 +370,10 @@ impl Snapshot {
             write!(out, ", {removed_first} removed first")?;
         }
         writeln!(out)?;
+        if let Some(since) = exceptions.aside_for {
+            let (names, size) = (count(exceptions.aside, "name"), bytes(exceptions.aside_bytes));
+            writeln!(out, "             {names} set aside, {size}, the first for {}", seconds(since))?;
+        }
         writeln!(
             out,
             "recovery     at the last start {} struck, {} damaged; {} in quarantine",
@@ -461,10 +473,19 @@ fn failure_list(out: &mut String, failures: &[Failure]) -> std::fmt::Result {
 }
 
 impl Safety {
+    /// What an operator has set aside, if anything.
+    pub fn set_aside(&self) -> Option<String> {
+        let what = || format!("{} set aside ({})", count(self.aside, "name"), bytes(self.aside_bytes));
+        (self.aside > 0).then(what)
+    }
+
     /// One line: the verdict first, then what stands in the way. Without a newline.
     pub fn line(&self) -> String {
         let mut parts = vec![match (self.safe, self.files) {
-            (true, _) => "SAFE: everything is on the slow tier".to_owned(),
+            (true, _) => match self.set_aside() {
+                None => "SAFE: everything is on the slow tier".to_owned(),
+                Some(what) => format!("SAFE: everything is on the slow tier, but for {what}"),
+            },
             (false, 0) => format!("NOT SAFE: {} only on fast", count(self.events, "change")),
             (false, files) => format!("NOT SAFE: {}, {} only on fast", count(files, "file"), bytes(self.bytes)),
         }];
@@ -481,6 +502,9 @@ impl Safety {
         }
         if self.interrupted > 0 {
             parts.push(format!("{} cut off by a crash (sync accepts as it is)", count(self.interrupted, "file")));
+        }
+        if let Some(what) = self.set_aside().filter(|_| !self.safe) {
+            parts.push(what);
         }
         if !self.safe {
             parts.extend(self.oldest.map(|age| format!("oldest {}", seconds(age))));

@@ -355,6 +355,7 @@ fn help_says_at_once_what_each_command_is_for() {
         "drain",
         "sync",
         "queue",
+        "set-aside",
         "checkpoints",
         "evict",
         "reload",

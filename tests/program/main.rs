@@ -29,6 +29,7 @@ mod plan;
 mod real_faults;
 mod rules;
 mod service;
+mod set_aside;
 #[path = "../sim/mod.rs"]
 mod sim;
 mod slow_tiers;

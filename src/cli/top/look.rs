@@ -55,6 +55,10 @@ pub(super) struct Safety {
     pub(super) fast_fails: bool,
     pub(super) refusing: bool,
     pub(super) interrupted: u64,
+    #[serde(default)]
+    pub(super) aside: u64,
+    #[serde(default)]
+    pub(super) aside_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -308,6 +312,8 @@ impl Safety {
             fast_fails: self.fast_fails,
             refusing: self.refusing,
             interrupted: self.interrupted,
+            aside: self.aside,
+            aside_bytes: self.aside_bytes,
         };
         safety.line()
     }

@@ -11,7 +11,7 @@ pub(super) const LINE_MAX: usize = 3 * 4096 + 64;
 pub(super) const KNOWN: &str = "sync, sync PATH, deadline TIME, status, reload, front PATH, evict PATH, verify PATH, pause, resume, \
                                 stage [plan:BEFORE:AFTER:BYTES] PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
                                 staging cancel [N], staging pause, staging resume, \
-                                pin PATH, unpin PATH, pins, \
+                                pin PATH, unpin PATH, pins, set-aside [dry-run|without-copy] PATH, \
                                 window start NAME, window stop [NAME], window files NAME, window recording NAME, \
                                 mark TEXT";
 
@@ -24,6 +24,16 @@ pub(super) enum Wanted {
     Pattern(String),
     /// No files: what those beside it are to save.
     Promise(Promise),
+}
+
+/// What becomes of the bytes of what is set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AsideHow {
+    /// Nothing is done: what would be is told.
+    DryRun,
+    WithCopy,
+    /// They stay on the fast tier alone.
+    WithoutCopy,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -56,6 +66,8 @@ pub(super) enum Command {
     Pin(Vec<Name>),
     Unpin(Vec<Name>),
     Pins,
+    /// Takes what is pending at or below a path out of the order.
+    SetAside(Vec<Name>, AsideHow),
     /// What is counted from here on, or up to here, is told by itself.
     StartWindow(String),
     StopWindow(Option<String>),
@@ -96,6 +108,14 @@ impl Command {
             "pin" => Command::Pin(path(word, argument)?),
             "unpin" => Command::Unpin(path(word, argument)?),
             "pins" => no_argument(word, argument, Command::Pins)?,
+            "set-aside" => {
+                let (how, rest) = match argument.split_once(' ') {
+                    Some(("dry-run", rest)) => (AsideHow::DryRun, rest),
+                    Some(("without-copy", rest)) => (AsideHow::WithoutCopy, rest),
+                    _ => (AsideHow::WithCopy, argument),
+                };
+                Command::SetAside(path(word, rest.trim())?, how)
+            }
             "window" => Command::window(argument)?,
             "mark" => Command::Mark(argument.to_owned()),
             unknown => return Err(format!("unknown command {unknown:?}; known: {KNOWN}")),
@@ -204,6 +224,12 @@ mod tests {
             Ok(Command::Sync(Some(vec![name(b"run"), name(b"epoch 1")])))
         );
         assert_eq!(Command::parse(b"sync /\n"), Ok(Command::Sync(Some(vec![]))));
+        for (how, word) in
+            [(AsideHow::WithCopy, ""), (AsideHow::DryRun, "dry-run "), (AsideHow::WithoutCopy, "without-copy ")]
+        {
+            let line = format!("set-aside {word}/a%20b\n");
+            assert_eq!(Command::parse(line.as_bytes()), Ok(Command::SetAside(vec![name(b"a b")], how)));
+        }
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Drop for Urgent {
 pub(super) fn begin(control: &Control, time: Duration) -> Session {
     let begun = Instant::now();
     let (urgent, hurry) = (Urgent::new(&control.tiers), Hurry::new(&control.tiers));
-    let synced = aside(&control.tiers, |tiers| tiers.sync_fast().map(|()| tiers.last_lsn()));
+    let synced = apart(&control.tiers, "deadline", |tiers| tiers.sync_fast().map(|()| tiers.last_lsn()));
     let deadline = Deadline {
         begun,
         until: begun.checked_add(time).unwrap_or(begun),
@@ -88,18 +88,19 @@ pub(super) fn begin(control: &Control, time: Duration) -> Session {
 }
 
 /// Runs what may hang. Without a thread for it nothing ever comes, which is what a deadline is for.
-fn aside<T: Send + 'static>(
+pub(super) fn apart<T: Send + 'static>(
     tiers: &Arc<Tiers>,
+    name: &str,
     run: impl FnOnce(&Tiers) -> Done<T> + Send + 'static,
 ) -> Receiver<Done<T>> {
     let (tell, told) = mpsc::sync_channel(1);
     let tiers = Arc::clone(tiers);
-    let started = thread::Builder::new().name("deadline".to_owned()).spawn(move || {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
         // Nobody listens any more: the time is up.
         drop(tell.try_send(run(&tiers)));
     });
     if let Err(error) = started {
-        tracing::warn!(%error, "no thread for what a deadline wants done");
+        tracing::warn!(%error, name, "no thread for what is wanted");
     }
     told
 }
@@ -159,7 +160,7 @@ impl Deadline {
         let (saving, path) = (Arc::new(Saving::default()), unsaved.path.clone());
         self.tried = Some(unsaved.number);
         let watched = Arc::clone(&saving);
-        let done = aside(&control.tiers, move |tiers| tiers.save_checkpoint(&unsaved, &watched));
+        let done = apart(&control.tiers, "deadline", move |tiers| tiers.save_checkpoint(&unsaved, &watched));
         self.save = Some(Save { path, saving, done });
     }
 

@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::command::{Command, KNOWN, LINE_MAX};
-use super::{Control, deadline, evict, pins, stage, sync, verify, windows};
+use super::{Control, aside, deadline, evict, pins, stage, sync, verify, windows};
 use crate::error::{Errno, Error, Result};
 use crate::fs::slow_pool::Caller;
 use crate::path::Name;
@@ -117,6 +117,7 @@ fn begin(control: &Control, command: Command) -> Result<Session, String> {
         Command::Pin(names) => pins::pin(control, &names),
         Command::Unpin(names) => pins::unpin(control, &names),
         Command::Pins => Ok(pins::list(control)),
+        Command::SetAside(names, how) => aside::begin(control, &names, how),
         Command::Status => Ok(Session::text(control.snapshot().json())),
         Command::Reload => control.live.reload().map(Session::ok).map_err(|error| error.to_string()),
         Command::StartWindow(name) => windows::start(control, &name),

@@ -8,7 +8,7 @@ use super::{Control, safety};
 use crate::fs::published::Hurry;
 use crate::path::Name;
 use crate::stats::render;
-use crate::tiers::Lsn;
+use crate::tiers::{Lsn, Status};
 
 /// How often the applied LSN is looked at while it is waited for.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
@@ -31,7 +31,7 @@ pub(super) fn begin(control: &Control, below: Option<Vec<Name>>) -> Result<Sessi
         Some(names) => (shown(&names), control.tiers.pending_below(control.find(&names)?)),
     };
     Ok(match lsn {
-        None => Session::ok(format!("{what} is on the slow tier")),
+        None => Session::ok(format!("{what} is on the slow tier{}", but_for(&control.tiers.status()))),
         Some(lsn) => Session::runs(String::new(), Wait { what, lsn, _hurry: hurry }),
     })
 }
@@ -47,7 +47,16 @@ impl Running for Wait {
             }
             thread::park_timeout(LOOK);
         }
-        Ok(Some(format!("{} is on the slow tier (LSN {})", self.what, self.lsn)))
+        let but_for = but_for(&control.tiers.status());
+        Ok(Some(format!("{} is on the slow tier (LSN {}){but_for}", self.what, self.lsn)))
+    }
+}
+
+/// What nobody waits for.
+fn but_for(status: &Status) -> String {
+    match safety(status).set_aside() {
+        Some(what) => format!(", but for {what}"),
+        None => String::new(),
     }
 }
 

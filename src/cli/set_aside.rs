@@ -1,0 +1,80 @@
+//! `dlio-fs set-aside`: taking out of the order what the slow tier refuses for good.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::talk::{self, Control, Said};
+use super::{Exit, Failure, Outcome, complain, say};
+
+/// Take what is pending at PATH, and beneath it, out of the order, so that everything behind it goes on
+///
+/// The last remedy, where the slow tier refuses one change for good and nothing can be done about that (`dlio-fs queue` says which). New
+/// files stay in the mount, on the fast tier, and are copied to .dlio-fs/saved/ on the slow tier. A removal, a rename or a change of
+/// attributes is undone: the mount shows what the slow tier has. Checkpoints that this belongs to are incomplete from then on. The
+/// next change of such a file, a new version or another name, is published as any other.
+///
+/// What depends on it goes with it: whoever has taken over a name that it had. --dry-run lists all of it.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs set-aside --dry-run /mnt/train/run1/ckpt-7
+  dlio-fs set-aside /mnt/train/run1/ckpt-7")]
+pub(super) struct SetAsideArgs {
+    /// A file or directory of a mount; it need not be there any more
+    path: PathBuf,
+    /// List what would be set aside, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Go on without the copy on the slow tier, where that is refused, too: the fast tier has the only one
+    #[arg(long, conflicts_with = "dry_run")]
+    without_copy: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &SetAsideArgs) -> Outcome {
+    let (mountpoint, below) = find(&args.path)?;
+    let how = match (args.dry_run, args.without_copy) {
+        (true, _) => "dry-run ",
+        (false, true) => "without-copy ",
+        (false, false) => "",
+    };
+    let mut control = Control::ask(&mountpoint, &format!("set-aside {how}{}", talk::escaped(&below)))?;
+    let mut lines = Vec::new();
+    let said = loop {
+        match control.listen()? {
+            Said::Done(text) => break text,
+            Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
+            Said::Waiting(line) if line.starts_with("saving: ") => complain(line),
+            Said::Waiting(line) if args.json => lines.push(line),
+            Said::Waiting(line) => say(line)?,
+        }
+    };
+    if !args.json {
+        return say(said).map(|()| Exit::Done);
+    }
+    let all = |kind: &str| -> Vec<&str> { lines.iter().filter_map(|line| line.strip_prefix(kind)).collect() };
+    let document = serde_json::json!({
+        "dry_run": args.dry_run,
+        "kept": all("kept: "),
+        "returned": all("returned: "),
+        "saved": all("saved: ").first(),
+        "said": said,
+    });
+    say(format_args!("{document:#}")).map(|()| Exit::Done)
+}
+
+/// The mount and the path below it; of what was removed, by the directory above it. A symbolic link is meant itself.
+fn find(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
+    let (above, name) = match (path.parent(), path.file_name()) {
+        (Some(above), Some(name)) => (if above.as_os_str().is_empty() { Path::new(".") } else { above }, name),
+        _ => return talk::mount_of(path),
+    };
+    match talk::mount_of(above) {
+        Ok((mountpoint, below)) => Ok((mountpoint, below.join(name))),
+        // The mount's own root.
+        Err(failure) => talk::mount_of(path).map_err(|_| failure),
+    }
+}

@@ -1,0 +1,101 @@
+//! `set-aside`: taking out of the order what the slow tier refuses for good.
+//!
+//! It may have to copy much to the slow tier before, on a thread of its own; whoever closes `control` ends that.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread;
+use std::time::Instant;
+
+use super::Control;
+use super::command::AsideHow;
+use super::deadline::apart;
+use super::session::{Running, Session, joined, shown};
+use super::sync::LOOK;
+use crate::error::Result as Done;
+use crate::path::Name;
+use crate::stats::render::{bytes, count};
+use crate::tiers::{Cx, Saving, SetAside};
+
+#[derive(Debug)]
+struct Setting {
+    path: String,
+    saving: Arc<Saving>,
+    done: Receiver<Done<SetAside>>,
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        self.saving.cancel();
+    }
+}
+
+pub(super) fn begin(control: &Control, names: &[Name], how: AsideHow) -> Result<Session, String> {
+    let (path, below) = (shown(names), joined(names));
+    if how == AsideHow::DryRun {
+        let found = control.on_slow(move |tiers, cx| tiers.would_set_aside(cx, &below));
+        let would = found.map_err(|error| error.to_string())?;
+        return Ok(Session::text(format!("{}ok: {path}: {}\n", list(&would, None), told(&would, true))));
+    }
+    let saving = Arc::new(Saving::default());
+    let watched = Arc::clone(&saving);
+    let done = apart(&control.tiers, "set-aside", move |tiers| {
+        tiers.set_aside(&Cx::internal(), &below, how == AsideHow::WithCopy, &watched)
+    });
+    Ok(Session::runs(String::new(), Setting { path, saving, done }))
+}
+
+impl Running for Setting {
+    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+        loop {
+            match self.done.try_recv() {
+                Ok(Ok(done)) => {
+                    let slow = control.observer.about().slow.path;
+                    lines.push_str(&list(&done, Some(&slow.to_string())));
+                    let copy = if done.saved.is_some() || done.bytes == 0 { "" } else { ", WITHOUT A COPY" };
+                    return Ok(Some(format!("{}: {}{copy}", self.path, told(&done, false))));
+                }
+                Ok(Err(error)) => return Err(explained(&error)),
+                Err(TryRecvError::Disconnected) => return Err("no thread could be started for it".to_owned()),
+                Err(TryRecvError::Empty) => {}
+            }
+            if Instant::now() >= until {
+                lines.push_str(&format!("saving: {} so far\n", bytes(self.saving.bytes())));
+                return Ok(None);
+            }
+            thread::park_timeout(LOOK);
+        }
+    }
+}
+
+/// Where the copy is what the slow tier refuses, too.
+fn explained(error: &crate::error::Error) -> String {
+    match error {
+        crate::error::Error::Io { on_fast: false, .. } => {
+            format!("{error}; nothing is set aside. Where the slow tier takes no copy of it either: --without-copy")
+        }
+        other => format!("{other}; nothing is set aside"),
+    }
+}
+
+/// A line for each node. `slow`: where the slow tier is.
+fn list(done: &SetAside, slow: Option<&str>) -> String {
+    let kept = done.kept.iter().map(|path| format!("kept: /{path}\n"));
+    let returned = done.returned.iter().map(|path| format!("returned: /{path}\n"));
+    let saved = done.saved.iter().zip(slow).map(|(place, slow)| format!("saved: {slow}/{place}\n"));
+    kept.chain(returned).chain(saved).collect()
+}
+
+/// `would`: nothing is done.
+fn told(done: &SetAside, would: bool) -> String {
+    let changes = count(done.events, "change");
+    let stays = match done.kept.len() {
+        0 => "the mount shows what the slow tier has".to_owned(),
+        names => format!("on the fast tier only: {}, {}", count(names as u64, "name"), bytes(done.bytes)),
+    };
+    match (would, done.events) {
+        (true, _) => format!("{changes} would leave the order; {stays}"),
+        (false, 1) => format!("{changes} has left the order; {stays}"),
+        (false, _) => format!("{changes} have left the order; {stays}"),
+    }
+}
