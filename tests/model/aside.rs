@@ -416,13 +416,16 @@ pub fn what_is_set_aside_outlives_the_segments_of_the_log_that_said_so() {
         }
         rests(&engine);
         assert!(log().stat(&first).is_err(), "the segment is gone");
+        machine.crash(engine, lose);
+        let engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
+        assert_eq!((bytes_of(&engine, "renamed/bad"), engine.status().aside), (vec![2; 300], 1));
         let new = SetAttr { attr: NewAttr { perm: Some(0o600), ..NewAttr::default() }, size: None };
         let ino = find(&engine, "renamed/bad").unwrap();
         engine.setattr(&cx, ino, &new).unwrap();
         engine.set_xattr(&cx, ino, b"user.k", b"v", false, false).unwrap();
         engine.sync_fast().unwrap();
         machine.crash(engine, lose);
-        let engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
+        let engine = machine.open(if lose == Lose::Nothing { "boot" } else { "third" });
         assert_eq!((bytes_of(&engine, "renamed/bad"), engine.status().aside), (vec![2; 300], 1));
         let bad = find(&engine, "renamed/bad").unwrap();
         assert_eq!(engine.getattr(&cx, bad).unwrap().perm, 0o600, "an attribute is logged as the record anew");
