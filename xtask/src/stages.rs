@@ -89,7 +89,7 @@ pub(crate) const STAGES: &[Stage] = &[
         .about("random operations beside a plain directory while the mount is drained, evicted and read again"),
     stage("git", When::Test, MOUNT, 10, clients::git).about("git init, commit, clone, gc, fsck"),
     stage("user", When::Test, &[Need::Mount, Need::Pjdfstest, Need::User], 75, user::user)
-        .about("git, a module cache, pip, pjdfstest, random operations and the model as an ordinary user (one: SUITE=git)")
+        .about("git, a module cache, pjdfstest, random operations and the model as an ordinary user (--all: pip and cargo, too; one: SUITE=git)")
         .full(15),
     stage("sqlite", When::Test, MOUNT, 10, clients::sqlite).about("SQLite in six journal modes"),
     stage("keras", When::Test, PYTHON, 10, clients::keras).about("Keras ModelCheckpoint"),

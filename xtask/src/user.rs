@@ -65,7 +65,7 @@ const SUITES: &[Suite] = &[
     // The index has the times and inodes of files.
     Suite { other_bytes: &["index"], ..suite("git", Kind::Client) },
     suite("closed", Kind::Client),
-    suite("pip", Kind::Client),
+    Suite { when: When::All, ..suite("pip", Kind::Client) },
     suite("pjdfstest", Kind::Pjdfstest),
     suite("lockstep", Kind::Lockstep),
     suite("model", Kind::Model),
