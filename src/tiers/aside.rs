@@ -3,7 +3,7 @@
 //!
 //! - What was aside when `applied` came to where it is, is shown before anything is replayed, under the paths that it has by then
 //!   ([`aside_at`]); what came later, at its place in the log.
-//! - Events that a `set-aside` names are not replayed, nor what the log says besides of those files ([`left_out`]).
+//! - Events that a `set-aside` names are not replayed, nor what the log says besides of those files ([`left_out()`]).
 //! - The version, or the node, that it becomes as an event ends it. A version that a power cut has struck does not.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

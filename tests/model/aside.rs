@@ -11,6 +11,9 @@ use crate::sim::{Lose, SimDisk};
 use crate::stories::{Machine, WRITE, create, name, read};
 use crate::walk;
 
+/// What a program does.
+type Act = fn(&Tiers);
+
 fn put(engine: &Tiers, file: &str, bytes: &[u8]) {
     put_in(engine, ROOT, file, bytes);
 }
@@ -122,7 +125,7 @@ pub fn a_file_that_is_refused_is_set_aside_and_all_others_go_on() {
 /// The next version of such a file is in the order again, and so is it under another name.
 #[test]
 pub fn what_is_set_aside_becomes_an_event_again_by_its_next_change() {
-    let changes: [(&str, fn(&Tiers)); 3] = [
+    let changes: [(&str, Act); 3] = [
         ("written", |engine| overwrite(engine, "bad", &[4; 500])),
         ("renamed", |engine| rename(engine, "bad", "good")),
         ("linked", |engine| {
@@ -149,7 +152,7 @@ pub fn what_is_set_aside_becomes_an_event_again_by_its_next_change() {
             rests(&engine);
             let (slow, shown) = (machine.slow.image(), view(&engine));
             assert!(slow == shown, "{what}: {}", slow.diff(&shown, "slow", "view"));
-            assert_eq!(machine.on_slow(if what == "written" { "bad" } else { "good" }).is_some(), true, "{what}");
+            assert!(machine.on_slow(if what == "written" { "bad" } else { "good" }).is_some(), "{what}");
         }
     }
 }
@@ -287,7 +290,7 @@ fn bytes_of(engine: &Tiers, path: &str) -> Vec<u8> {
 /// Removed, renamed, given another mode: the view goes back to what the slow tier has.
 #[test]
 pub fn a_removal_a_rename_and_a_chmod_that_are_set_aside_are_undone() {
-    let changes: [(&str, fn(&Tiers)); 4] = [
+    let changes: [(&str, Act); 4] = [
         ("removed", |engine| engine.unlink(&Cx::internal(), ROOT, &name("bad")).unwrap()),
         ("renamed", |engine| rename(engine, "bad", "elsewhere")),
         ("chmod", |engine| {
