@@ -25,7 +25,7 @@ pub(crate) use needs;
 
 /// Root, and a kernel that lets it mount FUSE and other file systems.
 pub const MOUNTS: &str = "mounts";
-/// Files of any owner, devices, `trusted` attributes. All needs besides these two are programs.
+/// Files of any owner, devices, `trusted` attributes. All needs besides these two are programs, or directories that a container may lack.
 pub const ROOT: &str = "root";
 
 /// Set: nothing is left out.
@@ -67,6 +67,14 @@ fn missing(need: &str) -> Option<String> {
     if need == ROOT {
         let told = "tests of owners, devices and trusted attributes; to run them: `cargo test` as root";
         return (!geteuid().is_root()).then(|| told.to_owned());
+    }
+    if need.starts_with('/') {
+        let told = || {
+            format!(
+                "tests of what is mounted at {need}, where nothing is; to run them: `cargo xtask test` on a whole system"
+            )
+        };
+        return (!Path::new(need).is_dir()).then(told);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Where `cargo xtask` unpacks what it does not install.

@@ -440,7 +440,7 @@ fn on_terminal(arguments: &str, environment: &[(&str, &str)]) -> String {
 
 #[test]
 fn help_fits_the_terminal_and_has_colours_only_where_they_are_wanted() {
-    needs!("script");
+    needs!("script", "/dev/pts");
     let coloured = on_terminal("queue --help", &[]);
     assert!(coloured.contains("\u{1b}["), "headings are set off: {coloured:?}");
     for plain in [on_terminal("queue --help", &[("NO_COLOR", "1")]), on_terminal("queue --help | cat", &[])] {
@@ -457,7 +457,7 @@ fn help_fits_the_terminal_and_has_colours_only_where_they_are_wanted() {
 
 #[test]
 fn the_short_help_of_a_command_is_as_it_was_written() {
-    needs!("script");
+    needs!("script", "/dev/pts");
     let expected = "\
 List what is on its way to the slow tier, in the order in which it will be published
 
@@ -477,7 +477,7 @@ Options:
 
 #[test]
 fn a_refusal_looks_the_same_on_a_terminal() {
-    needs!("script");
+    needs!("script", "/dev/pts");
     let text = on_terminal("umount /x --now --timeout 1s 2>&1", &[]);
     let piped = run(&["umount", "/x", "--now", "--timeout", "1s"]);
     assert_eq!(text, String::from_utf8(piped.stderr).unwrap());
