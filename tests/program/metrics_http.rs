@@ -272,7 +272,7 @@ fn names(query: &str) -> impl Iterator<Item = &str> {
 /// A real Prometheus looks at a mount that is used: every query of the dashboard shows something, every alert can be computed.
 #[test]
 fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
-    needs!(MOUNTS);
+    needs!(MOUNTS, "prometheus");
     let (mut mount, addr) = serving(Elsewhere::default(), &["settle=0s"]);
     let prometheus = Prometheus::watching(addr);
     let up = format!("up{{instance=\"{addr}\"}} == 1");
@@ -323,6 +323,7 @@ fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
 
 #[test]
 fn the_alerts_fire_when_they_should() {
+    needs!("promtool");
     let rules = monitoring("alerts.yml");
     promtool(tool("promtool").args(["check", "rules"]).arg(&rules));
     promtool(tool("promtool").args(["test", "rules"]).arg(monitoring("alerts_test.yml")));
