@@ -96,7 +96,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::config::{Closed, FullSlow, Hours, Rules};
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use file::FileState;
 use log::Log;
@@ -229,8 +229,17 @@ pub struct OpenFile {
     pub ino: Ino,
     pub mode: OpenMode,
     state: Arc<FileState>,
+    /// [`FileState::replaced`] when its opener was let in.
+    replaced: u32,
     /// Bytes that were read through it.
     read: AtomicU64,
+}
+
+impl OpenFile {
+    /// ESTALE once somebody else has put another file in its place: whoever opened this one was not let into that.
+    fn expect_same(&self) -> std::result::Result<(), Errno> {
+        if self.state.replaced.load(Ordering::Acquire) == self.replaced { Ok(()) } else { Err(Errno::ESTALE) }
+    }
 }
 
 /// A merged directory listing, frozen when the directory was opened. `.` and `..` are included, first.

@@ -369,7 +369,7 @@ impl Tiers {
             }
         }
         cx.slow()?;
-        let target = self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.readlink(name)));
+        let target = self.at_slow(ino, |path, id| self.slow.act(path, id, |link| link.readlink()));
         let target = target.at("read link on slow", self.label(ino))?;
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             // A link's target never changes.
@@ -420,7 +420,7 @@ impl Tiers {
         // A file that is open may have lost all its names.
         let found = match open {
             Some(fd) => fd.get_xattr(key),
-            None => self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.get_xattr(name, key))),
+            None => self.at_slow(ino, |path, id| self.slow.act(path, id, |inode| inode.get_xattr(key))),
         };
         unsupported_is_none(found).at("read attribute on slow of", self.label(ino))
     }
@@ -459,7 +459,7 @@ impl Tiers {
             cx.slow()?;
             let listed = match open {
                 Some(fd) => fd.list_xattr(),
-                None => self.at_slow(ino, |path, id| self.slow.act(path, id, |dir, name| dir.list_xattr(name))),
+                None => self.at_slow(ino, |path, id| self.slow.act(path, id, |inode| inode.list_xattr())),
             };
             keys = unsupported_is_none(listed).at("list attributes on slow of", self.label(ino))?;
             keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));

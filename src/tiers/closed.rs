@@ -28,7 +28,7 @@ use nix::errno::Errno;
 use crate::error::{Context, Result};
 use crate::path::{escape, unescape};
 use crate::tiers::disk::{
-    Access, Allocate, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
 };
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::slow::{absent_is_none, split};
@@ -85,23 +85,16 @@ enum Node<'a> {
     /// With where a rename takes it.
     Named(&'a At, &'a [u8], Option<(&'a At, &'a [u8])>),
     File(&'a ClosableFile),
+    Inode(&'a ClosableInode),
 }
 
 impl Node<'_> {
-    fn stat(&self) -> io::Result<Stat> {
+    fn hold(&self) -> io::Result<Held> {
         match self {
-            Node::Dir(at) => at.inner.stat(b"."),
-            Node::Named(at, name, _) => at.inner.stat(name),
-            Node::File(file) => file.inner.stat(),
-        }
-    }
-
-    fn set_perm(&self, perm: u32) -> io::Result<()> {
-        let new = NewAttr { perm: Some(perm), ..NewAttr::default() };
-        match self {
-            Node::Dir(at) => at.inner.set_attr(b".", &new),
-            Node::Named(at, name, _) => at.inner.set_attr(name, &new),
-            Node::File(file) => file.inner.set_attr(&new),
+            Node::Dir(at) => Ok(Held::Dir(at.inner.clone())),
+            Node::Named(at, name, _) => at.inner.inode(name).map(Held::Inode),
+            Node::File(file) => Ok(Held::File(file.inner.clone())),
+            Node::Inode(held) => Ok(Held::Inode(held.inner.clone())),
         }
     }
 
@@ -112,22 +105,44 @@ impl Node<'_> {
                 [Some((*at, *name)), *to].into_iter().flatten().map(|(at, name)| at.path_of(name)).collect()
             }
             Node::File(file) => vec![file.at.path_of(&file.name)],
-        }
-    }
-
-    fn hold(&self, kind: Kind) -> io::Result<Held> {
-        match self {
-            Node::Dir(at) => Ok(Held::Dir(at.inner.clone())),
-            Node::File(file) => Ok(Held::File(file.inner.clone())),
-            Node::Named(at, name, _) if kind == Kind::Dir => at.inner.dir(name).map(Held::Dir),
-            Node::Named(at, name, _) => at.inner.open(name, Access::Read).map(Held::File),
+            Node::Inode(held) => vec![held.at.path_of(&held.name)],
         }
     }
 }
 
+/// What a mode is read, opened and set back through, whatever has become of the name.
 enum Held {
     Dir(Arc<dyn Dir>),
     File(Arc<dyn File>),
+    Inode(Arc<dyn Inode>),
+}
+
+impl Held {
+    fn stat(&self) -> io::Result<Stat> {
+        match self {
+            Held::Dir(dir) => dir.stat(b"."),
+            Held::File(file) => file.stat(),
+            Held::Inode(inode) => inode.stat(),
+        }
+    }
+
+    fn set_perm(&self, perm: u32) -> io::Result<()> {
+        let new = NewAttr { perm: Some(perm), ..NewAttr::default() };
+        match self {
+            Held::Dir(dir) => dir.set_attr(b".", &new),
+            Held::File(file) => file.set_attr(&new),
+            Held::Inode(inode) => inode.set_attr(&new),
+        }
+    }
+
+    fn sync(&self, tmp: &dyn Dir) -> io::Result<()> {
+        match self {
+            Held::Dir(dir) => dir.sync(),
+            Held::File(file) => file.sync(),
+            // No descriptor to sync by.
+            Held::Inode(_) => tmp.sync_all(),
+        }
+    }
 }
 
 /// What is open for the moment.
@@ -141,13 +156,12 @@ struct Opened<'a> {
 impl Opened<'_> {
     /// Steps 5 and 6.
     fn close(self) -> io::Result<()> {
-        let new = NewAttr { perm: Some(self.perm), ..NewAttr::default() };
-        let is_ordered = self.notes.tmp.order() == MetadataOrder::Journaled;
-        match &self.held {
-            Held::Dir(dir) => dir.set_attr(b".", &new).and_then(|()| if is_ordered { Ok(()) } else { dir.sync() })?,
-            Held::File(file) => file.set_attr(&new).and_then(|()| if is_ordered { Ok(()) } else { file.sync() })?,
+        let tmp = &self.notes.tmp;
+        self.held.set_perm(self.perm)?;
+        if tmp.order() != MetadataOrder::Journaled {
+            self.held.sync(&**tmp)?;
         }
-        self.notes.tmp.unlink(&self.note)
+        tmp.unlink(&self.note)
     }
 }
 
@@ -231,16 +245,16 @@ impl Opener {
 impl Notes {
     /// Steps 2 to 4. `None`: it is not closed, or not ours.
     fn open_up(&self, node: &Node<'_>) -> io::Result<Option<Opened<'_>>> {
-        let Ok(stat) = node.stat() else { return Ok(None) };
+        let Ok(held) = node.hold() else { return Ok(None) };
+        let Ok(stat) = held.stat() else { return Ok(None) };
         let perm = opened(stat.kind, stat.perm);
         if stat.uid != self.uid || perm == stat.perm {
             return Ok(None);
         }
         let note = self.write(&stat, &node.paths())?; // 3
-        let held = node.set_perm(perm).and_then(|()| node.hold(stat.kind)); // 4
-        match held {
-            Ok(held) => Ok(Some(Opened { notes: self, note, held, perm: stat.perm })),
-            Err(e) => node.set_perm(stat.perm).and_then(|()| self.tmp.unlink(&note)).and(Err(e)),
+        match held.set_perm(perm) {
+            Ok(()) => Ok(Some(Opened { notes: self, note, held, perm: stat.perm })), // 4
+            Err(e) => self.tmp.unlink(&note).and(Err(e)),
         }
     }
 
@@ -340,9 +354,13 @@ fn close_at(root: &Arc<dyn Dir>, path: &[u8], ino: u64, perm: u32) -> io::Result
         dir = below;
     }
     let name = if name.is_empty() { b"." } else { name };
-    let Some(stat) = absent_is_none(dir.stat(name))?.filter(|stat| stat.ino == ino) else { return Ok(false) };
+    let Some(held) = absent_is_none(dir.inode(name))? else { return Ok(false) };
+    let stat = held.stat()?;
+    if stat.ino != ino {
+        return Ok(false);
+    }
     if stat.perm == opened(stat.kind, perm) {
-        dir.set_attr(name, &NewAttr { perm: Some(perm), ..NewAttr::default() })?;
+        held.set_attr(&NewAttr { perm: Some(perm), ..NewAttr::default() })?;
         if dir.order() == MetadataOrder::Unknown {
             dir.sync_all()?;
         }
@@ -419,14 +437,9 @@ impl Dir for ClosableDir {
         self.here(|dir| dir.symlink(name, target))
     }
 
-    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
-        self.here(|dir| dir.readlink(name))
-    }
-
-    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
-        let to = other(to)?;
-        let nodes = [Node::Dir(&self.0), Node::Dir(to)];
-        self.0.opener.call(&nodes, || self.0.inner.link(name, &*to.inner, to_name))
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        let inner = self.here(|dir| dir.inode(name))?;
+        Ok(Arc::new(ClosableInode { at: self.0.clone(), name: name.to_vec(), inner }))
     }
 
     /// A directory that comes into another one is itself written to.
@@ -451,30 +464,6 @@ impl Dir for ClosableDir {
 
     fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.here(|dir| dir.list())
-    }
-
-    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
-        let (opener, here) = (&self.0.opener, [Node::Dir(&self.0)]);
-        // To set its own mode back would undo the call.
-        let nodes = if name == b"." { &[][..] } else { &here[..] };
-        let call = || self.0.inner.set_attr(name, new);
-        if new.perm.is_some() { opener.call_in_turn(nodes, call) } else { opener.call(nodes, call) }
-    }
-
-    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.with_node(name, |dir| dir.get_xattr(name, key))
-    }
-
-    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.with_node(name, |dir| dir.set_xattr(name, key, value))
-    }
-
-    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
-        self.with_node(name, |dir| dir.remove_xattr(name, key))
-    }
-
-    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.with_node(name, |dir| dir.list_xattr(name))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -503,6 +492,57 @@ impl Dir for ClosableDir {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[derive(Debug)]
+struct ClosableInode {
+    at: Arc<At>,
+    name: Vec<u8>,
+    inner: Arc<dyn Inode>,
+}
+
+impl ClosableInode {
+    /// A call on its extended attributes.
+    fn call<T>(&self, call: impl Fn(&dyn Inode) -> io::Result<T>) -> io::Result<T> {
+        self.at.opener.call(&[Node::Inode(self)], || call(&*self.inner))
+    }
+}
+
+impl Inode for ClosableInode {
+    fn stat(&self) -> io::Result<Stat> {
+        self.at.opener.look(&[], || self.inner.stat())
+    }
+
+    /// To open it, and to set its own mode back behind that, would undo the call.
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        let call = || self.inner.set_attr(new);
+        if new.perm.is_some() { self.at.opener.call_in_turn(&[], call) } else { call() }
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.call(|inode| inode.get_xattr(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.call(|inode| inode.set_xattr(key, value))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.call(|inode| inode.remove_xattr(key))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.call(|inode| inode.list_xattr())
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        self.inner.readlink()
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        let to = other(to)?;
+        self.at.opener.call(&[Node::Dir(to)], || self.inner.link(&*to.inner, to_name))
     }
 }
 

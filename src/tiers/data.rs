@@ -54,13 +54,16 @@ impl Tiers {
             if node.kind != Kind::File {
                 return Err(Errno::EISDIR.into());
             }
+            if node.is_unshown() {
+                return Err(Errno::ESTALE.into());
+            }
             node.pins += 1;
             let state = st.file(ino).ok_or(Errno::ESTALE)?;
             state.opens.fetch_add(1, Ordering::AcqRel);
             state
         };
         let file = self.hold_open(state, mode);
-        match self.prepare_open(cx, &file.state, mode) {
+        match self.prepare_open(cx, &file.state, mode).and_then(|()| Ok(file.expect_same()?)) {
             Ok(()) => Ok(file),
             Err(e) => {
                 if mode.write {
@@ -84,7 +87,8 @@ impl Tiers {
         if mode.write {
             state.writers.fetch_add(1, Ordering::AcqRel);
         }
-        OpenFile { ino: state.ino, mode, state, read: AtomicU64::new(0) }
+        let replaced = state.replaced.load(Ordering::Acquire);
+        OpenFile { ino: state.ino, mode, state, replaced, read: AtomicU64::new(0) }
     }
 
     fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
@@ -217,12 +221,15 @@ impl Tiers {
         if let Some(stat) = found
             && stat.kind == Kind::File
         {
-            st.view.set_slow_id(state.ino, Some((stat.dev, stat.ino)));
-            let applied = st.applied;
+            let (id, applied) = ((stat.dev, stat.ino), st.applied);
             if let Some(node) = st.view.get_mut(state.ino) {
+                if node.slow_id() != Some(id) {
+                    node.replaced_behind();
+                }
                 node.ours = false;
                 node.seen = Seen::NEVER;
             }
+            st.view.set_slow_id(state.ino, Some(id));
             st.view.refresh(state.ino, &stat, asked, applied);
         }
         Ok(())
@@ -302,6 +309,7 @@ impl Tiers {
             node.ours = false;
             node.seen = Seen::NEVER;
             node.changed_behind();
+            node.replaced_behind();
             st.view.set_slow_id(ino, Some((stat.dev, stat.ino)));
             st.view.refresh(ino, stat, asked, applied);
         }
@@ -311,6 +319,7 @@ impl Tiers {
     fn readable(&self, cx: &Cx, file: &OpenFile) -> Result<(Arc<dyn File>, bool)> {
         for _ in 0..3 {
             let io = self.shared(cx, &file.state)?;
+            file.expect_same()?;
             if let Some(copy) = &io.copy {
                 return Ok((copy.fd.clone(), true));
             }
@@ -376,7 +385,10 @@ impl Tiers {
     pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
         let end = offset + bytes.len() as u64;
         self.admit_size(cx, end)?;
-        self.change(cx, &file.state, offset, offset..end, |fd| fd.write_at(bytes, offset))?;
+        self.change(cx, &file.state, offset, offset..end, |fd| {
+            file.expect_same()?;
+            fd.write_at(bytes, offset)
+        })?;
         self.write_behind(&file.state, offset..end);
         if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
             self.kill_privileges(cx, file.ino)?;
@@ -419,7 +431,10 @@ impl Tiers {
         }
         // Room without other bytes breaches no version.
         let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
-        self.change(cx, &file.state, from, offset..end, |fd| fd.allocate(what, offset, len))
+        self.change(cx, &file.state, from, offset..end, |fd| {
+            file.expect_same()?;
+            fd.allocate(what, offset, len)
+        })
     }
 
     /// Changes bytes from `from` on, through the file that holds them; moves the bytes where they can be changed first.

@@ -154,22 +154,13 @@ pub trait Dir: Send + Sync + Debug {
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()>;
     fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()>;
     fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()>;
-    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>>;
-    /// Hard link `name` here as `to_name` in `to`.
-    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()>;
+    /// Holds what the name leads to now, of whatever kind it is: nothing is opened, and a symbolic link not followed. `.` allowed.
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>>;
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()>;
     fn unlink(&self, name: &[u8]) -> io::Result<()>;
     fn rmdir(&self, name: &[u8]) -> io::Result<()>;
     /// Every entry but `.` and `..`.
     fn list(&self) -> io::Result<Vec<DirEntry>>;
-    /// `.` allowed; a symbolic link's own owner and times are changed, its mode is not.
-    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()>;
-    /// `.` allowed, as for the other three.
-    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>>;
-    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Removing what is not there succeeds.
-    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()>;
-    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>>;
     /// Makes this directory's entries durable. An error is final for what was pending: never repeat it to clear it.
     fn sync(&self) -> io::Result<()>;
     /// Makes everything of this file system durable, whoever wrote it. An error is final, as for `sync`.
@@ -186,6 +177,48 @@ pub trait Dir: Send + Sync + Debug {
     }
     /// For `rename` and `link` across two directories of one implementation.
     fn as_any(&self) -> &dyn std::any::Any;
+
+    // By name: for names that nobody else can give to something else in between, as those in our own directories. Anywhere else whoever
+    // is meant is held first ([`Dir::inode`]), and looked at.
+
+    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        self.inode(name)?.readlink()
+    }
+    /// Hard link `name` here as `to_name` in `to`.
+    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        self.inode(name)?.link(to, to_name)
+    }
+    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
+        self.inode(name)?.set_attr(new)
+    }
+    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.inode(name)?.get_xattr(key)
+    }
+    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.inode(name)?.set_xattr(key, value)
+    }
+    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
+        self.inode(name)?.remove_xattr(key)
+    }
+    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.inode(name)?.list_xattr()
+    }
+}
+
+/// One inode, of whatever kind, held by a descriptor: it stays the same, whatever becomes of its names.
+pub trait Inode: Send + Sync + Debug {
+    fn stat(&self) -> io::Result<Stat>;
+    /// A symbolic link's own owner and times are changed, its mode is not.
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()>;
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
+    /// Removing what is not there succeeds.
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
+    /// EINVAL for what is no symbolic link.
+    fn readlink(&self) -> io::Result<Vec<u8>>;
+    /// A further name of it. ENOENT once it has none left.
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()>;
 }
 
 /// An open regular file.

@@ -32,7 +32,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Lsn;
-use super::disk::{Access, Allocate, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat};
+use super::disk::{
+    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+};
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 
@@ -535,12 +537,9 @@ impl Dir for FaultyDir {
         self.at.act("symlink", name, || self.inner.symlink(name, target))
     }
 
-    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
-        self.at.call("readlink", name, || self.inner.readlink(name))
-    }
-
-    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
-        self.at.act("link", name, || self.inner.link(name, unwrapped(to), to_name))
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        let inner = self.at.call("stat", name, || self.inner.inode(name))?;
+        Ok(Arc::new(FaultyInode { at: self.at.below(name), inner }))
     }
 
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
@@ -557,26 +556,6 @@ impl Dir for FaultyDir {
 
     fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.at.call("list", b".", || self.inner.list())
-    }
-
-    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
-        apart(new).try_for_each(|part| self.at.act("set_attr", name, || self.inner.set_attr(name, &part)))
-    }
-
-    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.at.call("get_xattr", name, || self.inner.get_xattr(name, key))
-    }
-
-    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.at.act("set_xattr", name, || self.inner.set_xattr(name, key, value))
-    }
-
-    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
-        self.at.act("remove_xattr", name, || self.inner.remove_xattr(name, key))
-    }
-
-    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.at.call("list_xattr", name, || self.inner.list_xattr(name))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -605,6 +584,46 @@ impl Dir for FaultyDir {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[derive(Debug)]
+struct FaultyInode {
+    at: At,
+    inner: Arc<dyn Inode>,
+}
+
+impl Inode for FaultyInode {
+    fn stat(&self) -> io::Result<Stat> {
+        self.at.call("stat", b".", || self.inner.stat())
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        apart(new).try_for_each(|part| self.at.act("set_attr", b".", || self.inner.set_attr(&part)))
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.at.call("get_xattr", b".", || self.inner.get_xattr(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.at.act("set_xattr", b".", || self.inner.set_xattr(key, value))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.at.act("remove_xattr", b".", || self.inner.remove_xattr(key))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.at.call("list_xattr", b".", || self.inner.list_xattr())
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        self.at.call("readlink", b".", || self.inner.readlink())
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        self.at.act("link", b".", || self.inner.link(unwrapped(to), to_name))
     }
 }
 

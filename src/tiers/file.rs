@@ -31,6 +31,8 @@ pub(crate) struct FileState {
     /// How often somebody else changed the bytes on the slow tier, and that number at the last open (+ 1; 0: not opened).
     pub(crate) changes: AtomicU32,
     pub(crate) changes_opened: AtomicU32,
+    /// How often somebody else put another file in its place on the slow tier. Whoever had it open by then was let into the one before.
+    pub(crate) replaced: AtomicU32,
     /// Whoever has been told where the bytes are and goes there without asking: while there is one, they stay there.
     pins: AtomicU32,
     /// See [`Author`].
@@ -252,6 +254,7 @@ impl FileState {
             privileged: AtomicBool::new(true),
             changes: AtomicU32::new(0),
             changes_opened: AtomicU32::new(0),
+            replaced: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             author: AtomicU64::new(NOBODY),
             draining: AtomicBool::new(false),

@@ -74,8 +74,7 @@ impl Tiers {
             // A link of what is in the tree, or was.
             let again = |tmp: &[u8]| {
                 let (into, tmp) = self.slow.tmp_of(tmp)?;
-                let link = |dir: &dyn Dir, name: &[u8]| dir.link(name, &*into, tmp);
-                self.at_slow(node, |path, id| self.slow.act(path, id, link))
+                self.at_slow(node, |path, id| self.slow.act(path, id, |inode| inode.link(&*into, tmp)))
             };
             let linked = self.link_again(&tmp, again).at("link into tmp", label())?;
             return Ok(if linked { Mended::Again } else { Mended::Never(Met::Gone) });

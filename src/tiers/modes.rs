@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use crate::error::{Context, Result};
 use crate::tiers::acl;
 use crate::tiers::disk::{
-    Access, Allocate, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
 };
 use crate::tiers::slow::absent_is_none;
 
@@ -114,12 +114,8 @@ impl Dir for ModeDir {
         self.0.symlink(name, target)
     }
 
-    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
-        self.0.readlink(name)
-    }
-
-    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
-        self.0.link(name, inner(to), to_name)
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        Ok(Arc::new(ModeInode { dir: self.0.clone(), name: name.to_vec(), inner: self.0.inode(name)? }))
     }
 
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
@@ -136,29 +132,6 @@ impl Dir for ModeDir {
 
     fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.0.list()
-    }
-
-    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
-        match new.perm {
-            Some(_) if self.0.stat(name)?.kind == Kind::File => self.open(name, Access::Read)?.set_attr(new),
-            _ => self.0.set_attr(name, new),
-        }
-    }
-
-    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.0.get_xattr(name, key)
-    }
-
-    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.0.set_xattr(name, key, value)
-    }
-
-    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
-        self.0.remove_xattr(name, key)
-    }
-
-    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.0.list_xattr(name)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -187,6 +160,54 @@ impl Dir for ModeDir {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// The mode of an object is set through its file: nobody but the daemon gives the names in its pool away.
+#[derive(Debug)]
+struct ModeInode {
+    dir: Arc<dyn Dir>,
+    name: Vec<u8>,
+    inner: Arc<dyn Inode>,
+}
+
+impl Inode for ModeInode {
+    fn stat(&self) -> io::Result<Stat> {
+        let stat = self.inner.stat()?;
+        if stat.kind == Kind::File { Ok(shown(stat, self.inner.get_xattr(MODE)?)) } else { Ok(stat) }
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        match new.perm {
+            Some(_) if self.inner.stat()?.kind == Kind::File => {
+                ModeDir(self.dir.clone()).open(&self.name, Access::Read)?.set_attr(new)
+            }
+            _ => self.inner.set_attr(new),
+        }
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.inner.get_xattr(key)
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.inner.set_xattr(key, value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.inner.remove_xattr(key)
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.inner.list_xattr()
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        self.inner.readlink()
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        self.inner.link(inner(to), to_name)
     }
 }
 

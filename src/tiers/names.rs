@@ -11,7 +11,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::disk::{Kind, RenameMode, Stat};
 use crate::tiers::file::{Bytes, FileState, Io};
-use crate::tiers::node::{Meta, Slot};
+use crate::tiers::node::{Meta, Node, Slot};
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::{absent_is_none, is_elsewhere};
@@ -34,7 +34,16 @@ pub(crate) struct Birth {
 impl Tiers {
     /// Looks up a name and counts one kernel reference to what it finds, given back by [`Tiers::forget`].
     pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
-        if let Some(attr) = self.look_up_in_memory(parent, name) {
+        self.lookup_as(cx, parent, name, Node::show)
+    }
+
+    /// The same for ourselves: the kernel hears nothing of it.
+    pub fn find(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
+        self.lookup_as(cx, parent, name, Node::refer)
+    }
+
+    fn lookup_as(&self, cx: &Cx, parent: Ino, name: &Name, refer: fn(&mut Node)) -> Result<Attr> {
+        if let Some(attr) = self.look_up_in_memory(parent, name, refer) {
             return Ok(attr);
         }
         loop {
@@ -48,7 +57,7 @@ impl Tiers {
             };
             let mut st = self.state.lock();
             match st.view.get_mut(ino) {
-                Some(node) => node.refs += 1,
+                Some(node) => refer(node),
                 None => continue,
             }
             return Ok(attr);
@@ -56,7 +65,7 @@ impl Tiers {
     }
 
     /// The same by one look at the view, where that has all there is to say. A listing asks for each of its entries.
-    fn look_up_in_memory(&self, parent: Ino, name: &Name) -> Option<Attr> {
+    fn look_up_in_memory(&self, parent: Ino, name: &Name, refer: fn(&mut Node)) -> Option<Attr> {
         let (now, ages, trust) = (self.uptime(), self.ages(), self.slow.is_down());
         let mut st = self.state.lock();
         if is_ours(&st, parent, name) {
@@ -64,7 +73,7 @@ impl Tiers {
         }
         let ino = st.view.known(parent, name, now, ages, trust)??;
         let attr = self.attr_in_memory(&st, ino, st.view.get(ino)?)?;
-        st.view.get_mut(ino)?.refs += 1;
+        refer(st.view.get_mut(ino)?);
         Some(attr)
     }
 
@@ -86,7 +95,7 @@ impl Tiers {
         let mut walk = || {
             let mut at = ROOT;
             for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
-                at = self.lookup(cx, at, &Name::new(name)?)?.ino;
+                at = self.find(cx, at, &Name::new(name)?)?.ino;
                 on_the_way.push(at);
             }
             Ok(at)

@@ -214,6 +214,8 @@ struct Rare {
     target: Vec<u8>,
     /// Of a device.
     rdev: u64,
+    /// Somebody else has put another file in its place, and the kernel was not shown that one yet: it lets in whom the one before let in.
+    unshown: bool,
 }
 
 /// Extended attributes the slow tier does not have yet; `None` removes.
@@ -429,6 +431,31 @@ impl Node {
         self.rests = Rests::new(self.rests.is_pending(), false);
         if let Some(file) = &self.file {
             file.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Somebody else has put another file in its place.
+    pub(crate) fn replaced_behind(&mut self) {
+        self.change_rare(|rare| rare.unshown = true);
+        if let Some(file) = &self.file {
+            file.replaced.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the kernel must look it up again before anybody is let in.
+    pub(crate) fn is_unshown(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.unshown)
+    }
+
+    pub(crate) fn refer(&mut self) {
+        self.refs += 1;
+    }
+
+    /// The kernel looks it up.
+    pub(crate) fn show(&mut self) {
+        self.refer();
+        if self.is_unshown() {
+            self.change_rare(|rare| rare.unshown = false);
         }
     }
 

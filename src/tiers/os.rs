@@ -31,7 +31,8 @@ use std::ffi::OsStr;
 use xattr::FileExt as _;
 
 use super::disk::{
-    Access, Allocate, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat, Time,
+    Access, Allocate, Clock, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+    Time,
 };
 
 /// What every descriptor of ours is opened with.
@@ -68,41 +69,6 @@ impl OsDir {
     fn open_at(&self, name: &OsStr, flags: OFlag, perm: u32) -> io::Result<fs::File> {
         let fd: OwnedFd = retry(|| fcntl::openat(&self.fd, name, flags | SAFE, mode(perm)))?;
         Ok(fd.into())
-    }
-
-    /// A path for calls that have no `*at` form. Only the last component is a name of the tree, so nothing but that
-    /// component can be a symbolic link, and the `l*xattr` calls do not follow it.
-    fn by_descriptor(&self, name: &[u8]) -> io::Result<PathBuf> {
-        let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
-        path.push(entry_or_self(name)?);
-        Ok(path)
-    }
-
-    fn set_attr_of(&self, name: &OsStr, new: &NewAttr) -> io::Result<()> {
-        if new.uid.is_some() || new.gid.is_some() {
-            let (uid, gid) = owner(new);
-            retry(|| unistd::fchownat(&self.fd, name, uid, gid, AtFlags::AT_SYMLINK_NOFOLLOW))?;
-        }
-        if let Some(perm) = new.perm {
-            self.chmod(name, perm)?;
-        }
-        if new.atime.is_some() || new.mtime.is_some() {
-            let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
-            retry(|| stat::utimensat(&self.fd, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))?;
-        }
-        Ok(())
-    }
-
-    fn chmod(&self, name: &OsStr, perm: u32) -> io::Result<()> {
-        let done = retry(|| stat::fchmodat(&self.fd, name, mode(perm), FchmodatFlags::NoFollowSymlink));
-        match done {
-            // The mode of a symbolic link cannot change, and nobody looks at it.
-            Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {
-                let is = retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW))?;
-                if kind(is.st_mode) == Kind::Symlink { Ok(()) } else { Err(e) }
-            }
-            done => done,
-        }
     }
 }
 
@@ -193,14 +159,13 @@ impl Dir for OsDir {
         retry(|| unistd::symlinkat(OsStr::from_bytes(target), &self.fd, name))
     }
 
-    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
-        let name = entry(name)?;
-        retry(|| fcntl::readlinkat(&self.fd, name)).map(OsStringExt::into_vec)
-    }
-
-    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
-        let (name, to_name, to) = (entry(name)?, entry(to_name)?, same_machine(to)?);
-        retry(|| unistd::linkat(&self.fd, name, &to.fd, to_name, AtFlags::empty()))
+    /// For itself the descriptor that is there serves: in a directory that is closed even for its owner `.` is not found.
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        let fd = match name {
+            b"." => self.fd.try_clone()?,
+            name => self.open_at(entry(name)?, OFlag::O_PATH, 0)?,
+        };
+        Ok(Arc::new(OsInode { fd }))
     }
 
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
@@ -249,28 +214,6 @@ impl Dir for OsDir {
         Ok(entries)
     }
 
-    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
-        let name = entry_or_self(name)?;
-        let done = self.set_attr_of(name, new);
-        if is_closed(&done, name) { set_attr(&self.fd, new) } else { done }
-    }
-
-    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        xattr::get(self.by_descriptor(name)?, OsStr::from_bytes(key))
-    }
-
-    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
-        xattr::set(self.by_descriptor(name)?, OsStr::from_bytes(key), value)
-    }
-
-    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
-        absent_is_fine(xattr::remove(self.by_descriptor(name)?, OsStr::from_bytes(key)))
-    }
-
-    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        Ok(xattr::list(self.by_descriptor(name)?)?.map(OsStringExt::into_vec).collect())
-    }
-
     fn sync(&self) -> io::Result<()> {
         self.fd.sync_all()
     }
@@ -315,6 +258,81 @@ impl Dir for OsDir {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// What a name led to, on this machine: a descriptor that only says which inode it is (`O_PATH`), or a directory's.
+#[derive(Debug)]
+struct OsInode {
+    fd: fs::File,
+}
+
+impl OsInode {
+    /// For calls that take no such descriptor. The kernel goes from there to the inode itself, by no name, and follows no link.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+
+    fn chmod(&self, perm: u32) -> io::Result<()> {
+        let path = self.path();
+        match retry(|| stat::fchmodat(fcntl::AT_FDCWD, &path, mode(perm), FchmodatFlags::FollowSymlink)) {
+            // The mode of a symbolic link cannot change, and nobody looks at it.
+            Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) && self.stat()?.kind == Kind::Symlink => {
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}
+
+impl Inode for OsInode {
+    fn stat(&self) -> io::Result<Stat> {
+        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = owner(new);
+            retry(|| unistd::fchownat(&self.fd, "", uid, gid, AtFlags::AT_EMPTY_PATH))?;
+        }
+        if let Some(perm) = new.perm {
+            self.chmod(perm)?;
+        }
+        if new.atime.is_some() || new.mtime.is_some() {
+            let (atime, mtime, path) = (time_spec(new.atime)?, time_spec(new.mtime)?, self.path());
+            let follow = UtimensatFlags::FollowSymlink;
+            retry(|| stat::utimensat(fcntl::AT_FDCWD, &path, &atime, &mtime, follow))?;
+        }
+        Ok(())
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        xattr::get_deref(self.path(), OsStr::from_bytes(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        xattr::set_deref(self.path(), OsStr::from_bytes(key), value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        absent_is_fine(xattr::remove_deref(self.path(), OsStr::from_bytes(key)))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(xattr::list_deref(self.path())?.map(OsStringExt::into_vec).collect())
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        match retry(|| fcntl::readlinkat(&self.fd, "")) {
+            // What the kernel says of anything that is no link, asked without a name.
+            Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => Err(Errno::EINVAL.into()),
+            target => target.map(OsStringExt::into_vec),
+        }
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        let (to_name, to, path) = (entry(to_name)?, same_machine(to)?, self.path());
+        retry(|| unistd::linkat(fcntl::AT_FDCWD, &path, &to.fd, to_name, AtFlags::AT_SYMLINK_FOLLOW))
     }
 }
 

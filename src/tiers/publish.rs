@@ -38,7 +38,7 @@ use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
-use crate::tiers::slow::{Moving, SlowTier, absent_is_none, is_elsewhere, split};
+use crate::tiers::slow::{Moving, SlowId, SlowTier, is_elsewhere, split};
 use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::step::{Met, Touched, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
@@ -395,23 +395,26 @@ impl Tiers {
 
     /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
     fn link_moved(&self, batches: &[Batch]) -> Result<()> {
-        let links: Vec<(Option<Path>, Ino, Vec<u8>)> = {
+        let links: Vec<(Option<(Path, SlowId)>, Ino, Vec<u8>)> = {
             let mut st = self.state.lock();
             let links: Vec<_> = batches.iter().flat_map(|batch| plan::to_link(&st, batch)).collect();
             st.view.in_tmp.extend(links.iter().map(|(ino, _)| *ino));
             let dir = |ino: Ino| st.view.get(ino).and_then(|node| Some(node.slow().first()?.0)).unwrap_or(ROOT);
-            links.into_iter().map(|(ino, name)| (st.view.slow_path(ino), dir(ino), name)).collect()
+            let at = |ino: Ino| Some((st.view.slow_path(ino)?, st.view.get(ino)?.slow_id()?));
+            links.into_iter().map(|(ino, name)| (at(ino), dir(ino), name)).collect()
         };
-        for (path, dir, link) in links {
-            let Some(path) = path else { continue };
+        for (at, dir, link) in links {
+            let Some((path, id)) = at else { continue };
             let (tmp, link) = match split(&link) {
                 (b"", name) => (self.slow.tmp.clone(), name),
                 (_, name) => (self.tmp_for(dir)?.1, name),
             };
             remove_leftover(&*tmp, link)?;
-            let linked = self.slow.parent(&path).and_then(|(dir, name)| dir.link(name, &*tmp, link));
-            // Where somebody else has removed it, the step finds nothing to place.
-            absent_is_none(linked).at("link into tmp", String::from_utf8_lossy(&path))?;
+            match self.slow.act(&path, id, |inode| inode.link(&*tmp, link)) {
+                // Somebody else has removed it, or put another one there: the step finds nothing to place.
+                Err(e) if is_elsewhere(&e) => {}
+                linked => linked.at("link into tmp", String::from_utf8_lossy(&path))?,
+            }
         }
         Ok(())
     }

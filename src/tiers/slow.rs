@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use crate::tiers::abilities::Abilities;
 use crate::tiers::commit::tmp_name;
-use crate::tiers::disk::{Access, Dir, DirEntry, File, RenameMode, Stat};
+use crate::tiers::disk::{Access, Dir, DirEntry, File, Inode, RenameMode, Stat};
 use crate::tiers::parts::{Parts, in_part};
 use crate::tiers::record::{ObjectId, Path};
 use crate::tiers::sync::Mutex;
@@ -198,19 +198,20 @@ impl SlowTier {
         Ok(())
     }
 
-    /// Does something to the name at `path`. Who it was is looked at afterwards: what publishing takes away meanwhile does not
-    /// come back before the view has followed.
+    /// Does something to `id`, held at `path`: to nobody else, whatever the name is given to meanwhile. ESTALE if another one is there.
     pub(crate) fn act<T>(
         &self,
         path: &[u8],
         id: SlowId,
-        act: impl FnOnce(&dyn Dir, &[u8]) -> io::Result<T>,
+        act: impl FnOnce(&dyn Inode) -> io::Result<T>,
     ) -> io::Result<T> {
         let (dir, name) = self.parent(path)?;
-        let name = or_self(name);
-        let done = act(&*dir, name);
-        self.expect(path, &dir.stat(name)?, id)?;
-        done
+        let inode = dir.inode(or_self(name))?;
+        let stat = inode.stat()?;
+        if (stat.dev, stat.ino) != id {
+            return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
+        }
+        act(&*inode)
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -327,7 +328,8 @@ impl SlowTier {
     pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         let (into, tmp) = self.tmp_of(tmp)?;
-        if dir.stat(name)?.ino == ino { dir.link(name, &*into, tmp) } else { Err(Errno::ENOENT.into()) }
+        let inode = dir.inode(name)?;
+        if inode.stat()?.ino == ino { inode.link(&*into, tmp) } else { Err(Errno::ENOENT.into()) }
     }
 
     /// What is at `path`; `None` if nothing is, or no directory above it.

@@ -2,10 +2,11 @@
 //! it. Which steps there are, and when, is `plan.rs`'s and `publish.rs`'s.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::error::{Context, Errno, Result};
 use crate::tiers::Tiers;
-use crate::tiers::disk::{Access, Dir, Kind, NewAttr, RenameMode, Stat};
+use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
 use crate::tiers::plan::Planned;
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Known, Path, Step};
@@ -160,14 +161,14 @@ impl SlowTier {
             }
             Step::Link { path, ino, to } => self.apply_link(path, *ino, to),
             Step::Remove { path, ino, dir } => self.apply_remove(path, *ino, *dir),
-            Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |dir, name, kind| {
+            Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |inode, kind| {
                 let perm = new.perm.filter(|_| kind != Kind::Symlink);
-                dir.set_attr(name, &self.abilities.kept(&NewAttr { perm, ..*new }))
+                inode.set_attr(&self.abilities.kept(&NewAttr { perm, ..*new }))
             }),
             Step::Xattr { path, ino, key, value } => {
-                let met = self.apply_attr(path, *ino, |dir, name, _| match value {
-                    Some(value) => dir.set_xattr(name, key, value),
-                    None => dir.remove_xattr(name, key),
+                let met = self.apply_attr(path, *ino, |inode, _| match value {
+                    Some(value) => inode.set_xattr(key, value),
+                    None => inode.remove_xattr(key),
                 });
                 match met {
                     Err(e) if self.never_takes(&e) => Ok(Met::LeftOut),
@@ -263,12 +264,9 @@ impl SlowTier {
         if let Some(there) = self.stat_now(to)? {
             return Ok(if there.ino == ino { Met::Expected } else { Met::Gone });
         }
-        let Some((from, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Gone) };
+        let Some((inode, _)) = self.hold_now(path, ino)? else { return Ok(Met::Gone) };
         let (dir, to_name) = self.parent(to)?;
-        match absent_is_none(from.stat(name))? {
-            Some(stat) if stat.ino == ino => from.link(name, &*dir, to_name).map(|()| Met::Expected),
-            _ => Ok(Met::Gone),
-        }
+        inode.link(&*dir, to_name).map(|()| Met::Expected)
     }
 
     fn apply_remove(&self, path: &[u8], ino: u64, is_dir: bool) -> std::io::Result<Met> {
@@ -301,19 +299,28 @@ impl SlowTier {
         }
     }
 
+    /// What is compared is what is changed: whoever may give the name to another file meanwhile changes nothing of that one.
     fn apply_attr(
         &self,
         path: &[u8],
         ino: u64,
-        act: impl Fn(&dyn Dir, &[u8], Kind) -> std::io::Result<()>,
+        act: impl Fn(&dyn Inode, Kind) -> std::io::Result<()>,
     ) -> std::io::Result<Met> {
-        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Gone) };
+        match self.hold_now(path, ino)? {
+            Some((inode, stat)) => act(&*inode, stat.kind).map(|()| Met::Expected),
+            None => Ok(Met::Gone),
+        }
+    }
+
+    /// Holds what is at `path`, if it has this number.
+    fn hold_now(&self, path: &[u8], ino: u64) -> std::io::Result<Option<(Arc<dyn Inode>, Stat)>> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(None) };
         let name = if name.is_empty() { b"." } else { name };
-        let stat = match absent_is_none(dir.stat_now(name))? {
-            Some(stat) if stat.ino == ino => stat,
-            _ => return Ok(Met::Gone),
-        };
-        act(&*dir, name, stat.kind).map(|()| Met::Expected)
+        // What a client of a file server remembers of the name is too old for that.
+        let Some(_) = absent_is_none(dir.stat_now(name))?.filter(|stat| stat.ino == ino) else { return Ok(None) };
+        let Some(inode) = absent_is_none(dir.inode(name))? else { return Ok(None) };
+        let stat = inode.stat()?;
+        Ok((stat.ino == ino).then_some((inode, stat)))
     }
 
     /// Makes a node's own attributes durable. Nothing, if it is not there any more.

@@ -493,3 +493,117 @@ fn what_a_listing_did_not_show_can_be_made_while_the_slow_tier_does_not_answer()
     engine.report_silence("drain", SECOND);
     assert!(needs_slow("news"));
 }
+
+/// Two files of the slow tier, one with an attribute and an access that the other one must not get; whoever may write the directory
+/// exchanges their names before call number `at`. Says whether there were so many calls.
+fn exchanged_at(at: u64, act: impl FnOnce(&Machine, &Tiers, Ino)) -> bool {
+    let machine = machine();
+    let root = machine.slow.root();
+    for (file, bytes, perm) in [("hers", b"hers", 0o644), ("secret", b"root", 0o600)] {
+        let made = root.create(file.as_bytes(), perm).unwrap();
+        made.write_at(bytes, 0).unwrap();
+        made.set_xattr(b"user.of", bytes).unwrap();
+    }
+    machine.slow.settle();
+    let secret = root.stat(b"secret").unwrap();
+    let engine = machine.open("boot");
+    let hers = engine.lookup(&Cx::internal(), ROOT, &name("hers")).unwrap().ino;
+    let calls = Arc::new(AtomicU64::new(0));
+    let (counting, exchanging) = (Arc::clone(&calls), root.clone());
+    machine.slow.before_calls(move || {
+        if counting.fetch_add(1, Ordering::Relaxed) == at {
+            exchanging.rename(b"hers", &*exchanging, b"secret", RenameMode::Exchange).unwrap();
+        }
+    });
+    act(&machine, &engine, hers);
+    let reached = calls.load(Ordering::Relaxed) > at;
+    machine.slow.before_calls(|| {});
+    let held = [&b"hers"[..], b"secret"].map(|name| root.inode(name).unwrap());
+    let held = held.into_iter().find(|inode| inode.stat().unwrap().ino == secret.ino).expect("it is there");
+    let is = held.stat().unwrap();
+    assert_eq!((is.perm, is.uid, is.nlink), (0o600, secret.uid, 1), "exchanged before call {at}");
+    assert_eq!(held.get_xattr(b"user.of").unwrap().as_deref(), Some(&b"root"[..]), "exchanged before call {at}");
+    reached
+}
+
+/// Publishing compared the number of an inode by its name, and changed it by its name: who exchanged two names in a loop, and changed the
+/// mode of hers through the mount, had root's program set-id within seconds.
+#[test]
+fn what_is_given_another_name_meanwhile_is_not_changed() {
+    let cx = Cx::internal();
+    let change = |_: &Machine, engine: &Tiers, hers: Ino| {
+        let new = NewAttr { perm: Some(0o4755), uid: Some(77), ..NewAttr::default() };
+        engine.setattr(&cx, hers, &SetAttr { size: None, attr: new }).ok();
+        // It may be told that this is not hers any more.
+        engine.set_xattr(&cx, hers, b"user.of", b"mine", false, false).ok();
+        engine.link(&cx, hers, ROOT, &name("second")).ok();
+        engine.sync_fast().unwrap();
+        for _ in 0..20 {
+            engine.publish_step().unwrap();
+        }
+        assert_eq!(engine.status().pending_events, 0);
+    };
+    let calls = (0..).take_while(|at| exchanged_at(*at, change)).count();
+    assert!(calls > 20, "{calls}");
+}
+
+/// Who asks for an attribute gets hers or an error, and never what has her name by then.
+#[test]
+fn what_is_given_another_name_meanwhile_is_not_shown() {
+    let cx = Cx::internal();
+    let ask = |_: &Machine, engine: &Tiers, hers: Ino| match engine.get_xattr(&cx, hers, b"user.of") {
+        Ok(value) => assert_eq!(value.as_deref(), Some(&b"hers"[..])),
+        Err(error) => assert_eq!(error.errno(), Errno::ESTALE),
+    };
+    let calls = (0..).take_while(|at| exchanged_at(*at, ask)).count();
+    assert!(calls > 1, "{calls}");
+}
+
+/// The kernel lets in whom the file lets in that it knows under a name. Who exchanged the names in between read what is another's alone.
+#[test]
+fn what_is_given_another_name_meanwhile_is_not_opened_for_whom_the_one_before_let_in() {
+    let cx = Cx::internal();
+    let read = |engine: &Tiers, file: &tiers::OpenFile| {
+        let mut bytes = [0; 4];
+        match engine.read(&cx, file, &mut bytes, 0) {
+            Ok(_) => assert_eq!(&bytes, b"hers"),
+            Err(error) => assert_eq!(error.errno(), Errno::ESTALE),
+        }
+    };
+    let mode = OpenMode { read: true, ..OpenMode::default() };
+    let open_and_read = |_: &Machine, engine: &Tiers, hers: Ino| match engine.open(&cx, hers, mode) {
+        Ok(file) => {
+            read(engine, &file);
+            engine.release(&cx, file);
+        }
+        Err(error) => {
+            assert_eq!(error.errno(), Errno::ESTALE);
+            // The kernel looks up once more, and asks the file that it is shown now whom it lets in.
+            let attr = engine.lookup(&cx, ROOT, &name("hers")).unwrap();
+            let file = engine.open(&cx, attr.ino, mode).unwrap();
+            let mut bytes = [0; 4];
+            engine.read(&cx, &file, &mut bytes, 0).unwrap();
+            assert_eq!((attr.perm, &bytes), (0o600, b"root"));
+            engine.release(&cx, file);
+        }
+    };
+    let calls = (0..).take_while(|at| exchanged_at(*at, open_and_read)).count();
+    assert!(calls > 1, "{calls}");
+
+    // By the background, which nobody looks up for; and who has had it open since before.
+    let machine = machine();
+    let root = machine.slow.root();
+    for (file, bytes) in [("hers", b"hers"), ("secret", b"root")] {
+        root.create(file.as_bytes(), 0o600).unwrap().write_at(bytes, 0).unwrap();
+    }
+    machine.slow.settle();
+    let engine = machine.open("boot");
+    let hers = engine.lookup(&cx, ROOT, &name("hers")).unwrap().ino;
+    let since_before = engine.open(&cx, hers, mode).unwrap();
+    root.rename(b"secret", &*root, b"hers", RenameMode::Exchange).unwrap();
+    staged(&engine, [&machine.clock; 2], 10);
+    read(&engine, &since_before);
+    assert_eq!(engine.open(&cx, hers, mode).unwrap_err().errno(), Errno::ESTALE);
+    read(&engine, &since_before);
+    engine.release(&cx, since_before);
+}

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::{
-    Access, Allocate, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat, Time,
+    self, Access, Allocate, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+    Time,
 };
 
 use super::bytes::BLOCK;
@@ -486,40 +487,10 @@ impl Dir for SimDir {
         })
     }
 
-    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
-        check_new(name)?;
-        self.0.look(|s| {
-            let inode = s.inode(s.find(self.0.ino, name)?)?;
-            if inode.kind == Kind::Symlink { Ok(inode.target.clone()) } else { Err(Errno::EINVAL.into()) }
-        })
-    }
-
-    fn link(&self, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
-        let to = self.peer(to)?.0.ino;
-        check_new(name)?;
-        check_new(to_name)?;
-        self.0.change_to(("link", name, to_name), 0, |s, now, _| {
-            let ino = s.find(self.0.ino, name)?;
-            s.may(to, X)?;
-            let parent = s.inode(to)?;
-            if parent.entries.contains_key(to_name) {
-                return Err(Errno::EEXIST.into());
-            }
-            if to != ROOT && parent.names.is_empty() {
-                return Err(Errno::ENOENT.into());
-            }
-            if s.inode(ino)?.kind == Kind::Dir {
-                return Err(Errno::EPERM.into());
-            }
-            s.may(to, W)?;
-            if s.part_of(self.0.ino) != s.part_of(to) {
-                return Err(Errno::EXDEV.into());
-            }
-            s.commit(vec![Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(ino) }], false);
-            s.touch(ino, now);
-            s.touch(to, now);
-            Ok(())
-        })
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn disk::Inode>> {
+        let ino = self.0.look(|s| s.find(self.0.ino, name))?;
+        let handle = Handle::new(&self.0.disk, &mut self.0.disk.state.lock(), ino);
+        Ok(Arc::new(SimInode { handle, dir: self.0.ino }))
     }
 
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
@@ -559,26 +530,6 @@ impl Dir for SimDir {
             s.may(self.0.ino, R | X)?;
             s.inode(self.0.ino)?.entries.iter().map(entry).collect()
         })
-    }
-
-    fn set_attr(&self, name: &[u8], new: &NewAttr) -> io::Result<()> {
-        self.0.change("set_attr", name, 0, |s, now, _| s.set_attr(s.find(self.0.ino, name)?, new, now))
-    }
-
-    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.0.look(|s| s.get_xattr(s.find(self.0.ino, name)?, key))
-    }
-
-    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.0.change("set_xattr", name, 0, |s, now, _| s.put_xattr(s.find(self.0.ino, name)?, key, Some(value), now))
-    }
-
-    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<()> {
-        self.0.change("remove_xattr", name, 0, |s, now, _| s.put_xattr(s.find(self.0.ino, name)?, key, None, now))
-    }
-
-    fn list_xattr(&self, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.0.look(|s| Ok(s.inode(s.find(self.0.ino, name)?)?.xattrs.keys().cloned().collect()))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -621,6 +572,83 @@ impl Dir for SimDir {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// An inode, and the directory that it was found in.
+#[derive(Debug)]
+struct SimInode {
+    handle: Handle,
+    dir: Ino,
+}
+
+impl SimInode {
+    fn ino(&self) -> Ino {
+        self.handle.ino
+    }
+}
+
+impl disk::Inode for SimInode {
+    fn stat(&self) -> io::Result<Stat> {
+        self.handle.look(|s| s.stat(self.ino()))
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        self.handle.change("set_attr", b"", 0, |s, now, _| s.set_attr(self.ino(), new, now))
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.handle.look(|s| s.get_xattr(self.ino(), key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.handle.change("set_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, Some(value), now))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.handle.change("remove_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, None, now))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.handle.look(|s| Ok(s.inode(self.ino())?.xattrs.keys().cloned().collect()))
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        self.handle.look(|s| {
+            let inode = s.inode(self.ino())?;
+            if inode.kind == Kind::Symlink { Ok(inode.target.clone()) } else { Err(Errno::EINVAL.into()) }
+        })
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        let to: Option<&SimDir> = to.as_any().downcast_ref();
+        let to = to.filter(|to| Arc::ptr_eq(&to.0.disk, &self.handle.disk)).ok_or(Errno::EXDEV)?.0.ino;
+        check_new(to_name)?;
+        self.handle.change_to(("link", b"", to_name), 0, |s, now, _| {
+            let ino = self.ino();
+            s.may(to, X)?;
+            let parent = s.inode(to)?;
+            if parent.entries.contains_key(to_name) {
+                return Err(Errno::EEXIST.into());
+            }
+            if to != ROOT && parent.names.is_empty() {
+                return Err(Errno::ENOENT.into());
+            }
+            if s.inode(ino)?.kind == Kind::Dir {
+                return Err(Errno::EPERM.into());
+            }
+            if s.inode(ino)?.names.is_empty() {
+                return Err(Errno::ENOENT.into());
+            }
+            s.may(to, W)?;
+            if s.part_of(self.dir) != s.part_of(to) {
+                return Err(Errno::EXDEV.into());
+            }
+            s.commit(vec![Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(ino) }], false);
+            s.touch(ino, now);
+            s.touch(to, now);
+            Ok(())
+        })
     }
 }
 

@@ -185,7 +185,7 @@ pub(super) fn walk(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Vec<Attr>> 
     let mut held = Reference { tiers, ino: ROOT, counted: false };
     let mut steps = Vec::with_capacity(names.len());
     for name in names {
-        let attr = tiers.lookup(cx, held.ino, name)?;
+        let attr = tiers.find(cx, held.ino, name)?;
         held = Reference { tiers, ino: attr.ino, counted: true };
         steps.push(attr);
     }
