@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 
-use fuser::Session;
+use fuser::{INodeNo, Notifier, Session};
 use nix::errno::Errno;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
@@ -75,7 +75,7 @@ use crate::stats::Stats;
 use crate::stats::recording::{Meta, Place};
 use crate::tiers::disk::{Clock, Dir};
 use crate::tiers::os::{OsClock, OsDir};
-use crate::tiers::{self, Tiers};
+use crate::tiers::{self, Ino, Tiers};
 
 /// Threads that answer the kernel. More than the slow-tier waits that may block some of them.
 const FUSE_THREADS: usize = 16;
@@ -156,6 +156,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let fs = file_system(&request, &tiers, &stats, live, metrics_addr)?;
     let (figures, observer) = (fs.metrics(), fs.observer());
     let session = session(fs, attached, mountpoint)?;
+    tiers.on_unseen_attrs(forget_attrs(session.notifier()));
     lock.serving();
     answer(session, ended)?; // 9
     if has_room {
@@ -327,6 +328,16 @@ fn session(fs: DlioFs, attached: attach::Attached, mountpoint: &Path) -> Result<
     config.clone_fd = true;
     let session = Session::from_fd(fs, attached.device, attached.acl, config);
     session.at("start the FUSE session at", mountpoint.display())
+}
+
+/// Has the kernel forget the attributes of an inode, and no bytes: for those it would wait for whoever reads or writes them.
+fn forget_attrs(kernel: Notifier) -> Box<dyn Fn(Ino) + Send + Sync> {
+    const ATTRS_ONLY: i64 = -1;
+    Box::new(move |ino| {
+        if let Err(error) = kernel.inval_inode(INodeNo(ino), ATTRS_ONLY, 0) {
+            tracing::warn!(ino, %error, "the kernel may go by old attributes for a minute");
+        }
+    })
 }
 
 /// Answers the kernel on threads of its own until the mount is gone.

@@ -405,6 +405,7 @@ pub struct Tiers {
     /// When `uptime` began, since 1970, as the time of day was at the start.
     epoch: Duration,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    forget_attrs: OnceLock<Box<dyn Fn(Ino) + Send + Sync>>,
     /// How many wait for everything to be published.
     hurry: AtomicU64,
     /// Nothing is copied or published: somebody asked for that.
@@ -461,6 +462,13 @@ impl Tiers {
         if let Some(wake) = self.wake.get() {
             wake();
         }
+    }
+
+    /// Called once, with a function that has the kernel forget what it knows of an inode's attributes: they are others, by a call whose
+    /// answer does not say them.
+    pub fn on_unseen_attrs(&self, forget: Box<dyn Fn(Ino) + Send + Sync>) {
+        let set = self.forget_attrs.set(forget);
+        debug_assert!(set.is_ok(), "there is one kernel");
     }
 
     /// Called once, with a function that wakes the background: something was appended, closed or published.

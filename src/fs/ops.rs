@@ -239,16 +239,16 @@ impl Core {
         if mode.truncate && !mode.write && self.runs(ino) {
             return Err(Errno::ETXTBSY.into());
         }
+        // As before a write; with O_TRUNC in OPEN the kernel leaves that to us. Whoever has CAP_FSETID is taken to be root.
+        if mode.truncate && cx.uid != 0 {
+            self.tiers.kill_privileges(cx, ino)?;
+        }
         // A writer's share comes before the engine moves any bytes for it, a reader's once there is something to read.
         let early = mode.write.then(|| self.lease(ino, true));
         let file = self.tiers.open(cx, ino, mode)?;
         let lease = early.unwrap_or_else(|| self.lease(ino, false));
         let seen = self.seen(&file, by, None);
-        let opened = self.opened(cx, file, lease, flags, seen);
-        if mode.truncate {
-            self.drop_privileges(cx, ino)?;
-        }
-        Ok(opened)
+        Ok(self.opened(cx, file, lease, flags, seen))
     }
 
     /// Whether the file is a program that runs. With O_TRUNC in OPEN the kernel looks at that only after us, unless the file is
@@ -259,24 +259,6 @@ impl Core {
 
     fn lease(&self, ino: Ino, writes: bool) -> Lease {
         self.io.lease(ino, writes, || self.tiers.path(ino), |quiet| self.tiers.pin(ino, quiet))
-    }
-
-    /// A truncating open by a user clears suid and sgid as a write does; with O_TRUNC in OPEN the kernel leaves that to
-    /// us. Whoever has CAP_FSETID is taken to be root.
-    fn drop_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
-        const SUID: u32 = 0o4000;
-        const SGID_EXEC: u32 = 0o2010;
-        if cx.uid == 0 {
-            return Ok(());
-        }
-        let attr = self.tiers.getattr(cx, ino)?;
-        let sgid = if attr.perm & SGID_EXEC == SGID_EXEC { 0o2000 } else { 0 };
-        let kept = attr.perm & !(SUID | sgid);
-        if kept != attr.perm {
-            let perm = NewAttr { perm: Some(kept), ..NewAttr::default() };
-            self.tiers.setattr(cx, ino, &SetAttr { attr: perm, size: None })?;
-        }
-        Ok(())
     }
 
     fn opened(&self, cx: &Cx, file: OpenFile, lease: Lease, flags: i32, seen: stats::Handle) -> Opened {

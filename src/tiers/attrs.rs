@@ -347,12 +347,16 @@ impl Tiers {
         Ok(())
     }
 
-    /// Clears suid, and sgid of a group-executable file.
-    pub(crate) fn kill_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
+    /// Clears suid, and sgid of a group-executable file: somebody without privileges is about to change the bytes. The kernel, which goes
+    /// by the mode that it remembers, must not run them with these once they are there.
+    pub fn kill_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
         let before = self.getattr(cx, ino)?.perm;
         let perm = chowned(before);
         if perm != before {
             self.change_attr(cx, ino, NewAttr { perm: Some(perm), ..NewAttr::default() })?;
+            if let Some(forget) = self.forget_attrs.get() {
+                forget(ino);
+            }
         }
         Ok(())
     }

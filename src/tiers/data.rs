@@ -385,14 +385,14 @@ impl Tiers {
     pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
         let end = offset + bytes.len() as u64;
         self.admit_size(cx, end)?;
+        if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
+            self.kill_privileges(cx, file.ino)?;
+        }
         self.change(cx, &file.state, offset, offset..end, |fd| {
             file.expect_same()?;
             fd.write_at(bytes, offset)
         })?;
         self.write_behind(&file.state, offset..end);
-        if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
-            self.kill_privileges(cx, file.ino)?;
-        }
         Ok(())
     }
 

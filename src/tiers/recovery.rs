@@ -140,6 +140,7 @@ fn open_with(
         clock,
         epoch: Duration::new(wall.sec.max(0).unsigned_abs(), wall.nsec).saturating_sub(uptime),
         wake: OnceLock::new(),
+        forget_attrs: OnceLock::new(),
         hurry: AtomicU64::new(0),
         paused: AtomicBool::new(false),
         urgency: Urgency::default(),

@@ -1,12 +1,14 @@
 //! What users do who mean harm, or do not care (P17). Root mounts; they are others. Needs root, /dev/fuse.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::rig::{NEVER_SETTLES, Rig, foreground, text, wait};
+use crate::common::rig::{NEVER_SETTLES, Rig, foreground, succeeds, text, wait};
 use crate::needs::{MOUNTS, needs};
 
 const SOMEBODY: u32 = 1001;
@@ -54,4 +56,27 @@ fn signals_that_nobody_means_by_it_do_not_end_the_daemon() {
     kill(pid, Signal::SIGQUIT).unwrap();
     assert_eq!(wait(daemon).0, Some(3), "it leaves as by a TERM");
     assert!(fs::read_to_string(rig.path("log")).unwrap().contains("only the fast tier has these"));
+}
+
+/// The bits were gone at once on the disk; the kernel went on running the file by those that it remembered, for as long as attributes live:
+/// what a user had written into a set-id program ran as root.
+#[test]
+fn what_a_user_writes_into_a_set_id_program_never_runs_with_its_privileges() {
+    needs!(MOUNTS);
+    for io in ["exact", "cached", "passthrough"] {
+        let rig = Rig::new();
+        rig.mount(&["-o", &format!("io={io}"), "-o", "attribute_lifetime=1h,attribute_lifetime_slow=1h"]);
+        for written in ["dd of=id conv=notrunc", "dd of=id", "cat >id"] {
+            let id = rig.mnt("id");
+            fs::write(&id, "a program of root's").unwrap();
+            fs::set_permissions(&id, Permissions::from_mode(0o6777)).unwrap();
+            // As of now the kernel knows the mode.
+            assert_eq!(fs::metadata(&id).unwrap().mode() & 0o7777, 0o6777);
+            let script = format!("{written} <$(command -v id) 2>/dev/null && ./id -u");
+            let mut sh = Command::new("sh");
+            sh.args(["-c", &script]).current_dir(rig.point()).uid(SOMEBODY).gid(SOMEBODY);
+            assert_eq!(succeeds(&mut sh).trim(), SOMEBODY.to_string(), "{io}: {written}");
+        }
+        rig.umount_safely();
+    }
 }
