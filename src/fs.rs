@@ -9,6 +9,7 @@
 
 mod control;
 mod convert;
+mod descriptors;
 mod failures;
 mod handles;
 mod io_paths;
@@ -65,6 +66,8 @@ pub struct FsOptions {
     /// The owner of the mount: may read `.dlio/files` and write to `.dlio/control`.
     pub owner_uid: u32,
     pub owner_gid: u32,
+    /// How many this process may have.
+    pub descriptors: u64,
     /// For recordings: which program and machine this is, and what the tiers are.
     pub about: Meta,
     /// Where somebody else serves [`Metrics`] over HTTP: told in the statistics.

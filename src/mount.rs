@@ -271,6 +271,7 @@ fn engine_options(config: &Config) -> Result<tiers::Options> {
         ballast: config.ballast,
         ttl_ours: config.attribute_lifetime,
         ttl_slow: config.attribute_lifetime_slow,
+        dirs_kept: (descriptor_limit() / 32).clamp(8, 512) as usize,
     })
 }
 
@@ -292,7 +293,8 @@ fn file_system(
     let settings = request.settings.config();
     let (rules, slow_wait) = (Rules::new(&settings)?, settings.slow_wait);
     let (owner_uid, owner_gid) = (geteuid().as_raw(), getegid().as_raw());
-    let options = FsOptions { rules, slow_wait, owner_uid, owner_gid, about: about(&request.places), metrics_addr };
+    let (descriptors, about) = (descriptor_limit(), about(&request.places));
+    let options = FsOptions { rules, slow_wait, owner_uid, owner_gid, descriptors, about, metrics_addr };
     DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)
 }
 
@@ -512,6 +514,11 @@ fn raise_descriptor_limit() {
         Ok(limit) => info!(limit, "descriptors"),
         Err(errno) => warn!(%errno, "could not raise the limit of open files"),
     }
+}
+
+fn descriptor_limit() -> u64 {
+    // What every system has at the least.
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(256, |(soft, _)| soft)
 }
 
 /// The shell, or the job, that mounts may have a limit on the size of its files, and the daemon writes everybody's: a call beyond the limit

@@ -387,6 +387,8 @@ pub struct Options {
     /// How long the kernel may believe attributes of files changed through this mount / known only from the slow tier.
     pub ttl_ours: Duration,
     pub ttl_slow: Duration,
+    /// So many directories of the slow tier, of the pool and of the staged copies stay open. A mount that runs keeps what it was made with.
+    pub dirs_kept: usize,
 }
 
 /// The engine. See the module's documentation for how its parts work together.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::control::Virtual;
 use super::convert;
+use super::descriptors::Share;
 use super::io_paths::Lease;
 use crate::stats;
 use crate::tiers::disk::File;
@@ -88,16 +89,25 @@ pub(super) struct FileHandle {
     pub(super) runs: bool,
     /// What its calls are counted for.
     pub(super) seen: stats::Handle,
+    /// Given back behind the close.
+    _share: Share,
     /// Its share in the inode's I/O path, from the answer to the kernel on.
     lease: OnceLock<Lease>,
 }
 
 impl FileHandle {
-    pub(super) fn new(tiers: &Arc<Tiers>, cx: &Cx, file: OpenFile, flags: i32, seen: stats::Handle) -> Self {
+    pub(super) fn new(
+        tiers: &Arc<Tiers>,
+        cx: &Cx,
+        (file, share): (OpenFile, Share),
+        flags: i32,
+        seen: stats::Handle,
+    ) -> Self {
         // Not the opener's own: an open that was given up must still be closed.
         let cx = Cx::fast_only(cx.uid, cx.gid);
         let (sync, runs) = (convert::wants_sync(flags), convert::wants_to_run(flags));
-        FileHandle { tiers: Arc::clone(tiers), file: Some(file), cx, sync, runs, seen, lease: OnceLock::new() }
+        let (tiers, lease) = (Arc::clone(tiers), OnceLock::new());
+        FileHandle { tiers, file: Some(file), cx, sync, runs, seen, _share: share, lease }
     }
 
     pub(super) fn file(&self) -> &OpenFile {

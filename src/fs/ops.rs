@@ -9,6 +9,7 @@ use fuser::{FopenFlags, TimeOrNow};
 
 use super::control::by_xattr::Verb;
 use super::control::{self, Control};
+use super::descriptors::{Descriptors, Share};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
 use super::io_paths::{IoPaths, Lease};
 use super::live::Live;
@@ -48,6 +49,7 @@ pub(super) struct Core {
     pub(super) control: Control,
     pub(super) published: Arc<Published>,
     pub(super) io: Arc<IoPaths>,
+    descriptors: Descriptors,
     pub(super) files: Arc<Handles<Open>>,
     pub(super) dirs: Arc<Handles<DirHandle>>,
 }
@@ -68,7 +70,9 @@ impl Core {
         let observer = Observer::new(Arc::clone(&tiers), Arc::clone(&stats), Arc::clone(&io), options.about.clone());
         let engine = (Arc::clone(&tiers), Arc::clone(&stats));
         let control = Control::new(engine, slow, live, Arc::clone(&io), open, options, observer);
-        Core { tiers, stats, who, control, published: Arc::new(published), io, files, dirs: Arc::default() }
+        let descriptors = Descriptors::new(options.descriptors, options.owner_uid);
+        let (published, dirs) = (Arc::new(published), Arc::default());
+        Core { tiers, stats, who, control, published, io, descriptors, files, dirs }
     }
 
     /// The number of a thread's process, if it has opened a file lately; 0 else.
@@ -217,6 +221,7 @@ impl Core {
         flags: i32,
     ) -> Result<(Entry, Opened)> {
         let name = changeable(parent, name)?;
+        self.descriptors.expect_one_for(cx.uid)?;
         let created = self.tiers.create(cx, parent, &name, perm(mode), umask, convert::open_mode(flags));
         let (attr, file) = created.map_err(|error| match error.errno() {
             // The kernel believed that the name was free and has checked no permission to the file that is there now
@@ -225,9 +230,10 @@ impl Core {
             _ => error,
         })?;
         let entry = Entry::counted(&self.tiers, attr);
+        let share = self.descriptors.take_new(cx.uid, file.ino);
         let lease = self.lease(file.ino, true);
         let seen = self.seen(&file, by, Some(perm(mode)));
-        Ok((entry, self.opened(cx, file, lease, flags, seen)))
+        Ok((entry, self.opened(cx, (file, share), lease, flags, seen)))
     }
 
     pub(super) fn open(&self, cx: &Cx, by: u32, ino: Ino, flags: i32) -> Result<Opened> {
@@ -239,6 +245,7 @@ impl Core {
         if mode.truncate && !mode.write && self.runs(ino) {
             return Err(Errno::ETXTBSY.into());
         }
+        let share = self.descriptors.take(cx.uid, ino)?;
         // As before a write; with O_TRUNC in OPEN the kernel leaves that to us. Whoever has CAP_FSETID is taken to be root.
         if mode.truncate && cx.uid != 0 {
             self.tiers.kill_privileges(cx, ino)?;
@@ -248,7 +255,7 @@ impl Core {
         let file = self.tiers.open(cx, ino, mode)?;
         let lease = early.unwrap_or_else(|| self.lease(ino, false));
         let seen = self.seen(&file, by, None);
-        Ok(self.opened(cx, file, lease, flags, seen))
+        Ok(self.opened(cx, (file, share), lease, flags, seen))
     }
 
     /// Whether the file is a program that runs. With O_TRUNC in OPEN the kernel looks at that only after us, unless the file is
@@ -261,7 +268,7 @@ impl Core {
         self.io.lease(ino, writes, || self.tiers.path(ino), |quiet| self.tiers.pin(ino, quiet))
     }
 
-    fn opened(&self, cx: &Cx, file: OpenFile, lease: Lease, flags: i32, seen: stats::Handle) -> Opened {
+    fn opened(&self, cx: &Cx, file: (OpenFile, Share), lease: Lease, flags: i32, seen: stats::Handle) -> Opened {
         Opened::file(&self.files, FileHandle::new(&self.tiers, cx, file, flags, seen), lease)
     }
 

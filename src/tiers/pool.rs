@@ -88,10 +88,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn open(fast: &dyn Dir) -> Result<Self> {
+    /// `dirs_kept`: of its directories that stay open.
+    pub(crate) fn open(fast: &dyn Dir, dirs_kept: usize) -> Result<Self> {
         let dir = fast.dir(b"pool").at_fast("open", "pool")?;
         let quarantine = fast.dir(b"quarantine").at_fast("open", "quarantine")?;
-        Ok(Pool { shards: Shards::new(dir), quarantine, next: AtomicU64::new(1) })
+        Ok(Pool { shards: Shards::new(dir, dirs_kept), quarantine, next: AtomicU64::new(1) })
     }
 
     /// To look at objects of a tier that may have lost any directory. Of one that is missing the one above takes the place:
@@ -99,7 +100,7 @@ impl Pool {
     pub(crate) fn open_what_is_left(ours: &Arc<dyn Dir>) -> Self {
         let dir = ours.dir(b"pool").unwrap_or_else(|_| ours.clone());
         let quarantine = ours.dir(b"quarantine").unwrap_or_else(|_| ours.clone());
-        Pool { shards: Shards::new(dir), quarantine, next: AtomicU64::new(1) }
+        Pool { shards: Shards::new(dir, 8), quarantine, next: AtomicU64::new(1) }
     }
 
     /// Numbers up to this one are taken, by an object or by a record of the log.
@@ -121,7 +122,7 @@ impl Pool {
     /// A file from elsewhere on the same file system becomes this object.
     pub(crate) fn take_in(&self, number: u64, from: &dyn Dir, name: &[u8]) -> io::Result<()> {
         let shard = self.shards.made(number)?;
-        from.rename(name, &**shard, &file_name(number), RenameMode::NoReplace)
+        from.rename(name, &*shard, &file_name(number), RenameMode::NoReplace)
     }
 
     pub(crate) fn open_object(&self, number: u64, access: Access) -> io::Result<Arc<dyn File>> {

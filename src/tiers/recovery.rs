@@ -106,7 +106,8 @@ fn open_with(
     let objects = modes::with_modes(&ours)?;
     let abilities = if writable { Abilities::find_out(&*tmp, &*clock, AT_MOST) } else { Abilities::default() };
     abilities.tell();
-    let (pool, copies) = (Pool::open(&*objects)?, Copies::open(&*objects, clock.now())?);
+    let kept = options.dirs_kept;
+    let (pool, copies) = (Pool::open(&*objects, kept)?, Copies::open(&*objects, clock.now(), kept)?);
     let parts = Parts::open(ours.clone(), &identity.uuid)?;
     let numbers = pool.numbers()?;
     let (looked, opened) = beside(
@@ -127,12 +128,13 @@ fn open_with(
         )
     });
     let (wall, uptime) = (clock.now(), clock.uptime());
+    let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
     let tiers = Tiers {
         pool,
         copies,
         staging: Staging::default(),
         pins: Pins::open(ours.clone())?,
-        slow: SlowTier::new(slow, tmp, [OURS, b"/tmp/", identity.uuid.as_bytes()].concat(), parts, abilities),
+        slow: SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept),
         fast,
         log: opened.log,
         state: Mutex::new(Rank::State, State::new(view)),
@@ -848,7 +850,7 @@ mod tests {
         for name in [&b"pool"[..], b"quarantine"] {
             ensure_dir(&fast, name).expect("made");
         }
-        let pool = Pool::open(&fast).expect("a pool");
+        let pool = Pool::open(&fast, 8).expect("a pool");
         let numbers: Vec<u64> = (1..100).collect();
         for number in numbers.iter().filter(|number| **number != 50) {
             pool.create(*number, 0o600).expect("an object").set_len(*number).expect("its size");

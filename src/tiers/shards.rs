@@ -3,11 +3,12 @@
 //! A run of 256 numbers lies in one directory: what was made together, or lies together on the slow tier, is found in the same blocks of the disk,
 //! and one sync is enough for the names of what is made at the same time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::tiers::disk::{Dir, Kind};
+use crate::tiers::sync::Mutex;
 
 /// One of 256 directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,33 +35,53 @@ impl Shard {
 #[derive(Debug)]
 pub(crate) struct Shards {
     dir: Arc<dyn Dir>,
-    open: Vec<OnceLock<Arc<dyn Dir>>>,
+    /// At most so many are kept open: each costs a descriptor.
+    kept: usize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    open: BTreeMap<Shard, Arc<dyn Dir>>,
+    /// Those whose own name is durable.
+    named: BTreeSet<Shard>,
 }
 
 impl Shards {
-    pub(crate) fn new(dir: Arc<dyn Dir>) -> Self {
-        Shards { dir, open: (0..256).map(|_| OnceLock::new()).collect() }
+    pub(crate) fn new(dir: Arc<dyn Dir>, kept: usize) -> Self {
+        Shards { dir, kept, known: Mutex::default() }
     }
 
     /// The directory of this number. ENOENT if it was never made.
-    pub(crate) fn of(&self, number: u64) -> io::Result<&Arc<dyn Dir>> {
+    pub(crate) fn of(&self, number: u64) -> io::Result<Arc<dyn Dir>> {
         self.at(Shard::of(number))
     }
 
     /// ENOENT if it was never made.
-    pub(crate) fn at(&self, shard: Shard) -> io::Result<&Arc<dyn Dir>> {
-        let slot = &self.open[usize::from(shard.0)];
-        if let Some(dir) = slot.get() {
-            return Ok(dir);
-        }
+    pub(crate) fn at(&self, shard: Shard) -> io::Result<Arc<dyn Dir>> {
+        let is_named = {
+            let known = self.known.lock();
+            if let Some(dir) = known.open.get(&shard) {
+                return Ok(Arc::clone(dir));
+            }
+            known.named.contains(&shard)
+        };
         let dir = self.dir.dir(shard.name().as_bytes())?;
-        // Whoever made it, another thread or a killed daemon, may not have come to this yet.
-        self.dir.sync()?;
-        Ok(slot.get_or_init(|| dir))
+        if !is_named {
+            // Whoever made it, another thread or a killed daemon, may not have come to this yet.
+            self.dir.sync()?;
+        }
+        let mut known = self.known.lock();
+        known.named.insert(shard);
+        if known.open.len() >= self.kept {
+            // Whoever uses one has it open until then.
+            known.open.clear();
+        }
+        Ok(Arc::clone(known.open.entry(shard).or_insert(dir)))
     }
 
     /// The same, made if it is not there.
-    pub(crate) fn made(&self, number: u64) -> io::Result<&Arc<dyn Dir>> {
+    pub(crate) fn made(&self, number: u64) -> io::Result<Arc<dyn Dir>> {
         match self.of(number) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             there => return there,

@@ -19,9 +19,6 @@ use crate::tiers::sync::Mutex;
 use crate::tiers::sync::atomic::{AtomicBool, Ordering};
 use crate::tiers::{Ino, Tiers};
 
-/// Descriptors kept for directories used lately.
-const DIRS_KEPT: usize = 512;
-
 #[derive(Debug)]
 pub(crate) struct SlowTier {
     pub(crate) root: Arc<dyn Dir>,
@@ -30,7 +27,9 @@ pub(crate) struct SlowTier {
     /// Those of the parts of the tree.
     pub(crate) parts: Parts,
     tmp_path: Path,
+    /// Used lately, at most `dirs_kept`.
     dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
+    dirs_kept: usize,
     /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
     placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
     /// What is being published, in that order, while the view still has everything where it was.
@@ -106,8 +105,10 @@ impl SlowTier {
         tmp_path: Path,
         parts: Parts,
         abilities: Abilities,
+        dirs_kept: usize,
     ) -> Self {
         SlowTier {
+            dirs_kept,
             root,
             tmp,
             parts,
@@ -249,7 +250,7 @@ impl SlowTier {
             return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
         }
         let mut dirs = self.dirs.lock();
-        if dirs.len() >= DIRS_KEPT {
+        if dirs.len() >= self.dirs_kept {
             dirs.clear();
         }
         dirs.insert(ino, dir.clone());

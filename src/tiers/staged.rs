@@ -150,8 +150,8 @@ impl Drop for Making<'_> {
 }
 
 impl Copies {
-    /// `now`: by the day's clock.
-    pub(crate) fn open(ours: &dyn Dir, now: Time) -> Result<Self> {
+    /// `now`: by the day's clock; `dirs_kept`: of its directories that stay open.
+    pub(crate) fn open(ours: &dyn Dir, now: Time, dirs_kept: usize) -> Result<Self> {
         let dir = ensure_dir(ours, b"staged")?;
         let making = ensure_dir(&*dir, b"new")?;
         for entry in making.list().at_fast("list", "staged/new")? {
@@ -159,7 +159,7 @@ impl Copies {
         }
         Ok(Copies {
             durable: Durable::open(dir.clone(), now.sec.unsigned_abs())?,
-            shards: Shards::new(dir),
+            shards: Shards::new(dir, dirs_kept),
             making,
             next: AtomicU64::new(0),
             making_bytes: AtomicU64::new(0),
@@ -206,7 +206,7 @@ impl Copies {
             return Ok(false);
         }
         let shard = self.shards.made(number)?;
-        self.making.rename(name, &**shard, &file_name(number), RenameMode::Replace)?;
+        self.making.rename(name, &*shard, &file_name(number), RenameMode::Replace)?;
         let mut index = self.index.lock();
         index.read.remove(&number);
         index.put(number, Entry { bytes, used: Seen::at(now), round });
@@ -269,7 +269,7 @@ impl Copies {
     /// It is an object of the pool from now on.
     fn hand_over(&self, number: u64, pool: &Pool, object: u64) -> io::Result<()> {
         self.index.lock().take(number);
-        pool.take_in(object, &**self.shards.of(number)?, &file_name(number))
+        pool.take_in(object, &*self.shards.of(number)?, &file_name(number))
     }
 
     /// A file of a directory was read to its end, from its copy or not. Returns the interval for `room::replaces`.

@@ -77,6 +77,7 @@ impl World {
             ballast: 16 << 10,
             ttl_ours: Duration::from_secs(60),
             ttl_slow: self.believed,
+            dirs_kept: 64,
         };
         let fast = self.faults.wrap(Tier::Fast, self.fast.root());
         let slow = self.faults.wrap(Tier::Slow, self.slow.root());

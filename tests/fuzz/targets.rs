@@ -72,6 +72,7 @@ impl Scene {
             ballast: 0,
             ttl_ours: Duration::from_secs(60),
             ttl_slow: Duration::from_secs(1),
+            dirs_kept: 64,
         };
         tiers::open(self.fast.root(), self.slow.root(), options, self.clock.clone(), BOOT)
     }

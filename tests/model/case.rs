@@ -210,6 +210,7 @@ impl Case {
             ballast: 16 << 10,
             ttl_ours: Duration::from_secs(60),
             ttl_slow: Duration::from_secs(1),
+            dirs_kept: 64,
         };
         let (glance, glanced) = (Arc::new(Glance::default()), Arc::new(Mutex::default()));
         slow.before_calls({

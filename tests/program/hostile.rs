@@ -1,14 +1,17 @@
 //! What users do who mean harm, or do not care (P17). Root mounts; they are others. Needs root, /dev/fuse.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::common::rig::{NEVER_SETTLES, Rig, foreground, succeeds, text, wait};
+use crate::common::{Elsewhere, Mount, names, succeeded};
 use crate::needs::{MOUNTS, needs};
 
 const SOMEBODY: u32 = 1001;
@@ -79,4 +82,53 @@ fn what_a_user_writes_into_a_set_id_program_never_runs_with_its_privileges() {
         }
         rig.umount_safely();
     }
+}
+
+/// Opens files until it is refused one, says how many and why, and keeps them until its standard input ends.
+const GREEDY: &str = "
+import os, sys
+held = []
+try:
+    while len(held) < 1000:
+        held.append(os.open(f'{sys.argv[1]}-{len(held)}', os.O_CREAT | os.O_WRONLY))
+except OSError as e:
+    print(len(held), e.errno, flush=True)
+sys.stdin.read()
+";
+
+/// Whoever opened enough files took all descriptors of the daemon: nobody could list a directory, and nothing was published. With a limit of
+/// 256 that was soon.
+#[test]
+fn who_opens_files_without_end_leaves_descriptors_for_others() {
+    needs!(MOUNTS);
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
+    mount.through(&["prlimit", "--nofile=256:256"]);
+    mount.start();
+    fs::set_permissions(mount.root(), Permissions::from_mode(0o777)).unwrap();
+    let mut greedy: Vec<(Child, usize)> = (0..3)
+        .map(|user| {
+            let mut python = Command::new("python3");
+            python.args(["-c", GREEDY, &format!("of{user}")]).current_dir(mount.root());
+            python.uid(SOMEBODY + user).gid(SOMEBODY + user).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut python = python.spawn().unwrap();
+            let mut said = String::new();
+            BufReader::new(python.stdout.take().unwrap()).read_line(&mut said).unwrap();
+            let (held, errno) = said.trim().split_once(' ').unwrap();
+            assert_eq!(errno, (Errno::ENFILE as i32).to_string(), "{user}: {said}");
+            (python, held.parse().unwrap())
+        })
+        .collect();
+    let held: Vec<usize> = greedy.iter().map(|(_, held)| *held).collect();
+    assert!(held[0] > held[1] && held[1] > held[2] && held[2] > 10, "each less than the one before: {held:?}");
+    succeeded(mount.as_user(SOMEBODY + 3, "ls -l >/dev/null; echo mine >mine; cat mine"));
+    for dir in 0..100 {
+        fs::create_dir(mount.at(format!("{dir}"))).unwrap();
+        mount.put(&format!("{dir}/f"), "root's");
+    }
+    for (python, _) in &mut greedy {
+        drop(python.stdin.take());
+        assert!(python.wait().unwrap().success());
+    }
+    mount.sync();
+    assert_eq!(names(&mount.slow()).len(), 1 + held.iter().sum::<usize>() + 1 + 100);
 }

@@ -41,6 +41,7 @@ fn options(hours: &str) -> Options {
         ballast: 16 << 10,
         ttl_ours: Duration::from_secs(60),
         ttl_slow: Duration::from_secs(1),
+        dirs_kept: 64,
     }
 }
 

@@ -418,9 +418,9 @@ fn with_1024_descriptors_more_files_are_written_read_listed_and_drained() {
         Err(e) => Some(e.raw_os_error()),
     });
     let held = open.len();
-    assert_eq!(refused, Some(Some(Errno::EMFILE as i32)), "after {held}");
+    assert_eq!(refused, Some(Some(Errno::ENFILE as i32)), "after {held}");
     assert!(held > 500, "{held}");
-    assert!((held..held + 50).all(|i| errno(File::create(path(i))) == Errno::EMFILE));
+    assert!((held..held + 50).all(|i| errno(File::create(path(i))) == Errno::ENFILE));
     assert!(mount.verdict().starts_with("NOT SAFE: "), "statistics need none");
     drop(open);
     mount.sync();

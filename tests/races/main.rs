@@ -156,6 +156,7 @@ fn options() -> Options {
         ballast: 16 << 10,
         ttl_ours: Duration::from_secs(60),
         ttl_slow: Duration::from_secs(1),
+        dirs_kept: 64,
     }
 }
 
