@@ -92,6 +92,12 @@ impl Tiers {
         self.attr_from_memory_or_slow(cx, ino)
     }
 
+    /// For the answer to a change that was made, which cannot fail any more: told that it needs the slow tier, the call would be made again,
+    /// and meet its own change. `otherwise`: what it was before, changed as it was.
+    pub(crate) fn attr_to_answer(&self, cx: &Cx, ino: Ino, otherwise: Attr) -> Attr {
+        self.getattr(&Cx::fast_only(cx.uid, cx.gid), ino).unwrap_or(otherwise)
+    }
+
     pub(crate) fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
         // Without the block that our own extended attributes may take.
@@ -100,7 +106,7 @@ impl Tiers {
         Attr { ctime: ctime.max(node.meta().ctime), ..shown }
     }
 
-    fn attr_of(&self, ino: Ino, node: &Node) -> Attr {
+    pub(crate) fn attr_of(&self, ino: Ino, node: &Node) -> Attr {
         let meta = node.meta();
         Attr {
             ino,
