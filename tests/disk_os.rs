@@ -122,6 +122,32 @@ contract! {
         }
     }
 
+    /// However deep: the kernel takes 4,096 bytes of a path at a time.
+    fn a_walk_goes_as_deep_as_the_directories_and_through_no_link(root) {
+        let (name, mut path, mut dir) = (b"a directory", Vec::new(), root.clone());
+        for _ in 0..1000 {
+            dir.mkdir(name, 0o755).unwrap();
+            dir = dir.dir(name).unwrap();
+            path.extend_from_slice(if path.is_empty() { b"" } else { b"/" });
+            path.extend_from_slice(name);
+            if path.len() < 60 || path.len() > 4030 && path.len() < 4130 || path.len() > 11_900 {
+                assert_eq!(root.walk(&path).unwrap().stat(b".").unwrap(), dir.stat(b".").unwrap(), "{}", path.len());
+            }
+        }
+        root.symlink(b"link", name).unwrap();
+        write(&*root, b"file", b"bytes");
+        for (bad, errno_of_it) in [
+            (&b"none/a directory"[..], &[Errno::ENOENT][..]),
+            (b"file/a directory", &[Errno::ENOTDIR]),
+            (b"link/a directory", &[Errno::ELOOP, Errno::ENOTDIR]),
+            (b"link", &[Errno::ELOOP, Errno::ENOTDIR]),
+            (b"a directory/../a directory", &[Errno::EINVAL]),
+            (b"", &[Errno::EINVAL]),
+        ] {
+            assert!(errno_of_it.contains(&errno(root.walk(bad))), "{}", String::from_utf8_lossy(bad));
+        }
+    }
+
     fn names_that_leave_the_directory_are_refused(root) {
         for bad in [&b""[..], b"..", b"a/b", b"/", b"../a", b"a\0b"] {
             assert_eq!(errno(root.stat(bad)), Errno::EINVAL, "{bad:?}");

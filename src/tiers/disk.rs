@@ -147,6 +147,12 @@ pub trait Dir: Send + Sync + Debug {
     }
     /// Opens a subdirectory. ENOTDIR or ELOOP for anything else.
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>>;
+    /// Opens a directory below: by a path that is not empty, name by name, through no symbolic link. ENOTDIR or ELOOP as for `dir`.
+    fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
+        let first = self.dir(names.next().unwrap_or_default())?;
+        names.try_fold(first, |dir, name| dir.dir(name))
+    }
     /// Opens an existing regular file; without O_NONBLOCK pitfalls: anything but a regular file is EINVAL.
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
     /// Creates a regular file that must not exist, open for reading and writing.

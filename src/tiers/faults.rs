@@ -515,6 +515,12 @@ impl Dir for FaultyDir {
         Ok(Arc::new(FaultyDir { at: self.at.below(name), inner }))
     }
 
+    fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let at = path.split(|b| *b == b'/').fold(self.at.clone(), |at, name| at.below(name));
+        let inner = at.call("dir", b".", || self.inner.walk(path))?;
+        Ok(Arc::new(FaultyDir { at, inner }))
+    }
+
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
         self.at.call("open", name, || self.inner.open(name, access)).map(|file| self.file(name, file))
     }

@@ -41,6 +41,9 @@ const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 /// Of `openat2(2)`, since Linux 5.12: EAGAIN where a name is not in the kernel's memory.
 const RESOLVE_CACHED: ResolveFlag = ResolveFlag::from_bits_retain(0x20);
 
+/// Of a path that one system call takes (PATH_MAX, which counts the byte behind it).
+const PIECE_MAX: usize = 4096;
+
 /// An open directory of this machine.
 ///
 /// New entries get their mode from the caller's `perm` less the process's umask (a daemon clears it once), and what
@@ -64,6 +67,12 @@ impl OsDir {
         let remembers = matches!(kind, Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC));
         let remembered = if remembers { Some(retry(|| stat::fstat(&fd))?.st_dev) } else { None };
         Ok(OsDir { fd: fd.into(), remembered })
+    }
+
+    fn below(&self, fd: fs::File) -> OsDir {
+        // Another one may be mounted there.
+        let is_same = |dev: &u64| stat::fstat(&fd).is_ok_and(|s| s.st_dev == *dev);
+        OsDir { remembered: self.remembered.filter(is_same), fd }
     }
 
     fn open_at(&self, name: &OsStr, flags: OFlag, perm: u32) -> io::Result<fs::File> {
@@ -107,9 +116,30 @@ impl Dir for OsDir {
 
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
         let fd = self.open_at(entry(name)?, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
-        // Another one may be mounted there.
-        let is_same = |dev: &u64| stat::fstat(&fd).is_ok_and(|s| s.st_dev == *dev);
-        Ok(Arc::new(OsDir { remembered: self.remembered.filter(is_same), fd }))
+        Ok(Arc::new(self.below(fd)))
+    }
+
+    /// Few system calls, however deep it lies: each takes as much of the path as the kernel takes.
+    fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
+        let mut pieces: Vec<Vec<u8>> = Vec::new();
+        for name in names {
+            entry(name)?;
+            match pieces.last_mut() {
+                Some(piece) if piece.len() + 1 + name.len() < PIECE_MAX => {
+                    piece.push(b'/');
+                    piece.extend_from_slice(name);
+                }
+                _ => pieces.push(name.to_vec()),
+            }
+        }
+        let mut walked: Option<fs::File> = None;
+        for piece in &pieces {
+            let from = walked.as_ref().unwrap_or(&self.fd);
+            walked = Some(walk_from(from, OsStr::from_bytes(piece))?);
+        }
+        let fd = walked.ok_or(Errno::EINVAL)?;
+        Ok(Arc::new(self.below(fd)))
     }
 
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
@@ -475,6 +505,24 @@ impl Clock for OsClock {
     fn second_of_day(&self) -> u32 {
         chrono::Local::now().num_seconds_from_midnight()
     }
+}
+
+/// Opens the directory at a relative path, through no symbolic link.
+fn walk_from(dir: &fs::File, path: &OsStr) -> io::Result<fs::File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | SAFE;
+    let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH);
+    match retry(|| fcntl::openat2(dir, path, how)) {
+        Err(e) if matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::ENOSYS | Errno::EPERM)) => {}
+        opened => return opened.map(Into::into),
+    }
+    // A kernel or sandbox that has no such call.
+    let mut at: Option<fs::File> = None;
+    for name in path.as_bytes().split(|b| *b == b'/') {
+        let from = at.as_ref().unwrap_or(dir);
+        let fd = retry(|| fcntl::openat(from, OsStr::from_bytes(name), flags, Mode::empty()))?;
+        at = Some(fd.into());
+    }
+    at.ok_or_else(|| Errno::EINVAL.into())
 }
 
 fn set_attr(fd: &fs::File, new: &NewAttr) -> io::Result<()> {

@@ -225,11 +225,7 @@ impl SlowTier {
 
     /// The directory at `path`, component by component beneath the root, no symbolic link followed.
     pub(crate) fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
-        let mut dir = self.root.clone();
-        for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
-            dir = dir.dir(name)?;
-        }
-        Ok(dir)
+        if path.is_empty() { Ok(self.root.clone()) } else { self.root.walk(path) }
     }
 
     /// The directory above `path`, and the last name in it.
