@@ -72,7 +72,11 @@ impl Tiers {
                 tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
             }
         }
-        if state.opens.fetch_sub(1, Ordering::AcqRel) == 1
+        let is_last = state.opens.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.counters.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+        if is_last
             && let Some(mut io) = state.io.try_write()
             && state.opens.load(Ordering::Acquire) == 0
         {

@@ -59,7 +59,7 @@ impl Tiers {
             }
             node.pins += 1;
             let state = st.file(ino).ok_or(Errno::ESTALE)?;
-            state.opens.fetch_add(1, Ordering::AcqRel);
+            self.count_open(&state);
             state
         };
         let file = self.hold_open(state, mode);
@@ -78,6 +78,13 @@ impl Tiers {
                 }
                 Err(e)
             }
+        }
+    }
+
+    /// Of a file whose node is locked.
+    pub(crate) fn count_open(&self, state: &FileState) {
+        if state.opens.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.counters.open_files.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -365,7 +365,7 @@ impl Tiers {
                 io.dirty = true;
             }
             state.privileged.store(birth.perm & 0o6000 != 0, Ordering::Relaxed);
-            state.opens.store(1, Ordering::Relaxed);
+            self.count_open(&state);
             st.refer(object);
             st.view.set_view(parent, name, Some(ino));
             st.bind(ino, lsn, object, uptime);

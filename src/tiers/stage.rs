@@ -70,7 +70,7 @@ impl Tiers {
             // As an open file: the node stays, and is not taken for one of a pending event.
             node.pins += 1;
             let state = st.file(ino).ok_or(Errno::ESTALE)?;
-            state.opens.fetch_add(1, Ordering::AcqRel);
+            self.count_open(&state);
             state
         };
         let held = self.hold_open(state, OpenMode { read: true, ..OpenMode::default() });

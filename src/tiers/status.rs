@@ -20,11 +20,19 @@ type Troubles = BTreeMap<&'static str, (bool, String)>;
 
 /// The trouble of a step that has been waiting for long.
 const NO_ANSWER: &str = "no answer";
+/// Up to so many pending events are looked at by everybody who asks.
+const FEW: usize = 1000;
+/// What was found of more is told to whoever asks within this time.
+const TOLD_FOR: Duration = Duration::from_millis(500);
 /// The drain rate is measured over this long.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    /// Files that somebody has open.
+    pub(crate) open_files: AtomicU64,
+    /// What only the fast tier has, as it was last told of many, and when that was.
+    told: Mutex<Option<(Duration, Extent)>>,
     pub(crate) late_snapshots: AtomicU64,
     pub(crate) left_out: AtomicU64,
     /// Files that a full slow tier lost ahead of their turn.
@@ -210,7 +218,7 @@ impl Tiers {
 
     pub fn status(&self) -> Status {
         let now = self.uptime();
-        let pending = self.pending();
+        let pending = self.pending_extent(now);
         let rate = self.counters.rate(now);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
@@ -221,27 +229,25 @@ impl Tiers {
         let paused = || self.is_paused().then(|| "it is paused; dlio-fs resume lets it go on".to_owned());
         let held =
             self.damaged.clone().or_else(paused).or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
-        let (objects, known_inodes, open_files, interrupted, events, applied, refusing, aside) = {
+        let (objects, known_inodes, interrupted, events, applied, refusing, aside) = {
             let st = self.state.lock();
-            let files: Vec<_> = st.view.nodes.values().filter_map(|node| node.file.clone()).collect();
-            let open = files.iter().filter(|file| file.opens.load(Ordering::Relaxed) > 0).count() as u64;
             let cut_off: Vec<_> = st.uncommitted.keys().filter_map(|ino| st.view.get(*ino)?.file.clone()).collect();
             let objects = st.objects.len() + st.view.waiting.len();
             let refusing = self.refuses_changes(&st);
             let (known, events, aside) = (st.view.nodes.len() as u64, st.events.len() as u64, self.aside_extent(&st));
-            (objects as u64, known, open, cut_off, events, st.applied, refusing, aside)
+            (objects as u64, known, cut_off, events, st.applied, refusing, aside)
         };
         let waits = self.waits();
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
         Status {
-            unsafe_files: pending.nodes.values().filter(|node| node.content).count() as u64,
-            unsafe_bytes: pending.bytes(),
+            unsafe_files: pending.files,
+            unsafe_bytes: pending.bytes,
             pending_events: events,
             oldest: pending.oldest.map(|at| now.saturating_sub(at)),
             // At the rate of before something stood in the way nothing goes on.
             eta: (rate > 0 && held.is_none() && waits.is_none() && !self.slow.is_down())
-                .then(|| Duration::from_secs(pending.bytes() / rate)),
+                .then(|| Duration::from_secs(pending.bytes / rate)),
             drained_bytes: count(&c.drained_bytes),
             drained_files: count(&c.drained_files),
             published_events: count(&c.published_events),
@@ -256,7 +262,7 @@ impl Tiers {
             staged_files: count(&c.staged_files),
             staged_bytes: count(&c.staged_bytes),
             known_inodes,
-            open_files,
+            open_files: count(&c.open_files),
             batches: count(&c.batches),
             late_snapshots: count(&c.late_snapshots),
             in_place_writes: count(&c.in_place_writes),
@@ -291,6 +297,26 @@ impl Tiers {
             let path = self.label_in(&st, ino);
             format!("/{path} was cut off while it was written over; write it again, or take it as it is: dlio-fs sync")
         })
+    }
+
+    /// The same in all. Of many it takes a while, with the lock that everybody needs: so whoever asks within [`TOLD_FOR`] is told the same.
+    /// That many are pending is never told late, and so no verdict.
+    fn pending_extent(&self, now: Duration) -> Extent {
+        let are_many = || {
+            let st = self.state.lock();
+            st.events.len() + st.uncommitted.len() > FEW
+        };
+        let told = *self.counters.told.lock();
+        if let Some((at, extent)) = told
+            && now.saturating_sub(at) < TOLD_FOR
+            && are_many()
+        {
+            return extent;
+        }
+        let extent = self.pending().extent();
+        let told = Some((now, extent)).filter(|_| are_many());
+        *self.counters.told.lock() = told;
+        extent
     }
 
     /// What only the fast tier has, node by node.
@@ -512,7 +538,20 @@ struct PendingNode {
     bytes: u64,
 }
 
+/// What is pending in all: files with a content that the slow tier does not have, and their bytes.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    files: u64,
+    bytes: u64,
+    oldest: Option<Duration>,
+}
+
 impl Pending {
+    fn extent(&self) -> Extent {
+        let files = self.nodes.values().filter(|node| node.content).count() as u64;
+        Extent { files, bytes: self.bytes(), oldest: self.oldest }
+    }
+
     fn since(&mut self, at: Duration) {
         self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
     }
