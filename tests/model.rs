@@ -48,6 +48,8 @@ mod sparse;
 mod steps;
 #[path = "model/stories.rs"]
 mod stories;
+#[path = "model/users.rs"]
+mod users;
 #[path = "model/walk.rs"]
 mod walk;
 

@@ -81,10 +81,10 @@ impl Tiers {
         if file.opens.load(Ordering::Acquire) > 0 {
             return Ok(Evicted::Open);
         }
-        if self.path(ino).is_some_and(|path| self.stays(&path)) {
+        let size = file.io.read().object().and_then(|object| self.pool.stat(object.number).ok()).map_or(0, |s| s.size);
+        if self.path(ino).is_some_and(|path| self.stays(&path, size)) {
             return Ok(Evicted::Pinned);
         }
-        let size = file.io.read().object().and_then(|object| self.pool.stat(object.number).ok()).map_or(0, |s| s.size);
         if !self.evict(&file)? {
             let opened = file.opens.load(Ordering::Acquire) > 0;
             return Ok(if opened { Evicted::Open } else { Evicted::Changed });
@@ -208,7 +208,7 @@ impl Tiers {
             node.file.as_ref()?;
             let is_checkpoint = st.bursts.is_checkpoint(clean.burst);
             let class = if is_checkpoint { Class::Checkpoint } else { Class::Other };
-            let pinned = st.view.path(clean.ino).is_some_and(|path| self.stays(&path));
+            let pinned = st.view.path(clean.ino).is_some_and(|path| self.stays(&path, clean.bytes));
             let group = is_checkpoint.then_some(clean.burst);
             let (last_used, bytes, drained) = (Duration::ZERO, clean.bytes, *seq);
             Some((Victim::Object(clean.ino), Candidate { class, pinned, group, last_used, bytes, drained }))
@@ -218,7 +218,7 @@ impl Tiers {
         drop(st);
         let class = Class::Data;
         let copies = copies.into_iter().map(|(number, bytes, last_used)| {
-            let pinned = self.is_copy_pinned(number);
+            let pinned = self.is_copy_pinned(number, bytes);
             (Victim::Copy(number), Candidate { class, pinned, group: None, last_used, bytes, drained: number })
         });
         found.extend(copies.filter(may_go));

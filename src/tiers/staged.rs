@@ -296,6 +296,11 @@ impl Copies {
         self.index.lock().copies.contains_key(&number)
     }
 
+    /// 0 if there is none.
+    fn bytes_of(&self, number: u64) -> u64 {
+        self.index.lock().copies.get(&number).map_or(0, |entry| entry.bytes)
+    }
+
     /// Whether it is known that there is none.
     fn are_none(&self) -> bool {
         let index = self.index.lock();
@@ -586,8 +591,8 @@ impl Tiers {
     }
 
     /// Whether its file is pinned, under the name it has or, if nobody has looked it up, had.
-    pub(crate) fn is_copy_pinned(&self, number: u64) -> bool {
-        self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path))
+    pub(crate) fn is_copy_pinned(&self, number: u64, bytes: u64) -> bool {
+        self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path, bytes))
     }
 
     fn copy_path(&self, number: u64) -> Option<Vec<u8>> {
@@ -606,13 +611,21 @@ impl Tiers {
     /// Lets the copy of a file go; `false`: there is none that may go.
     pub fn evict_copy_of(&self, ino: Ino) -> Result<bool> {
         let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return Ok(false) };
-        if self.is_copy_pinned(number) { Ok(false) } else { Ok(self.evict_copy(number)?.is_some()) }
+        if self.is_copy_pinned(number, self.copies.bytes_of(number)) {
+            Ok(false)
+        } else {
+            Ok(self.evict_copy(number)?.is_some())
+        }
     }
 
     /// Lets a copy go if its file is at or below this path, from the root, and not pinned. Returns the bytes that went.
     pub fn evict_copy_below(&self, number: u64, below: &[u8]) -> Result<Option<u64>> {
         let there = below.is_empty() || self.copy_path(number).is_some_and(|path| is_at_or_below(&path, below));
-        if there && !self.is_copy_pinned(number) { self.evict_copy(number) } else { Ok(None) }
+        if there && !self.is_copy_pinned(number, self.copies.bytes_of(number)) {
+            self.evict_copy(number)
+        } else {
+            Ok(None)
+        }
     }
 
     /// How many bytes it had; `None`: its file is open, so the room would not be free.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::config::Pattern;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::path::{Name, escape};
 use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::data::is_full;
@@ -29,6 +29,8 @@ const FAILED_NAMED: usize = 1_000;
 const ENDED_KEPT: usize = 16;
 /// Paths that wait, of all jobs. Some hundred bytes each.
 const WAITING_MAX: u64 = 4_000_000;
+/// Jobs that one user may have under way who is not the mount's owner.
+const JOBS_MAX: usize = 16;
 /// Bytes of files that were read and wait to be promoted: what the page cache may still have of them.
 const PROMOTE_MAX: u64 = 256 << 20;
 /// How long jobs rest for a checkpoint before it is looked at again.
@@ -69,6 +71,8 @@ pub(crate) struct Read {
 
 struct Job {
     told: Told,
+    /// Somebody who is not the mount's owner.
+    by: Option<u32>,
     /// Which files of directories are wanted.
     wanted: Option<Arc<Pattern>>,
     /// To be looked through, the next one last.
@@ -252,19 +256,31 @@ impl Staging {
 impl Tiers {
     /// Begins a job for files, and for all files below directories, and returns its number.
     pub fn stage(&self, what: &str, paths: Vec<Vec<u8>>) -> Result<u64> {
-        self.begin_job(what, paths, None)
+        self.begin_job(what, paths, None, None)
+    }
+
+    /// The same for somebody who is not the mount's owner. EDQUOT beyond the jobs that one may have under way.
+    pub fn stage_for(&self, uid: u32, what: &str, paths: Vec<Vec<u8>>) -> Result<u64> {
+        self.begin_job(what, paths, None, Some(uid))
     }
 
     /// Begins a job for all files that fit, and returns its number.
     pub fn stage_fitting(&self, pattern: Pattern) -> Result<u64> {
         let root = pattern.root().as_bytes().to_vec();
         let pattern = Arc::new(pattern);
-        self.begin_job(pattern.text(), vec![root], Some(Arc::clone(&pattern)))
+        self.begin_job(pattern.text(), vec![root], Some(Arc::clone(&pattern)), None)
     }
 
-    fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>) -> Result<u64> {
+    fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>, by: Option<u32>) -> Result<u64> {
         let mut queue = self.staging.queue.lock();
         expect_room(&queue, paths.len())?;
+        let is_theirs = |job: &Job| job.by == by && job.told.state == JobState::Running;
+        if let Some(uid) = by
+            && queue.jobs.values().filter(|job| is_theirs(job)).count() >= JOBS_MAX
+        {
+            let whom = format!("user {uid}, who has {JOBS_MAX} under way");
+            return Err(Error::io("begin a staging job for", whom, Errno::EDQUOT.into()));
+        }
         queue.last += 1;
         let number = queue.last;
         let files = paths.into_iter().map(Item::Named).collect();
@@ -273,6 +289,7 @@ impl Tiers {
             number,
             Job {
                 told: Told::new(number, what),
+                by,
                 wanted,
                 directories,
                 files,
@@ -440,10 +457,11 @@ impl Tiers {
     fn make_way(&self, bytes: u64, interval: Option<Duration>) -> bool {
         const AT_MOST: usize = 256;
         let class = Class::Data;
-        let victims = self.copies.longest_unused(AT_MOST).into_iter().map(|(number, bytes, last_used)| {
+        let victims = self.copies.longest_unused(AT_MOST).into_iter();
+        let victims = victims.filter(|(number, bytes, _)| !self.is_copy_pinned(*number, *bytes));
+        let victims = victims.map(|(number, bytes, last_used)| {
             (number, Candidate { class, pinned: false, group: None, last_used, bytes, drained: number })
         });
-        let victims = victims.filter(|(number, _)| !self.is_copy_pinned(*number));
         let expected = self.state.lock().expected.expected();
         let usage = self.usage().ok();
         let go =

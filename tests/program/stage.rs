@@ -382,6 +382,9 @@ fn an_owner_asks_by_extended_attributes() {
     until("it is staged", || state(&mount, "data/odd/01.rec") == "staged");
     assert_eq!(staging(&mount)["copies"], 1);
     assert!(set("data/odd/01.rec", "pin"));
+    fs::create_dir(mount.at("hers")).unwrap();
+    std::os::unix::fs::chown(mount.at("hers"), Some(USER), None).unwrap();
+    assert!(!set("hers", "pin"), "directories are the mount's owner's to pin");
     assert_eq!(mount.control("pins").trim(), "/data/odd/01.rec");
     xattr::set(mount.at("data/odd/01.rec"), "user.dlio.pin", b"0").unwrap();
     assert!(set("data/odd/01.rec", "evict"));

@@ -3,6 +3,7 @@
 use super::Control;
 use crate::error::{Errno, Result};
 use crate::path::escape;
+use crate::tiers::disk::Kind;
 use crate::tiers::{Cx, Evicted, Ino};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +31,31 @@ impl Verb {
 }
 
 impl Control {
-    /// EPERM for whoever owns neither the file nor the mount; EBUSY where a file that is open or pinned is to be evicted, and while only
+    /// EPERM for whoever owns neither the file nor the mount; for the file's owner EDQUOT beyond what one may pin or stage, and EISDIR for a
+    /// directory that is to be pinned; EBUSY where a file that is open or pinned is to be evicted, and while only
     /// the fast tier has it.
     pub(in crate::fs) fn by_xattr(&self, cx: &Cx, ino: Ino, verb: Verb, value: &[u8]) -> Result<()> {
-        let owner = self.tiers.getattr(cx, ino)?.uid;
-        if ![0, self.owner.0, owner].contains(&cx.uid) {
+        let attr = self.tiers.getattr(cx, ino)?;
+        let is_trusted = [0, self.owner.0].contains(&cx.uid);
+        if !is_trusted && attr.uid != cx.uid {
             return Err(Errno::EPERM.into());
         }
         let path = self.tiers.path(ino).ok_or(Errno::ENOENT)?;
         match verb {
-            Verb::Stage => self.tiers.stage(&format!("/{}", escape(&path)), vec![path]).map(drop),
+            Verb::Stage => {
+                let what = format!("/{}", escape(&path));
+                let job = if is_trusted {
+                    self.tiers.stage(&what, vec![path])
+                } else {
+                    self.tiers.stage_for(cx.uid, &what, vec![path])
+                };
+                job.map(drop)
+            }
             Verb::Pin if value == b"0" => self.tiers.unpin_path(&path).map(drop),
-            Verb::Pin => self.tiers.pin_path(&path).map(drop),
+            Verb::Pin if is_trusted => self.tiers.pin_path(&path).map(drop),
+            // What comes to be below a directory nobody has counted.
+            Verb::Pin if attr.kind != Kind::File => Err(Errno::EISDIR.into()),
+            Verb::Pin => self.tiers.pin_file_for(cx.uid, &path, attr.size).map(drop),
             Verb::Evict => self.evict_one(cx, ino),
             Verb::Drain => self.tiers.to_front(cx, ino).map(drop),
         }

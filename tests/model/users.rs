@@ -1,0 +1,80 @@
+//! Stories of users who share a mount: what one of them may take of what all need.
+
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::{Cx, Progress, ROOT, Tiers};
+
+use crate::stories::{Machine, create, drain, name};
+
+const SHE: u32 = 1001;
+const HE: u32 = 1002;
+
+/// A file of so many bytes, on both tiers.
+fn drained(engine: &Tiers, file: &str, bytes: usize) {
+    engine.release(&Cx::internal(), create(engine, ROOT, file, &vec![1; bytes]).1);
+    drain(engine);
+}
+
+fn evict_all(engine: &Tiers) {
+    while engine.evict_step().unwrap() == Progress::Did {}
+}
+
+/// One user's pins filled the fast tier: nothing of anybody else's stayed there.
+#[test]
+fn what_one_user_may_pin_is_bounded() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    let eighth = engine.status().fast.capacity() / 8;
+    let denied = |uid, path: &[u8], bytes| engine.pin_file_for(uid, path, bytes).unwrap_err().errno();
+    assert!(engine.pin_file_for(SHE, b"a", eighth / 2).unwrap());
+    assert!(!engine.pin_file_for(SHE, b"a", eighth / 2).unwrap(), "it was");
+    assert!(engine.pin_file_for(SHE, b"b", eighth / 2).unwrap());
+    assert_eq!(denied(SHE, b"c", 4096), Errno::EDQUOT);
+    assert!(engine.pin_file_for(HE, b"his", eighth).unwrap(), "others have shares of their own");
+    // Once more, with another size.
+    assert!(engine.pin_file_for(SHE, b"a", 0).unwrap() && engine.pin_file_for(SHE, b"c", 4096).unwrap());
+    for i in 0..997 {
+        assert!(engine.pin_file_for(SHE, format!("small{i}").as_bytes(), 0).unwrap());
+    }
+    assert_eq!(denied(SHE, b"one more", 0), Errno::EDQUOT);
+    assert!(engine.pin_path(b"by the owner").unwrap());
+    drop(engine);
+    let engine = machine.open("boot");
+    assert_eq!(engine.pin_file_for(SHE, b"one more", 0).unwrap_err().errno(), Errno::EDQUOT, "behind a start, too");
+    assert_eq!(engine.pinned_paths().len(), 3 + 997 + 1 + 1);
+}
+
+/// A file that has grown since its pin was granted is evicted as any other; until then it stays.
+#[test]
+fn a_pinned_file_stays_while_it_is_no_larger_than_it_was() {
+    let mut machine = Machine::new();
+    (machine.options.high, machine.options.low) = (0.0, 0.0);
+    let engine = machine.open("boot");
+    for file in ["kept", "grown", "other"] {
+        drained(&engine, file, 1000);
+        engine.pin_file_for(SHE, file.as_bytes(), if file == "grown" { 999 } else { 1000 }).unwrap();
+    }
+    engine.unpin_path(b"other").unwrap();
+    evict_all(&engine);
+    let state = |file| {
+        let ino = engine.find(&Cx::internal(), ROOT, &name(file)).unwrap().ino;
+        engine.get_xattr(&Cx::internal(), ino, b"user.dlio.state").unwrap().unwrap()
+    };
+    assert_eq!(
+        (&state("kept")[..], &state("grown")[..], &state("other")[..]),
+        (&b"clean"[..], &b"slow"[..], &b"slow"[..])
+    );
+}
+
+#[test]
+fn one_user_has_so_many_staging_jobs() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    for _ in 0..16 {
+        engine.stage_for(SHE, "hers", vec![b"data".to_vec()]).unwrap();
+    }
+    assert_eq!(engine.stage_for(SHE, "hers", vec![b"data".to_vec()]).unwrap_err().errno(), Errno::EDQUOT);
+    engine.stage_for(HE, "his", vec![b"data".to_vec()]).unwrap();
+    engine.stage("the owner's", vec![b"data".to_vec()]).unwrap();
+    while engine.stage_step().unwrap() == Progress::Did {}
+    engine.stage_for(SHE, "hers", vec![b"data".to_vec()]).unwrap();
+}
