@@ -16,6 +16,7 @@ use crate::tiers::abilities::travels;
 use crate::tiers::data::copy_bytes;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::file::{Author, Bytes, Content, FileState, Io};
+use crate::tiers::node::Seen;
 use crate::tiers::pool::{Named, Pool};
 use crate::tiers::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::split::Split;
@@ -500,6 +501,11 @@ impl Tiers {
             st.unset_clean(ino);
             let lsn = self.log.last();
             st.unrefer(object, lsn);
+            // What the object said of size and times nobody remembers: should the file be found under another name, it is as the slow tier
+            // has it.
+            if let Some(node) = st.view.get_mut(ino) {
+                (node.ours, node.seen) = (false, Seen::NEVER);
+            }
         }
     }
 

@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
-use crate::path::escape;
+use crate::path::{Name, escape};
 use crate::tiers::abilities::is_refused;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
@@ -492,12 +492,13 @@ impl Tiers {
         })
     }
 
-    /// What now stands on the slow tier under the names of published contents.
+    /// What now stands on the slow tier under the names of published contents, or beside them.
     fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
         let mut stats = HashMap::new();
         for (planned, met) in group.planned.iter().zip(&group.met) {
-            if let (Step::Place { node, path, ino, object: Some(_), known, .. }, Met::Expected) = (&planned.step, met)
-                && let Some(stat) = self.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?
+            if let Step::Place { node, path, ino, object: Some(_), known, .. } = &planned.step
+                && let Some(path) = path_met(path, met)
+                && let Some(stat) = self.slow.stat(&path).at("stat on slow", String::from_utf8_lossy(&path))?
                 && stat.ino == *ino
                 && known.is_none_or(|known| known.size == stat.size)
             {
@@ -709,7 +710,7 @@ impl Tiers {
                 ours = %String::from_utf8_lossy(name),
                 "changed on the slow tier by somebody else; both versions are kept"
             );
-            self.view_conflict(st, at, *ino);
+            self.view_conflict(st, at, *ino, name, planned.upto);
             effects = &effects[1..];
         }
         if *met == Met::Lost {
@@ -757,17 +758,22 @@ impl Tiers {
         }
     }
 
-    /// After a conflict the name shows what is on slow; ours is found under its new name like any other file.
-    fn view_conflict(&self, st: &mut State, (dir, name): &Place, ino: Ino) {
-        let ours = st
-            .view
-            .get(*dir)
-            .and_then(|node| node.dir.as_ref()?.slots.get(name))
-            .is_some_and(|slot| slot.view() == Some(ino));
+    /// After a conflict the name shows what is on slow. What of ours is `beside` it goes on there, as the file that it was: whoever has it open
+    /// and the kernel, which remembers it, see these bytes. But not if the file has changed since: its next version goes to the name that it
+    /// had, and what lies beside is found there like any other file.
+    fn view_conflict(&self, st: &mut State, (dir, name): &Place, ino: Ino, beside: &[u8], upto: Lsn) {
+        let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
+        let ours = has(name) == Some(ino);
+        let beside = Name::new(beside).ok().filter(|beside| ours && has(beside).is_none());
+        let beside = beside.filter(|_| !changes_after(st, ino, upto));
         if ours {
             st.view.set_view(*dir, name, None);
         }
         st.view.set_slow(*dir, name, None);
+        if let Some(beside) = &beside {
+            st.view.set_view(*dir, beside, Some(ino));
+            st.view.set_slow(*dir, beside, Some(ino));
+        }
         if let Some(node) = st.view.get_mut(*dir) {
             if let Some(dir) = &mut node.dir {
                 dir.known = false;
@@ -836,6 +842,22 @@ impl Tiers {
 /// Whom the events up to `upto` concern.
 fn inodes_upto(st: &State, upto: Lsn) -> HashSet<Ino> {
     st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
+}
+
+/// Whether something of the node may have to be published behind `upto`. Of a directory that is asked of nothing: what is in it may.
+fn changes_after(st: &State, ino: Ino, upto: Lsn) -> bool {
+    let is_dir = st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir);
+    let mut later = st.events.iter().rev().take_while(|event| event.lsn > upto);
+    is_dir || st.uncommitted.contains_key(&ino) || later.any(|event| event.change.inodes().contains(&ino))
+}
+
+/// Where a step has put what it places.
+fn path_met(path: &[u8], met: &Met) -> Option<Path> {
+    match met {
+        Met::Expected => Some(path.to_vec()),
+        Met::Conflict(beside) => Some([path.strip_suffix(split(path).1)?, beside].concat()),
+        _ => None,
+    }
 }
 
 /// Copies of the events up to `upto` that were not placed. An object that lies in `tmp` itself is not one of them.

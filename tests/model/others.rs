@@ -8,10 +8,10 @@ use std::time::Duration;
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::stats::staging::{Job, JobState};
 use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, OpenMode, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenMode, Progress, ROOT, SetAttr, Tiers};
 
-use crate::sim::{Op, SimClock, SimDisk};
-use crate::stories::{Machine, WRITE, background, create, drain, name};
+use crate::sim::{Lose, Op, SimClock, SimDisk};
+use crate::stories::{Machine, WRITE, background, create, drain, name, read};
 
 const SECOND: Duration = Duration::from_secs(1);
 const REVALIDATE: Duration = Duration::from_secs(30);
@@ -318,6 +318,154 @@ fn what_others_write_into_a_file_that_is_replaced_is_kept_where_nothing_is_excha
         assert_eq!(beside.len(), 1, "{beside:?}");
         assert_eq!(machine.on_slow(std::str::from_utf8(&beside[0]).unwrap()).unwrap(), [2; 70]);
     }
+}
+
+/// Where somebody else's keeps its name, ours is beside it. That was not the file any more that it had been: whoever had it open held an object
+/// that never became clean; and as long as the kernel remembered the file, it had no bytes, under its old name or its new one.
+#[test]
+fn what_a_conflict_has_put_beside_shows_the_bytes_it_has() {
+    for (nfs, open, anew) in (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0)) {
+        let case = format!("nfs: {nfs}, open: {open}, a new file: {anew}");
+        let machine = machine();
+        if nfs {
+            machine.slow.become_nfs();
+        }
+        let (engine, cx) = (machine.open("boot"), Cx::internal());
+        engine.release(&cx, create(&engine, ROOT, "f", &[1; 50]).1);
+        drain(&engine);
+        // The kernel keeps its references to both.
+        let (ino, file) = if anew {
+            let made = create(&engine, ROOT, "f.tmp", &[2; 70]);
+            engine.rename(&cx, ROOT, &name("f.tmp"), ROOT, &name("f"), RenameMode::Replace).unwrap();
+            made
+        } else {
+            let ino = engine.lookup(&cx, ROOT, &name("f")).unwrap().ino;
+            let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+            engine.write(&cx, &file, &[2; 70], 0, false).unwrap();
+            engine.flush(&cx, &file).unwrap();
+            (ino, file)
+        };
+        let mut held = Some(file);
+        if !open {
+            held.take().into_iter().for_each(|file| engine.release(&cx, file));
+        }
+        write_theirs(&machine);
+        drain(&engine);
+        assert_eq!(engine.status().conflicts, 1, "{case}");
+        let beside = beside(&engine).pop().unwrap();
+        let look = |when: &str, bytes: &[u8]| {
+            let size = |file: &str| engine.lookup(&cx, ROOT, &name(file)).unwrap().size;
+            assert_eq!((size(&beside), size("f")), (bytes.len() as u64, 50), "{case}, {when}");
+            assert_eq!((read(&engine, &beside), read(&engine, "f")), (bytes.to_vec(), vec![3; 50]), "{case}, {when}");
+            let known = engine.getattr(&cx, ino).unwrap();
+            assert_eq!((known.size, known.nlink), (bytes.len() as u64, 1), "{case}, {when}, by the number it had");
+        };
+        assert_eq!(engine.getattr(&cx, ino).unwrap().size, 70, "{case}, before anybody looks");
+        let mut bytes = vec![2; 70];
+        if let Some(file) = held {
+            // Nobody has looked up the new name.
+            engine.write(&cx, &file, &[4; 5], 70, false).unwrap();
+            engine.flush(&cx, &file).unwrap();
+            engine.release(&cx, file);
+            bytes.extend([4; 5]);
+        }
+        look("at once", &bytes);
+        background(&engine, &machine.clock);
+        assert_eq!(engine.evict_now(&cx, ino).unwrap(), Evicted::Gone(bytes.len() as u64), "{case}");
+        look("when the fast tier has let go of it", &bytes);
+        assert_eq!(machine.on_slow(&beside).unwrap(), bytes, "{case}");
+        let status = engine.status();
+        assert_eq!((status.unsafe_files, status.conflicts), (0, 1), "{case}");
+    }
+}
+
+/// Of a file that has changed since, each version is beside on its own. The last one had no bytes as long as the kernel remembered the file.
+#[test]
+fn each_version_that_a_conflict_has_put_beside_shows_the_bytes_it_has() {
+    for nfs in [false, true] {
+        let machine = machine();
+        if nfs {
+            machine.slow.become_nfs();
+        }
+        let (engine, cx) = (machine.open("boot"), Cx::internal());
+        engine.release(&cx, create(&engine, ROOT, "f", &[1; 50]).1);
+        drain(&engine);
+        for (byte, size) in [(2, 70), (4, 90)] {
+            overwrite(&engine, "f", &vec![byte; size]);
+            machine.clock.advance(SECOND);
+        }
+        write_theirs(&machine);
+        drain(&engine);
+        let beside = beside(&engine);
+        let size = |file: &String| engine.lookup(&cx, ROOT, &name(file)).unwrap().size;
+        assert_eq!(beside.iter().map(size).collect::<Vec<_>>(), [70, 90], "nfs: {nfs}, {beside:?}");
+        assert_eq!(beside.iter().map(|file| read(&engine, file)).collect::<Vec<_>>(), [vec![2; 70], vec![4; 90]]);
+        assert_eq!(read(&engine, "f"), [3; 50]);
+        background(&engine, &machine.clock);
+        assert_eq!(beside.iter().map(size).collect::<Vec<_>>(), [70, 90], "later, nfs: {nfs}");
+        assert_eq!((engine.status().unsafe_files, engine.status().conflicts), (0, 2));
+    }
+}
+
+/// The same, where the machine stops at any call of publishing or of what is written afterwards.
+#[test]
+fn what_is_written_to_what_a_conflict_has_put_beside_outlives_a_stop() {
+    for lose in [Lose::Nothing, Lose::Unsynced] {
+        assert!((1..1000).any(|stop| !is_kept_beside(lose, stop)), "it never got to its end");
+    }
+}
+
+/// `false`: it was done to the end.
+fn is_kept_beside(lose: Lose, stop: u64) -> bool {
+    let (mut machine, cx) = (machine(), Cx::internal());
+    let engine = machine.open("before");
+    engine.release(&cx, create(&engine, ROOT, "f", &[1; 50]).1);
+    drain(&engine);
+    let ino = engine.lookup(&cx, ROOT, &name("f")).unwrap().ino;
+    let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+    engine.write(&cx, &file, &[2; 70], 0, false).unwrap();
+    engine.flush(&cx, &file).unwrap();
+    engine.sync_fast().unwrap();
+    // Another file: a start that finishes what a crash cut off compares no more than the number.
+    let theirs = machine.slow.root();
+    theirs.create(b"theirs", 0o644).unwrap().write_at(&[3; 50], 0).unwrap();
+    theirs.rename(b"theirs", &*theirs, b"f", RenameMode::Replace).unwrap();
+    machine.slow.settle();
+    machine.power.fail_after(stop, &mut machine.rng);
+    let go_on = || {
+        while matches!((engine.drain_step(), engine.publish_step()), (Ok(Progress::Did), _) | (_, Ok(Progress::Did))) {}
+    };
+    go_on();
+    let written = engine.write(&cx, &file, &[4; 5], 70, false);
+    let acknowledged = written.and_then(|_| engine.fsync(&cx, &file)).is_ok();
+    engine.release(&cx, file);
+    go_on();
+    let stopped = machine.power.is_gone();
+    machine.power.restore();
+    machine.crash(engine, lose);
+
+    let engine = machine.open(if lose == Lose::Nothing { "before" } else { "after" });
+    drain(&engine);
+    let beside = beside(&engine);
+    // Behind a stop between the exchange and the look at what came out ours has the name, and theirs is put aside in `tmp`.
+    let ours: Vec<_> =
+        beside.iter().map(String::as_str).chain(["f"]).map(|file| machine.on_slow(file).unwrap()).collect();
+    let (first, second) = (vec![2; 70], [vec![2; 70], vec![4; 5]].concat());
+    let kept = ours.contains(&second) || (!acknowledged && ours.contains(&first));
+    assert!(kept, "{lose:?}, stop {stop}, acknowledged: {acknowledged}: {ours:?}");
+    assert!(beside.is_empty() || ours.contains(&vec![3; 50]), "{lose:?}, stop {stop}: {ours:?}");
+    stopped
+}
+
+/// Somebody else writes 50 bytes into `f`.
+fn write_theirs(machine: &Machine) {
+    machine.clock.advance(SECOND);
+    machine.slow.root().open(b"f", Access::ReadWrite).unwrap().write_at(&[3; 50], 0).unwrap();
+}
+
+/// The names at the root that conflicts have made.
+fn beside(engine: &Tiers) -> Vec<String> {
+    listed(engine, ROOT).into_iter().filter(|name| name.starts_with("f.dlio-conflict-")).collect()
 }
 
 /// A file that ours replace, with nobody else about, is no conflict there.

@@ -231,6 +231,9 @@ def foreign(rig, what, act, theirs, at):
     found = {name: (where / name).read_bytes() for name in os.listdir(where)}
     expect(len(names) == 1 and rig.conflicts() > before, f"expected a conflict, found {found} and {rig.conflicts() - before} conflicts")
     expect(found["file"] == theirs and found[names[0]] == ours, f"expected theirs under the name and ours beside, found {found}")
+    beside = top / names[0]
+    size, seen = beside.stat().st_size, beside.read_bytes()
+    expect((size, seen) == (len(ours), ours), f"in the mount ours, beside theirs, has {size} bytes: {seen}")
 
 
 def write_into(path):
