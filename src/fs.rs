@@ -36,6 +36,7 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock,
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use parking_lot::Mutex;
 
 use crate::config::Rules;
 use crate::error::{Context, Errno, Error, Result};
@@ -80,9 +81,9 @@ const SLOW_THREADS: usize = 32;
 const SLOW_THREADS_MOST: usize = 256;
 /// How long the root's attributes are waited for.
 const ROOT_WAIT: Duration = Duration::from_secs(1);
-/// And a name that is known to be free if nobody can say otherwise.
-const ABSENT_WAIT: Duration = Duration::from_secs(10);
-/// What the engine knows look-ups by that nobody waits for any more.
+/// And a name that is known to be free, and a directory's ACL that was known, if nobody can say otherwise.
+const KNOWN_WAIT: Duration = Duration::from_secs(10);
+/// What the engine knows these by when nobody waits for them any more.
 const LOOK_UP: &str = "look-up";
 /// How many more of one user may stand in line.
 const SLOW_QUEUE: usize = 1024;
@@ -202,13 +203,13 @@ impl DlioFs {
         B::Owned: Send + 'static,
         F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
     {
-        self.observe_free(req, what, on, payload, reply, run, |_, _| false);
+        self.observe_known(req, what, on, payload, reply, run, |_, _| None);
     }
 
-    /// `DlioFs::observe` of a look-up. `is_free`: it is answered with ENOENT if the slow tier does not answer within [`ABSENT_WAIT`], and from
-    /// then on that counts as silent until it does.
+    /// `DlioFs::observe` of what the kernel asks on the way to a file. `known`: what is answered if the slow tier does not answer within
+    /// [`KNOWN_WAIT`], and from then on that counts as silent until it does.
     #[allow(clippy::too_many_arguments)]
-    fn observe_free<R, B, F>(
+    fn observe_known<R, B, F>(
         &self,
         req: &Request,
         what: impl Into<What>,
@@ -216,7 +217,7 @@ impl DlioFs {
         payload: &B,
         reply: R,
         run: F,
-        is_free: impl Fn(&Core, &B) -> bool,
+        known: impl Fn(&Core, &B) -> Option<Result<R::Value>>,
     ) where
         R: Answer,
         B: ToOwned + ?Sized,
@@ -234,12 +235,18 @@ impl DlioFs {
                 result => return finish(&self.core, &self.failures, &seen, reply, result),
             }
         }
-        let free = is_free(&self.core, payload);
-        self.go_on_elsewhere(req, (Seen { tier: Tier::Slow, ..seen }, free), payload.to_owned(), reply, run);
+        let known = known(&self.core, payload);
+        self.go_on_elsewhere(req, (Seen { tier: Tier::Slow, ..seen }, known), payload.to_owned(), reply, run);
     }
 
-    fn go_on_elsewhere<R, B, O, F>(&self, req: &Request, (seen, free): (Seen, bool), payload: O, reply: R, run: F)
-    where
+    fn go_on_elsewhere<R, B, O, F>(
+        &self,
+        req: &Request,
+        (seen, known): (Seen, Option<Result<R::Value>>),
+        payload: O,
+        reply: R,
+        run: F,
+    ) where
         R: Answer,
         B: ?Sized,
         O: std::borrow::Borrow<B> + Send + 'static,
@@ -251,9 +258,11 @@ impl DlioFs {
             move |seen: &Seen, reply: R, result| finish(&core, &failures, seen, reply, result)
         };
         let core = Arc::clone(&self.core);
+        let is_known = known.is_some();
+        let known = Mutex::new(known);
         let run = move |gave_up: Arc<AtomicBool>| {
             let done = run(&core, &Cx::may_wait(uid, gid, Arc::clone(&gave_up)), payload.borrow());
-            if free && gave_up.load(Ordering::SeqCst) {
+            if is_known && gave_up.load(Ordering::SeqCst) {
                 core.tiers.report(LOOK_UP, None);
             }
             done
@@ -265,13 +274,13 @@ impl DlioFs {
         let expired = {
             let (core, seen, end) = (Arc::clone(&self.core), seen.clone(), end.clone());
             move |reply, why| {
-                let result = match why {
-                    GivenUp::TooLong if free => {
-                        core.tiers.report_silence(LOOK_UP, ABSENT_WAIT);
-                        Err(Errno::ENOENT.into())
+                let result = match (why, known.lock().take()) {
+                    (GivenUp::TooLong, Some(known)) => {
+                        core.tiers.report_silence(LOOK_UP, KNOWN_WAIT);
+                        known
                     }
-                    GivenUp::TooLong => R::known(&core, &seen).ok_or(Error::SlowTimeout),
-                    GivenUp::Killed => Err(Errno::EINTR.into()),
+                    (GivenUp::TooLong, None) => R::known(&core, &seen).ok_or(Error::SlowTimeout),
+                    (GivenUp::Killed, _) => Err(Errno::EINTR.into()),
                 };
                 end(&seen, reply, result)
             }
@@ -280,7 +289,7 @@ impl DlioFs {
             let (core, seen) = (Arc::clone(&self.core), seen.clone());
             Caller {
                 uid,
-                wait: is_root_s_getattr(&seen).then_some(ROOT_WAIT).or(free.then_some(ABSENT_WAIT)),
+                wait: is_root_s_getattr(&seen).then_some(ROOT_WAIT).or(is_known.then_some(KNOWN_WAIT)),
                 is_killed: Box::new(move || who::is_killed(thread)),
                 about: Box::new(move || about(&core, &seen)),
             }
@@ -413,10 +422,11 @@ impl Filesystem for DlioFs {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let run = move |core: &Core, cx: &Cx, name: &[u8]| core.lookup(cx, parent.0, name);
-        let is_free = move |core: &Core, name: &[u8]| {
-            Name::new(name).is_ok_and(|name| !control::owns(parent.0) && core.tiers.lists_not(parent.0, &name))
+        let known = move |core: &Core, name: &[u8]| {
+            let free = |name| !control::owns(parent.0) && core.tiers.lists_not(parent.0, &name);
+            Name::new(name).is_ok_and(free).then(|| Err(Errno::ENOENT.into()))
         };
-        self.observe_free(req, Op::Lookup, parent.into(), name.as_bytes(), reply, run, is_free);
+        self.observe_known(req, Op::Lookup, parent.into(), name.as_bytes(), reply, run, known);
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
@@ -634,7 +644,8 @@ impl Filesystem for DlioFs {
 
     fn getxattr(&self, req: &Request, ino: INodeNo, key: &OsStr, size: u32, reply: ReplyXattr) {
         let run = move |core: &Core, cx: &Cx, key: &[u8]| core.getxattr(cx, ino.0, key, size);
-        self.observe(req, Op::Getxattr, ino.into(), key.as_bytes(), reply, run);
+        let known = move |core: &Core, key: &[u8]| core.acl_as_known(ino.0, key, size);
+        self.observe_known(req, Op::Getxattr, ino.into(), key.as_bytes(), reply, run, known);
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {

@@ -13,7 +13,7 @@ use crate::tiers::abilities::travels;
 use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time};
 use crate::tiers::file::{FileState, Io};
-use crate::tiers::node::{Meta, Node};
+use crate::tiers::node::{KnownAcl, Meta, Node, Seen};
 use crate::tiers::pool::PRIVATE;
 use crate::tiers::record::{Attrs, Home, Record};
 use crate::tiers::set_aside::{changed, changed_xattr};
@@ -347,6 +347,11 @@ impl Tiers {
             let at = lsn.unwrap_or(*at);
             node.change_xattrs(|xattrs| xattrs.insert(acl::ACCESS.to_vec(), (Some(changed), at)));
         }
+        if let Some(perm) = new.perm
+            && let Some(known) = node.dir.as_mut().and_then(|dir| dir.access_acl.as_mut())
+        {
+            known.list = known.list.take().and_then(|list| acl::chmod(&list, perm));
+        }
         if !has_object {
             node.change_meta(|meta| meta.change(new, now));
         }
@@ -422,17 +427,38 @@ impl Tiers {
                 return Ok(None);
             }
         }
-        // The kernel asks for the ACL of each directory on the way, for whom the mode does not let through: nobody waits for that.
+        // The kernel asks for the ACL of each directory on the way, unless its owner asks: nobody waits for that.
         if !self.slow.abilities.has(key) {
             return Ok(None);
         }
+        if let Some(list) = self.acl_in_memory(ino, key, false) {
+            return Ok(list);
+        }
+        let asked = Seen::at(self.uptime());
         cx.slow()?;
         // A file that is open may have lost all its names.
         let found = match open {
             Some(fd) => fd.get_xattr(key),
             None => self.at_slow(ino, |path, id| self.slow.act(path, id, |inode| inode.get_xattr(key))),
         };
-        unsupported_is_none(found).at("read attribute on slow of", self.label(ino))
+        let found = unsupported_is_none(found).at("read attribute on slow of", self.label(ino))?;
+        if key == acl::ACCESS
+            && let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut())
+        {
+            dir.access_acl = Some(Box::new(KnownAcl { asked, list: found.clone() }));
+        }
+        Ok(found)
+    }
+
+    /// What is known of a directory's access ACL: `None` if nothing is, or nothing that holds as long as its attributes would. `stale`: what is
+    /// known holds, however old.
+    pub fn acl_in_memory(&self, ino: Ino, key: &[u8], stale: bool) -> Option<Option<Vec<u8>>> {
+        let st = self.state.lock();
+        let node = st.view.get(ino).filter(|_| key == acl::ACCESS)?;
+        let known = node.dir.as_ref()?.access_acl.as_ref()?;
+        let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
+        let holds = stale || self.slow.is_down() || known.asked.fresh(self.uptime(), limit);
+        holds.then(|| known.list.clone())
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -727,6 +753,11 @@ pub(crate) fn apply_xattr(
         && let Some(dir) = &mut node.dir
     {
         dir.default_acl = None;
+    }
+    if key == acl::ACCESS
+        && let Some(dir) = &mut node.dir
+    {
+        dir.access_acl = Some(Box::new(KnownAcl { asked: Seen::NEVER, list: value.map(<[u8]>::to_vec) }));
     }
     if lsn.is_some() || !has_object {
         let value = (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX));

@@ -11,7 +11,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::disk::{Kind, RenameMode, Stat};
 use crate::tiers::file::{Bytes, FileState, Io};
-use crate::tiers::node::{Meta, Node, Slot};
+use crate::tiers::node::{KnownAcl, Meta, Node, Seen, Slot};
 use crate::tiers::pool::Proof;
 use crate::tiers::record::{Attrs, Path, Record, Spec};
 use crate::tiers::slow::{absent_is_none, is_elsewhere};
@@ -772,6 +772,10 @@ pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), l
     let node = st.view.add(ino, spec.kind, meta);
     node.set_meta_lsn(lsn);
     node.set_target(spec.target.clone());
+    if let Some(dir) = &mut node.dir {
+        let list = spec.attrs.xattrs.iter().find(|(key, _)| key == acl::ACCESS).map(|(_, list)| list.clone());
+        dir.access_acl = Some(Box::new(KnownAcl { asked: Seen::NEVER, list }));
+    }
     let xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn)));
     node.change_xattrs(|all| all.extend(xattrs));
     st.view.set_view(at.0, &at.1, Some(ino));

@@ -512,6 +512,8 @@ pub(crate) struct DirNode {
     pub(crate) listers: u32,
     /// The default ACL, once asked for.
     pub(crate) default_acl: Option<Option<Vec<u8>>>,
+    /// The access ACL, once known.
+    pub(crate) access_acl: Option<Box<KnownAcl>>,
     /// The latest listing.
     pub(crate) listed: Option<Listed>,
     /// Of one that is not known in full.
@@ -532,12 +534,25 @@ impl DirNode {
         }
     }
 
+    /// It is, or may be, another one on the slow tier.
+    pub(super) fn forget_acls(&mut self) {
+        self.default_acl = None;
+        self.access_acl = None;
+    }
+
     /// It is known in full no more: names without a slot, and what slots say that is old, are looked up on the slow tier.
     pub(super) fn forget_others(&mut self) {
         self.known = false;
         self.shown = None;
         self.generation += 1;
     }
+}
+
+/// The access ACL of a directory, if it has one, and when the slow tier was asked for it; never, if it is on its way there.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownAcl {
+    pub(crate) asked: Seen,
+    pub(crate) list: Option<Vec<u8>>,
 }
 
 /// A directory that is known in full, as the slow tier showed it.

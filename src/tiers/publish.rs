@@ -744,6 +744,7 @@ impl Tiers {
                     if let (Some(_), Some(dir)) = (merged, st.view.get_mut(*ino).and_then(|node| node.dir.as_mut())) {
                         // Theirs may hold names we have not seen.
                         dir.known = false;
+                        dir.access_acl = None;
                     }
                     if st.view.get(*ino).is_some_and(|node| node.kind == Kind::Dir) {
                         self.slow.forget_dir(*ino);
@@ -790,8 +791,12 @@ impl Tiers {
     fn forget_applied_attrs(&self, st: &mut State, upto: Lsn) {
         let inos = inodes_upto(st, upto);
         for ino in &inos {
-            if let Some(node) = st.view.get_mut(*ino) {
-                node.forget_attrs(upto);
+            let Some(node) = st.view.get_mut(*ino) else { continue };
+            node.forget_attrs(upto);
+            // From here on others may change it.
+            let acl = node.dir.as_mut().and_then(|dir| dir.access_acl.as_mut());
+            if let Some(acl) = acl.filter(|acl| acl.asked == Seen::NEVER) {
+                acl.asked = Seen::at(self.uptime());
             }
         }
         st.view.publish(inos, self.uptime());

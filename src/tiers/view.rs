@@ -288,7 +288,7 @@ impl View {
         self.set_slow_id(ino, Some(id));
         if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
             dir.forget_others();
-            dir.default_acl = None;
+            dir.forget_acls();
             dir.slots.values_mut().for_each(|slot| slot.seen = Seen::NEVER);
         }
     }
@@ -570,7 +570,7 @@ impl View {
         node.forget_attrs(Lsn::MAX);
         if let Some(dir) = &mut node.dir {
             dir.forget_others();
-            dir.default_acl = None;
+            dir.forget_acls();
         }
     }
 

@@ -598,6 +598,35 @@ fn nobody_waits_for_acls_of_a_tier_that_has_none() {
     assert!(matches!(list, Ok(None)), "{list:?}");
 }
 
+const ACL: &[u8] = b"system.posix_acl_access";
+
+/// Of each directory on the way the kernel asks for the ACL, unless its owner asks: with root squashed on NFS nobody is. Each time that was asked
+/// of the slow tier, so without the server not even a file on the fast tier could be read.
+#[test]
+fn the_acls_of_directories_are_known_while_the_slow_tier_does_not_answer() {
+    let (machine, cx, at_once) = (machine(), Cx::internal(), Cx::fast_only(0, 0));
+    machine.slow.root().mkdir(b"theirs", 0o755).unwrap();
+    let engine = machine.open("boot");
+    let dir = directory(&engine);
+    let theirs = engine.lookup(&cx, ROOT, &name("theirs")).unwrap().ino;
+    let acl = |ino: Ino| engine.get_xattr(&at_once, ino, ACL);
+    // What the mount has made is as it made it.
+    assert_eq!(acl(dir).unwrap(), None);
+    for (ino, lasts) in [(dir, REVALIDATE), (theirs, SECOND), (ROOT, SECOND)] {
+        machine.clock.advance(2 * REVALIDATE);
+        assert!(matches!(acl(ino), Err(Error::NeedSlow)), "others may have changed it");
+        assert_eq!(engine.get_xattr(&cx, ino, ACL).unwrap(), None);
+        machine.clock.advance(lasts / 2);
+        assert_eq!(acl(ino).unwrap(), None, "for as long as its attributes would hold");
+    }
+    machine.clock.advance(2 * REVALIDATE);
+    assert_eq!(engine.acl_in_memory(dir, ACL, true), Some(None), "for whoever has waited for long enough");
+    engine.report_silence("look-up", 10 * SECOND);
+    for ino in [dir, theirs, ROOT] {
+        assert_eq!(acl(ino).unwrap(), None);
+    }
+}
+
 /// A file server is away. In a directory that was listed shortly before, the root for instance, no checkpoint could be made: each new name
 /// waited for the server, although the listing had said what there is.
 #[test]
