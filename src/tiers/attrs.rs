@@ -439,7 +439,13 @@ impl Tiers {
         // A file that is open may have lost all its names.
         let found = match open {
             Some(fd) => fd.get_xattr(key),
-            None => self.at_slow(ino, |path, id| self.slow.act(path, id, |inode| inode.get_xattr(key))),
+            None => {
+                let found = self.at_slow(ino, |path, id| self.slow.act(path, id, |inode| inode.get_xattr(key)));
+                if found.as_ref().is_err_and(is_elsewhere) {
+                    return self.xattr_of_gone(ino);
+                }
+                found
+            }
         };
         let found = unsupported_is_none(found).at("read attribute on slow of", self.label(ino))?;
         if key == acl::ACCESS
@@ -459,6 +465,17 @@ impl Tiers {
         let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
         let holds = stale || self.slow.is_down() || known.asked.fresh(self.uptime(), limit);
         holds.then(|| known.list.clone())
+    }
+
+    /// Somebody else has removed it on the slow tier. The kernel, which asks for the ACL of what it opens, looks the name up once more then, and
+    /// may make it anew: with ENOENT it would do neither.
+    fn xattr_of_gone(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
+        if self.state.lock().view.owes_below(ino) {
+            // It will be made anew.
+            return Ok(None);
+        }
+        self.look_again(ino);
+        Err(Errno::ESTALE.into())
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {

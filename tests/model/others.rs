@@ -627,6 +627,23 @@ fn the_acls_of_directories_are_known_while_the_slow_tier_does_not_answer() {
     }
 }
 
+/// And where somebody else has removed a file, that question, which comes before the open, was answered with ENOENT: the kernel then looked up
+/// no name, and made no file.
+#[test]
+fn who_asks_for_the_acl_of_what_others_have_removed_is_told_to_look_again() {
+    let (machine, cx) = (machine(), Cx::internal());
+    let engine = machine.open("boot");
+    let dir = directory(&engine);
+    let ino = engine.lookup(&cx, dir, &name("f")).unwrap().ino;
+    engine.evict_now(&cx, ino).unwrap();
+    machine.slow.root().dir(b"d").unwrap().unlink(b"f").unwrap();
+    assert_eq!(engine.get_xattr(&cx, ino, ACL).unwrap_err().errno(), Errno::ESTALE);
+    assert!(!is_there(&engine, dir, "f"), "the look-up that follows at once");
+    engine.release(&cx, create(&engine, dir, "f", &[4; 50]).1);
+    drain(&engine);
+    assert_eq!(engine.status().conflicts, 0);
+}
+
 /// A file server is away. In a directory that was listed shortly before, the root for instance, no checkpoint could be made: each new name
 /// waited for the server, although the listing had said what there is.
 #[test]
