@@ -117,7 +117,7 @@ pub(crate) const STAGES: &[Stage] = &[
         .full(25),
     stage("nfs", When::All, &[Need::Mount, Need::Guest], 80, guest::nfs)
         .about("an NFS server as the slow tier, in a virtual machine: versions 3, 4.0 and 4.2, squashed, others' changes, away (one: NFS=4.2,none)")
-        .full(30),
+        .full(20),
     stage("million", When::All, MOUNT, 30, files::million)
         .about("a million files that were there before, with 1,024 descriptors")
         .alone()
