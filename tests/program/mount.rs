@@ -17,7 +17,7 @@ use nix::sys::statvfs::statvfs;
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek64, mkfifo};
 
-use crate::common::{Mount, Relay, USER, errno, mode, names, pattern, succeeded, until};
+use crate::common::{Elsewhere, Mount, Relay, USER, errno, mode, names, pattern, succeeded, until};
 use crate::needs::{MOUNTS, needs};
 
 fn set_mode(path: &std::path::Path, mode: u32) {
@@ -149,6 +149,55 @@ fn synchronous_writes_and_syncs_succeed() {
     File::open(mount.root()).unwrap().sync_all().unwrap();
     assert!(mount.calls("fsyncdir").0 >= 1, "fsync of a directory reaches the daemon");
     assert_eq!((mount.calls("fsync").0, mount.calls("fdatasync").0), (1, 1));
+}
+
+/// The file stays open: to be closed it would be durable soon by itself. To the next daemon it is another boot, which takes what was not
+/// durable for lost, as after a power cut.
+#[test]
+fn what_was_answered_as_durable_is_there_in_the_next_boot() {
+    needs!(MOUNTS);
+    let sync = |_: &Mount, file: &File| file.sync_all().unwrap();
+    let data = |_: &Mount, file: &File| file.sync_data().unwrap();
+    let root = |mount: &Mount, _: &File| File::open(mount.root()).unwrap().sync_all().unwrap();
+    let above = |mount: &Mount, _: &File| File::open(mount.at("run")).unwrap().sync_all().unwrap();
+    let none = |_: &Mount, _: &File| ();
+    let ways: [(&str, OFlag, &dyn Fn(&Mount, &File), bool); 7] = [
+        ("fsync", OFlag::empty(), &sync, true),
+        ("fdatasync", OFlag::empty(), &data, true),
+        ("fsync of the mount point", OFlag::empty(), &root, true),
+        ("fsync of its directory", OFlag::empty(), &above, true),
+        ("O_SYNC", OFlag::O_SYNC, &none, true),
+        ("O_DSYNC", OFlag::O_DSYNC, &none, true),
+        ("nothing", OFlag::empty(), &none, false),
+    ];
+    for (way, flags, make_durable, survives) in ways {
+        let mut mount = Mount::with(&["live_after=1h"], |slow| fs::create_dir(slow.join("run")).unwrap());
+        let path = mount.at("run/f");
+        let file = OpenOptions::new().write(true).create(true).custom_flags(flags.bits()).open(&path).unwrap();
+        file.write_all_at(b"durable", 0).unwrap();
+        make_durable(&mount, &file);
+        mount.kill();
+        drop(file);
+        mount.through(&["env", "DLIO_FAULTS=boot=another"]);
+        mount.start();
+        let there = fs::read(&path).is_ok_and(|bytes| bytes == b"durable");
+        assert_eq!(there, survives, "{way}");
+    }
+}
+
+/// Also what is in a file that is still open: nothing else has made that durable.
+#[test]
+fn a_daemon_that_leaves_makes_everything_durable_first() {
+    needs!(MOUNTS);
+    let mut mount = Mount::with(&["live_after=1h"], |_| ());
+    let path = mount.at("f");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(b"written", 0).unwrap();
+    mount.stop();
+    drop(file);
+    mount.through(&["env", "DLIO_FAULTS=boot=another"]);
+    mount.start();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "written");
 }
 
 #[test]
@@ -905,6 +954,20 @@ fn others_may_read_stats_but_neither_paths_nor_control() {
     assert!(mount.sh("cat .dlio/files").contains("/secret-name"), "the owner sees them");
 }
 
+/// What holds the order names the file.
+#[test]
+fn others_are_told_that_something_is_held_and_not_of_which_file() {
+    needs!(MOUNTS);
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
+    mount.through(&["env", "DLIO_FAULTS=at=slow:write@tmp:1:*:EACCES"]);
+    mount.start();
+    mount.put("secret-name", "x");
+    until("the owner is told which", || mount.verdict().contains("secret-name"));
+    let told = succeeded(mount.as_user(USER, "cat .dlio/stats .dlio/stats.json .dlio/metrics"));
+    assert!(told.contains("see .dlio/stats as the owner of the mount"), "{told}");
+    assert!(!told.contains("secret-name"), "{told}");
+}
+
 #[test]
 fn our_own_directories_are_hidden() {
     needs!(MOUNTS);
@@ -1060,11 +1123,15 @@ fn a_name_that_a_listing_did_not_show_is_made_while_the_slow_tier_hangs() {
 #[test]
 fn who_waits_for_a_hanging_slow_tier_is_named_and_can_be_killed() {
     needs!(MOUNTS, "bindfs");
-    let below = Relay::new(|slow| fs::write(slow.join("cold"), "from the slow tier").unwrap());
+    let names = ["cold", "other"];
+    let below = Relay::new(|slow| {
+        names.iter().for_each(|name| fs::write(slow.join(name), "from the slow tier").unwrap());
+    });
     let mount = Mount::over(below.shown(), &[]);
     let frozen = below.freeze();
     let read = |name: &str| Command::new("cat").arg(mount.at(name)).stdout(Stdio::piped()).spawn().unwrap();
-    let (waits, mut killed) = (read("cold"), read("cold"));
+    // Of two that look the same name up the second one waits in the kernel, where nobody can kill it.
+    let (waits, mut killed) = (read(names[0]), read(names[1]));
     let named = |pid: u32| format!("by cat (pid {pid})");
     until("the statistics say who waits", || {
         let stats = mount.stats();

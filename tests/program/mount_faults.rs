@@ -116,6 +116,7 @@ fn what_a_user_has_under_our_names_in_the_slow_tree_is_hidden_or_refused_and_nev
     });
     assert!(mount.log().contains("has a .dlio of its own"), "{}", mount.log());
     assert!(mount.stats().starts_with("SAFE"));
+    assert_eq!(names(&mount.root()), ["run"], "listed it would be one that leads to ours");
     assert_eq!(fs::read_to_string(mount.at("run/.dlio")).unwrap(), "in the root only");
     mount.put("run/.dlio-fs/f", "below");
     mount.sync();
@@ -901,6 +902,7 @@ fn attributes_links_and_times_arrive_on_the_slow_tier() {
     let born = File::create(mount.at("born")).unwrap();
     (&born).write_all(b"content").unwrap();
     xattr::set(mount.at("born"), "user.origin", b"a\0b\xff").unwrap();
+    std::os::unix::fs::chown(mount.at("born"), Some(1000), Some(1001)).unwrap();
     utimensat(AT_FDCWD, &mount.at("born"), &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
     drop(born);
     for name in ["f", "link", "d"] {
@@ -915,7 +917,9 @@ fn attributes_links_and_times_arrive_on_the_slow_tier() {
         assert_eq!(shown(&mount.at(name)), shown(&slow(name)), "{name}");
         assert_eq!((shown(&slow(name)).3, shown(&slow(name)).4), (1_000_000_007, 123_456_789), "{name}");
     }
-    assert_eq!(fs::metadata(slow("f")).unwrap().uid(), 1000);
+    for name in ["f", "born"] {
+        assert_eq!(fs::metadata(slow(name)).unwrap().uid(), 1000, "{name}");
+    }
     let [f, second] = ["f", "second"].map(|name| fs::metadata(slow(name)).unwrap());
     assert_eq!((f.ino(), f.nlink()), (second.ino(), 2), "one file with two names");
     assert_eq!(fs::read_link(slow("link")).unwrap().to_str(), Some("no/such\ntarget"));

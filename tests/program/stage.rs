@@ -180,6 +180,7 @@ fn what_is_written_in_place_is_not_read_from_a_copy() {
     staged(&mount, 0, &[name, "--wait"]);
     let writer = OpenOptions::new().read(true).write(true).open(mount.at(name)).unwrap();
     writer.write_all_at(b"in place", 0).unwrap();
+    assert_eq!(staging(&mount)["copies"], 0, "it went before the first byte");
     mount.kill();
     drop((early, writer));
     mount.start();

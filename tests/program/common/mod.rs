@@ -480,7 +480,7 @@ impl Relay {
             thawed.recv_timeout(PATIENCE).ok();
             kill(pid, Signal::SIGCONT).ok();
         });
-        Frozen(thaw)
+        Frozen { _thaw: thaw, pid }
     }
 }
 
@@ -495,7 +495,23 @@ impl Drop for Relay {
 
 /// A process that was stopped; dropping this lets it go on. At the latest it goes on when patience runs out.
 #[derive(Debug)]
-pub struct Frozen(#[allow(dead_code, reason = "its end is the message")] mpsc::Sender<()>);
+pub struct Frozen {
+    /// Its end is the message.
+    _thaw: mpsc::Sender<()>,
+    pid: Pid,
+}
+
+impl Drop for Frozen {
+    /// What came to its end only because the process went on by itself would be taken for what needs no such process.
+    fn drop(&mut self) {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let still = stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'));
+        assert!(
+            still || std::thread::panicking(),
+            "the process went on when patience ran out, and what was tried has waited for that"
+        );
+    }
+}
 
 /// Polls; fails with what was waited for when patience runs out.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
