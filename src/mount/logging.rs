@@ -1,14 +1,15 @@
 //! Where log lines go: standard error, a file, or syslog. What is logged may change while mounted, and the file may be renamed:
-//! whoever rotates it asks for a new one.
+//! whoever rotates it asks for a new one. A line is one line, whatever the names in it are.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use syslog_tracing::{Facility, Options, Syslog};
+use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -109,11 +110,48 @@ where
 {
     let twice = || Error::refused("logging is installed already", "report this: logging was started twice");
     let (filter, handle) = reload::Layer::new(filter(log)?);
-    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
+    let lines = tracing_subscriber::fmt::layer().with_writer(OneLine(writer)).with_ansi(false);
     let lines = if with_time { lines.boxed() } else { lines.without_time().with_level(false).boxed() };
     // `try_init` also takes over what fuser says through the `log` crate.
     tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| twice())?;
     FILTER.set(handle).map_err(|_| twice())
+}
+
+/// Writes each event as one line, without what a terminal would obey: users give files their names, and one that had a line break in it wrote
+/// lines of its own into the log.
+struct OneLine<W>(W);
+
+impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
+    type Writer = OneLine<W::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        OneLine(self.0.make_writer())
+    }
+
+    /// Syslog takes the level from there.
+    fn make_writer_for(&'w self, about: &Metadata<'_>) -> Self::Writer {
+        OneLine(self.0.make_writer_for(about))
+    }
+}
+
+impl<W: Write> Write for OneLine<W> {
+    /// Each is an event as a whole.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
+        if line.chars().any(char::is_control) {
+            let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+            let line: String = line.chars().map(shown).collect();
+            self.0.write_all((line + end).as_bytes())?;
+        } else {
+            self.0.write_all(event)?;
+        }
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// fuser logs every request at debug level and its own trouble at warn. That a reply was not taken is no trouble: whoever asked
@@ -129,4 +167,22 @@ fn log_panics() {
         tracing::error!(%panic, "bug: the daemon stops here; nothing acknowledged is lost, mount again to go on");
         before(panic);
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_that_no_terminal_obeys() {
+        for (event, line) in [
+            ("opened path=a b\u{e9}\n", "opened path=a b\u{e9}\n"),
+            ("opened path=a\n2026 ERROR forged\u{1b}[31m\r\n", "opened path=a\\n2026 ERROR forged\\u{1b}[31m\\r\n"),
+            ("a\u{9b}31m\tb", "a\\u{9b}31m\\tb"),
+        ] {
+            let mut written = OneLine(Vec::new());
+            written.write_all(event.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(written.0).unwrap(), line);
+        }
+    }
 }
