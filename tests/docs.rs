@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 10] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -16,6 +16,8 @@ const PAGES: [&str; 8] = [
     "docs/answers.md",
     "docs/operations.md",
     "docs/RELIABILITY.md",
+    "docs/SECURITY.md",
+    "SECURITY.md",
     "examples/README.md",
 ];
 /// What a path in the repository begins with.
