@@ -538,7 +538,7 @@ impl Tiers {
         let mut st = self.state.lock();
         self.forget_applied_attrs(&mut st, *upto);
         st.early.extend(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
-        let rebound = self.rebind(&st, *upto);
+        let rebound = self.rebind(&st, group);
         let mut records: Vec<Record> = rebound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)).collect();
         let names = records.len() as u64;
         records.extend(rebound.iter().map(|(_, _, record)| record.clone()));
@@ -760,8 +760,8 @@ impl Tiers {
     }
 
     /// After a conflict the name shows what is on slow. What of ours is `beside` it goes on there, as the file that it was: whoever has it open
-    /// and the kernel, which remembers it, see these bytes. But not if the file has changed since: its next version goes to the name that it
-    /// had, and what lies beside is found there like any other file.
+    /// and the kernel, which remembers it, see these bytes, and what was written since and is no event yet becomes one under that name. But not
+    /// if an event of it is pending: its next version goes to the name that it had, and what lies beside is found there like any other file.
     fn view_conflict(&self, st: &mut State, (dir, name): &Place, ino: Ino, beside: &[u8], upto: Lsn) {
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
         let ours = has(name) == Some(ino);
@@ -802,10 +802,18 @@ impl Tiers {
         st.view.publish(inos, self.uptime());
     }
 
-    /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
-    fn rebind(&self, st: &State, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
-        let passed = st.bound.range(..=upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
-        let files = passed.filter_map(|(ino, object)| {
+    /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there. And for those that a conflict
+    /// has given another name: their record says the one before.
+    fn rebind(&self, st: &State, group: &Unfinished) -> Vec<(Ino, ObjectId, Record)> {
+        let passed = st.bound.range(..=group.upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
+        let moved = group.planned.iter().zip(&group.met).filter_map(|(planned, met)| match (&planned.step, met) {
+            (Step::Place { node, .. }, Met::Conflict(_)) => st.bound.get(st.bound_at.get(node)?).copied(),
+            _ => None,
+        });
+        let mut bound: Vec<(Ino, ObjectId)> = passed.chain(moved).collect();
+        bound.sort_unstable_by_key(|(ino, _)| *ino);
+        bound.dedup();
+        let files = bound.into_iter().filter_map(|(ino, object)| {
             let path = st.view.path(ino)?;
             Some((ino, object, Record::Bind { path, ino, object }))
         });
@@ -849,11 +857,11 @@ fn inodes_upto(st: &State, upto: Lsn) -> HashSet<Ino> {
     st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
 }
 
-/// Whether something of the node may have to be published behind `upto`. Of a directory that is asked of nothing: what is in it may.
+/// Whether an event of the node has to be published behind `upto`. Of a directory that is asked of nothing: what is in it may.
 fn changes_after(st: &State, ino: Ino, upto: Lsn) -> bool {
     let is_dir = st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir);
     let mut later = st.events.iter().rev().take_while(|event| event.lsn > upto);
-    is_dir || st.uncommitted.contains_key(&ino) || later.any(|event| event.change.inodes().contains(&ino))
+    is_dir || later.any(|event| event.change.inodes().contains(&ino))
 }
 
 /// Where a step has put what it places.

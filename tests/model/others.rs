@@ -457,6 +457,38 @@ fn is_kept_beside(lose: Lose, stop: u64) -> bool {
     stopped
 }
 
+/// What was written behind the version that a conflict has put beside, and was no event yet, went with the last close: the file had no name.
+#[test]
+fn what_was_not_closed_yet_at_a_conflict_goes_beside_with_it() {
+    for killed in [false, true] {
+        let (mut machine, cx) = (machine(), Cx::internal());
+        let mut engine = machine.open("boot");
+        engine.release(&cx, create(&engine, ROOT, "f", &[1; 50]).1);
+        drain(&engine);
+        let ino = engine.lookup(&cx, ROOT, &name("f")).unwrap().ino;
+        let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+        engine.write(&cx, &file, &[2; 70], 0, false).unwrap();
+        engine.flush(&cx, &file).unwrap();
+        engine.write(&cx, &file, &[4; 5], 70, false).unwrap();
+        write_theirs(&machine);
+        for _ in 0..200 {
+            second(&engine, &machine.clock);
+        }
+        assert_eq!(engine.status().conflicts, 1);
+        if killed {
+            drop(file);
+            machine.crash(engine, Lose::Nothing);
+            engine = machine.open("boot");
+        } else {
+            engine.release(&cx, file);
+        }
+        drain(&engine);
+        let kept: Vec<_> = beside(&engine).iter().map(|file| machine.on_slow(file).unwrap()).collect();
+        assert!(kept.contains(&[vec![2; 70], vec![4; 5]].concat()), "killed: {killed}: {kept:?}");
+        assert_eq!(machine.on_slow("f").unwrap(), [3; 50]);
+    }
+}
+
 /// Somebody else writes 50 bytes into `f`.
 fn write_theirs(machine: &Machine) {
     machine.clock.advance(SECOND);
