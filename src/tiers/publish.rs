@@ -38,7 +38,7 @@ use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
 use crate::tiers::pool::{Pool, Proof};
 use crate::tiers::queue::Work;
 use crate::tiers::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
-use crate::tiers::slow::{Moving, SlowId, SlowTier, is_elsewhere, split};
+use crate::tiers::slow::{Moving, SlowTier, is_elsewhere, split};
 use crate::tiers::state::{Change, Clean, State};
 use crate::tiers::step::{Met, Touched, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
@@ -395,7 +395,7 @@ impl Tiers {
 
     /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
     fn link_moved(&self, batches: &[Batch]) -> Result<()> {
-        let links: Vec<(Option<(Path, SlowId)>, Ino, Vec<u8>)> = {
+        let links: Vec<_> = {
             let mut st = self.state.lock();
             let links: Vec<_> = batches.iter().flat_map(|batch| plan::to_link(&st, batch)).collect();
             st.view.in_tmp.extend(links.iter().map(|(ino, _)| *ino));

@@ -161,7 +161,8 @@ fn what_was_answered_as_durable_is_there_in_the_next_boot() {
     let root = |mount: &Mount, _: &File| File::open(mount.root()).unwrap().sync_all().unwrap();
     let above = |mount: &Mount, _: &File| File::open(mount.at("run")).unwrap().sync_all().unwrap();
     let none = |_: &Mount, _: &File| ();
-    let ways: [(&str, OFlag, &dyn Fn(&Mount, &File), bool); 7] = [
+    type Way<'a> = &'a dyn Fn(&Mount, &File);
+    let ways: [(&str, OFlag, Way, bool); 7] = [
         ("fsync", OFlag::empty(), &sync, true),
         ("fdatasync", OFlag::empty(), &data, true),
         ("fsync of the mount point", OFlag::empty(), &root, true),

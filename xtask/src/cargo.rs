@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::run::{run, run_and_read};
+use crate::setup::{CARGO_DENY, tool};
 use crate::{Context, Tally};
 
 /// The Cargo that runs this program, in the project's directory.
@@ -136,10 +137,8 @@ pub(crate) fn races(cx: &Context) -> Result<Tally> {
 /// All but the advisories, which are looked up on the day of a release: their database comes from elsewhere. A second where
 /// cargo-deny is installed; to install it takes longer than all the tests, so that is left to whoever wants it.
 pub(crate) fn deny(cx: &Context) -> Result<Tally> {
-    if !answers(cargo(cx).args(["deny", "--version"])) {
-        return Ok(not_run("cargo-deny is not installed (cargo install --locked cargo-deny)"));
-    }
-    run(cargo(cx).args(["deny", "check", "bans", "licenses", "sources"]))?;
+    let mut deny = Command::new(tool(cx, CARGO_DENY));
+    run(deny.args(["check", "bans", "licenses", "sources"]).current_dir(&cx.root))?;
     Ok(Tally::one())
 }
 

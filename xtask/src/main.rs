@@ -39,7 +39,7 @@ use stages::{STAGES, Stage, When, choose};
 
 const USAGE: &str = "\
 usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stages, or the named ones
-       cargo xtask check                     format, lints, documentation, licences
+       cargo xtask check                     format, lints, documentation
        cargo xtask rotation MINUTES          the stages whose turn it is today, as with --all, as far as the minutes allow: each has its
                                              turn within a week
        cargo xtask setup [--all]             only install what the tests need

@@ -24,7 +24,8 @@ pub(crate) struct Stage {
     pub(crate) alone: bool,
     /// After this long the stage is stuck: its programs are killed and it has failed.
     pub(crate) minutes: u64,
-    /// What it takes at full length (`--all`) on two processors, where that is more than it does by default.
+    /// What it takes at full length (`--all`) on two processors, installations included, where that is more than it does by default and was
+    /// measured: only such a stage takes its turn in the rotation.
     pub(crate) full_minutes: Option<u64>,
     pub(crate) run: fn(&Context) -> Result<Tally>,
 }
@@ -59,30 +60,22 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("fmt", When::Check, &[], 5, cargo::fmt).about("formatting").alone(),
     stage("clippy", When::Check, &[], 15, cargo::clippy).about("lints").alone(),
     stage("doc", When::Check, &[], 15, cargo::doc).about("documentation").alone(),
-    stage("deny", When::Check, &[], 5, cargo::deny)
-        .about("licences and sources of all dependencies, if cargo-deny is installed")
-        .alone(),
     stage("build", When::Test, &[], 30, cargo::build).about("the program and all tests, once for all stages").alone(),
     stage("program", When::Test, &[Need::Mount, Need::Xfs, Need::Prometheus], 20, cargo::program)
         .about("the built program on real mounts")
         .alone(),
     stage("unit", When::Test, &[], 20, cargo::unit)
-        .about("model, damage, architecture and unit tests: what needs no mount")
-        .full(15),
+        .about("model, damage, architecture and unit tests: what needs no mount"),
     stage("points", When::Test, &[Need::Mount, Need::Strace], 60, cargo::points)
-        .about("stops at single calls of the daemon, power cuts there, calls that fail")
-        .full(40),
+        .about("stops at single calls of the daemon, power cuts there, calls that fail"),
     stage("kill", When::Test, MOUNT, 15, cargo::kill).about("42 SIGKILLs of the daemon under load"),
     stage("power", When::Test, &[Need::Mount, Need::Xfs], 60, cargo::power)
-        .about("100 power cuts on ext4 and xfs (--all: 1,600), on disks that write down what they are told")
-        .full(30),
+        .about("100 power cuts on ext4 and xfs (--all: 1,600), on disks that write down what they are told"),
     stage("races", When::Test, &[], 30, cargo::races)
-        .about("threads that meet on one file, under a scheduler that tries their orders")
-        .full(25),
+        .about("threads that meet on one file, under a scheduler that tries their orders"),
     stage("files", When::Test, MOUNT, 15, files::many_files).about("50,000 files with 20,000 descriptors"),
     stage("fsx", When::Test, &[Need::Mount, Need::Fsx], 40, conformance::fsx)
-        .about("random reads, writes and mappings of one file while it is evicted and beside readers, on each I/O path")
-        .full(15),
+        .about("random reads, writes and mappings of one file while it is evicted and beside readers, on each I/O path"),
     stage("pjdfstest", When::Test, &[Need::Mount, Need::Pjdfstest], 5, conformance::pjdfstest)
         .about("398 POSIX cases on each I/O path, and over itself"),
     stage("lockstep", When::Test, MOUNT, 15, suites::lockstep)
@@ -90,7 +83,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("git", When::Test, MOUNT, 10, clients::git).about("git init, commit, clone, gc, fsck"),
     stage("user", When::Test, &[Need::Mount, Need::Pjdfstest, Need::User], 75, user::user)
         .about("git, a module cache, pjdfstest, random operations and the model as an ordinary user (--all: pip and cargo, too; one: SUITE=git)")
-        .full(15),
+        .full(6),
     stage("sqlite", When::Test, MOUNT, 10, clients::sqlite).about("SQLite in six journal modes"),
     stage("keras", When::Test, PYTHON, 10, clients::keras).about("Keras ModelCheckpoint"),
     stage("keras_alexnet", When::Test, PYTHON, 10, clients::keras_alexnet)
@@ -111,17 +104,18 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("lightning_alexnet", When::All, TORCH, 10, clients::lightning_alexnet)
         .about("the mini-application in Lightning: DataLoader, checkpoints, --resume")
         .full(3),
+    stage("deny", When::All, &[Need::CargoDeny], 15, cargo::deny)
+        .about("licences and sources of all dependencies")
+        .full(8),
     stage("motion", When::All, &[Need::Mount, Need::Pjdfstest, Need::Fsx, Need::Suites], 40, suites::motion)
         .about("ten suites while the mount is drained, evicted and read again all the time (one: MOTION=git)")
-        .alone()
-        .full(25),
+        .alone(),
     stage("nfs", When::All, &[Need::Mount, Need::Guest], 80, guest::nfs)
         .about("an NFS server as the slow tier, in a virtual machine: versions 3, 4.0 and 4.2, squashed, others' changes, away (one: NFS=4.2,none)")
         .full(20),
     stage("million", When::All, MOUNT, 30, files::million)
         .about("a million files that were there before, with 1,024 descriptors")
-        .alone()
-        .full(15),
+        .alone(),
     stage("fuzz", When::All, &[], 40, cargo::fuzz)
         .about("any bytes as log, super block, attributes, configuration, command, recording and trace, a minute each, with nightly Rust")
         .alone()
@@ -129,7 +123,7 @@ pub(crate) const STAGES: &[Stage] = &[
 ];
 
 /// Minutes that a day's stages may take at full length.
-const ROTATION: u64 = 40;
+const ROTATION: u64 = 30;
 
 /// Those of `check`.
 pub(crate) fn checks() -> Vec<&'static Stage> {
