@@ -136,7 +136,7 @@ fn unmount_it(helper: UmountHelper) -> Outcome {
     let how = match (helper.lazy, helper.force) {
         (_, true) => umount::How::Force,
         (true, false) => umount::How::Lazily,
-        (false, false) => umount::How::Drained(None),
+        (false, false) => umount::How::Quietly,
     };
     umount::leave_mount(&helper.mountpoint, how)
 }

@@ -32,10 +32,19 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn watch(mountpoint: &Path) -> Progress {
+        Progress::telling(mountpoint, Without::Lines)
+    }
+
+    /// The same for umount(8), which says nothing where all is well.
+    pub(super) fn watch_on_terminals(mountpoint: &Path) -> Progress {
+        Progress::telling(mountpoint, Without::Trouble)
+    }
+
+    fn telling(mountpoint: &Path, without: Without) -> Progress {
         let (stop, stopped) = mpsc::channel::<()>();
         let mountpoint = mountpoint.to_path_buf();
         let thread = std::thread::spawn(move || {
-            let mut display = Display::new();
+            let mut display = Display::new(without);
             loop {
                 // Whoever waits for the drain finds out why the mount does not answer.
                 if let Ok(standing) = talk::standing(&mountpoint) {
@@ -96,8 +105,18 @@ impl Drop for Steps {
     }
 }
 
+/// What is written where standard error is no terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Without {
+    /// A line now and then.
+    Lines,
+    /// What stands in the way, and nothing else.
+    Trouble,
+}
+
 struct Display {
     bar: Option<ProgressBar>,
+    without: Without,
     /// The most bytes there ever were at once.
     total: u64,
     /// What stood in the way when the bar was drawn last.
@@ -106,9 +125,9 @@ struct Display {
 }
 
 impl Display {
-    fn new() -> Self {
+    fn new(without: Without) -> Self {
         let bar = stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
-        Display { bar, total: 0, trouble: None, last_line: None }
+        Display { bar, without, total: 0, trouble: None, last_line: None }
     }
 
     fn show(&mut self, now: &Standing) {
@@ -127,6 +146,11 @@ impl Display {
                 self.trouble = trouble;
             }
             None if now.safety.safe => {}
+            None if self.without == Without::Trouble => {
+                if let Some(trouble) = trouble(now) {
+                    self.show_line(trouble);
+                }
+            }
             None => {
                 let trouble = trouble(now).map(|trouble| format!("; {trouble}")).unwrap_or_default();
                 self.show_line(format!("{}{trouble}", left(now)));

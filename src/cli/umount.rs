@@ -57,6 +57,8 @@ pub(super) struct UmountArgs {
 pub(super) enum How {
     /// After at most this long for the slow tier.
     Drained(Option<Duration>),
+    /// Drained without a limit, for umount(8).
+    Quietly,
     Now,
     /// At once, whoever uses it; it ends with its last user.
     Lazily,
@@ -104,11 +106,15 @@ pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
     mount::stopping("draining to the slow tier");
     match how {
         // What it may still be owed waits for a mount that can write.
-        How::Drained(_) if Daemon::of(&mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
-        How::Drained(limit) => drain(&mountpoint, limit)?,
+        How::Drained(_) | How::Quietly if Daemon::of(&mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
+        How::Drained(limit) => drain(&mountpoint, limit, Progress::watch)?,
+        How::Quietly => drain(&mountpoint, None, Progress::watch_on_terminals)?,
         _ => {}
     }
-    leave_as(&mountpoint, if how == How::Drained(None) { Copies::WaitedFor } else { Copies::Ended })
+    leave_as(
+        &mountpoint,
+        if matches!(how, How::Drained(None) | How::Quietly) { Copies::WaitedFor } else { Copies::Ended },
+    )
 }
 
 /// What becomes of copies of the mount in other mount name spaces, for which the daemon would go on.
@@ -120,8 +126,8 @@ enum Copies {
     Ended,
 }
 
-fn drain(mountpoint: &Path, limit: Option<Duration>) -> Result<(), Failure> {
-    let progress = Progress::watch(mountpoint);
+fn drain(mountpoint: &Path, limit: Option<Duration>, watch: fn(&Path) -> Progress) -> Result<(), Failure> {
+    let progress = watch(mountpoint);
     let waited = drain::wait_telling(&Place::whole(mountpoint.to_path_buf()), limit, mount::still_leaving)?;
     drop(progress);
     if waited == Waited::TimedOut {
