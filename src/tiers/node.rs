@@ -627,7 +627,7 @@ mod tests {
 
         let place = if cfg!(debug_assertions) { 16 } else { 0 };
         let sizes = (size_of::<Event>(), size_of::<Content>() - place, size_of::<FileState>() - place);
-        assert_eq!(sizes, (72, 80, 152), "bytes of an event, of a version, of the state of a file");
+        assert_eq!(sizes, (72, 80, 160), "bytes of an event, of a version, of the state of a file");
     }
 
     /// A file that is new to the slow tier has no names there: a box for what few have said so of each, in 160 bytes.
