@@ -203,8 +203,10 @@ fn slow_tree(request: &Request) -> Result<(Tree, bool, bool)> {
 
 fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<Tiers> {
     let fast = &request.places.fast;
-    let fast: Arc<dyn Dir> = Arc::new(OsDir::open(fast).at("open", fast.display())?);
-    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&tree.by_descriptor()).at("open", tree.path().display())?);
+    let noatime = request.flags.contains(MountFlags::MOUNT_ATTR_NOATIME);
+    let tier = |dir: OsDir| -> Arc<dyn Dir> { Arc::new(dir.unnoticed(noatime)) };
+    let fast = tier(OsDir::open(fast).at("open", fast.display())?);
+    let slow = tier(OsDir::open(&tree.by_descriptor()).at("open", tree.path().display())?);
     let boot = boot_id()?;
     #[cfg(debug_assertions)]
     let ([fast, slow], boot) = tiers::faults::install([fast, slow], boot)?;

@@ -53,6 +53,8 @@ pub struct OsDir {
     fd: fs::File,
     /// The file system's device, where what the kernel remembers of it is what there is, and telling that takes no I/O.
     remembered: Option<u64>,
+    /// Reading beneath it leaves the times of the last access, where the owner of a file lets us.
+    unnoticed: bool,
 }
 
 impl OsDir {
@@ -66,18 +68,27 @@ impl OsDir {
         let kind = fstatfs(&fd).map(|s| s.filesystem_type());
         let remembers = matches!(kind, Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC));
         let remembered = if remembers { Some(retry(|| stat::fstat(&fd))?.st_dev) } else { None };
-        Ok(OsDir { fd: fd.into(), remembered })
+        Ok(OsDir { fd: fd.into(), remembered, unnoticed: false })
+    }
+
+    /// The same for a mount that keeps no times of the last access (`noatime`).
+    pub fn unnoticed(self, unnoticed: bool) -> OsDir {
+        OsDir { unnoticed, ..self }
     }
 
     fn below(&self, fd: fs::File) -> OsDir {
         // Another one may be mounted there.
         let is_same = |dev: &u64| stat::fstat(&fd).is_ok_and(|s| s.st_dev == *dev);
-        OsDir { remembered: self.remembered.filter(is_same), fd }
+        OsDir { remembered: self.remembered.filter(is_same), fd, unnoticed: self.unnoticed }
     }
 
     fn open_at(&self, name: &OsStr, flags: OFlag, perm: u32) -> io::Result<fs::File> {
-        let fd: OwnedFd = retry(|| fcntl::openat(&self.fd, name, flags | SAFE, mode(perm)))?;
-        Ok(fd.into())
+        let open = |flags| retry(|| fcntl::openat(&self.fd, name, flags | SAFE, mode(perm))).map(fs::File::from);
+        if self.unnoticed && !flags.contains(OFlag::O_PATH) { unnoticed_if_may(open, flags) } else { open(flags) }
+    }
+
+    fn file(&self, fd: fs::File) -> Arc<dyn File> {
+        Arc::new(OsFile { fd, unnoticed: self.unnoticed })
     }
 }
 
@@ -148,22 +159,18 @@ impl Dir for OsDir {
         let opened = match access {
             Access::Read => open(OFlag::O_RDONLY),
             Access::ReadWrite => open(OFlag::O_RDWR),
-            Access::Unnoticed => match open(OFlag::O_RDONLY | OFlag::O_NOATIME) {
-                // Somebody else's file, and we are not root.
-                Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => open(OFlag::O_RDONLY),
-                opened => opened,
-            },
+            Access::Unnoticed => unnoticed_if_may(open, OFlag::O_RDONLY),
         };
         let fd = opened.map_err(as_not_regular)?;
         if kind(retry(|| stat::fstat(&fd))?.st_mode) != Kind::File {
             return Err(Errno::EINVAL.into());
         }
-        Ok(Arc::new(OsFile { fd }))
+        Ok(self.file(fd))
     }
 
     fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
         let fd = self.open_at(entry(name)?, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL, perm)?;
-        Ok(Arc::new(OsFile { fd }))
+        Ok(self.file(fd))
     }
 
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
@@ -221,8 +228,9 @@ impl Dir for OsDir {
 
     fn list(&self) -> io::Result<Vec<DirEntry>> {
         // A descriptor of its own: the position in a directory belongs to the descriptor, and lists run side by side.
-        let listed =
-            retry(|| dir::Dir::openat(&self.fd, ".", SAFE | OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()))?;
+        let flags = SAFE | OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        let open = |flags| retry(|| dir::Dir::openat(&self.fd, ".", flags, Mode::empty()));
+        let listed = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
         let mut entries = Vec::new();
         for found in listed {
             let found = found?;
@@ -370,6 +378,7 @@ impl Inode for OsInode {
 #[derive(Debug)]
 pub struct OsFile {
     fd: fs::File,
+    unnoticed: bool,
 }
 
 impl OsFile {
@@ -383,8 +392,10 @@ impl File for OsFile {
     fn reopen(&self) -> io::Result<Arc<dyn File>> {
         // Through the descriptor: the file may have no name that we know.
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let fd: OwnedFd = retry(|| fcntl::open(path.as_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()))?;
-        Ok(Arc::new(OsFile { fd: fd.into() }))
+        let open = |flags| retry(|| fcntl::open(path.as_str(), flags, Mode::empty()));
+        let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
+        let fd: OwnedFd = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
+        Ok(Arc::new(OsFile { fd: fd.into(), unnoticed: self.unnoticed }))
     }
 
     fn stat(&self) -> io::Result<Stat> {
@@ -504,6 +515,14 @@ impl Clock for OsClock {
 
     fn second_of_day(&self) -> u32 {
         chrono::Local::now().num_seconds_from_midnight()
+    }
+}
+
+/// Opens so that nobody notices the reading; as it is, where the file is somebody else's and we are not root.
+fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> io::Result<T> {
+    match open(flags | OFlag::O_NOATIME) {
+        Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => open(flags),
+        opened => opened,
     }
 }
 

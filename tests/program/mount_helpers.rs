@@ -217,3 +217,23 @@ fn what_is_wrong_gets_the_exit_codes_of_mount() {
     assert_eq!(exit, Some(1), "{line}");
     assert!(line.contains("has a dlio-fs mount already"), "{line}");
 }
+
+/// Each read went to the slow tier's file by a descriptor that left its trace there.
+#[test]
+fn with_noatime_no_read_changes_a_time_of_access() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    fs::create_dir(rig.path("slow/data")).unwrap();
+    fs::write(rig.path("slow/data/old"), "bytes").unwrap();
+    let out = succeeds(
+        &rig,
+        "mount -t fuse.dlio slow mnt -o $opts,noatime
+         echo bytes > mnt/data/new
+         touch -a -d 2020-01-01 mnt/data/new slow/data/old slow/data
+         cat mnt/data/old mnt/data/new > /dev/null
+         ls mnt/data > /dev/null
+         stat -c %x mnt/data/new slow/data/old slow/data | cut -c1-4
+         umount mnt",
+    );
+    assert_eq!(out, "2020\n".repeat(3));
+}
