@@ -1059,3 +1059,35 @@ fn what_is_at_hand_under_the_name_of_a_file_may_be_another() {
     let found = engine.lookup(&soon, ROOT, &name("b")).unwrap();
     assert!(found.ino != ino && found.size == 7, "{found:?}");
 }
+
+/// One fsync of one file had failed, and that it had was told each second as a failure of now: new files went past the fast tier, and nothing
+/// was staged any more, for as long as the daemon ran. A job that waited for that never ended.
+#[test]
+fn a_fast_tier_that_has_failed_once_does_not_fail_for_ever() {
+    let machine = Machine::new();
+    let (engine, cx) = (machine.open("boot"), Cx::internal());
+    let (_, file) = create(&engine, ROOT, "lost", &[1; 50]);
+    engine.release(&cx, file);
+    machine.fast.inject(|op| (op.call == "sync" && !op.path.ends_with(b".log")).then_some(Errno::EIO));
+    let seal = |engine: &Tiers| {
+        let error = engine.seal_step().unwrap_err();
+        engine.report("seal", Some(&error));
+        (engine.status().fast_fails, engine.status().held.unwrap())
+    };
+    let (fails, held) = seal(&engine);
+    assert!(fails && held.contains("the fast tier fails"), "{held}");
+    machine.fast.inject(|_| None);
+    for _ in 0..100 {
+        machine.clock.advance(Duration::from_secs(1));
+        let (_, held) = seal(&engine);
+        assert!(held.contains("lost") && held.contains("write the file under a new name"), "{held}");
+    }
+    assert!(!engine.status().fast_fails, "nothing has failed for a minute");
+    // The remedy.
+    engine.unlink(&cx, ROOT, &name("lost")).unwrap();
+    engine.release(&cx, create(&engine, ROOT, "new", &[2; 50]).1);
+    engine.seal_step().unwrap();
+    engine.report("seal", None);
+    drain(&engine);
+    assert_eq!(machine.on_slow("new").unwrap(), [2; 50]);
+}
