@@ -118,8 +118,7 @@ pub(crate) const STAGES: &[Stage] = &[
         .alone(),
     stage("fuzz", When::All, &[], 40, cargo::fuzz)
         .about("any bytes as log, super block, attributes, configuration, command, recording and trace, a minute each, with nightly Rust")
-        .alone()
-        .full(12),
+        .alone(),
 ];
 
 /// Minutes that a day's stages may take at full length.
