@@ -109,12 +109,13 @@ impl Tiers {
     fn sync_object(&self, of: &ToSync) -> Result<()> {
         // After a failed fsync another one would succeed and prove nothing.
         let failed_before = of.state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire));
-        if failed_before {
+        if failed_before && of.object.home == Home::Fast {
             // Nothing fails anew: what the fast tier did then says nothing of how it is now.
             let what = format!("an fsync of {} has failed, and its bytes may be gone", self.distrust(&[of]));
             return Err(Error::refused(what, "write the file under a new name"));
         }
-        of.fd.sync().map_err(|e| match of.object.home {
+        let synced = if failed_before { Err(Errno::EIO.into()) } else { of.fd.sync() };
+        synced.map_err(|e| match of.object.home {
             Home::Fast => Error::io_on_fast("fsync", self.distrust(&[of]), e),
             Home::Slow | Home::Split { .. } => Error::io("fsync", self.distrust(&[of]), e),
         })
