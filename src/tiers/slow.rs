@@ -215,6 +215,17 @@ impl SlowTier {
         act(&*inode)
     }
 
+    /// Holds what is at `path`, if it has this number: for the steps of publishing, which know no more of it.
+    pub(crate) fn hold_now(&self, path: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(None) };
+        // What a client of a file server remembers of the name is too old for that.
+        let is_it = absent_is_none(dir.stat_now(or_self(name)))?.is_some_and(|stat| stat.ino == ino);
+        let held = if is_it { absent_is_none(dir.inode(or_self(name)))? } else { None };
+        let Some(inode) = held else { return Ok(None) };
+        let stat = inode.stat()?;
+        Ok((stat.ino == ino).then_some((inode, stat)))
+    }
+
     pub(crate) fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
@@ -323,10 +334,9 @@ impl SlowTier {
 
     /// A further link, in `tmp`, of what is at `path`, if that has this number.
     pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
-        let (dir, name) = self.parent(path)?;
         let (into, tmp) = self.tmp_of(tmp)?;
-        let inode = dir.inode(name)?;
-        if inode.stat()?.ino == ino { inode.link(&*into, tmp) } else { Err(Errno::ENOENT.into()) }
+        let (inode, _) = self.hold_now(path, ino)?.ok_or(Errno::ENOENT)?;
+        inode.link(&*into, tmp)
     }
 
     /// What is at `path`; `None` if nothing is, or no directory above it.

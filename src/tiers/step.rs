@@ -2,7 +2,6 @@
 //! it. Which steps there are, and when, is `plan.rs`'s and `publish.rs`'s.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::error::{Context, Errno, Result};
 use crate::tiers::Tiers;
@@ -310,17 +309,6 @@ impl SlowTier {
             Some((inode, stat)) => act(&*inode, stat.kind).map(|()| Met::Expected),
             None => Ok(Met::Gone),
         }
-    }
-
-    /// Holds what is at `path`, if it has this number.
-    fn hold_now(&self, path: &[u8], ino: u64) -> std::io::Result<Option<(Arc<dyn Inode>, Stat)>> {
-        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(None) };
-        let name = if name.is_empty() { b"." } else { name };
-        // What a client of a file server remembers of the name is too old for that.
-        let Some(_) = absent_is_none(dir.stat_now(name))?.filter(|stat| stat.ino == ino) else { return Ok(None) };
-        let Some(inode) = absent_is_none(dir.inode(name))? else { return Ok(None) };
-        let stat = inode.stat()?;
-        Ok((stat.ino == ino).then_some((inode, stat)))
     }
 
     /// Makes a node's own attributes durable. Nothing, if it is not there any more.
