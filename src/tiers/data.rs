@@ -228,16 +228,7 @@ impl Tiers {
         if let Some(stat) = found
             && stat.kind == Kind::File
         {
-            let (id, applied) = ((stat.dev, stat.ino), st.applied);
-            if let Some(node) = st.view.get_mut(state.ino) {
-                if node.slow_id() != Some(id) {
-                    node.replaced_behind();
-                }
-                node.ours = false;
-                node.seen = Seen::NEVER;
-            }
-            st.view.set_slow_id(state.ino, Some(id));
-            st.view.refresh(state.ino, &stat, asked, applied);
+            adopt(&mut st, state.ino, &stat, asked);
         }
         Ok(())
     }
@@ -308,17 +299,11 @@ impl Tiers {
     /// Another file stands under a slow-only file's name: the view follows, unless publishing is what changed it.
     fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: Asked) {
         let mut st = self.state.lock();
-        let applied = st.applied;
-        let st = &mut *st;
         let known = st.view.at_slow((stat.dev, stat.ino)).is_some();
         let Some(node) = st.view.get_mut(ino) else { return };
         if node.slow_id() == Some(old) && !node.moved() && !known {
-            node.ours = false;
-            node.seen = Seen::NEVER;
             node.changed_behind();
-            node.replaced_behind();
-            st.view.set_slow_id(ino, Some((stat.dev, stat.ino)));
-            st.view.refresh(ino, stat, asked, applied);
+            adopt(&mut st, ino, stat, asked);
         }
     }
 
@@ -934,6 +919,19 @@ impl Tiers {
         }
         Ok(done)
     }
+}
+
+/// From here on the file is what somebody else has put there.
+fn adopt(st: &mut State, ino: Ino, stat: &Stat, asked: Asked) {
+    let (id, applied) = ((stat.dev, stat.ino), st.applied);
+    let Some(node) = st.view.get_mut(ino) else { return };
+    if node.slow_id() != Some(id) {
+        node.replaced_behind();
+    }
+    node.ours = false;
+    node.seen = Seen::NEVER;
+    st.view.set_slow_id(ino, Some(id));
+    st.view.refresh(ino, stat, asked, applied);
 }
 
 /// Gives a new object its owner, the mode bits a chown cleared, and its extended attributes.
