@@ -1,8 +1,8 @@
 //! The seam between the engine and the operating system: one directory tree, seen through descriptors.
 //!
-//! Every byte and every name the engine touches on either tier goes through these two traits, so a test can put a disk
-//! underneath that loses what was not synced, fails the Nth call or has no room. Names are single components: an
-//! implementation never follows a symbolic link and never leaves its tree. No policy here.
+//! Every byte and every name the engine touches on either tier goes through these three traits, so a test can put a disk
+//! underneath that loses what was not synced, fails the Nth call or has no room. Names are single components, but for the path of
+//! [`Dir::walk`]: an implementation never follows a symbolic link and never leaves its tree. No policy here.
 
 use std::fmt::Debug;
 use std::io;

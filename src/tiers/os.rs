@@ -1,7 +1,7 @@
 //! The disk seam on Linux: directories, files and the clock of this machine.
 //!
-//! Every call is one `*at(2)` on a single name beneath an open descriptor; nothing follows a symbolic link, every
-//! descriptor is close-on-exec. A call cut short by a signal is made again, whoever calls never sees EINTR. Policy,
+//! Every call is one `*at(2)` on a single name beneath an open descriptor, but for the walk to a directory, which takes a path; nothing
+//! follows a symbolic link, every descriptor is close-on-exec. A call cut short by a signal is made again, whoever calls never sees EINTR. Policy,
 //! retries after real failures and messages are left to the engine.
 
 use std::any::Any;
@@ -132,25 +132,19 @@ impl Dir for OsDir {
 
     /// Few system calls, however deep it lies: each takes as much of the path as the kernel takes.
     fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
-        let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
-        let mut pieces: Vec<Vec<u8>> = Vec::new();
-        for name in names {
-            entry(name)?;
-            match pieces.last_mut() {
-                Some(piece) if piece.len() + 1 + name.len() < PIECE_MAX => {
-                    piece.push(b'/');
-                    piece.extend_from_slice(name);
-                }
-                _ => pieces.push(name.to_vec()),
-            }
-        }
+        path.split(|b| *b == b'/').try_for_each(|name| entry(name).map(drop))?;
         let mut walked: Option<fs::File> = None;
-        for piece in &pieces {
+        let mut rest = path;
+        while !rest.is_empty() {
+            let end = match rest.get(..PIECE_MAX) {
+                Some(most) => most.iter().rposition(|b| *b == b'/').ok_or(Errno::ENAMETOOLONG)?,
+                None => rest.len(),
+            };
             let from = walked.as_ref().unwrap_or(&self.fd);
-            walked = Some(walk_from(from, OsStr::from_bytes(piece))?);
+            walked = Some(walk_from(from, OsStr::from_bytes(&rest[..end]))?);
+            rest = rest[end..].strip_prefix(b"/").unwrap_or_default();
         }
-        let fd = walked.ok_or(Errno::EINVAL)?;
-        Ok(Arc::new(self.below(fd)))
+        Ok(Arc::new(self.below(walked.ok_or(Errno::EINVAL)?)))
     }
 
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
