@@ -32,19 +32,19 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn watch(mountpoint: &Path) -> Progress {
-        Progress::telling(mountpoint, Without::Lines)
+        Progress::telling(mountpoint, OffScreen::Lines)
     }
 
     /// The same for umount(8), which says nothing where all is well.
     pub(super) fn watch_on_terminals(mountpoint: &Path) -> Progress {
-        Progress::telling(mountpoint, Without::Trouble)
+        Progress::telling(mountpoint, OffScreen::Trouble)
     }
 
-    fn telling(mountpoint: &Path, without: Without) -> Progress {
+    fn telling(mountpoint: &Path, off_screen: OffScreen) -> Progress {
         let (stop, stopped) = mpsc::channel::<()>();
         let mountpoint = mountpoint.to_path_buf();
         let thread = std::thread::spawn(move || {
-            let mut display = Display::new(without);
+            let mut display = Display::new(off_screen);
             loop {
                 // Whoever waits for the drain finds out why the mount does not answer.
                 if let Ok(standing) = talk::standing(&mountpoint) {
@@ -107,7 +107,7 @@ impl Drop for Steps {
 
 /// What is written where standard error is no terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Without {
+enum OffScreen {
     /// A line now and then.
     Lines,
     /// What stands in the way, and nothing else.
@@ -116,7 +116,7 @@ enum Without {
 
 struct Display {
     bar: Option<ProgressBar>,
-    without: Without,
+    off_screen: OffScreen,
     /// The most bytes there ever were at once.
     total: u64,
     /// What stood in the way when the bar was drawn last.
@@ -125,9 +125,9 @@ struct Display {
 }
 
 impl Display {
-    fn new(without: Without) -> Self {
+    fn new(off_screen: OffScreen) -> Self {
         let bar = stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
-        Display { bar, without, total: 0, trouble: None, last_line: None }
+        Display { bar, off_screen, total: 0, trouble: None, last_line: None }
     }
 
     fn show(&mut self, now: &Standing) {
@@ -146,7 +146,7 @@ impl Display {
                 self.trouble = trouble;
             }
             None if now.safety.safe => {}
-            None if self.without == Without::Trouble => {
+            None if self.off_screen == OffScreen::Trouble => {
                 if let Some(trouble) = trouble(now) {
                     self.show_line(trouble);
                 }
