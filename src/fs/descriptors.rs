@@ -113,12 +113,12 @@ mod tests {
         let all = Descriptors::new(1000, 7);
         let mut numbers = 1..;
         let mut take = |uid: u32| all.take(uid, numbers.next().unwrap_or_default()).ok();
-        let first: Vec<Share> = std::iter::from_fn(|| take(1001)).collect();
+        let first: Vec<Share> = std::iter::from_fn(|| take(1001)).take(1000).collect();
         assert_eq!(first.len(), 375, "half of three quarters");
-        let second: Vec<Share> = std::iter::from_fn(|| take(1002)).collect();
+        let second: Vec<Share> = std::iter::from_fn(|| take(1002)).take(1000).collect();
         assert_eq!(second.len(), 188);
         assert!(take(1001).is_none() && take(1003).is_some());
-        let owner: Vec<Share> = std::iter::from_fn(|| take(7)).collect();
+        let owner: Vec<Share> = std::iter::from_fn(|| take(7)).take(1000).collect();
         assert_eq!(owner.len(), 750 - 375 - 188, "all that there are, but for the daemon's own");
         drop(first);
         assert!(take(1001).is_some() && take(1002).is_some());
