@@ -538,7 +538,7 @@ impl Tiers {
         let mut st = self.state.lock();
         self.forget_applied_attrs(&mut st, *upto);
         st.early.extend(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
-        let rebound = self.rebind(&st, group);
+        let rebound = self.rebind(&st, *upto);
         let mut records: Vec<Record> = rebound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)).collect();
         let names = records.len() as u64;
         records.extend(rebound.iter().map(|(_, _, record)| record.clone()));
@@ -802,18 +802,10 @@ impl Tiers {
         st.view.publish(inos, self.uptime());
     }
 
-    /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there. And for those that a conflict
-    /// has given another name: their record says the one before.
-    fn rebind(&self, st: &State, group: &Unfinished) -> Vec<(Ino, ObjectId, Record)> {
-        let passed = st.bound.range(..=group.upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
-        let moved = group.planned.iter().zip(&group.met).filter_map(|(planned, met)| match (&planned.step, met) {
-            (Step::Place { node, .. }, Met::Conflict(_)) => st.bound.get(st.bound_at.get(node)?).copied(),
-            _ => None,
-        });
-        let mut bound: Vec<(Ino, ObjectId)> = passed.chain(moved).collect();
-        bound.sort_unstable_by_key(|(ino, _)| *ino);
-        bound.dedup();
-        let files = bound.into_iter().filter_map(|(ino, object)| {
+    /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
+    fn rebind(&self, st: &State, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
+        let passed = st.bound.range(..=upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
+        let files = passed.filter_map(|(ino, object)| {
             let path = st.view.path(ino)?;
             Some((ino, object, Record::Bind { path, ino, object }))
         });
