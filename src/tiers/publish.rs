@@ -761,13 +761,14 @@ impl Tiers {
 
     /// After a conflict the name shows what is on slow. What of ours is `beside` it goes on there, as the file that it was: whoever has it open
     /// and the kernel, which remembers it, see these bytes, and what was written since and is no event yet becomes one under that name. But not
-    /// if an event of it is pending: its next version goes to the name that it had, and what lies beside is found there like any other file.
+    /// if an event is pending that gives it a name: a newer version goes to the name that it had, which it keeps until then, and what lies beside
+    /// is found there like any other file.
     fn view_conflict(&self, st: &mut State, (dir, name): &Place, ino: Ino, beside: &[u8], upto: Lsn) {
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
         let ours = has(name) == Some(ino);
         let beside = Name::new(beside).ok().filter(|beside| ours && has(beside).is_none());
-        let beside = beside.filter(|_| !changes_after(st, ino, upto));
-        if ours {
+        let beside = beside.filter(|_| stays_where_it_is(st, ino, upto));
+        if ours && !is_placed_after(st, ino, (dir, name), upto) {
             st.view.set_view(*dir, name, None);
         }
         st.view.set_slow(*dir, name, None);
@@ -849,11 +850,24 @@ fn inodes_upto(st: &State, upto: Lsn) -> HashSet<Ino> {
     st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
 }
 
-/// Whether an event of the node has to be published behind `upto`. Of a directory that is asked of nothing: what is in it may.
-fn changes_after(st: &State, ino: Ino, upto: Lsn) -> bool {
-    let is_dir = st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir);
-    let mut later = st.events.iter().rev().take_while(|event| event.lsn > upto);
-    is_dir || later.any(|event| event.change.inodes().contains(&ino))
+/// Whether nothing that is pending behind `upto` gives the file another name or version.
+fn stays_where_it_is(st: &State, ino: Ino, upto: Lsn) -> bool {
+    let is_file = st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir);
+    let stays = |change: &Change| {
+        matches!(change, Change::SetAttr { .. } | Change::SetXattr { .. } | Change::Link { .. })
+    };
+    is_file && changes_after(st, ino, upto).all(stays)
+}
+
+/// Whether a newer version of the file is on its way to this name.
+fn is_placed_after(st: &State, ino: Ino, (dir, name): (&Ino, &Name), upto: Lsn) -> bool {
+    let placed = |change: &Change| matches!(change, Change::Content { at, .. } if (&at.0, &at.1) == (dir, name));
+    changes_after(st, ino, upto).any(placed)
+}
+
+fn changes_after(st: &State, ino: Ino, upto: Lsn) -> impl Iterator<Item = &Change> {
+    let later = st.events.iter().rev().take_while(move |event| event.lsn > upto);
+    later.map(|event| &event.change).filter(move |change| change.inodes().contains(&ino))
 }
 
 /// Where a step has put what it places.
