@@ -342,7 +342,10 @@ fn finish<R: Answer>(core: &Arc<Core>, failures: &Arc<Failures>, seen: &Seen, re
     };
     let (published, core) = (Arc::clone(&core.published), Arc::clone(core));
     let (failures, seen) = (Arc::clone(failures), Seen { tier: Tier::Slow, ..seen.clone() });
-    published.wait_for(lsn, move |waited| conclude(&core, &failures, &seen, reply, waited.and(result)));
+    published.wait_for(lsn, move |waited| {
+        let arrived = waited.and_then(|()| seen.on.ino().map_or(Ok(()), |ino| core.tiers.is_out_of_the_order(ino)));
+        conclude(&core, &failures, &seen, reply, arrived.and(result));
+    });
 }
 
 /// Counts, logs, answers; in this order, so that whoever has the answer finds it counted.

@@ -315,7 +315,7 @@ impl Core {
     pub(super) fn fsync(&self, cx: &Cx, open: &Open) -> Result<Option<Lsn>> {
         let Some(handle) = open.user_file() else { return Ok(None) };
         self.tiers.fsync(cx, handle.file())?;
-        Ok(self.tiers.awaited(handle.file().ino))
+        self.tiers.awaited(handle.file().ino)
     }
 
     /// The kernel's last word on a handle. The file closes with the last call that still uses it.
@@ -367,7 +367,7 @@ impl Core {
             return Ok(None);
         }
         self.tiers.fsync_dir(cx, ino)?;
-        Ok(self.tiers.awaited(ino))
+        self.tiers.awaited(ino)
     }
 
     pub(super) fn readdir(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Page> {

@@ -853,9 +853,8 @@ fn inodes_upto(st: &State, upto: Lsn) -> HashSet<Ino> {
 /// Whether nothing that is pending behind `upto` gives the file another name or version.
 fn stays_where_it_is(st: &State, ino: Ino, upto: Lsn) -> bool {
     let is_file = st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir);
-    let stays = |change: &Change| {
-        matches!(change, Change::SetAttr { .. } | Change::SetXattr { .. } | Change::Link { .. })
-    };
+    let stays =
+        |change: &Change| matches!(change, Change::SetAttr { .. } | Change::SetXattr { .. } | Change::Link { .. });
     is_file && changes_after(st, ino, upto).all(stays)
 }
 

@@ -401,9 +401,23 @@ impl Tiers {
     }
 
     /// What an `fsync` of `ino` waits for on the slow tier beyond D1: where a rule says so, the newest event at or below it.
-    pub fn awaited(&self, ino: Ino) -> Option<Lsn> {
-        let waits = self.options().rules.syncs_to_slow(|| self.path(ino));
-        waits.then(|| self.pending_below(ino)).flatten()
+    ///
+    /// Errors: see [`Tiers::is_out_of_the_order`].
+    pub fn awaited(&self, ino: Ino) -> Result<Option<Lsn>> {
+        if !self.options().rules.syncs_to_slow(|| self.path(ino)) {
+            return Ok(None);
+        }
+        match self.pending_below(ino) {
+            None => self.is_out_of_the_order(ino).map(|()| None),
+            pending => Ok(pending),
+        }
+    }
+
+    /// Errors: EIO if something at or below `ino` has been set aside: however long one waits, it does not come to the slow tier.
+    pub fn is_out_of_the_order(&self, ino: Ino) -> Result<()> {
+        let st = self.state.lock();
+        let is_aside = st.aside.keys().any(|aside| st.view.is_above(ino, *aside));
+        if is_aside { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
     /// `user.dlio.state` and `user.dlio.tier` of an inode.

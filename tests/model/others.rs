@@ -482,7 +482,8 @@ fn what_was_not_closed_yet_at_a_conflict_goes_beside_with_it() {
             "link" => drop(engine.link(&cx, ino, ROOT, &name("second")).unwrap()),
             "version" => {
                 // The one before is copied, and goes by itself.
-                while [engine.seal_step(), engine.drain_step()].into_iter().any(|step| step.unwrap() == Progress::Did) {}
+                while [engine.seal_step(), engine.drain_step()].into_iter().any(|step| step.unwrap() == Progress::Did) {
+                }
                 engine.write(&cx, &file, &[2; 70], 0, false).unwrap();
                 engine.flush(&cx, &file).unwrap();
             }

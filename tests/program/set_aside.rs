@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Mount, succeeded, until};
+use nix::errno::Errno;
+
+use crate::common::{Mount, errno, succeeded, until};
 use crate::needs::{MOUNTS, needs};
 
 /// Makes a directory immutable while it lives.
@@ -32,6 +34,23 @@ fn dlio(arguments: &[&str], path: &Path) -> (i32, String, String) {
 
 fn first_line(mount: &Mount) -> String {
     mount.stats().lines().next().unwrap().to_owned()
+}
+
+#[test]
+fn an_fsync_that_must_reach_the_slow_tier_fails_for_what_is_set_aside() {
+    needs!(MOUNTS);
+    let rule = r#"rules=[{path="run/*", fsync="slow"}]"#;
+    let mount = Mount::with(&["settle=0s", rule], |slow| fs::create_dir(slow.join("run")).unwrap());
+    let _poison = Immutable::new(mount.slow().join("run"));
+    let ckpt = mount.put("run/ckpt", "weights");
+    let file = fs::File::open(&ckpt).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| file.sync_all());
+        until("the order is held", || first_line(&mount).contains("HELD: "));
+        assert_eq!(dlio(&["set-aside"], &ckpt).0, 0);
+        assert_eq!(errno(waiting.join().unwrap()), Errno::EIO, "the one that waits");
+    });
+    assert_eq!(errno(file.sync_all()), Errno::EIO, "a later one");
 }
 
 #[test]
