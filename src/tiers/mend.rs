@@ -80,7 +80,18 @@ impl Tiers {
             return Ok(if linked { Mended::Again } else { Mended::Never(Met::Gone) });
         }
         let lsn = group.next_content().map_or(*upto, |(lsn, _)| lsn);
-        self.tell_vanished(lsn, step)?;
+        let told = self.tell_vanished(lsn, step);
+        // However often it has vanished: who took it may take no more.
+        let mended = self.make_again(group, lsn)?;
+        told.map(|()| mended)
+    }
+
+    /// [`Tiers::mend`], but for links of what is in the tree.
+    fn make_again(&self, group: &mut Unfinished, lsn: Lsn) -> Result<Mended> {
+        let Step::Place { tmp, ino, node, path, .. } = group.planned[group.met.len()].step.clone() else {
+            return Ok(Mended::Never(Met::Gone));
+        };
+        let label = || String::from_utf8_lossy(&path).into_owned();
         if !group.is_inside_batch() {
             if let Some((_, content)) = group.next_content() {
                 forget_copy(&content);

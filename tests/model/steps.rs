@@ -575,6 +575,30 @@ fn what_somebody_takes_out_of_tmp_goes_again_while_the_daemon_runs() {
     }
 }
 
+/// It is told after some times, and copied again all the same.
+#[test]
+fn what_somebody_takes_out_of_tmp_again_and_again_arrives_once_that_ends() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    group(&engine);
+    let expected = walk::view(&engine, &mut Vec::new()).unwrap();
+    let mut told = 0;
+    for nth in 0..40 {
+        engine.seal_step().unwrap();
+        while engine.drain_step().unwrap() == Progress::Did {}
+        clean_up(&machine, nth % 2 == 1);
+        if let Err(error) = engine.publish_step() {
+            assert!(error.to_string().contains("vanishes from .dlio-fs/tmp"), "{error}");
+            told += 1;
+        }
+    }
+    assert!(told > 0);
+    all_down(&engine);
+    let drained = machine.slow.image();
+    assert!(drained == expected, "{}", drained.diff(&expected, "slow", "view"));
+    assert_eq!(engine.status().unsafe_files, 0);
+}
+
 /// The copy is gone, and the file was written over since: there is no such version any more. What comes behind it waits for the next one (P1).
 #[test]
 fn a_version_that_is_gone_with_its_copy_is_stood_in_for() {
