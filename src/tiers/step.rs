@@ -49,8 +49,12 @@ impl Placing<'_> {
         stat.ino == self.ino && self.known.is_none_or(|known| known.fits(stat))
     }
 
-    /// Whether this, found in its place, is what waited. Its times may have been changed since, by a later step of the batch.
+    /// Whether this, found in its place, is what waited. Its times may have been changed since, by a later step of the batch. Where the version
+    /// before has that number, it was given again: what waited had gone from `tmp` before that one was made.
     fn is_placed(&self, stat: &Stat) -> bool {
+        if self.over == Some(self.ino) {
+            return false;
+        }
         let same_size = self.known.is_none_or(|known| stat.kind != Kind::File || known.size == stat.size);
         stat.ino == self.ino && same_size
     }

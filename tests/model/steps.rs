@@ -599,6 +599,44 @@ fn what_somebody_takes_out_of_tmp_again_and_again_arrives_once_that_ends() {
     assert_eq!(engine.status().unsafe_files, 0);
 }
 
+/// The copies of a checkpoint and of the one that replaces it vanish one after the other, and the first one that is made again gets the
+/// number that the other one had: in its place it was taken for that, which was called safe.
+#[test]
+fn a_number_that_is_given_again_is_not_taken_for_a_newer_version() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    put(&engine, "model", &[1; 300]);
+    put(&engine, "model.tmp", &[2; 300]);
+    engine.rename(&Cx::internal(), ROOT, &name("model.tmp"), ROOT, &name("model"), RenameMode::Replace).unwrap();
+    while [engine.seal_step(), engine.drain_step()].into_iter().any(|step| step.unwrap() == Progress::Did) {}
+    let tmp = tmp_of(&machine);
+    let mut copies: Vec<Vec<u8>> = tmp.list().unwrap().into_iter().map(|entry| entry.name).collect();
+    copies.sort();
+    assert_eq!(copies.len(), 2, "{copies:?}");
+    let number = |copy: &[u8]| tmp.stat(copy).unwrap().ino;
+    let newer = number(&copies[1]);
+
+    tmp.unlink(&copies[0]).unwrap();
+    engine.publish_step().unwrap();
+    tmp.unlink(&copies[1]).unwrap();
+    machine.slow.settle();
+    // Somebody's files take the numbers that are free until the next one is that.
+    let others = machine.slow.root();
+    for n in 0.. {
+        let other = format!("other{n}").into_bytes();
+        others.create(&other, 0o600).unwrap();
+        if others.stat(&other).unwrap().ino == newer {
+            others.unlink(&other).unwrap();
+            machine.slow.settle();
+            break;
+        }
+    }
+    engine.drain_step().unwrap();
+    assert_eq!(number(&copies[0]), newer, "given again");
+    all_down(&engine);
+    assert_eq!(machine.on_slow("model").unwrap(), [2; 300]);
+}
+
 /// The copy is gone, and the file was written over since: there is no such version any more. What comes behind it waits for the next one (P1).
 #[test]
 fn a_version_that_is_gone_with_its_copy_is_stood_in_for() {
