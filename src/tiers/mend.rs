@@ -19,7 +19,7 @@ use crate::tiers::file::{Content, Copied};
 use crate::tiers::parts::{bare, in_part};
 use crate::tiers::plan::{Effect, Planned};
 use crate::tiers::publish::Unfinished;
-use crate::tiers::record::{Attrs, Record, Spec, Step};
+use crate::tiers::record::{Attrs, Path, Record, Spec, Step};
 use crate::tiers::slow::{SlowId, is_elsewhere, split};
 use crate::tiers::state::Change;
 use crate::tiers::step::{Met, step_path};
@@ -52,7 +52,12 @@ impl Tiers {
         let copied = content.copy.lock().as_deref().cloned();
         match copied {
             Some(copied) if bare(&copied.tmp) == bare(base) && copied.id.1 != ino => {
-                self.renew(group, (ino, &tmp), &copied).map(|()| Some(Mended::Again))
+                if self.renew(group, &copied)? {
+                    return Ok(Some(Mended::Again));
+                }
+                forget_copy(&content);
+                self.wake();
+                Ok(Some(Mended::Soon))
             }
             Some(_) => Ok(None),
             None if !group.is_inside_batch() => {
@@ -68,15 +73,14 @@ impl Tiers {
     /// The next step has nothing to place: somebody else has taken it out of `tmp`.
     pub(crate) fn mend(&self, group: &mut Unfinished) -> Result<Mended> {
         let Planned { step, upto, .. } = &group.planned[group.met.len()];
-        let Step::Place { tmp, ino, node, path, .. } = step.clone() else { return Ok(Mended::Never(Met::Gone)) };
-        let label = || String::from_utf8_lossy(&path).into_owned();
+        let Step::Place { tmp, node, path, .. } = step.clone() else { return Ok(Mended::Never(Met::Gone)) };
         if bare(&tmp).starts_with(b"l") {
             // A link of what is in the tree, or was.
             let again = |tmp: &[u8]| {
                 let (into, tmp) = self.slow.tmp_of(tmp)?;
                 self.at_slow(node, |path, id| self.slow.act(path, id, |inode| inode.link(&*into, tmp)))
             };
-            let linked = self.link_again(&tmp, again).at("link into tmp", label())?;
+            let linked = self.link_again(&tmp, again).at("link into tmp", String::from_utf8_lossy(&path))?;
             return Ok(if linked { Mended::Again } else { Mended::Never(Met::Gone) });
         }
         let lsn = group.next_content().map_or(*upto, |(lsn, _)| lsn);
@@ -126,7 +130,7 @@ impl Tiers {
             None => match self.spec_of(&tmp) {
                 Some((lsn, spec, dir)) => {
                     let copied = self.make_one(lsn, &spec, dir)?;
-                    self.renew(group, (ino, &tmp), &copied).map(|()| Mended::Again)
+                    Ok(if self.renew(group, &copied)? { Mended::Again } else { Mended::Soon })
                 }
                 None => Ok(Mended::Never(Met::Gone)),
             },
@@ -167,26 +171,36 @@ impl Tiers {
         newer || st.view.get(node).is_none_or(|node| node.links.is_empty())
     }
 
-    /// What was made anew takes the place of the node with this number, under this name in `tmp` or a further one, in all steps that are not
-    /// done, and their intents are logged again.
-    pub(crate) fn renew(&self, group: &mut Unfinished, (old, was): (u64, &[u8]), new: &Copied) -> Result<()> {
-        let was = base_of(was);
+    /// What was made anew takes the place of what the next step was to place, there and in all steps behind it, and their intents are logged
+    /// again. It is known by its name in `tmp`, and steps that change it by the names it gets: with a copy that has vanished its number may
+    /// have been given to another one of the group. `false`: it has vanished, too, and nothing is as if it had been.
+    pub(crate) fn renew(&self, group: &mut Unfinished, new: &Copied) -> Result<bool> {
         let (done, count) = (group.met.len(), group.planned.len() as u64);
+        let Step::Place { tmp, ino: old, .. } = group.planned[done].step.clone() else { return Ok(false) };
+        let was = base_of(&tmp);
+        let mut paths: HashSet<Path> = HashSet::new();
+        for (at, planned) in group.planned.iter().enumerate() {
+            let Step::Place { tmp, path, .. } = &planned.step else { continue };
+            if base_of(tmp) != was {
+                continue;
+            }
+            paths.insert(path.clone());
+            let further = &tmp[was.len()..];
+            if at >= done && !further.is_empty() && !self.link_further(&new.tmp, further)? {
+                return Ok(false);
+            }
+        }
         let mut intents = Vec::new();
         for (index, Planned { step, effects, upto }) in (0..).zip(&mut group.planned).skip(done) {
             let ino = match step {
-                Step::Place { tmp, ino, known, .. } if *ino == old && base_of(tmp) == was => {
+                Step::Place { tmp, ino, known, .. } if base_of(tmp) == was => {
                     *known = new.known;
-                    let further = tmp[was.len()..].to_vec();
-                    *tmp = [&new.tmp[..], &further].concat();
-                    if !further.is_empty() {
-                        let (dir, name) = self.slow.tmp_of(tmp).at("open", "tmp on the slow tier")?;
-                        remove_leftover(&*dir, name)?;
-                        dir.link(bare(&new.tmp), &*dir, name).at("link", "copy in tmp")?;
-                    }
+                    *tmp = [&new.tmp[..], &tmp[was.len()..]].concat();
                     ino
                 }
-                Step::Attr { ino, .. } | Step::Xattr { ino, .. } if *ino == old => ino,
+                Step::Attr { path, ino, .. } | Step::Xattr { path, ino, .. } if *ino == old && paths.contains(path) => {
+                    ino
+                }
                 _ => continue,
             };
             *ino = new.id.1;
@@ -199,7 +213,18 @@ impl Tiers {
         }
         self.slow.sync_tmps([&new.tmp[..]].into_iter())?;
         let last = self.log.append(&intents)?;
-        self.log.sync(last)
+        self.log.sync(last).map(|()| true)
+    }
+
+    /// Gives a copy in `tmp` a further name. `false`: it has vanished.
+    fn link_further(&self, copy: &[u8], further: &[u8]) -> Result<bool> {
+        let name = [copy, further].concat();
+        let (dir, name) = self.slow.tmp_of(&name).at("open", "tmp on the slow tier")?;
+        remove_leftover(&*dir, name)?;
+        match dir.link(bare(copy), &*dir, name) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            linked => linked.at("link", "copy in tmp").map(|()| true),
+        }
     }
 
     /// Ends the group in front of the next step, which is the first one of its batch: what is done of the group is finished, the rest

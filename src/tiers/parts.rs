@@ -355,8 +355,7 @@ impl Tiers {
                 "move it on the slow tier by `mv`, which copies it",
             )
         };
-        let (Step::Place { tmp, ino, path, node, .. }, Some(Effect::Name((dir, _), _))) =
-            (step.clone(), effects.first())
+        let (Step::Place { tmp, path, node, .. }, Some(Effect::Name((dir, _), _))) = (step.clone(), effects.first())
         else {
             return Err(apart(step));
         };
@@ -379,8 +378,8 @@ impl Tiers {
         match made {
             // Each time it goes further down: parts may lie in parts.
             Some(copied) if split(&copied.tmp).0 == split(&tmp).0 => Err(apart(&group.planned[group.met.len()].step)),
-            Some(copied) => self.renew(group, (ino, &tmp), &copied).map(|()| Mended::Again),
-            None => Ok(Mended::Soon),
+            Some(copied) if self.renew(group, &copied)? => Ok(Mended::Again),
+            _ => Ok(Mended::Soon),
         }
     }
 
