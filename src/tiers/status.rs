@@ -400,6 +400,13 @@ impl Tiers {
         if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
     }
 
+    /// Whether the slow tree is in the middle of changes that are published as one. Waits for the step that is made.
+    pub fn is_inside_batch(&self) -> bool {
+        let group = self.publishing.lock();
+        group.as_ref().is_some_and(|group| !group.followed && group.is_inside_batch())
+            || !self.state.lock().early.is_empty()
+    }
+
     /// What an `fsync` of `ino` waits for on the slow tier beyond D1: where a rule says so, the newest event at or below it.
     ///
     /// Errors: see [`Tiers::is_out_of_the_order`].

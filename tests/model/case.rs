@@ -46,6 +46,8 @@ pub struct Tally {
     pub glances: u64,
     /// Starts that found no room, and were read-only.
     pub read_only: u64,
+    /// What somebody else took out of `tmp` on the slow tier.
+    pub purged: u64,
 }
 
 impl Tally {
@@ -65,6 +67,7 @@ impl Tally {
             unjudged,
             glances,
             read_only,
+            purged,
         } = other;
         self.ops += ops;
         self.refused += refused;
@@ -80,6 +83,7 @@ impl Tally {
         self.unjudged += unjudged;
         self.glances += glances;
         self.read_only += read_only;
+        self.purged += purged;
     }
 }
 
@@ -107,6 +111,7 @@ pub struct Case {
     pub options: Options,
     boot: u32,
     without_root: bool,
+    is_cleaned_up: bool,
     engine: Option<Arc<Tiers>>,
     files: [Option<OpenFile>; SLOTS],
     /// References as the kernel's cache would keep them.
@@ -126,6 +131,8 @@ pub struct Case {
     torn_in_place: bool,
     /// A crash fell into a publish; the batch it may have been the middle of ends with the next known state.
     mid_batch: bool,
+    /// The slow tree was inside of a batch at the last look, which waits for a copy that somebody has removed.
+    waits_inside: bool,
     pub trace: Vec<String>,
     pub verbose: bool,
     pub tally: Tally,
@@ -156,6 +163,11 @@ fn stages(seed: u64) -> bool {
 /// Whether the modes hold for the daemon of a case, which owns all that is there. What is done to the view is what root may do to it.
 fn without_root(seed: u64) -> bool {
     seed % 5 == 2
+}
+
+/// Whether somebody else cleans up in `tmp` on the slow tier all the while.
+fn is_cleaned_up(seed: u64) -> bool {
+    seed % 7 == 5
 }
 
 /// In some cases a part of the files does not pass the fast tier.
@@ -234,6 +246,7 @@ impl Case {
             options,
             boot: 1,
             without_root: without_root(seed),
+            is_cleaned_up: is_cleaned_up(seed),
             engine: None,
             files: Default::default(),
             cached: Vec::new(),
@@ -246,6 +259,7 @@ impl Case {
             whole: BTreeSet::new(),
             torn_in_place: false,
             mid_batch: false,
+            waits_inside: false,
             trace: vec![first],
             verbose: false,
             tally: Tally::default(),
@@ -725,7 +739,45 @@ impl Case {
         }
     }
 
+    /// Somebody else removes some of what waits in `tmp` on the slow tier, or puts something in its place: copies, and what is made to be
+    /// placed. Objects, links of what a batch moves and notes are let be: nobody has them a second time.
+    fn clean_up(&mut self) -> Result<(), String> {
+        if !self.is_cleaned_up || self.rng.random_bool(0.6) {
+            return Ok(());
+        }
+        let done = self.clean_up_tmp();
+        match done {
+            Err(_) if self.power.is_gone() => Ok(()),
+            done => done.map_err(|e| format!("a clean-up of tmp: {e}")),
+        }
+    }
+
+    fn clean_up_tmp(&mut self) -> std::io::Result<()> {
+        let tmps = match self.slow.root().dir(b".dlio-fs").and_then(|ours| ours.dir(b"tmp")) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            tmps => tmps?,
+        };
+        for of in tmps.list()? {
+            let tmp = tmps.dir(&of.name)?;
+            for entry in tmp.list()?.into_iter().filter(|entry| matches!(entry.name[0], b'c' | b'm')) {
+                if self.rng.random_bool(0.5) {
+                    continue;
+                }
+                match entry.kind {
+                    Kind::Dir => tmp.rmdir(&entry.name)?,
+                    _ => tmp.unlink(&entry.name)?,
+                }
+                if self.rng.random_bool(0.3) {
+                    tmp.create(&entry.name, 0o600)?.write_at(&[9; 333], 0)?;
+                }
+                self.tally.purged += 1;
+            }
+        }
+        Ok(())
+    }
+
     fn run_step(&mut self, step: Step) -> Check<Progress> {
+        self.clean_up()?;
         let engine = self.engine.clone().expect("open between two crashes");
         if self.rng.random_bool(0.5) {
             self.glance.arm(&engine, self.model.view.image(), self.rng.random_range(1..25));
@@ -748,7 +800,10 @@ impl Case {
             self.tally.glances += 1;
             look.map_err(|why| format!("in the middle of {step:?}: {why}"))?;
         }
-        done.map_err(|e| Fail::Wrong(format!("{step:?} failed: {e}")))
+        match done {
+            Err(e) if self.is_cleaned_up && e.to_string().contains("vanishes from .dlio-fs/tmp") => Ok(Progress::Did),
+            done => done.map_err(|e| Fail::Wrong(format!("{step:?} failed: {e}"))),
+        }
     }
 
     /// `tick` commits what has been open for long; publishing commits, however young, what an old event waits for.
@@ -781,6 +836,9 @@ impl Case {
         if self.loose {
             return self.check_whole(&images);
         }
+        // It waits for a copy that somebody has removed.
+        let waits = self.is_cleaned_up && self.engine.as_ref().is_some_and(|engine| engine.is_inside_batch());
+        let inside = std::mem::replace(&mut self.waits_inside, waits) || waits;
         let from = self.model.order.position();
         let mut odd = None;
         let count = images.len();
@@ -792,7 +850,7 @@ impl Case {
                 continue;
             }
             match self.model.order.show(&image) {
-                Ok(()) if batch || self.mid_batch || self.model.order.replaced_several_names(from) => {
+                Ok(()) if batch || inside || self.mid_batch || self.model.order.replaced_several_names(from) => {
                     // A start that goes on with it shows a whole state first, too; one after which it is not over goes on later.
                     self.mid_batch &= !batch && self.engine.is_none();
                     odd = None;
@@ -805,7 +863,7 @@ impl Case {
             }
         }
         match odd {
-            Some(_) if self.mid_batch => Ok(()),
+            Some(_) if self.mid_batch || inside => Ok(()),
             Some(why) => Err(Fail::Wrong(why)),
             None => Ok(()),
         }
@@ -963,6 +1021,7 @@ impl Case {
         self.power.restore();
         self.fast = self.fast.crash(lose, &mut self.rng);
         self.slow = self.slow.crash(lose, &mut self.rng);
+        self.clean_up()?;
         match lose {
             Lose::Nothing => self.tally.kills += 1,
             Lose::Unsynced => {
