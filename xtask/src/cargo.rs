@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::run::{run, run_and_read};
-use crate::setup::{CARGO_DENY, tool};
+use crate::setup::{CARGO_DENY, CARGO_FUZZ, tool};
 use crate::{Context, Tally};
 
 /// The Cargo that runs this program, in the project's directory.
@@ -146,12 +146,12 @@ pub(crate) fn deny(cx: &Context) -> Result<Tally> {
 pub(crate) fn fuzz(cx: &Context) -> Result<Tally> {
     let nightly = || {
         let mut command = Command::new("rustup");
-        command.args(["run", "nightly", "cargo", "fuzz"]).current_dir(&cx.root);
+        command.args(["run", "nightly"]).arg(tool(cx, CARGO_FUZZ)).current_dir(&cx.root);
         command.env("CARGO_TARGET_DIR", cx.target.join("fuzz"));
         command
     };
     if !answers(nightly().arg("--version")) {
-        return Ok(not_run("no nightly toolchain with cargo-fuzz (cargo install --locked cargo-fuzz)"));
+        return Ok(not_run("no nightly toolchain (rustup toolchain install nightly)"));
     }
     // New inputs go to a directory of their own: what is kept is chosen by hand.
     let (corpus, found) = (cx.root.join("fuzz/corpus"), cx.target.join("xtask/fuzz"));

@@ -31,6 +31,7 @@ pub(crate) enum Need {
     Pjdfstest,
     Fsx,
     CargoDeny,
+    CargoFuzz,
     /// What else runs on a mount in motion.
     Suites,
     /// A virtual environment with TensorFlow, Keras, h5py, safetensors and PyDarshan.
@@ -51,7 +52,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         // Its package would start a daemon: it is only unpacked.
-        Need::Fsx | Need::CargoDeny | Need::Prometheus => &[],
+        Need::Fsx | Need::CargoDeny | Need::CargoFuzz | Need::Prometheus => &[],
         Need::Xfs => &["btrfs-progs", "xfsprogs"],
         Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
@@ -64,6 +65,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
 pub(crate) const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
 pub(crate) const FSX: (&str, &str) = ("fsx", "0.3.2");
 pub(crate) const CARGO_DENY: (&str, &str) = ("cargo-deny", "0.20.2");
+pub(crate) const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 
 /// The path of an installed tool.
 pub(crate) fn tool(cx: &Context, (name, _): (&str, &str)) -> PathBuf {
@@ -131,6 +133,7 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         Need::CargoDeny => install_tool(cx, CARGO_DENY),
+        Need::CargoFuzz => install_tool(cx, CARGO_FUZZ),
         // Their packages are all of them.
         Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers => Ok(()),
         Need::Python => install_python(cx),

@@ -116,7 +116,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("million", When::All, MOUNT, 30, files::million)
         .about("a million files that were there before, with 1,024 descriptors")
         .alone(),
-    stage("fuzz", When::All, &[], 40, cargo::fuzz)
+    stage("fuzz", When::All, &[Need::CargoFuzz], 40, cargo::fuzz)
         .about("any bytes as log, super block, attributes, configuration, command, recording and trace, a minute each, with nightly Rust")
         .alone(),
 ];
