@@ -1,25 +1,28 @@
-//! The documentation speaks of what is there: the tests, functions and files that it names, and the messages it quotes.
+//! The documentation speaks of what is there: the tests, functions and files that it names, the messages it quotes, the
+//! commands, keys, metrics and files of `.dlio` that it tells of. And it tells of all of these.
 //!
 //! `file.rs::name` is a function (`src/tiers/` unless a folder is given), a word with a slash and an ending is a file, and a
 //! line that begins with `> ` is a message of the program, with `...` for what varies.
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 10] = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "docs/answers.md",
-    "docs/operations.md",
-    "docs/RELIABILITY.md",
-    "docs/SECURITY.md",
-    "SECURITY.md",
-    "examples/README.md",
-];
+use dlio_fs::cli::man_pages;
+use dlio_fs::config::{Change, KEYS};
+
+/// Beside all pages of `docs`.
+const PAGES: [&str; 6] =
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md"];
+/// So much is read before it is used.
+const README_LINES: usize = 160;
+const PAGE_LINES: usize = 300;
+/// Keys of a rule, which are no keys of the configuration.
+const OF_RULES: [&str; 4] = ["path", "absorb", "pin", "fsync"];
+/// What stands for a key, and a key that a page names to say that it is not there.
+const NO_KEYS: [&str; 2] = ["key", "full"];
 /// What a path in the repository begins with.
 const FOLDERS: [&str; 7] = ["src/", "tests/", "docs/", "examples/", "xtask/", "systemd/", ".ci/"];
 
@@ -30,6 +33,29 @@ fn top() -> &'static Path {
 fn read(path: impl AsRef<Path>) -> String {
     let path = top().join(path);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn names_in(dir: &str) -> Vec<String> {
+    let entries = fs::read_dir(top().join(dir)).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The pages of `docs`, by their path from the top.
+fn docs() -> Vec<String> {
+    let names = names_in("docs").into_iter().filter(|name| name.ends_with(".md"));
+    let mut pages: Vec<String> = names.map(|name| format!("docs/{name}")).collect();
+    pages.sort_unstable();
+    assert!(pages.len() > 10, "{pages:?}");
+    pages
+}
+
+fn pages() -> Vec<String> {
+    PAGES.into_iter().map(str::to_owned).chain(docs()).collect()
+}
+
+/// What is typed: indented lines, and what stands between backquotes.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| line.starts_with("    ")).chain(quoted(text))
 }
 
 /// What stands between backquotes on one line, outside of indented examples.
@@ -70,7 +96,12 @@ fn is_link(page: &str, target: &str) -> bool {
     let file = if file.is_empty() { top().join(page) } else { top().join(page).with_file_name(file) };
     let Some(heading) = heading else { return file.exists() };
     let text = fs::read_to_string(file).unwrap_or_default();
-    let slug = |line: &str| line.trim_matches(['#', ' ', '?']).to_lowercase().replace(' ', "-");
+    // As GitHub does it.
+    let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    let slug = |line: &str| {
+        let plain: String = line.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect();
+        plain.replace(' ', "-")
+    };
     text.lines().any(|line| line.starts_with('#') && slug(line) == heading)
 }
 
@@ -104,19 +135,37 @@ fn unknown_messages(text: &str, messages: &str) -> Vec<String> {
 
 #[test]
 fn what_the_pages_name_is_there() {
-    for page in PAGES {
-        let text = read(page);
+    for page in pages() {
+        let text = read(&page);
         assert_eq!(missing_functions(&text), [""; 0], "functions that {page} names");
-        assert_eq!(missing_files(page, &text), [""; 0], "files that {page} names");
+        assert_eq!(missing_files(&page, &text), [""; 0], "files that {page} names");
+    }
+}
+
+#[test]
+fn no_page_is_longer_than_one_reads() {
+    let lines = |page: &str| read(page).lines().count();
+    assert!(lines("README.md") <= README_LINES, "README.md has {} lines", lines("README.md"));
+    for page in docs() {
+        assert!(lines(&page) <= PAGE_LINES, "{page} has {} lines: make two of it", lines(&page));
+    }
+}
+
+#[test]
+fn every_page_is_linked_from_the_readme_and_installed() {
+    let (readme, install) = (read("README.md"), read("src/cli/install.rs"));
+    for page in docs() {
+        assert!(readme.contains(&format!("]({page})")), "{page} is not among the README's links");
+        assert!(install.contains(&format!("\"{page}\"")), "{page} is not installed");
     }
 }
 
 #[test]
 fn every_promise_has_its_row_and_its_test_or_says_not_yet() {
-    let readme = read("README.md");
-    for number in 1..=14 {
+    let semantics = read("docs/SEMANTICS.md");
+    for number in 1..=19 {
         let start = format!("| P{number} | ");
-        let row = readme.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row P{number}"));
+        let row = semantics.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row P{number}"));
         let shown = row.split(" | ").nth(2).unwrap_or_default();
         assert!(quoted(shown).any(|q| function(q).is_some()) || shown.starts_with("Not yet"), "{row}");
     }
@@ -125,12 +174,146 @@ fn every_promise_has_its_row_and_its_test_or_says_not_yet() {
 #[test]
 fn the_messages_that_the_pages_quote_are_in_the_sources() {
     let messages = messages();
-    let text = read("docs/operations.md");
-    assert!(text.lines().filter(|line| line.starts_with("> ")).count() > 10, "no message is quoted");
-    assert_eq!(unknown_messages(&text, &messages), [""; 0]);
+    let mut quotations = 0;
+    for page in docs() {
+        let text = read(&page);
+        quotations += text.lines().filter(|line| line.starts_with("> ")).count();
+        assert_eq!(unknown_messages(&text, &messages), [""; 0], "{page}");
+    }
+    assert!(quotations > 60, "only {quotations} messages are quoted");
+    // The table of what holds the order quotes in its first column.
+    let text = read("docs/troubleshooting.md");
+    let holds = text.lines().filter_map(|line| line.strip_prefix("| \"")?.split_once("\" |"));
+    let quoted: String = holds.map(|(message, _)| format!("> {message}\n")).collect();
+    assert!(quoted.lines().count() > 8, "{quoted}");
+    assert_eq!(unknown_messages(&quoted, &messages), [""; 0]);
 }
 
-/// What the page of answers says was tried: the name of a stage, and what it was tried with.
+/// The commands, each with its manual page, as plain text.
+fn commands() -> Vec<(String, String)> {
+    let pages = man_pages().unwrap().into_iter().filter_map(|(file, text)| {
+        let name = file.strip_prefix("dlio-fs-")?.strip_suffix(".1")?.to_owned();
+        Some((name, String::from_utf8(text).unwrap().replace('\\', "")))
+    });
+    pages.collect()
+}
+
+/// What is typed of `dlio-fs` and is not there: commands, and their options.
+fn unknown_commands(text: &str, commands: &[(String, String)]) -> Vec<String> {
+    let mut unknown = Vec::new();
+    for (call, rest) in
+        code(text).flat_map(|line| line.match_indices("dlio-fs ").map(move |(at, _)| (line, &line[at + 8..])))
+    {
+        let words = rest.split(['|', '#', ';', '&', ')', '>', '`']).next().unwrap_or_default();
+        let mut words = words.split(' ').map(|word| word.trim_end_matches([',', '.', ':']));
+        let name = words.next().unwrap_or_default();
+        if name.is_empty() || !name.starts_with(|first: char| first.is_ascii_lowercase()) {
+            continue;
+        }
+        let Some((_, page)) = commands.iter().find(|(command, _)| command == name) else {
+            unknown.push(format!("{name} in {call}"));
+            continue;
+        };
+        // The benchmarks have options each, and `--` is where somebody else's begin.
+        let options = words.take_while(|word| *word != "--").filter(|word| word.starts_with("--"));
+        let options = options.map(|option| option.split('=').next().unwrap_or_default());
+        let missing = options.filter(|option| *option != "--help" && name != "bench" && !page.contains(option));
+        unknown.extend(missing.map(|option| format!("{name} {option}")));
+    }
+    unknown
+}
+
+#[test]
+fn every_command_is_documented_and_every_documented_one_is_there() {
+    let commands = commands();
+    assert!(commands.len() > 20, "{commands:?}");
+    for page in pages() {
+        assert_eq!(unknown_commands(&read(&page), &commands), [""; 0], "{page}");
+    }
+    let reference = read("docs/commands.md");
+    let rows = || reference.lines().filter(|line| line.starts_with("| `dlio-fs "));
+    for (name, _) in &commands {
+        let is_it = |quotation: &str| quotation.split(' ').nth(1) == Some(name);
+        assert!(rows().any(|row| quoted(row).any(is_it)), "{name} is not in docs/commands.md");
+    }
+}
+
+/// Keys that are set in a page and are none.
+fn unknown_keys(text: &str) -> Vec<String> {
+    let is_word = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let is_value = |value: &str| {
+        ["true", "false"].iter().any(|word| value.starts_with(word)) || value.starts_with(['"', '[', '0', '1', '2'])
+    };
+    let lines = code(text).filter_map(|line| line.trim().split_once(" = ")).filter(|(_, value)| is_value(value));
+    let set = lines.map(|(key, _)| key);
+    let options = code(text).flat_map(|line| line.split("-o ").skip(1)).filter_map(|option| option.split_once('='));
+    let options = options.map(|(key, _)| key);
+    let known =
+        |key: &str| KEYS.iter().any(|(known, _)| *known == key) || OF_RULES.contains(&key) || NO_KEYS.contains(&key);
+    set.chain(options).filter(|key| is_word(key) && !known(key)).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_key_is_documented_with_its_default_and_every_documented_one_is_there() {
+    let (reference, example) = (read("docs/configuration.md"), read("config.example.toml"));
+    let rows = reference.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let rows: Vec<(&str, Vec<&str>)> = rows.map(|(key, rest)| (key, rest.split(" | ").collect())).collect();
+    assert_eq!(rows.iter().map(|(key, _)| *key).collect::<Vec<_>>(), KEYS.map(|(key, _)| key), "in this order");
+    for ((key, change), (_, cells)) in KEYS.iter().zip(&rows) {
+        let default = example.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+        assert_eq!(cells[0].trim_matches('`'), default.unwrap_or("–"), "the default of {key}");
+        assert_eq!(cells[1], if *change == Change::AtOnce { "yes" } else { "remount" }, "{key}");
+    }
+    for page in pages() {
+        assert_eq!(unknown_keys(&read(&page)), [""; 0], "keys that {page} sets");
+    }
+}
+
+/// What stands between quotation marks in the lines of `source` that have `before` it.
+fn literals<'a>(source: &'a str, before: &'a str) -> BTreeSet<&'a str> {
+    source.split(before).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+/// The names in the first column of a table's rows.
+fn named(text: &str) -> BTreeSet<&str> {
+    text.lines()
+        .filter(|line| line.starts_with("| `"))
+        .filter_map(|row| row.split(" | ").next())
+        .flat_map(quoted)
+        .collect()
+}
+
+#[test]
+fn every_metric_and_every_file_of_dlio_has_its_row() {
+    let source = read("src/stats/metrics.rs");
+    let names: BTreeSet<&str> = source
+        .split('"')
+        .filter(|word| ["dliofs_", "process_"].iter().any(|start| word.starts_with(start) && word.len() > start.len()))
+        .filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        .collect();
+    let reference = read("docs/metrics.md");
+    let told: BTreeSet<&str> = named(&reference).into_iter().filter(|name| !name.starts_with("DlioFs")).collect();
+    assert_eq!(told, names);
+    for page in docs() {
+        let text = read(&page);
+        let mut unknown =
+            quoted(&text).filter(|quotation| quotation.starts_with("dliofs_") && !names.contains(quotation));
+        assert_eq!(unknown.next(), None, "a metric that {page} names");
+    }
+    let source = read("src/fs/control.rs");
+    let files: BTreeSet<&str> = source
+        .lines()
+        .filter(|line| line.trim_start().starts_with("Node::"))
+        .flat_map(|line| literals(line, "=> \""))
+        .filter(|name| *name != ".dlio")
+        .collect();
+    assert!(files.contains("stats"), "{files:?}");
+    let reference = read("docs/dlio-files.md");
+    let told = named(reference.split("\n## ").next().unwrap_or_default());
+    assert_eq!(told, files);
+}
+
+/// What the page about frameworks says was tried: the name of a stage, and what it was tried with.
 fn tried(text: &str) -> Vec<(&str, &str)> {
     let rows = text.lines().skip_while(|line| *line != "| stage | with | does |").skip(2);
     let rows = rows.take_while(|line| line.starts_with("| ")).map(|line| line.split(" | ").collect::<Vec<_>>());
@@ -145,17 +328,16 @@ fn untried<'a>(with: &'a str, requirements: &str) -> Vec<&'a str> {
 
 #[test]
 fn the_programs_that_were_tried_are_those_that_the_tests_run() {
-    let answers = read("docs/answers.md");
-    let folder = fs::read_dir(top().join("tests/clients")).unwrap().map(|entry| entry.unwrap().file_name());
-    let names: Vec<String> = folder.map(|name| name.into_string().unwrap()).collect();
+    let page = read("docs/frameworks.md");
+    let names = names_in("tests/clients");
     let mut scripts: Vec<&str> = names.iter().filter_map(|name| name.strip_suffix("_client.py")).collect();
-    let mut stages: Vec<&str> = tried(&answers).iter().map(|(stage, _)| *stage).collect();
+    let mut stages: Vec<&str> = tried(&page).iter().map(|(stage, _)| *stage).collect();
     scripts.sort_unstable();
     stages.sort_unstable();
     assert_eq!(stages, scripts);
     let lists = names.iter().filter(|name| name.starts_with("requirements"));
     let requirements: String = lists.map(|name| read(Path::new("tests/clients").join(name))).collect();
-    for (stage, with) in tried(&answers) {
+    for (stage, with) in tried(&page) {
         assert_eq!(untried(with, &requirements), [""; 0], "{stage}");
     }
 }
@@ -163,9 +345,14 @@ fn the_programs_that_were_tried_are_those_that_the_tests_run() {
 #[test]
 fn what_is_not_there_is_noticed() {
     let text = "see `evict.rs::evict`, `evict.rs::evic`, `tests/docs.rs`, `tests/none.rs`, [a](../LICENSE), [b](none.md), \
-        [c](../README.md#semantics) and [d](../README.md#none)";
+        [c](../README.md#how-fast) and [d](../README.md#none)";
     assert_eq!(missing_functions(text), ["src/tiers/evict.rs::evic"]);
-    assert_eq!(missing_files("docs/answers.md", text), ["none.md", "../README.md#none", "tests/none.rs"]);
+    assert_eq!(missing_files("docs/install.md", text), ["none.md", "../README.md#none", "tests/none.rs"]);
     assert_eq!(untried("git, one 1.0, two 2.0", "two==2.1\none==1.0\n"), ["two 2.0"]);
     assert_eq!(unknown_messages("> works again\n> works ... never at all", "\"works again\""), ["never at all"]);
+    let commands = [("stage".to_owned(), ".SH OPTIONS --wait".to_owned())];
+    let text = "`dlio-fs stage --wait` and `dlio-fs stagger`\n    dlio-fs stage --list x | grep --quiet x\n";
+    let unknown = unknown_commands(text, &commands);
+    assert_eq!(unknown, ["stage --list", "stagger in dlio-fs stagger"]);
+    assert_eq!(unknown_keys("`settle = \"1s\"`, `setle = \"1s\"` and `mount -o lo=2`"), ["setle", "lo"]);
 }

@@ -27,13 +27,34 @@ use crate::error::{Context, Error};
 
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
-/// What goes below `share/doc/dlio-fs`.
-const DOCS: [(&str, &str); 5] = [
+/// What goes below `share/doc/dlio-fs`, as it is in the repository, so that the links of the pages lead somewhere.
+const DOCS: [(&str, &str); 26] = [
+    ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
-    ("operations.md", include_str!("../../docs/operations.md")),
-    ("answers.md", include_str!("../../docs/answers.md")),
-    ("grafana.json", include_str!("../../monitoring/grafana.json")),
-    ("alerts.yml", include_str!("../../monitoring/alerts.yml")),
+    ("docs/RELIABILITY.md", include_str!("../../docs/RELIABILITY.md")),
+    ("docs/SECURITY.md", include_str!("../../docs/SECURITY.md")),
+    ("docs/SEMANTICS.md", include_str!("../../docs/SEMANTICS.md")),
+    ("docs/benchmarking.md", include_str!("../../docs/benchmarking.md")),
+    ("docs/checkpoints.md", include_str!("../../docs/checkpoints.md")),
+    ("docs/commands.md", include_str!("../../docs/commands.md")),
+    ("docs/configuration.md", include_str!("../../docs/configuration.md")),
+    ("docs/dlio-files.md", include_str!("../../docs/dlio-files.md")),
+    ("docs/frameworks.md", include_str!("../../docs/frameworks.md")),
+    ("docs/install.md", include_str!("../../docs/install.md")),
+    ("docs/kubernetes.md", include_str!("../../docs/kubernetes.md")),
+    ("docs/metrics.md", include_str!("../../docs/metrics.md")),
+    ("docs/mounting.md", include_str!("../../docs/mounting.md")),
+    ("docs/observation.md", include_str!("../../docs/observation.md")),
+    ("docs/recovery.md", include_str!("../../docs/recovery.md")),
+    ("docs/reports.md", include_str!("../../docs/reports.md")),
+    ("docs/sizing.md", include_str!("../../docs/sizing.md")),
+    ("docs/slurm.md", include_str!("../../docs/slurm.md")),
+    ("docs/training-data.md", include_str!("../../docs/training-data.md")),
+    ("docs/troubleshooting.md", include_str!("../../docs/troubleshooting.md")),
+    ("docs/tuning.md", include_str!("../../docs/tuning.md")),
+    ("docs/upgrade.md", include_str!("../../docs/upgrade.md")),
+    ("monitoring/alerts.yml", include_str!("../../monitoring/alerts.yml")),
+    ("monitoring/grafana.json", include_str!("../../monitoring/grafana.json")),
 ];
 /// The program's path in [`UNIT`].
 const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";

@@ -1,4 +1,4 @@
-//! What `docs/answers.md` answers and no other test shows. Needs root and /dev/fuse.
+//! What the pages of `docs/` say to users and no other test shows. Needs root and /dev/fuse.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::common::rig::{NEVER_SETTLES, PROGRAM, Rig, text};
 use crate::common::{Mount, pattern};
 use crate::needs::{MOUNTS, needs};
 
-const PAGE: &str = include_str!("../../docs/answers.md");
+const SLURM: &str = include_str!("../../docs/slurm.md");
 
 #[test]
 fn syncfs_reaches_nobody_and_fsync_of_the_mount_point_does() {
@@ -65,11 +65,11 @@ fn watchers_are_told_of_changes_through_the_mount_only() {
     assert_eq!(told(), ["temporary", "ckpt"]);
 }
 
-/// The scripts of the page, in their order, for directories of the test's.
+/// The scripts of the page about Slurm, in their order, for directories of the test's.
 fn scripts(rig: &Rig) -> Vec<String> {
-    let starts = PAGE.match_indices("    #!/bin/sh\n").map(|(at, _)| at);
+    let starts = SLURM.match_indices("    #!/bin/sh\n").map(|(at, _)| at);
     let scripts = starts.map(|at| {
-        let lines = PAGE[at..].lines().map_while(|line| line.strip_prefix("    "));
+        let lines = SLURM[at..].lines().map_while(|line| line.strip_prefix("    "));
         lines.collect::<Vec<_>>().join("\n")
     });
     let programs = Path::new(PROGRAM).parent().unwrap().display().to_string();

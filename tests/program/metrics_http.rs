@@ -335,10 +335,10 @@ fn the_alerts_fire_when_they_should() {
     promtool(tool("promtool").args(["check", "rules"]).arg(&rules));
     promtool(tool("promtool").args(["test", "rules"]).arg(monitoring("alerts_test.yml")));
     let text = |path: PathBuf| fs::read_to_string(path).unwrap();
-    let (tests, manual) = (text(monitoring("alerts_test.yml")), text(monitoring("../docs/operations.md")));
+    let (tests, manual) = (text(monitoring("alerts_test.yml")), text(monitoring("../docs/metrics.md")));
     let rules = text(rules);
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    assert_eq!(alerts.len(), rules.matches("runbook: docs/operations.md#when-an-alert-fires").count());
+    assert_eq!(alerts.len(), rules.matches("runbook: docs/metrics.md#when-an-alert-fires").count());
     for alert in alerts {
         let (fires, named) = (format!("alertname=\"{alert}\""), format!("alertname: {alert}\n"));
         assert!(tests.contains(&fires) || tests.contains(&named), "{alert} has no test");
