@@ -28,7 +28,7 @@ use crate::error::{Context, Error};
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// What goes below `share/doc/dlio-fs`, as it is in the repository, so that the links of the pages lead somewhere.
-const DOCS: [(&str, &str); 26] = [
+const DOCS: [(&str, &str); 27] = [
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
     ("docs/RELIABILITY.md", include_str!("../../docs/RELIABILITY.md")),
@@ -38,6 +38,7 @@ const DOCS: [(&str, &str); 26] = [
     ("docs/checkpoints.md", include_str!("../../docs/checkpoints.md")),
     ("docs/commands.md", include_str!("../../docs/commands.md")),
     ("docs/configuration.md", include_str!("../../docs/configuration.md")),
+    ("docs/defects.md", include_str!("../../docs/defects.md")),
     ("docs/dlio-files.md", include_str!("../../docs/dlio-files.md")),
     ("docs/frameworks.md", include_str!("../../docs/frameworks.md")),
     ("docs/install.md", include_str!("../../docs/install.md")),
