@@ -3,14 +3,14 @@
 
 use std::io;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Cli, Exit, Outcome, say};
+use super::{Cli, EXIT_CODES, Exit, Outcome, say};
 
 /// Print the completion script of a shell
 ///
-/// `dlio-fs install` puts them where the shells look; this is for all other cases.
+/// `dlio-fs install` places them where the shells look; this is for all other cases.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -32,34 +32,158 @@ pub fn completions(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// The man pages: file name, as `dlio-fs-mount.1`, and text in roff. One for the program and one for each command.
+/// The man pages: file name, as `dlio-fs-mount.1`, and text in roff. One for the program and one for each command and each
+/// benchmark.
 ///
 /// Errors: none in practice, for they are written to memory.
 pub fn man_pages() -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut program = Cli::command();
     program.build();
-    let mut pages = vec![page(program.clone())?];
-    for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
-        // `build` has given it its names: `dlio-fs-mount` as a page, `dlio-fs mount` as it is typed.
-        pages.push(page(command.clone())?);
-    }
+    let mut pages = Vec::new();
+    add_pages(&program, None, &mut pages)?;
     Ok(pages)
 }
 
-fn page(command: clap::Command) -> io::Result<(String, Vec<u8>)> {
-    let usage = command.clone().render_usage().to_string();
-    let man = clap_mangen::Man::new(command);
-    let mut text = Vec::new();
-    man.render(&mut text)?;
-    let (before, rest) = split_at_line(&text, b".SH SYNOPSIS");
-    let (_, after) = split_at_line(rest.get(1..).unwrap_or_default(), b".SH ");
-    // As in the help: the one that is made of the options leaves out their values.
-    let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
-    Ok((man.get_filename(), [before, b".SH SYNOPSIS\n", usage.as_bytes(), b"\n", after].concat()))
+/// The page of `command`, and those of the commands below it. `build` has given them their names: `dlio-fs-mount` as a page,
+/// `dlio-fs mount` as it is typed.
+fn add_pages(command: &Command, above: Option<&str>, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
+    pages.push(page(command, above)?);
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    below(command).try_for_each(|command| add_pages(command, Some(name), pages))
 }
 
-/// The text up to the first line that begins so, and from there on.
-fn split_at_line<'a>(text: &'a [u8], begin: &[u8]) -> (&'a [u8], &'a [u8]) {
-    let at = (0..text.len()).find(|&at| (at == 0 || text[at - 1] == b'\n') && text[at..].starts_with(begin));
-    text.split_at(at.unwrap_or(text.len()))
+fn below(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")
+}
+
+fn page(command: &Command, above: Option<&str>) -> io::Result<(String, Vec<u8>)> {
+    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
+    let man = clap_mangen::Man::new(command.clone());
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    // As in the help: the one that is made of the options leaves out their values.
+    let usage = command.clone().render_usage().to_string();
+    section(&mut text, "SYNOPSIS", &roff(usage.trim_start_matches("Usage: ")));
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if below(command).next().is_some() {
+        section(&mut text, "COMMANDS", &commands(command));
+    }
+    let (examples, notes) = split_help(&help);
+    if !examples.is_empty() {
+        section(&mut text, "EXAMPLES", &format!(".nf\n{}\n.fi", roff(&examples)));
+    }
+    let codes = notes.iter().find_map(|note| note.strip_prefix("Exit codes: "));
+    section(&mut text, "EXIT STATUS", &exit_status(codes.unwrap_or(EXIT_CODES)));
+    for note in notes.iter().filter(|note| !note.starts_with("Exit codes: ")) {
+        section(&mut text, "NOTES", &roff(note));
+    }
+    section(&mut text, "FILES", &files());
+    section(&mut text, "SEE ALSO", &see_also(command, above));
+    Ok((man.get_filename(), text))
+}
+
+/// The examples as they are typed, and the paragraphs beside them, each on one line.
+fn split_help(help: &str) -> (String, Vec<String>) {
+    let (mut examples, mut notes) = (String::new(), Vec::new());
+    for paragraph in help.trim().split("\n\n") {
+        match paragraph.strip_prefix("Examples:\n").or_else(|| paragraph.strip_prefix("Example:\n")) {
+            Some(lines) => examples.push_str(lines),
+            None if paragraph.is_empty() => {}
+            None => notes.push(paragraph.split_whitespace().collect::<Vec<_>>().join(" ")),
+        }
+    }
+    (examples, notes)
+}
+
+fn commands(command: &Command) -> String {
+    let row = |below: &Command| {
+        let name = below.get_display_name().unwrap_or_else(|| below.get_name());
+        let about = below.get_about().map(ToString::to_string).unwrap_or_default();
+        format!(".TP\n{}(1)\n{}", roff(name), roff(&about))
+    };
+    below(command).map(row).collect::<Vec<_>>().join("\n")
+}
+
+/// `0 done; 1 it failed` as a list.
+fn exit_status(codes: &str) -> String {
+    let codes = codes.trim_start_matches("Exit codes: ").trim_end_matches('.').split("; ");
+    let row = |code: &str| {
+        let (number, meaning) = code.split_once(' ').unwrap_or((code, ""));
+        format!(".TP\n{}\n{}", roff(number), roff(meaning))
+    };
+    codes.map(row).collect::<Vec<_>>().join("\n")
+}
+
+fn files() -> String {
+    let rows = [
+        ("MOUNTPOINT/.dlio/", "statistics and commands of a mount; not listed"),
+        ("FAST/.dlio-fs/, SLOW/.dlio-fs/", "what the daemon keeps on either tier"),
+        ("/etc/dlio-fs/NAME.toml", "configuration of the service dlio-fs@NAME"),
+        ("share/doc/dlio-fs/config.example.toml", "every key with its default"),
+    ];
+    rows.map(|(path, what)| format!(".TP\n{}\n{}", roff(path), roff(what))).join("\n")
+}
+
+/// The page above and those beside it; of the program, all.
+fn see_also(command: &Command, above: Option<&str>) -> String {
+    let mut pages: Vec<String> = above.into_iter().map(|name| format!("{}(1)", roff(name))).collect();
+    pages.extend(below(command).map(|below| {
+        let name = below.get_display_name().unwrap_or_else(|| below.get_name());
+        format!("{}(1)", roff(name))
+    }));
+    pages.push("mount(8)".to_owned());
+    format!("{}.\n.PP\nThe documentation is in share/doc/dlio\\-fs/docs.", pages.join(", "))
+}
+
+fn section(text: &mut Vec<u8>, name: &str, body: &str) {
+    let name = if name.contains(' ') { format!("\"{name}\"") } else { name.to_owned() };
+    text.extend(format!(".SH {name}\n{body}\n").as_bytes());
+}
+
+/// Plain text as roff shows it unchanged.
+fn roff(text: &str) -> String {
+    let line = |line: &str| {
+        let escaped = line.replace('\\', "\\e").replace('-', "\\-");
+        if escaped.starts_with(['.', '\'']) { format!("\\&{escaped}") } else { escaped }
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_its_examples_as_they_are_typed_and_names_only_pages_that_are_there() {
+        let pages = man_pages().expect("written to memory");
+        let text = |name: &str| {
+            let page = pages.iter().find(|(file, _)| file == name).unwrap_or_else(|| panic!("no {name}"));
+            String::from_utf8_lossy(&page.1).into_owned()
+        };
+        let umount = text("dlio-fs-umount.1");
+        for part in [
+            ".SH EXAMPLES\n.nf\n  dlio\\-fs umount /mnt/train\n",
+            ".SH \"EXIT STATUS\"\n.TP\n0\nleft with everything on the slow tier\n.TP\n3\n",
+            ".SH FILES\n",
+            ".SH \"SEE ALSO\"\ndlio\\-fs(1), mount(8).\n",
+        ] {
+            assert!(umount.contains(part), "no {part} in {umount}");
+        }
+        assert!(text("dlio-fs-mount.1").contains(".SH NOTES\nA mount whose daemon died"));
+        assert!(text("dlio-fs-bench-tiers.1").contains("\\-\\-runs"));
+        for (file, page) in &pages {
+            let page = String::from_utf8_lossy(page).replace("\\-", "-");
+            let named = page.split([' ', ',', '\n']).filter_map(|word| word.split_once("(1)")).map(|(name, _)| name);
+            for name in named.filter(|name| name.starts_with("dlio-fs")) {
+                assert!(pages.iter().any(|(other, _)| *other == format!("{name}.1")), "{file} names {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn roff_shows_text_unchanged() {
+        assert_eq!(roff("-o x\\,y\n.dlio"), "\\-o x\\e,y\n\\&.dlio");
+    }
 }
