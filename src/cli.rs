@@ -46,15 +46,15 @@ use clap::{Parser, Subcommand};
 use crate::error::Error;
 pub use completions::{completions, man_pages};
 
-const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 what was asked for is wrong (arguments, \
-configuration, directories); 3 something is only on the fast tier; 4 degraded: the slow tier is down or the order is \
-held; 5 a conflict with a foreign change.";
+const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 usage error (arguments, \
+configuration, directories); 3 something is only on the fast tier; 4 degraded: the order is held, \
+changes are refused, the slow tier is down, or the fast one fails; 5 a conflict with a foreign change.";
 
 /// Absorb checkpoints on fast storage and copy them to slow storage, in order, without losing one
 ///
 /// `dlio-fs mount /mnt/train --fast /optane --slow /hdd` shows the tree of /hdd at /mnt/train. What is written there
 /// lands on /optane and is copied to /hdd in the background, in the order in which it happened.
-/// `cat /mnt/train/.dlio/stats` says whether everything has arrived; `dlio-fs demo` shows all of it in a minute.
+/// `cat /mnt/train/.dlio/stats` says whether everything has arrived; `dlio-fs demo` shows everything in a minute.
 #[derive(Debug, Parser)]
 #[command(name = "dlio-fs", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
 struct Cli {

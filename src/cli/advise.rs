@@ -10,7 +10,7 @@ use crate::report::text;
 
 /// Say what could be done about what was observed: which files to stage, what to change in a program
 ///
-/// Each advice has the figures that led to it, the threshold that was passed and how to follow it. SOURCE is as for
+/// Each piece of advice has its figures, the threshold that was passed and how to follow it. SOURCE is as for
 /// `dlio-fs report`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -22,10 +22,10 @@ pub(super) struct AdviseArgs {
     /// A mount point, recorded files, or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// Of this window of the mount, which is closed
+    /// Only what happened in this closed window of the mount
     #[arg(long, value_name = "NAME")]
     window: Option<String>,
-    /// Print JSON: an object per advice
+    /// Print JSON: an object per piece of advice
     #[arg(long)]
     json: bool,
 }

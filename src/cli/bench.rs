@@ -29,8 +29,8 @@ use session::Session;
 
 /// Measure two tiers and a mount over them with the loads of training jobs
 ///
-/// In each tier a temporary directory is made, and a mount of its own over both; running mounts and their files are not touched, and
-/// nothing is left behind, on Ctrl-C neither. What is compared is measured in turns, run by run, and each ratio comes with how sure it is.
+/// Makes a temporary directory in each tier, and its own mount over both; running mounts and their files are not touched, and
+/// everything is removed at the end, also after Ctrl-C. The places are measured in turns, run by run, and each ratio has its interval.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

@@ -8,12 +8,13 @@ use super::{Outcome, say, talk};
 
 /// List the checkpoints that were written through the mount, and which of them are on the slow tier
 ///
-/// A checkpoint is what was written in one go, 1 MiB or more, whatever the names. States: writing (more may come), dirty (complete, and
-/// not all of it on the slow tier yet), safe (all of it is there), verified (dlio-fs verify, or verify = "bytes", has compared each of its files), replaced
-/// (a file of it was removed or written anew). D1 and D2 say how long after its last close it was durable on the fast tier, and published
-/// on the slow one. The star is at the newest that is complete. The exit code is that of `status`.
+/// A checkpoint is what was written in one go, 1 MiB or more, whatever the names. States: writing (more may come), dirty (complete, but
+/// not wholly on the slow tier yet), safe (wholly there), verified (dlio-fs verify, or verify = "bytes", has compared each of its files),
+/// replaced (one of its files was removed or rewritten), incomplete (something of it was set aside). D1 and D2 say how long after its
+/// last close it was durable on the fast tier, and published on the slow one. The star marks the newest complete one. The exit code is that
+/// of `status`.
 ///
-/// .dlio/latest-safe is a symbolic link to the newest safe one; there is none as long as there is no such checkpoint.
+/// .dlio/latest-safe is a symbolic link to the newest safe one; it exists only if there is such a checkpoint.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -21,7 +22,7 @@ Examples:
   dlio-fs checkpoints --json | jq -r '.[] | select(.current) | .path'
   cp -rL /mnt/train/.dlio/latest-safe /backup/")]
 pub(super) struct CheckpointsArgs {
-    /// The mount; may be left out when there is only one
+    /// The mount; optional if there is only one
     mountpoint: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

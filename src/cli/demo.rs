@@ -21,12 +21,12 @@ use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
 use frameworks::Epoch;
 
-/// See all of it in a minute: two temporary tiers, a mount, checkpoints, the drain, and the copies verified
+/// Show everything in a minute: two temporary tiers, a mount, checkpoints, the drain, and the copies verified
 ///
 /// Needs /dev/fuse, and root or fusermount3. Writes about 150 MiB to a temporary directory and removes it again.
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Where to put the temporary tiers; the system's directory for temporary files if left out
+    /// Where to put the temporary tiers; default: the system's directory for temporary files
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use super::{Exit, Outcome, say};
 
-/// Look for what will not work on this machine and with these directories, and name the remedy
+/// Find what will not work on this machine and with these directories, and name the remedy
 ///
-/// Without directories only the machine is looked at. In each tier that is named, a temporary directory is made and
-/// removed to try what the file system can do. Exit code 1 if something that a mount needs is missing.
+/// Without directories it checks the machine only. In each named tier it makes a temporary directory, tries what the file
+/// system can do, and removes it. Exit code 1 if something that a mount needs is missing.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -32,8 +32,7 @@ pub(super) struct DoctorArgs {
     slow: Option<PathBuf>,
     /// Do known things on a temporary mount, once on each I/O path, and show what the mount saw of them
     ///
-    /// What a figure means depends on what reaches a file system at all. Exit code 1 if the path `exact` did not see what
-    /// was done.
+    /// Exit code 1 if the path `exact` did not see everything that was done.
     #[arg(long, conflicts_with_all = ["fast", "slow"])]
     visibility: bool,
     /// Print JSON: an array of findings

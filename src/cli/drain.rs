@@ -9,39 +9,39 @@ use super::progress::Progress;
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
 
-/// Bring everything, or what is below PATH, to the slow tier, showing progress
+/// Copy everything, or everything below PATH, to the slow tier, showing progress
 ///
-/// Without --wait it only says whether anything is left (exit code 3), for it is on its way anyway; with it, it returns
-/// once all that was written before is on the slow tier under its name.
+/// The drain runs in any case. Without --wait this only says whether anything is left (exit code 3); with --wait it returns
+/// once everything written before is on the slow tier under its name.
 ///
 /// --deadline is for a machine that goes away (a spot instance, the end of a batch job). Until then the drain has no bandwidth limit, is
-/// not paused, and waits for nothing; nothing is staged, and what was replaced or removed meanwhile is not copied. Where not everything
-/// will be over in time, the newest complete checkpoint is copied first, as plain files below .dlio-fs/saved on the slow tier: in the
-/// tree itself everything comes in its order. At the deadline what was saved, and what is left, is listed; the exit code is 3 then.
+/// not paused, and waits for nothing; nothing is staged, and files that were replaced or removed meanwhile are not copied. If not
+/// everything will arrive in time, the newest complete checkpoint is copied first, as plain files below .dlio-fs/saved on the slow tier,
+/// because the tree itself changes in order only. At the deadline it lists what was saved and what is left; the exit code is 3 then.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs drain /mnt/train/run1 --wait
   dlio-fs drain /mnt/train --deadline 110s")]
 pub(super) struct DrainArgs {
-    /// A mount point, or a file or directory below one; may be left out when there is only one mount
+    /// A mount point, or a file or directory below one; optional if there is only one mount
     path: Option<PathBuf>,
     /// Return only when everything has arrived
     #[arg(long)]
     wait: bool,
-    /// Bring over what can be within this time, the newest checkpoint in any case; for all of a mount
+    /// Copy as much as possible within this time, the newest checkpoint first if not all fits; for a whole mount
     #[arg(long, value_name = "TIME", value_parser = super::parse_duration, conflicts_with = "wait")]
     deadline: Option<Duration>,
 }
 
-/// Return once everything written so far is on the slow tier; quiet, for scripts
+/// Wait until everything written so far is on the slow tier; prints nothing
 ///
-/// fsync of a file, or of the mount point, returns when it is durable on the fast tier; sync(1) and syncfs(2) do not
-/// reach a FUSE file system at all.
+/// fsync of a file, or of the mount point, waits for the fast tier only; sync(1) and syncfs(2) do not reach a FUSE file
+/// system at all.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  dlio-fs sync /mnt/train && rm -r /scratch/copy")]
 pub(super) struct SyncArgs {
-    /// A mount point, or a file or directory below one; may be left out when there is only one mount
+    /// A mount point, or a file or directory below one; optional if there is only one mount
     path: Option<PathBuf>,
 }
 

@@ -7,11 +7,11 @@ use clap::Args;
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
 
-/// Let the fast copies of files go that are safe on the slow tier
+/// Delete the fast copies of files that are safe on the slow tier
 ///
-/// Each copy is compared with its slow file once more before it goes; the files are read from the slow tier from then on.
-/// What only the fast tier has stays and is named (exit code 3), and so is what is open (1) or was changed on the slow
-/// tier by somebody else (5). Between the watermarks `high` and `low` this happens by itself.
+/// Each copy is compared with its slow file once more before it is deleted; the files are read from the slow tier from then on.
+/// Files that only the fast tier has stay and are named (exit code 3), and so are files that are open (1) or were changed on the
+/// slow tier by somebody else (5). Above the watermark `high` eviction starts by itself.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -21,7 +21,7 @@ pub(super) struct EvictArgs {
     /// Files or directories of a mount; with --all, mount points
     #[arg(value_name = "PATH", required_unless_present = "all")]
     paths: Vec<PathBuf>,
-    /// Everything that can go; the mount may be left out when there is only one
+    /// Everything that can be evicted; the mount is optional if there is only one
     #[arg(long)]
     all: bool,
 }

@@ -16,21 +16,21 @@ use crate::tiers::{self, Finding, FsckReport, Severity};
 /// Check a fast tier that is not mounted, and repair what is safe
 ///
 /// Looks at the super block, every record of the log, every object and the quarantine of FAST, and with --slow at what
-/// belongs to it there. Each finding is one line: what, where, and the remedy. Repaired is what the next mount would do too:
-/// the torn end of the log is cut off, and an object that nothing explains goes to quarantine. Nothing is deleted. Exit code 1
+/// belongs to it there. Each finding is one line: what, where, and the remedy. It repairs what the next mount would repair, too:
+/// it cuts off the torn end of the log, and moves an object that nothing explains to quarantine. Nothing is deleted. Exit code 1
 /// if something is wrong that is not repaired. The bytes of objects are not compared: that is `dlio-fs verify`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  dlio-fs fsck /optane --dry-run\n  dlio-fs fsck /optane --slow /hdd")]
 pub(super) struct FsckArgs {
     /// The fast tier of a mount that is not running
     fast: PathBuf,
-    /// Its slow tier: look there for what belongs to it, too
+    /// Its slow tier: also check what belongs to the fast tier there
     #[arg(long, value_name = "DIR")]
     slow: Option<PathBuf>,
-    /// Change nothing: say what would be repaired
+    /// Change nothing; say what would be repaired
     #[arg(long)]
     dry_run: bool,
-    /// The report as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -27,10 +27,10 @@ struct MountHelper {
     /// The slow tier
     slow: PathBuf,
     mountpoint: PathBuf,
-    /// Leave out options that nobody knows
+    /// Ignore unknown options
     #[arg(short = 's')]
     sloppy: bool,
-    /// Do all but mount
+    /// Do everything except mount
     #[arg(short = 'f')]
     fake: bool,
     #[arg(short = 'n', action = ArgAction::Count, hide = true)]
@@ -49,10 +49,10 @@ struct MountHelper {
 #[command(name = "umount.fuse.dlio", version, about = "Drain and unmount for umount(8): see dlio-fs umount --help")]
 struct UmountHelper {
     mountpoint: PathBuf,
-    /// Take the mount away at once, without draining; it ends when nobody uses it any more
+    /// Detach the mount at once, without draining; it ends with its last user
     #[arg(short = 'l')]
     lazy: bool,
-    /// End the mount although it is in use or does not answer, without draining
+    /// End the mount even if it is in use or does not answer, without draining
     #[arg(short = 'f')]
     force: bool,
     /// There is nothing to remount read-only: what could not be unmounted goes on as it is

@@ -64,12 +64,12 @@ const SBIN: &str = "/sbin";
 /// Prefixes of the whole machine: their helpers go to [`SBIN`].
 const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 
-/// Place the program, the helpers of mount(8), the systemd unit, completions, manual pages and documentation
+/// Install the program, the helpers of mount(8), the systemd unit, completions, manual pages and documentation
 ///
 /// With the default prefix, /usr/local, or with /usr, the helpers mount.fuse.dlio and umount.fuse.dlio go to /sbin, where
-/// mount(8) looks for them; with any other to DIR/sbin, where it does not. Prints what it placed. Installing once more
-/// replaces what it placed before. What is not from here, or was changed since, is named and left as it is (exit code 1,
-/// and nothing else is touched either).
+/// mount(8) looks for them; with any other to DIR/sbin, where it does not. Prints what it placed. Installing again replaces
+/// what it placed before. If a file there is not from dlio-fs, or was changed since, it is named and nothing is touched (exit
+/// code 1).
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -77,10 +77,10 @@ Examples:
   dlio-fs install --prefix ~/.local           for one user
   dlio-fs install --prefix ~/.local --uninstall")]
 pub(super) struct InstallArgs {
-    /// Where to place it
+    /// Where to install
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     prefix: PathBuf,
-    /// Take away exactly what was placed there
+    /// Remove exactly what was installed there
     #[arg(long)]
     uninstall: bool,
 }

@@ -12,14 +12,13 @@ use crate::config::{Config, Listen, Settings, Sources};
 use crate::error::{Context, Error};
 use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};
 
-/// Show the slow tier's tree at MOUNTPOINT, absorbing what is written on the fast tier
+/// Mount the slow tier's tree at MOUNTPOINT; the fast tier absorbs what is written
 ///
-/// Returns once the mount answers; the daemon goes on in the background and logs to --log-file or syslog. With
-/// --foreground it stays, logs to standard error, and leaves at Ctrl-C: what is not on the slow tier by then stays on the
+/// Returns once the mount answers; the daemon runs in the background and logs to --log-file or syslog. With
+/// --foreground it stays, logs to standard error, and unmounts at Ctrl-C: what is not on the slow tier by then stays on the
 /// fast tier (exit code 3), and the next mount goes on with it.
 ///
-/// The mount point may be the slow tier itself: then its tree is seen and changed through the mount only, at the paths it
-/// always had. Without root, fusermount3 (package fuse3) mounts for you alone.
+/// The mount point may be the slow tier itself: then its tree is visible only through the mount, at unchanged paths. Without root, fusermount3 (package fuse3) mounts for you alone.
 #[derive(Debug, Default, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -31,7 +30,7 @@ Examples:
 
 A mount whose daemon died is replaced by the same command. Leave a mount with dlio-fs umount.")]
 pub(super) struct MountArgs {
-    /// Where the tree appears: an existing directory outside of the fast tier, or the slow tier itself
+    /// Where the tree appears: an existing directory outside the fast tier, or the slow tier itself
     mountpoint: Option<PathBuf>,
     /// The fast tier: an existing directory on fast storage, used by one mount only
     #[arg(long, value_name = "DIR")]
@@ -39,7 +38,7 @@ pub(super) struct MountArgs {
     /// The slow tier: the directory that owns the tree
     #[arg(long, value_name = "DIR")]
     slow: Option<PathBuf>,
-    /// Stay in the foreground, as a service manager or a container wants it
+    /// Stay in the foreground, for a service manager or a container
     #[arg(long)]
     foreground: bool,
     /// Read the configuration from FILE; flags override it (config.example.toml in share/doc/dlio-fs has every key)
@@ -48,24 +47,24 @@ pub(super) struct MountArgs {
     /// Append log lines to FILE, which must be outside the mount
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Take no changes; what the fast tier still has is copied to the slow one all the same, if that can be written
+    /// Refuse changes; what the fast tier still has is copied to the slow one all the same, if that can be written
     #[arg(long)]
     read_only: bool,
-    /// Copy the files that fit to the fast tier once the mount is made: a pattern of paths from the mount's root, such as 'data/**'
+    /// Copy matching files to the fast tier once the mount is made: a pattern of paths from the mount's root, such as 'data/**'
     #[arg(long, value_name = "GLOB")]
     stage: Vec<String>,
-    /// Count no operations, as profile = false does: to see what counting costs
+    /// Count no operations (profile = false), to see what counting costs
     #[arg(long)]
     no_profile: bool,
     /// Serve metrics for Prometheus at http://ADDR/metrics: HOST:PORT, or a port alone for this machine only
     ///
-    /// Port 0 is any that is free; .dlio/stats says which. There is no password and no TLS.
+    /// Port 0 chooses a free one; .dlio/stats says which. There is no password and no TLS.
     #[arg(long, value_name = "ADDR")]
     metrics_addr: Option<Listen>,
     /// Set keys of the configuration (KEY=VALUE,...), or flags: ro, nosuid, nodev, noexec, noatime
     ///
-    /// May be given several times; a comma inside of a value is written "\,". Words of fstab that are for others (nofail,
-    /// _netdev, x-systemd.automount ...) are passed over. remount with ro or rw changes a mount that is there.
+    /// May be given several times; write a comma inside a value as "\,". Words of fstab for other programs (nofail,
+    /// _netdev, x-systemd.automount ...) are ignored. remount with ro or rw changes an existing mount.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Used by `mount` itself when it starts the daemon: tell on standard output when the mount answers

@@ -7,20 +7,20 @@ use clap::Args;
 use super::stage::answer;
 use super::{Exit, Outcome, say, talk};
 
-/// Copy nothing to the slow tier until `dlio-fs resume`
+/// Hold the drain until `dlio-fs resume`
 ///
-/// The application goes on, and all that it writes stays on the fast tier meanwhile: the statistics say HELD first, and a drain or umount
-/// waits. A file that is being copied is copied to its end. The next mount drains again.
+/// Applications go on, and everything that they write stays on the fast tier meanwhile: the first line of the statistics says HELD, and a
+/// drain or umount waits. A copy that is under way is finished. The next mount drains again.
 #[derive(Debug, Args)]
 pub(super) struct PauseArgs {
-    /// The mount; may be left out when there is only one
+    /// The mount; optional if there is only one
     mountpoint: Option<PathBuf>,
 }
 
-/// Let the drain go on after `dlio-fs pause`
+/// Continue the drain after `dlio-fs pause`
 #[derive(Debug, Args)]
 pub(super) struct ResumeArgs {
-    /// The mount; may be left out when there is only one
+    /// The mount; optional if there is only one
     mountpoint: Option<PathBuf>,
 }
 

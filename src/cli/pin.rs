@@ -8,17 +8,17 @@ use super::stage::answer;
 use super::talk::{self, Control};
 use super::{Exit, Outcome, say};
 
-/// Keep what the fast tier has of PATH, and of all below it, whatever else needs the room
+/// Never evict what the fast tier has of PATH, and of everything below it
 ///
-/// A pin is for a path, whatever is there, and outlives the mount. It copies nothing: `dlio-fs stage` does. A file that does not fit on the
-/// fast tier goes to the slow one in any case.
+/// A pin belongs to a path and outlives the mount. It copies nothing: `dlio-fs stage` does. A file that does not fit on the fast tier goes
+/// to the slow one in any case.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs stage /mnt/train/data/val --wait && dlio-fs pin /mnt/train/data/val
   dlio-fs pin --list")]
 pub(super) struct PinArgs {
-    /// Files or directories of a mount; with --list the mount point, which may be left out when there is only one
+    /// Files or directories of a mount; with --list the mount point, optional if there is only one
     #[arg(value_name = "PATH", required_unless_present = "list")]
     paths: Vec<PathBuf>,
     /// Show what is pinned
@@ -26,7 +26,7 @@ pub(super) struct PinArgs {
     list: bool,
 }
 
-/// Let what the fast tier has of PATH be evicted again
+/// Allow eviction of what the fast tier has of PATH again
 #[derive(Debug, Args)]
 pub(super) struct UnpinArgs {
     /// What was pinned

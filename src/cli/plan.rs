@@ -13,7 +13,7 @@ use crate::report::plan::{File, Plan};
 
 /// Say which files to stage, and what that would save per epoch, from what was recorded
 ///
-/// Files are chosen that save most seconds for each of their bytes, until the room is taken. SOURCE is as for `dlio-fs report`: a
+/// It chooses the files that save most seconds for each of their bytes, until the room is used up. SOURCE is as for `dlio-fs report`: a
 /// mount point, a recording, or the directory that `trace` names. Nothing is copied: `dlio-fs stage --plan` does that.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -27,16 +27,16 @@ pub(super) struct PlanArgs {
     /// A mount point, recorded files, or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// Of this window of the mount, which is closed
+    /// Only what happened in this closed window of the mount
     #[arg(long, value_name = "NAME")]
     window: Option<String>,
-    /// The room that staged files may take; without it that of the mount, or of a recording as much as they take
+    /// The room that staged files may take; default: the room in the mount, or unlimited for a recording
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
     /// Print the plan for `stage --plan` and for scripts
     #[arg(long, conflicts_with = "list")]
     json: bool,
-    /// Print the paths alone, for `stage --list`
+    /// Print only the paths, for `stage --list`
     #[arg(long)]
     list: bool,
 }

@@ -9,11 +9,11 @@ use super::{Exit, Failure, Outcome, say};
 
 /// List what is on its way to the slow tier, in the order in which it will be published
 ///
-/// States: settling (waits to be left alone), sealing (is made durable on fast), waiting, copying, copied (waits for its
-/// turn), replaced (a newer version stands in for it), held (failed; the line says why and what to do). The exit code is
-/// that of `status`.
+/// States: settling (waits until nobody has written for a while), sealing (is being made durable on fast), waiting, copying,
+/// copied (waits for its turn), replaced (a newer version stands in for it), held (failed; the line says why and what to
+/// do). The exit code is that of `status`.
 ///
-/// Publishing stays in order whatever happens, so that a manifest never names data that is not there. --front PATH copies
+/// Publishing always keeps the order, so that a manifest never names data that is not there. --front PATH copies
 /// the bytes of PATH before all others and hurries everything that has to be published before it: nothing up to it waits
 /// to settle.
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ Examples:
   dlio-fs queue --json | jq '.pending[] | select(.state == \"held\")'
   dlio-fs queue --front /mnt/train/run1/model-09.keras")]
 pub(super) struct QueueArgs {
-    /// The mount; may be left out when there is only one
+    /// The mount; optional if there is only one
     #[arg(conflicts_with = "front")]
     mountpoint: Option<PathBuf>,
     /// Print JSON

@@ -9,15 +9,15 @@ use super::{Exit, Failure, Outcome, say};
 
 /// Read the configuration file again while mounted
 ///
-/// What can change changes at once, and is named; what cannot is named as needing a remount and stays as it is. A file with
-/// a mistake changes nothing (exit code 2). SIGHUP to a daemon in the background does the same, and opens the log file anew. Options
-/// and flags of `mount` go on overriding the file; `cat MOUNTPOINT/.dlio/config` shows what is in force and where it came from.
+/// It names the keys that changed at once, and those that need a remount and stay as they were. A file with a mistake changes
+/// nothing (exit code 2). SIGHUP to a daemon in the background does the same, and reopens the log file. Options
+/// and flags of `mount` keep overriding the file; `cat MOUNTPOINT/.dlio/config` shows what is in force and where it came from.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n  dlio-fs reload /mnt/train\n  changed: settle, high; needs a remount: slow_wait"
 )]
 pub(super) struct ReloadArgs {
-    /// The mount; may be left out when there is only one
+    /// The mount; optional if there is only one
     mountpoint: Option<PathBuf>,
 }
 

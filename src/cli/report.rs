@@ -19,10 +19,10 @@ use crate::mount;
 use crate::report::formats::{Asked, Format, Merge, Weigh};
 use crate::stats::recording::{Recording, Source};
 
-/// Tell what was observed: of a mount, of one of its windows, or of recorded files
+/// Report what was observed, in a mount, in one of its windows, or in recorded files
 ///
 /// SOURCE is a mount point, a recording (a copy of a mount's `.dlio/recording`, or what `trace` has written) or the
-/// directory that `trace` names, of which the latest mount is told. Without one it is the only mount there is.
+/// directory that `trace` names, for its latest mount. Default: the only mount there is.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -35,22 +35,22 @@ pub(super) struct ReportArgs {
     /// A mount point, recorded files, or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// Of this window of the mount, which is closed
+    /// Only what happened in this closed window of the mount
     #[arg(long, value_name = "NAME")]
     window: Option<String>,
-    /// What kind of document; without it the ending of FILE says so, and without FILE it is text
+    /// The kind of document; default: by the ending of FILE, and text without FILE
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Write it to this file, compressed if its name ends in `.gz`
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// chrome: put the calls into this trace of the PyTorch profiler, at its time
+    /// chrome: add the calls to this trace of the PyTorch profiler, at its time
     #[arg(long, value_name = "TRACE")]
     merge: Option<PathBuf>,
-    /// chrome: begin another file (`run-1.json`, ...) once one has grown to this size
+    /// chrome: begin another file (`run-1.json`, ...) when one reaches this size
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     split: ByteSize,
-    /// folded: what is to be wide
+    /// folded: what the width shows
     #[arg(long, value_enum, value_name = "WHAT", default_value = "time")]
     weigh: Weigh,
 }

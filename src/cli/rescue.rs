@@ -15,12 +15,12 @@ use crate::tiers::disk::Dir;
 use crate::tiers::os::OsDir;
 use crate::tiers::{self, RescueReport};
 
-/// Restore every file that only the fast tier has into a directory, with no mount
+/// Restore every file that only the fast tier has into a directory, without a mount
 ///
-/// Reads the log of the fast tier FAST, or without it what the objects themselves tell, and changes nothing there: a tier that
-/// can only be read will do. Use it when the slow tier is lost, or the fast one is damaged or was moved to another machine.
+/// Reads the log of the fast tier FAST, or without it what the objects say themselves, and changes nothing there: a tier that
+/// is read-only will do. Use it when the slow tier is lost, or the fast one is damaged or was moved to another machine.
 /// As at a mount, a version that was not durable before a power cut counts as never written. Exit code 3 if the log is
-/// damaged, or something could not be restored as a whole; all of it is listed.
+/// damaged, or something could not be restored completely; it lists everything.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  dlio-fs rescue /optane --to /home/me/rescued")]
 pub(super) struct RescueArgs {

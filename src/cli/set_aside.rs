@@ -7,26 +7,26 @@ use clap::Args;
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
 
-/// Take what is pending at PATH, and beneath it, out of the order, so that everything behind it goes on
+/// Take the pending changes at PATH, and below it, out of the order, so that everything behind them goes on
 ///
-/// The last remedy, where the slow tier refuses one change for good and nothing can be done about that (`dlio-fs queue` says which). New
+/// The last remedy, if the slow tier keeps refusing one change and nothing can be done about it (`dlio-fs queue` says which). New
 /// files stay in the mount, on the fast tier, and are copied to .dlio-fs/saved/ on the slow tier. A removal, a rename or a change of
-/// attributes is undone: the mount shows what the slow tier has. Checkpoints that this belongs to are incomplete from then on. The
-/// next change of such a file, a new version or another name, is published as any other.
+/// attributes is undone: the mount shows what the slow tier has. Checkpoints with such a file are incomplete from then on. The next
+/// change of such a file, a new version or another name, is published like any other.
 ///
-/// What depends on it goes with it: whoever has taken over a name that it had. --dry-run lists all of it.
+/// Files that have taken over one of its names leave the order with it. --dry-run lists all of them.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs set-aside --dry-run /mnt/train/run1/ckpt-7
   dlio-fs set-aside /mnt/train/run1/ckpt-7")]
 pub(super) struct SetAsideArgs {
-    /// A file or directory of a mount; it need not be there any more
+    /// A file or directory of a mount; it need not exist any more
     path: PathBuf,
     /// List what would be set aside, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Go on without the copy on the slow tier, where that is refused, too: the fast tier has the only one
+    /// Go on without a copy on the slow tier, if that is refused, too: the fast tier has the only one
     #[arg(long, conflicts_with = "dry_run")]
     without_copy: bool,
     /// Print JSON

@@ -15,12 +15,12 @@ use crate::path::escape;
 use crate::report::plan::Plan;
 use crate::stats::plans::Promise;
 
-/// Copy slow files to the fast tier, from which they are read then
+/// Copy slow files to the fast tier, to be read from there
 ///
-/// Files, directories with all that is below them, or patterns in quotes ('/mnt/train/data/**/*.rec'). It goes on in the background;
-/// with --wait it returns when all was copied, and fails (exit code 1) when a file was not. What finds no room is left on the slow tier.
-/// Checkpoints come first, and their room is not taken. A copy is compared with the slow file whenever that is opened, so it is never
-/// stale; it stays over a remount. `dlio-fs evict` lets copies go.
+/// Takes files, directories with everything below them, or patterns in quotes ('/mnt/train/data/**/*.rec'). The job runs in the background;
+/// --wait returns when everything was tried, with exit code 1 if a file was not copied. Files that find no room stay on the slow tier.
+/// Checkpoints come first, and their room is not taken. A copy is compared with the slow file when that is opened, so it is never
+/// stale; it stays over a remount. `dlio-fs evict` deletes copies.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -31,32 +31,32 @@ Examples:
   dlio-fs stage --show                                             how far it is, and what failed
   dlio-fs stage --cancel 3 /mnt/train")]
 pub(super) struct StageArgs {
-    /// What to copy; with --list or the options below, the mount point, which may be left out when there is only one
+    /// What to copy; with --list or the options below, the mount point, optional if there is only one
     #[arg(value_name = "PATH", required_unless_present_any = ["list", "plan", "show", "cancel", "pause", "resume"])]
     paths: Vec<PathBuf>,
-    /// Copy the files that FILE names, one a line, in this order: paths from the mount's root or in full; - is standard input
+    /// Copy the files that FILE names, one per line, in this order: paths from the mount's root or in full; - is standard input
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
-    /// Copy the files of a plan, as `dlio-fs plan --json` writes it, the one that saves most for its size first; - is standard input.
+    /// Copy the files of a plan, as `dlio-fs plan --json` writes it, best ratio of saving to size first; - is standard input.
     /// `dlio-fs advise` tells what came of it
     #[arg(long, value_name = "FILE", conflicts_with = "list")]
     plan: Option<PathBuf>,
-    /// Return when all was tried
+    /// Return when everything was tried
     #[arg(long)]
     wait: bool,
     /// Show the jobs
     #[arg(long, group = "verb", conflicts_with_all = ["list", "plan", "wait"])]
     show: bool,
-    /// The same for scripts
+    /// Print JSON
     #[arg(long, requires = "show")]
     json: bool,
     /// Stop a job, by its number, or all
     #[arg(long, value_name = "JOB", group = "verb", conflicts_with_all = ["list", "plan", "wait"], value_parser = parse_job)]
     cancel: Option<String>,
-    /// Hold all jobs
+    /// Pause all jobs
     #[arg(long, group = "verb", conflicts_with_all = ["list", "plan", "wait"])]
     pause: bool,
-    /// Let them go on
+    /// Continue all jobs
     #[arg(long, group = "verb", conflicts_with_all = ["list", "plan", "wait"])]
     resume: bool,
 }

@@ -9,8 +9,8 @@ use crate::error::Error;
 
 /// Say whether everything is on the slow tier, and how it is going
 ///
-/// The exit code answers the same: 0 safe, 3 something is only on the fast tier, 4 the slow tier is down or the order is
-/// held, 5 there are conflicts with foreign changes, 1 the daemon is gone.
+/// The exit code says the same: 0 safe, 3 something is only on the fast tier, 4 degraded (the order is held, changes are
+/// refused, the slow tier is down, or the fast one fails), 5 there are conflicts with foreign changes, 1 the daemon is gone.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
   dlio-fs status --json | jq '.[].safety'
   dlio-fs status > /dev/null || echo 'not everything is safe'")]
 pub(super) struct StatusArgs {
-    /// The mount; all of them if left out
+    /// The mount; default: all mounts
     mountpoint: Option<PathBuf>,
     /// Print JSON: an object per mount, by mount point
     #[arg(long)]

@@ -29,14 +29,14 @@ use look::Look;
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Show what a mount does, live: throughput of each tier, busiest files, processes, operations, queue
+/// Show a mount live: throughput of each tier, busiest files, processes, operations, queue
 ///
 /// On a terminal it is a screen: f, p, o and u (or Tab) choose the table, < and > the column to sort by, / filters, space
-/// holds it, ? tells the rest, q quits. Elsewhere, or with --plain, it is one line for each interval; with --json an object
-/// for each: bytes and calls of that interval (`span` seconds), and what stats.json has of the safety.
+/// pauses, ? shows all keys, q quits. Elsewhere, or with --plain, it prints one line per interval; with --json one object:
+/// bytes and calls of that interval (`span` seconds), and the safety of stats.json.
 ///
-/// The tables of files, processes and the queue are for the owner of the mount and for root. It needs nothing but the
-/// mount's .dlio, so that it goes on when the slow tier hangs; when the mount is gone it says so (exit code 1).
+/// The tables of files, processes and the queue are for the owner of the mount and for root. It reads nothing but the
+/// mount's .dlio, so it goes on while the slow tier hangs; when the mount is gone it says so (exit code 1).
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -44,18 +44,18 @@ Examples:
   dlio-fs top --plain --interval 5s | tee throughput.txt
   dlio-fs top --json --count 60 | jq '.read_slow / .span'")]
 pub(super) struct TopArgs {
-    /// The mount; may be left out when there is only one
+    /// The mount; optional if there is only one
     mountpoint: Option<PathBuf>,
     /// How often to look, as "1s" or "500ms"
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
-    /// A line for each interval also on a terminal
+    /// Print one line per interval, also on a terminal
     #[arg(long)]
     plain: bool,
-    /// A JSON object for each interval
+    /// Print one JSON object per interval
     #[arg(long, conflicts_with = "plain")]
     json: bool,
-    /// End after so many lines
+    /// End after this many lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }

@@ -23,11 +23,11 @@ const COPY_WAIT: Duration = Duration::from_secs(2);
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Leave a mount once everything is on the slow tier, showing progress
+/// Unmount once everything is on the slow tier, showing progress
 ///
 /// With --timeout or --now, what has not arrived by then stays on the fast tier and is listed (exit code 3); the next
-/// mount of the same tiers goes on with it. A mount in use is not left; whoever uses it is named. A process that has a copy of the
-/// mount in a mount name space of its own (a container) is waited for; with --timeout or --now it loses that copy.
+/// mount of the same tiers goes on with it. A mount in use is not unmounted, and its users are named. If a process has a copy of the
+/// mount in its own mount name space (a container), umount waits for it; with --timeout or --now the process loses that copy.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -38,10 +38,10 @@ Examples:
 Exit codes: 0 left with everything on the slow tier; 3 left with something only on the fast tier; 1 not left, for it is in
 use or something failed.")]
 pub(super) struct UmountArgs {
-    /// The mount to leave
+    /// The mount point
     #[arg(required_unless_present = "config")]
     mountpoint: Option<PathBuf>,
-    /// Take the mount point from this configuration file, as a service has it
+    /// Take the mount point from this configuration file, as the service does
     #[arg(long, value_name = "FILE", conflicts_with = "mountpoint")]
     config: Option<PathBuf>,
     /// Wait at most this long for the slow tier, as "30s" or "10min"

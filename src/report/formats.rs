@@ -16,13 +16,13 @@ pub enum Format {
     Md,
     /// One page that needs nothing else, with pictures, for a browser
     Html,
-    /// All that the report shows, for scripts
+    /// Everything that the report shows, for scripts
     Json,
     /// All files with all their counters, as a table
     Csv,
     /// The traced calls as Chrome's trace JSON, for Perfetto
     Chrome,
-    /// The traced calls as DFTracer writes them, for DFAnalyzer
+    /// The traced calls in the format of DFTracer, for DFAnalyzer
     Dftracer,
     /// Files and traced calls as tables, for pandas and DuckDB: the output is a directory
     Parquet,

@@ -464,7 +464,7 @@ List what is on its way to the slow tier, in the order in which it will be publi
 Usage: dlio-fs queue [OPTIONS] [MOUNTPOINT]
 
 Arguments:
-  [MOUNTPOINT]  The mount; may be left out when there is only one
+  [MOUNTPOINT]  The mount; optional if there is only one
 
 Options:
       --json          Print JSON

@@ -30,17 +30,17 @@ pub(super) struct Common {
     /// Set keys of the configuration of these mounts, as `dlio-fs mount -o` (KEY=VALUE,...)
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Measure this directory beside them, on another file system that is mounted already; may be given several times
+    /// Also measure this directory, on another file system that is already mounted; may be given several times
     #[arg(long, value_name = "NAME=DIR", value_parser = parse_also)]
     also: Vec<(String, PathBuf)>,
-    /// How often each place is measured: in turns, so that runs are compared in pairs
+    /// How often each place is measured, in turns, so that runs are compared in pairs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
-    /// Touch so much memory before anything is timed: a virtual machine may get memory slowly the first time. If left out, the smaller
-    /// of 4 GiB and a quarter of what is available; 0 for none
+    /// Touch this much memory before anything is timed: a virtual machine may get memory slowly the first time. Default: the smaller
+    /// of 4 GiB and a quarter of the available memory; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
-    /// What is cold when a measurement begins; if left out `dropped`, or `file` for who may not. `files` is hot
+    /// What is cold when a measurement begins. Default: `dropped`, or `file` without root. `files` is hot
     #[arg(long, value_enum)]
     caches: Option<Cold>,
     /// Print the results as JSON
@@ -53,9 +53,9 @@ pub(super) struct Common {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Cold {
-    /// All caches of the kernel: for root
+    /// All caches of the kernel; needs root
     Dropped,
-    /// The content of the benchmark's own files: where others work as well
+    /// Only the content of the benchmark's own files: on a machine that others use
     File,
 }
 

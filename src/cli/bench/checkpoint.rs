@@ -29,7 +29,7 @@ pub(super) struct CheckpointArgs {
     /// How many checkpoints
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Of one checkpoint
+    /// Size of one checkpoint
     #[arg(long, value_name = "SIZE", default_value = "600MB", value_parser = parse_size)]
     size: u64,
     /// How long the application computes between two of them

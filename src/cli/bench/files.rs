@@ -28,13 +28,13 @@ Examples:
 pub(super) struct FilesArgs {
     #[command(flatten)]
     common: Common,
-    /// Of the large file
+    /// Size of the large file
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     size: u64,
     /// How many small files, of 112 KiB each
     #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
-    /// How many files are created, looked at, renamed and removed
+    /// How many files are created, inspected, renamed and removed
     #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     entries: u32,
     /// How many files are listed, in a tree and in one directory

@@ -77,11 +77,11 @@ pub(super) struct GrowthArgs {
     /// Set keys of the configuration of these mounts, as `dlio-fs mount -o` (KEY=VALUE,...)
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// How often each number is measured: in turns, so that runs are compared in pairs
+    /// How often each number is measured, in turns, so that runs are compared in pairs
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Touch so much memory before anything is timed: a virtual machine may get memory slowly the first time. If left out, the smaller
-    /// of 4 GiB and a quarter of what is available; 0 for none
+    /// Touch this much memory before anything is timed: a virtual machine may get memory slowly the first time. Default: the smaller
+    /// of 4 GiB and a quarter of the available memory; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
     /// Print the results as JSON

@@ -37,13 +37,13 @@ pub(super) struct IngestArgs {
     /// How many pictures
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     files: u32,
-    /// The middle size of a picture; half of them are 15 % larger or smaller than that, none more than 30 %
+    /// Median size of a picture; half of them differ from it by more than 15 %, none by more than 30 %
     #[arg(long, value_name = "SIZE", default_value = "112KiB", value_parser = parse_file_size)]
     file_size: u64,
-    /// How many threads read, one after the other
+    /// Numbers of reading threads, one after the other
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// Measure this only: reading, reading and decoding, steps with and without prefetch by the most threads
+    /// Measure only this: reading, reading and decoding, or steps with and without prefetch by the largest number of threads
     #[arg(long, value_name = "PARTS", value_delimiter = ',', value_enum)]
     only: Vec<Part>,
     /// Pictures of a step
@@ -52,7 +52,7 @@ pub(super) struct IngestArgs {
     /// How long a step computes
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_compute)]
     compute: Duration,
-    /// Batches that are made ready while a step computes
+    /// Batches that are prepared while a step computes
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     prefetch: u32,
 }

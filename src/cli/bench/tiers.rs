@@ -28,7 +28,7 @@ Examples:
 pub(super) struct TiersArgs {
     #[command(flatten)]
     common: Common,
-    /// Of the large file
+    /// Size of the large file
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     size: u64,
     /// How many small files, of 112 KiB each

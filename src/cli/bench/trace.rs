@@ -35,7 +35,7 @@ pub(super) struct TraceArgs {
     /// A directory on the slow tier
     #[arg(long, value_name = "DIR")]
     slow: PathBuf,
-    /// How far apart the figures are
+    /// Interval between figures
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_every)]
     every: Duration,
     /// Print the results as JSON
