@@ -409,12 +409,12 @@ fn renew(live: &Live, in_background: bool) {
     let opened = match logging::reopen() {
         Ok(opened) => opened,
         Err(error) => {
-            warn!(%error, "the log file cannot be opened anew; the one before is written on");
+            warn!(%error, "the log file cannot be reopened; logging continues in the former file");
             false
         }
     };
     if opened {
-        info!("log file opened anew");
+        info!("log file reopened");
         if in_background && let Err(error) = logging::take_stderr_along() {
             warn!(%error, "what a panic says goes to the log file before this one");
         }

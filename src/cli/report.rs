@@ -70,7 +70,7 @@ fn format(args: &ReportArgs) -> Result<Format, Failure> {
     let by_ending = |file: &PathBuf| {
         let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         Format::of_ending(ending).ok_or_else(|| {
-            let what = format!("what kind of document {} is to be cannot be told by its ending", file.display());
+            let what = format!("the ending of {} names no format", file.display());
             Failure::new(Exit::Usage, format!("{what}; add --format, or end it with .html, .md, .json, .csv or .txt"))
         })
     };

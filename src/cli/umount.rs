@@ -256,7 +256,7 @@ fn wait_for_end(daemon: &Daemon, device: &str, copies: Copies) -> Result<Left, F
     let what = format!("unmounted, but the daemon (pid {}) still runs after {} s", daemon.pid, END_WAIT.as_secs());
     let remedy = holders::of_copies(device).first().map_or_else(
         || "see its log; it makes what it holds durable on the fast tier".to_owned(),
-        |holder| format!("it goes on until the end of {}", copy(holder)),
+        |holder| format!("it continues until {} ends", copy(holder)),
     );
     Err(Error::refused(what, remedy).into())
 }

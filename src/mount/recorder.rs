@@ -207,7 +207,7 @@ impl Files {
                     self.stats.trace.unwritten(&sealed.block);
                     if self.rest_until.is_none() {
                         let path = self.directory.path.display();
-                        warn!(%path, %error, "the trace is not written; what is not is counted: make room, or mount without trace");
+                        warn!(%path, %error, "the trace cannot be written; lost calls are counted: make room, or mount without trace");
                     }
                     // What is in the file is whole up to the piece that failed: the next one is begun anew.
                     self.current = None;

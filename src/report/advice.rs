@@ -293,7 +293,7 @@ fn misses(summary: &Summary) -> Option<Advice> {
     let listed = format!("{}{directory}", summary.job.mountpoint.trim_end_matches('/'));
     Some(Advice {
         rule: "misses",
-        what: "Do not look for what is not there".to_owned(),
+        what: "Avoid look-ups of missing names".to_owned(),
         evidence: format!("{} of {} look-ups found nothing{most}", grouped(missed), grouped(lookups)),
         threshold: format!("more than {} of at least {} look-ups", percent(MISS_SHARE), grouped(CALLS_MIN)),
         command: format!(

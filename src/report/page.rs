@@ -376,7 +376,7 @@ fn operations(summary: &Summary) -> Option<Section> {
         blocks.push(with_note(table("Failed", ["operation", "error", "#calls"], rows), note));
     }
     let lead = "Named as the kernel names them. The time is the sum over all calls, which may overlap. A failed look-up (ENOENT) \
-                is a name that was asked for and is not there."
+                is a name that does not exist."
         .to_owned();
     Some(Section { id: "operations", title: "Operations", lead, blocks })
 }
@@ -577,9 +577,9 @@ fn staging(summary: &Summary) -> Option<Section> {
     };
     let rows: Vec<_> = summary.staging.iter().map(row).collect();
     let names = ["#up to", "#files", "#of all", "#bytes", "#of all", "#slow reads", "#of all", "#faster"];
-    let lead = "What the files up to a size are of all that were read, and of the time in reads from the slow tier: where the time lies \
-                far above the bytes, few bytes on fast storage save much. Faster: how much all reading would gain with those files \
-                there, by what reads took on each tier."
+    let lead = "The share that files up to a size have of all files read, and of the time in reads from the slow tier: if the time is far \
+                above the bytes, few bytes on fast storage save much. Faster: how much all reading would gain with these files \
+                there, judged by what reads of each tier took."
         .to_owned();
     let blocks = vec![Block::Chart(Chart::Staging), table("", names, rows.clone())];
     (!rows.is_empty()).then_some(Section { id: "staging", title: "Staging", lead, blocks })
@@ -604,7 +604,7 @@ fn checkpoints(summary: &Summary) -> Option<Section> {
     let rows: Vec<_> = some.iter().map(row).collect();
     let names = ["##", "#at", "#files", "#bytes", "#absorb", "#rate", "#drain", "largest file"];
     let lead = "Absorbed: from the first write to the last write or close, while the program waits. Drained: from then until all of it \
-                is on the slow tier; until then the loss of the node loses it."
+                is on the slow tier; until then it is lost with the node."
         .to_owned();
     let blocks = vec![Block::Chart(Chart::Checkpoints), with_note(table("", names, rows.clone()), note)];
     (!rows.is_empty()).then_some(Section { id: "checkpoints", title: "Checkpoints", lead, blocks })
@@ -658,8 +658,8 @@ fn workers(summary: &Summary) -> Option<Section> {
     if let Some(balance) = balance(summary) {
         blocks.push(Block::Facts(vec![("Balance", balance)]));
     }
-    let lead = "Who opened the files: forked workers, threads and static programs alike. What goes through an open file counts for who \
-                opened it. Time in calls may overlap."
+    let lead = "The processes that opened files: forked workers, threads and static programs alike. Reads and writes count for the process \
+                that opened the file. Time in calls may overlap."
         .to_owned();
     (!rows.is_empty()).then_some(Section { id: "workers", title: "Workers", lead, blocks })
 }

@@ -76,11 +76,11 @@ impl Snapshot {
             ("dliofs_staged_copies_bytes", "Bytes of them.", pipeline.copies_bytes as f64),
             ("dliofs_open_files", "Files that are open.", cache.open_files as f64),
             ("dliofs_open_handles", "Handles on them: one for each open.", cache.open_handles as f64),
-            ("dliofs_struck_versions", "Versions struck by the last recovery.", exceptions.struck as f64),
+            ("dliofs_struck_versions", "Versions discarded by the last recovery.", exceptions.struck as f64),
             ("dliofs_damaged_versions", "Versions the last recovery found damaged.", exceptions.damaged as f64),
             ("dliofs_set_aside", "Names that an operator has set aside.", exceptions.aside as f64),
             ("dliofs_set_aside_bytes", "Bytes of their files.", exceptions.aside_bytes as f64),
-            ("dliofs_quarantined_objects", "Objects put aside by recoveries.", exceptions.quarantined as f64),
+            ("dliofs_quarantined_objects", "Objects in quarantine.", exceptions.quarantined as f64),
             ("dliofs_slow_calls_waiting", "Operations that wait for the slow tier.", slow_calls.waiting as f64),
         ]
         .into_iter()
@@ -165,7 +165,7 @@ impl Snapshot {
             time("dliofs_checkpoint_absorb_seconds", "How long the last one was written.", found.checkpoint_absorb),
             time("dliofs_checkpoint_at_risk_seconds", "From then until slow had it.", found.checkpoint_at_risk),
             time("dliofs_checkpoint_interval_seconds", "From one to the next.", found.checkpoint_interval),
-            plain("dliofs_epoch", "The pass over the data that goes on.", found.epoch as f64),
+            plain("dliofs_epoch", "Number of the current pass over the data.", found.epoch as f64),
             time("dliofs_epoch_duration_seconds", "How long the pass before it took.", found.epoch_duration),
             sum("dliofs_trace_calls_total", "Calls traced one by one.", found.trace.collected),
             sum("dliofs_trace_dropped_total", "Calls that came too fast to be traced.", found.trace.dropped),

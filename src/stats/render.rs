@@ -376,7 +376,7 @@ impl Snapshot {
         }
         writeln!(
             out,
-            "recovery     at the last start {} struck, {} damaged; {} in quarantine",
+            "recovery     last start: {} discarded, {} damaged; {} in quarantine",
             exceptions.struck,
             exceptions.damaged,
             count(exceptions.quarantined, "object")
@@ -484,7 +484,7 @@ impl Safety {
         let mut parts = vec![match (self.safe, self.files) {
             (true, _) => match self.set_aside() {
                 None => "SAFE: everything is on the slow tier".to_owned(),
-                Some(what) => format!("SAFE: everything is on the slow tier, but for {what}"),
+                Some(what) => format!("SAFE: everything is on the slow tier, except {what}"),
             },
             (false, 0) => format!("NOT SAFE: {} only on fast", count(self.events, "change")),
             (false, files) => format!("NOT SAFE: {}, {} only on fast", count(files, "file"), bytes(self.bytes)),
@@ -498,10 +498,13 @@ impl Safety {
             parts.push("FAST TIER FAILS: new files go to the slow tier, see the log".to_owned());
         }
         if self.refusing {
-            parts.push("REFUSING CHANGES (ENOSPC): as many as max_pending wait for the slow tier".to_owned());
+            parts.push("REFUSING CHANGES (ENOSPC): max_pending changes wait for the slow tier".to_owned());
         }
         if self.interrupted > 0 {
-            parts.push(format!("{} cut off by a crash (sync accepts as it is)", count(self.interrupted, "file")));
+            parts.push(format!(
+                "{} cut off by a crash (dlio-fs sync accepts it as it is)",
+                count(self.interrupted, "file")
+            ));
         }
         if let Some(what) = self.set_aside().filter(|_| !self.safe) {
             parts.push(what);
@@ -649,7 +652,7 @@ mod tests {
         assert_eq!(
             held.line(),
             "NOT SAFE: 2 files, 1.8 GiB only on fast; HELD: quota exceeded; raise it; \
-             1 file cut off by a crash (sync accepts as it is); oldest 14 s; ETA 11 s"
+             1 file cut off by a crash (dlio-fs sync accepts it as it is); oldest 14 s; ETA 11 s"
         );
         let down = Safety { safe: true, slow_down: true, ..Safety::default() };
         assert_eq!(down.line(), "SAFE: everything is on the slow tier; SLOW TIER DOWN");

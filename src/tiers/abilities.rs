@@ -118,7 +118,7 @@ impl Abilities {
         let (mut found, begun) = (Abilities::default(), clock.uptime());
         for (number, try_it) in tries.into_iter().enumerate() {
             if number > 1 && clock.uptime().saturating_sub(begun) > at_most {
-                tracing::info!("the slow tier is slow to answer; what was not tried there yet is taken for possible");
+                tracing::info!("the slow tier is slow to answer; abilities not tried there yet are assumed");
                 break;
             }
             if let Err(error) = try_it(tmp, &mut found) {

@@ -298,7 +298,9 @@ impl Tiers {
         let number = content.object().number;
         Err(Error::refused(
             format!("the fast tier has lost the end of {}: {has} of {} bytes", self.label(state.ino), content.size),
-            format!("leave the mount and mount again: object {number:016x} is put aside then, and the rest goes on"),
+            format!(
+                "leave the mount and mount again: object {number:016x} then goes to quarantine, and the rest goes on"
+            ),
         ))
     }
 
@@ -423,7 +425,7 @@ impl Tiers {
                 format!(
                     "the newest bytes of /{path} were in .dlio-fs/tmp on the slow tier, and somebody else has removed them"
                 ),
-                "write the file again, or remove it; and let no clean-up of old files go there",
+                "write the file again, or remove it; and exclude .dlio-fs from clean-ups of old files",
             ));
         }
         let cx = Cx::internal();

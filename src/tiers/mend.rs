@@ -119,7 +119,7 @@ impl Tiers {
                         "the bytes of /{} were in .dlio-fs/tmp on the slow tier, and somebody else has removed them",
                         escape(&path)
                     ),
-                    "write the file again, or remove it; and let no clean-up of old files go there",
+                    "write the file again, or remove it; and exclude .dlio-fs from clean-ups of old files",
                 )),
             },
             Some((_, content)) => {
@@ -386,6 +386,6 @@ fn forget_copy(content: &Content) {
 pub(crate) fn vanishes(step: &Step) -> Error {
     Error::refused(
         format!("what is to be published as /{} vanishes from .dlio-fs/tmp on the slow tier", escape(step_path(step))),
-        "let no clean-up of old files go there; it is made again until it arrives",
+        "exclude .dlio-fs from clean-ups of old files; it is made again until it arrives",
     )
 }

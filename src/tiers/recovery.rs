@@ -123,7 +123,7 @@ fn open_with(
     let view = View::new(&root, clock.uptime());
     let damaged = (!opened.damage.is_empty()).then(|| {
         format!(
-            "the log is damaged ({}); nothing is copied down until it has been looked at: dlio-fs rescue",
+            "the log is damaged ({}); nothing is copied to the slow tier until somebody has looked at it: dlio-fs rescue",
             opened.damage.join("; ")
         )
     });

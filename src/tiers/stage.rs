@@ -87,7 +87,7 @@ impl Tiers {
         let source = self.open_slow(cx, ino, Access::Unnoticed)?; // 1
         let before = source.stat().at("stat on slow", self.label(ino))?;
         let Some(number) = self.copy_number(ino).filter(|number| *number == before.ino) else {
-            return Ok(Staged::Unfit("it lies on another file system inside of the slow tier"));
+            return Ok(Staged::Unfit("it is on another file system inside the slow tier"));
         };
         let proof = Proof::of(&before);
         let found = self.copies.find(number).at_fast("open", "a staged copy")?;

@@ -422,7 +422,7 @@ impl Tiers {
         };
         let Some(copy) = found else { return Ok(()) };
         if !self.is_still_equal(cx, state.ino, &copy.proof)? {
-            tracing::info!(path = %self.label(state.ino), "the slow file is not what was copied any more; the staged copy is dropped");
+            tracing::info!(path = %self.label(state.ino), "the slow file has changed since it was copied; the staged copy is dropped");
             return self.lose_copy(state, copy.number);
         }
         let mut io = state.io.write();

@@ -226,7 +226,7 @@ impl Tiers {
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
         // Behind the reason of a refusal, which is what closed it.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
-        let paused = || self.is_paused().then(|| "it is paused; dlio-fs resume lets it go on".to_owned());
+        let paused = || self.is_paused().then(|| "the drain is paused; dlio-fs resume continues it".to_owned());
         let held =
             self.damaged.clone().or_else(paused).or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
         let (objects, known_inodes, interrupted, events, applied, refusing, aside) = {

@@ -308,7 +308,7 @@ fn a_deadline_that_suffices_drops_limits_and_pauses_and_leaves_nothing() {
     assert!(mount.control("pause").starts_with("ok"));
     mount.put("run/after", "x");
     let (code, out, err) = drain(&mount, "50s");
-    assert_eq!((code, out.as_str()), (Some(0), "SAFE: all that was written is on the slow tier\n"), "{err}");
+    assert_eq!((code, out.as_str()), (Some(0), "SAFE: everything written is on the slow tier\n"), "{err}");
     assert!(fs::read(mount.slow().join("run/ckpt-1")).unwrap() == pattern(3 << 20));
     assert_eq!(fs::read_to_string(mount.slow().join("run/after")).unwrap(), "x");
     assert!(saved(&mount).is_empty(), "there was no need");

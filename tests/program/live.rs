@@ -496,7 +496,7 @@ fn a_paused_drain_is_told_first_and_goes_on_when_it_is_resumed() {
     let mount = Mount::with(&["settle=0s"], |_| ());
     assert_eq!(dlio(&["pause"], &mount.root()).0, 0);
     fs::write(mount.at("held"), "x").unwrap();
-    assert!(read(&mount, "stats").lines().next().unwrap().contains("HELD: it is paused; dlio-fs resume"));
+    assert!(read(&mount, "stats").lines().next().unwrap().contains("HELD: the drain is paused; dlio-fs resume"));
     assert_eq!(dlio(&["status"], &mount.root()).0, 4);
     // A sync hurries, and waits all the same.
     let mut waiting = fs::OpenOptions::new().read(true).write(true).open(mount.at(".dlio/control")).unwrap();

@@ -493,17 +493,14 @@ fn a_hangup_opens_the_log_file_anew() {
     fs::write(&config, "settle = \"2s\"\n").unwrap();
     kill(rig.daemon(), Signal::SIGHUP).unwrap();
     until("the new file tells of the new configuration", || has(&log, "changed: settle"));
-    assert!(
-        has(&log, "log file opened anew") && !has(&rotated, "log file opened anew"),
-        "the new one is for what comes"
-    );
+    assert!(has(&log, "log file reopened") && !has(&rotated, "log file reopened"), "the new one is for what comes");
     assert_eq!(fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(fs::read_link(format!("/proc/{}/fd/2", rig.daemon())).unwrap(), log.canonicalize().unwrap());
     // Where the name cannot be opened, no line is lost.
     fs::rename(&log, &rotated).unwrap();
     fs::create_dir(&log).unwrap();
     kill(rig.daemon(), Signal::SIGHUP).unwrap();
-    until("the former file says so", || has(&rotated, "cannot be opened anew; the one before is written on"));
+    until("the former file says so", || has(&rotated, "cannot be reopened; logging continues in the former file"));
     fs::remove_dir(&log).unwrap();
     rig.umount_safely();
     assert!(has(&rotated, "everything is on the slow tier"));
@@ -518,7 +515,7 @@ fn a_hangup_without_a_configuration_file_is_for_the_log_alone() {
     let log = || fs::read_to_string(rig.path("log")).unwrap_or_default();
     fs::rename(rig.path("log"), rig.path("log.1")).unwrap();
     kill(rig.daemon(), Signal::SIGHUP).unwrap();
-    until("a new file is begun", || log().contains("log file opened anew"));
+    until("a new file is begun", || log().contains("log file reopened"));
     rig.umount_safely();
     assert!(!log().contains("WARN"), "{}", log());
 }

@@ -73,7 +73,7 @@ fn what_the_slow_tier_refuses_for_good_is_set_aside_and_everything_else_arrives(
     let saved = Path::new(said["saved"].as_str().unwrap()).join("run/ckpt");
     assert_eq!(fs::read(saved).unwrap(), b"weights");
 
-    let safe = "SAFE: everything is on the slow tier, but for 1 name set aside (7 B)";
+    let safe = "SAFE: everything is on the slow tier, except 1 name set aside (7 B)";
     until("it goes on", || first_line(&mount) == safe);
     assert_eq!(fs::read(mount.slow().join("later")).unwrap(), b"behind it");
     let (code, out, err) = dlio(&["drain", "--wait"], &mount.root());

@@ -220,7 +220,7 @@ fn a_full_disk_for_the_trace_holds_up_nothing() {
         mount.put("more", "x");
         unwritten() > 0
     });
-    assert_eq!(mount.log().matches("the trace is not written").count(), 1, "{}", mount.log());
+    assert_eq!(mount.log().matches("the trace cannot be written").count(), 1, "{}", mount.log());
     assert!(mount.stats().contains("not in the files of trace"), "{}", mount.stats());
     mount.sync();
     mount.stop();

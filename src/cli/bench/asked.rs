@@ -225,7 +225,7 @@ pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     let document = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let kind = Kind::of_ending(ending).ok_or_else(|| {
-            let what = format!("--output {}: what it is to be cannot be told by its ending", path.display());
+            let what = format!("--output {}: its ending names no format", path.display());
             usage(what, "end it with .html, .svg, .md, .json or .txt")
         })?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -44,7 +44,7 @@ pub(super) fn examine(role: Role, path: &Path) -> Vec<Finding> {
         Some(findings) => findings,
         None => vec![Finding::fail(
             role.about("answers"),
-            format!("{} did not within {} s", path.display(), PATIENCE.as_secs()),
+            format!("{} did not answer within {} s", path.display(), PATIENCE.as_secs()),
             "see whether its server or device is up",
         )],
     }
@@ -113,7 +113,7 @@ fn file_system(role: Role, path: &Path) -> Finding {
     match (role, name) {
         (Role::Fast, "tmpfs") => Finding::warn(
             about,
-            "tmpfs: in memory, so what is only there is lost with the power",
+            "tmpfs: in memory, so its content is lost when the power fails",
             "use a file system on a device (ext4, xfs) for anything that matters",
         ),
         (_, "FUSE") => Finding::warn(
@@ -124,7 +124,7 @@ fn file_system(role: Role, path: &Path) -> Finding {
         (_, "ext4" | "xfs") => Finding::ok(about, format!("{name}: names become durable in order, many by one fsync")),
         (Role::Fast, _) => Finding::ok(about, name),
         (Role::Slow, _) => {
-            Finding::ok(about, format!("{name}: each directory is synced before the order leaves it (slower)"))
+            Finding::ok(about, format!("{name}: each directory is synced before the next change is published (slower)"))
         }
     }
 }
@@ -182,7 +182,7 @@ fn abilities(trial: &TempDir) -> Vec<Finding> {
     };
     let lacking = Abilities::find_out(&dir, &OsClock, PATIENCE / 2).lacking();
     if lacking.is_empty() {
-        return vec![Finding::ok(about, "all that files have here is kept there")];
+        return vec![Finding::ok(about, "it keeps everything that files have here")];
     }
     lacking.iter().map(|Lack { what, then }| Finding::warn(about.clone(), format!("no {what}"), *then)).collect()
 }

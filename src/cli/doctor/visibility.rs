@@ -74,7 +74,7 @@ const STEPS: [Step; 11] = [
     Step { what: "2 writes of 1 MiB", op: Op::Write, exactly: true, run: |path| writes(path, 2, MIB) },
     Step { what: "2 fsyncs", op: Op::Fsync, exactly: true, run: fsyncs },
     Step { what: "5 stats of one file", op: Op::Getattr, exactly: false, run: stats },
-    Step { what: "3 look-ups of what is not there", op: Op::Lookup, exactly: false, run: absent },
+    Step { what: "3 look-ups of missing names", op: Op::Lookup, exactly: false, run: absent },
 ];
 
 fn opens(path: &Path) -> io::Result<Calls> {

@@ -112,7 +112,7 @@ impl Running for Deadline {
         loop {
             self.listen(lines);
             if self.lsn.is_some_and(|lsn| control.tiers.applied_lsn() >= lsn) {
-                return Ok(Some("SAFE: all that was written is on the slow tier".to_owned()));
+                return Ok(Some("SAFE: everything written is on the slow tier".to_owned()));
             }
             let now = Instant::now();
             if now >= self.until {
