@@ -71,22 +71,22 @@ pub(crate) fn document(measured: &[(Measured, Results)], bars: &[Bar], notes: &N
 const HEAD: &str = "\
 # Benchmarks
 
-What dlio-fs is to reach, whether it does, and every figure behind that. All of this page is written by `cargo xtask bench`
-from the JSON in [docs/benchmarks](docs/benchmarks), where all runs are kept; what people have to say is in
-[notes.md](docs/benchmarks/notes.md). [How to measure](CONTRIBUTING.md#benchmarks).
+The targets of dlio-fs, whether it meets them, and every figure behind that. `cargo xtask bench` writes this page from the JSON in
+[docs/benchmarks](docs/benchmarks), which has all runs, and from the notes in [notes.md](docs/benchmarks/notes.md).
+[How to measure](CONTRIBUTING.md#benchmarks).
 
 Places are `fast` and `slow`, the two tiers themselves; `mount exact`, `mount cached` and `mount passthrough`, dlio-fs over
-both with that I/O path; and what is mounted beside. In `growth` they are numbers of files. Each run measures all places
-once, in an order that rotates. A ratio is that of the two figures of one run; of these the median is told and, in brackets,
-an interval that covers the true one: of 9 runs by 96 %.
+both with that I/O path; and the other file systems. In `growth` places are numbers of files. Each run measures all places
+once, in an order that rotates. A ratio divides two figures of one run; the page shows the median of these and, in brackets,
+an interval that covers the true ratio in 96 % of cases (9 runs).
 
 ";
 
 /// The verdicts of all bars.
 pub(crate) fn verdicts(judged: &[Judged]) -> Result<String> {
     let mut text = String::from("## Bars\n\n");
-    text += "A bar *holds* where the median is on the good side of the limit, and is *within the interval* where only the\n\
-             interval reaches it. Of several cases the worst counts; the others stand with their part.\n\n";
+    text += "A bar *holds* if the median is on the good side of the limit, and is *within the interval* if only the\n\
+             interval reaches it. Of several cases the worst counts; the others are listed with their part.\n\n";
     text += "| part | bar | limit | measured | |\n|---|---|---|---|---|\n";
     for judged in judged {
         let part = judged.bar.part;
