@@ -467,7 +467,8 @@ impl Filesystem for DlioFs {
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.observe(req, Op::Readlink, ino.into(), &(), reply, move |core, cx, ()| core.readlink(cx, ino.0));
+        let by = req.pid();
+        self.observe(req, Op::Readlink, ino.into(), &(), reply, move |core, cx, ()| core.readlink(cx, by, ino.0));
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {

@@ -204,14 +204,15 @@ impl Control {
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let mut file = opened.map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ENOTCONN | Errno::ECONNABORTED) => dead(mountpoint),
-            Some(Errno::EACCES) => {
-                Error::refused(format!("{told} is not yours"), "only root and the owner of the mount may command it")
-            }
             Some(Errno::EROFS) => read_only(mountpoint, command),
             _ => Error::io("open", told.clone(), e),
         })?;
         // A command is one write, as the daemon takes it.
-        file.write_all(format!("{command}\n").as_bytes()).at("write to", &told)?;
+        match file.write_all(format!("{command}\n").as_bytes()) {
+            // It is not begun; the reply says why.
+            Err(e) if matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::EINVAL | Errno::EPERM)) => {}
+            written => written.at("write to", &told)?,
+        }
         Ok(Control { file: BufReader::new(file), path: told })
     }
 

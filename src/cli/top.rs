@@ -35,7 +35,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 /// pauses, ? shows all keys, q quits. Elsewhere, or with --plain, it prints one line per interval; with --json one object:
 /// bytes and calls of that interval (`span` seconds), and the safety of stats.json.
 ///
-/// The tables of files, processes and the queue are for the owner of the mount and for root. It reads nothing but the
+/// Root and the owner of the mount see all files, processes and changes, others their own. It reads nothing but the
 /// mount's .dlio, so it goes on while the slow tier hangs; when the mount is gone it says so (exit code 1).
 #[derive(Debug, Args)]
 #[command(after_long_help = "\

@@ -7,6 +7,7 @@
 //! Here is the directory; what is written to `control` is answered in `control/session.rs`.
 
 mod aside;
+mod asker;
 pub(super) mod by_xattr;
 mod clean;
 mod command;
@@ -35,12 +36,17 @@ use super::observer::Observer;
 use super::slow_pool::{Longest, SlowPool};
 use super::{FsOptions, convert};
 use crate::error::{Context, Errno, Error, Result};
+use crate::path;
 use crate::report::{self, summary::Summary};
-use crate::stats::files::Files;
-use crate::stats::recording::{Recording, Source};
+use crate::stats::files::{AtHand, Files};
+use crate::stats::processes::ProcessFigures;
+use crate::stats::queue::Queue;
+use crate::stats::recording::{Meta, Recording, Source};
+use crate::stats::staging::Staging;
 use crate::stats::{Stats, daemon, epochs, ops, processes, render, safe};
 use crate::tiers::disk::{Kind, Space, Time};
-use crate::tiers::{Abilities, Attr, Ino, ListEntry, Listing, OpenMode, ROOT, Status, Tiers};
+use crate::tiers::{Abilities, Attr, Cx, Ino, ListEntry, Listing, OpenMode, ROOT, Status, Tiers};
+pub(super) use asker::Asker;
 pub use command::parse_command;
 use session::Session;
 
@@ -169,10 +175,14 @@ impl Node {
         match self {
             Node::Dir => 0o555,
             Node::Stats | Node::StatsJson | Node::Metrics | Node::TimelineJson => 0o444,
-            Node::Control => 0o600,
+            // Who may ask for what, `asker.rs` says; and there that an ordinary user is shown what is theirs.
+            Node::Control => 0o666,
+            Node::Queue | Node::QueueJson | Node::Staging | Node::StagingJson => 0o444,
+            Node::Processes | Node::ProcessesJson | Node::Checkpoints | Node::CheckpointsJson => 0o444,
+            Node::Files | Node::FilesTsv | Node::FilesJson | Node::Recording | Node::Advice => 0o444,
             // As of any symbolic link; whom it is shown to, `latest` decides.
             Node::LatestSafe => 0o777,
-            // The others name the paths or the processes of all users, or the tiers.
+            // The others are of all users together, or of the tiers.
             _ => 0o400,
         }
     }
@@ -235,6 +245,10 @@ impl Control {
         let looks = AtomicU64::new(0);
         let mounted_at = tiers.uptime().saturating_sub(stats.now());
         Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, looks, mounted_at }
+    }
+
+    pub(super) fn owner(&self) -> u32 {
+        self.owner.0
     }
 
     pub(super) fn root_attr(&self) -> Attr {
@@ -301,7 +315,7 @@ impl Control {
 
     /// Opens one of the files. The kernel has checked the mode bits, but root passes every check: writing to what is
     /// read-only is EACCES for root too.
-    pub(super) fn open(&self, ino: Ino, mode: OpenMode, uid: u32) -> Result<Virtual> {
+    pub(super) fn open(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<Virtual> {
         let node = Node::of(ino)?;
         if mode.write && node != Node::Control {
             return Err(Errno::EACCES.into());
@@ -309,18 +323,18 @@ impl Control {
         let text = match node {
             Node::Dir => return Err(Errno::EISDIR.into()),
             Node::LatestSafe => return Err(Errno::ELOOP.into()),
-            Node::Stats => self.snapshot_for(uid).text(),
-            Node::StatsJson => self.snapshot_for(uid).json(),
-            Node::Metrics => self.snapshot_for(uid).metrics(),
-            Node::Files => self.files().text(FILES_SHOWN),
-            Node::FilesTsv => self.files().table(),
-            Node::FilesJson => self.stats.files_at_hand(|ino| path_of(&self.tiers, ino)).json(AT_HAND_SHOWN),
-            Node::Processes => processes::table(&self.stats.processes.figures()),
-            Node::ProcessesJson => processes::json(&self.stats.processes.figures()),
-            Node::Queue => self.tiers.queue(QUEUE_SHOWN).text(),
-            Node::QueueJson => self.tiers.queue(QUEUE_SHOWN).json(),
-            Node::Staging => self.tiers.staging().text(),
-            Node::StagingJson => self.tiers.staging().json(),
+            Node::Stats => self.snapshot_for(&asker).text(),
+            Node::StatsJson => self.snapshot_for(&asker).json(),
+            Node::Metrics => self.snapshot_for(&asker).metrics(),
+            Node::Files => self.files_for(&asker).text(FILES_SHOWN),
+            Node::FilesTsv => self.files_for(&asker).table(),
+            Node::FilesJson => self.files_at_hand_for(&asker).json(AT_HAND_SHOWN),
+            Node::Processes => processes::table(&self.processes_for(&asker)),
+            Node::ProcessesJson => processes::json(&self.processes_for(&asker)),
+            Node::Queue => self.queue_for(&asker).text(),
+            Node::QueueJson => self.queue_for(&asker).json(),
+            Node::Staging => self.staging_for(&asker).text(),
+            Node::StagingJson => self.staging_for(&asker).json(),
             Node::Windows => {
                 self.observer.collected().windows().text(self.stats.now()) + &epochs::text(&self.stats.epochs())
             }
@@ -328,22 +342,22 @@ impl Control {
             Node::TimelineJson => self.stats.timeline().json(),
             Node::Checkpoints => {
                 let now = self.stats.now();
-                safe::text(&self.tiers.checkpoints(self.mounted_at), now.as_secs_f64())
+                safe::text(&self.checkpoints_for(&asker)?, now.as_secs_f64())
             }
-            Node::CheckpointsJson => json(&self.tiers.checkpoints(self.mounted_at)),
+            Node::CheckpointsJson => json(&self.checkpoints_for(&asker)?),
             Node::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
                 return Ok(Virtual::Ops(Lines { stats: Arc::clone(&self.stats), reader }));
             }
-            Node::Recording => return Ok(Virtual::Text(self.recording()?)),
+            Node::Recording => return Ok(Virtual::Text(self.recording_for(&asker)?)),
             Node::Advice => {
-                let recording: Box<dyn Source> = Box::new(Cursor::new(self.recording()?));
+                let recording: Box<dyn Source> = Box::new(Cursor::new(self.recording_for(&asker)?));
                 let mut recording =
                     Recording::read(vec![recording]).map_err(io::Error::other).at("read", "a recording")?;
                 report::text::advice(&Summary::of(&mut recording).advice)
             }
             Node::Config => self.live.text(),
-            Node::Control => return Ok(Virtual::Control(Mutex::new(Session::usage()))),
+            Node::Control => return Ok(Virtual::Control(Mutex::new(Session::new(asker)))),
         };
         Ok(Virtual::Text(text.into_bytes()))
     }
@@ -369,14 +383,59 @@ impl Control {
         &self.observer
     }
 
-    /// All that is known, with the calls in memory.
-    fn recording(&self) -> Result<Vec<u8>> {
-        let bytes = self.observer.collected().recording(self.observer.about(), |ino| path_of(&self.tiers, ino));
+    /// All that is known, with the calls in memory; of a user who is not the mount's owner what is theirs.
+    fn recording_for(&self, asker: &Asker) -> Result<Vec<u8>> {
+        let (collected, about) = (self.observer.collected(), self.observer.about());
+        let name = |ino| path_of(&self.tiers, ino);
+        let bytes = match asker.limited() {
+            None => collected.recording(about, name),
+            Some(uid) => {
+                let about = Meta { safety: self.safety_for(asker).line(), ..about };
+                collected.recording_of_user(uid, about, name, |ino| self.is_theirs(asker, ino))
+            }
+        };
         bytes.at("make", "a recording")
     }
 
-    fn files(&self) -> Files {
-        self.stats.files(|ino| path_of(&self.tiers, ino))
+    fn files_for(&self, asker: &Asker) -> Files {
+        self.stats.files_of(|ino| path_of(&self.tiers, ino), |ino| self.is_theirs(asker, ino))
+    }
+
+    fn files_at_hand_for(&self, asker: &Asker) -> AtHand {
+        let mut at_hand = self.stats.files_at_hand(|ino| path_of(&self.tiers, ino));
+        at_hand.files.retain(|file| self.is_theirs(asker, file.ino));
+        at_hand
+    }
+
+    fn processes_for(&self, asker: &Asker) -> Vec<ProcessFigures> {
+        let all = self.stats.processes.figures();
+        match asker.limited() {
+            None => all,
+            Some(uid) => processes::of_user(all, uid),
+        }
+    }
+
+    fn queue_for(&self, asker: &Asker) -> Queue {
+        asker.limited().map_or_else(|| self.tiers.queue(QUEUE_SHOWN), |uid| self.tiers.queue_of(uid, QUEUE_SHOWN))
+    }
+
+    fn staging_for(&self, asker: &Asker) -> Staging {
+        let all = self.tiers.staging();
+        match asker.limited() {
+            None => all,
+            Some(uid) => all.of_user(uid),
+        }
+    }
+
+    /// Of somebody who is not the mount's owner those whose directory or file is theirs.
+    fn checkpoints_for(&self, asker: &Asker) -> Result<Vec<safe::Checkpoint>> {
+        let all = self.tiers.checkpoints(self.mounted_at);
+        let Some(uid) = asker.limited() else { return Ok(all) };
+        let is_theirs = move |tiers: &Tiers, cx: &Cx, one: &safe::Checkpoint| {
+            let path = path::unescape(&one.path);
+            path.is_some_and(|path| tiers.owner_at(cx, &path).is_ok_and(|owner| owner == uid))
+        };
+        self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_theirs(tiers, cx, one)).collect()))
     }
 
     /// The text of `metrics` for somebody who may be anybody.
@@ -384,9 +443,15 @@ impl Control {
         self.snapshot().for_others().metrics()
     }
 
-    fn snapshot_for(&self, uid: u32) -> render::Snapshot {
+    /// Whether all is safe, and what is not.
+    fn safety_for(&self, asker: &Asker) -> render::Safety {
+        let safety = safety(&self.tiers.status());
+        if asker.is_trusted() { safety } else { safety.for_others() }
+    }
+
+    fn snapshot_for(&self, asker: &Asker) -> render::Snapshot {
         let snapshot = self.snapshot();
-        if uid == 0 || uid == self.owner.0 { snapshot } else { snapshot.for_others() }
+        if asker.is_trusted() { snapshot } else { snapshot.for_others() }
     }
 
     fn snapshot(&self) -> render::Snapshot {

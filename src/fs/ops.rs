@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use fuser::{FopenFlags, TimeOrNow};
 
 use super::control::by_xattr::Verb;
-use super::control::{self, Control};
+use super::control::{self, Asker, Control};
 use super::descriptors::{Descriptors, Share};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
 use super::io_paths::{IoPaths, Lease};
@@ -138,9 +138,14 @@ impl Core {
         self.tiers.rename(cx, parent, &name, to, &to_name, convert::rename_mode(flags)?)
     }
 
-    pub(super) fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Bytes> {
+    /// Who asks for something in `.dlio`, by a thread that waits for the answer.
+    fn asker(&self, cx: &Cx, by: u32) -> Asker {
+        Asker::new(cx, by, self.control.owner())
+    }
+
+    pub(super) fn readlink(&self, cx: &Cx, by: u32, ino: Ino) -> Result<Bytes> {
         if control::owns(ino) {
-            return self.control.latest_safe(ino, cx).map(Bytes::from);
+            return self.control.latest_safe(ino, &self.asker(cx, by)).map(Bytes::from);
         }
         self.tiers.readlink(cx, user_ino(ino)?).map(Bytes::from)
     }
@@ -245,7 +250,7 @@ impl Core {
     pub(super) fn open(&self, cx: &Cx, by: u32, ino: Ino, flags: i32) -> Result<Opened> {
         let mode = convert::open_mode(flags);
         if control::owns(ino) {
-            let open = Open::Virtual(self.control.open(ino, mode, cx.uid)?);
+            let open = Open::Virtual(self.control.open(ino, mode, self.asker(cx, by))?);
             return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO));
         }
         if mode.truncate && !mode.write && self.runs(ino) {

@@ -52,7 +52,8 @@ impl Who {
 
 fn ask(processes: &Processes, thread: u32) -> Option<Arc<Process>> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let pid = group(&text(read(thread, "status")?))?;
+    let status = text(read(thread, "status")?);
+    let (pid, uid) = (group(&status)?, user(&status)?);
     let (command, started) = command_and_start(&text(read(pid, "stat")?))?;
     if let Some(known) = processes.get(pid, started)
         && known.identity().command == command
@@ -60,7 +61,7 @@ fn ask(processes: &Processes, thread: u32) -> Option<Arc<Process>> {
         return Some(known);
     }
     let cgroup = read(pid, "cgroup").map(|bytes| cgroup(&text(bytes))).unwrap_or_default();
-    Some(processes.meet(Identity { pid, started, command, cgroup }))
+    Some(processes.meet(Identity { pid, uid, started, command, cgroup }))
 }
 
 /// One of the files of a process or thread. In one piece as a rule: what asks for its length first grows towards it, for it is told 0.
@@ -74,6 +75,22 @@ fn read(of: u32, file: &str) -> Option<Vec<u8>> {
 /// The process of a thread, from its `status`.
 fn group(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// Whose rights a thread has: the second of the four that `status` tells.
+fn user(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The further groups of a thread that waits for an answer; none of one that the kernel cannot name here.
+pub(super) fn groups(thread: u32) -> Vec<u32> {
+    let status = Some(thread).filter(|thread| *thread != 0).and_then(|thread| read(thread, "status"));
+    further_groups(&String::from_utf8_lossy(&status.unwrap_or_default()))
+}
+
+fn further_groups(status: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.unwrap_or_default().split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
 /// Whether the kernel is about to end a thread: SIGKILL is pending, which it makes of each signal that ends a process.

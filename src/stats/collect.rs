@@ -1,7 +1,7 @@
 //! What is made of the calls as they come by: the trace, its lines, epochs and checkpoints; and all of it as a recording.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
@@ -11,11 +11,14 @@ use super::catalog::Catalog;
 use super::checkpoints::Checkpoints;
 use super::counters::{Call, Op, nanos};
 use super::epochs::Epochs;
+use super::files::OF_OTHERS;
 use super::heat::HeatMap;
 use super::ops::{self, About, Lines};
+use super::processes::of_user;
+use super::record::Record;
 use super::recording::{self, Checkpoint, Epoch, Mark, Meta, Writer};
 use super::render::Found;
-use super::trace::{Block, Traced};
+use super::trace::{Block, Extent, Traced};
 
 /// Files are written so many at a time: a record takes a kilobyte before it is packed.
 const FILES_AT_ONCE: usize = 1 << 13;
@@ -158,7 +161,32 @@ impl Stats {
         let mut out = Writer::new(Vec::new())?;
         out.meta(&self.meta(about))?;
         self.trace.blocks().iter().try_for_each(|block| out.block(block))?;
-        self.write_files(&mut out, &self.catalog, name)?;
+        self.write_files(&mut out, &self.catalog, name, |_| true)?;
+        Ok(out.into_inner())
+    }
+
+    /// The same for a user who is not the mount's owner: their own files, processes and checkpoints, the sums of all others, and no single
+    /// calls, windows or marks.
+    pub fn recording_of_user(
+        &self,
+        uid: u32,
+        about: Meta,
+        name: impl Fn(u64) -> Option<String>,
+        is_theirs: impl Fn(u64) -> bool,
+    ) -> io::Result<Vec<u8>> {
+        self.settle();
+        let mut paths = HashSet::new();
+        self.catalog.for_each(|ino, _, _| paths.extend(Some(ino).filter(|ino| is_theirs(*ino)).and_then(&name)));
+        let mut meta = self.meta(about);
+        let processes = of_user(self.processes.figures(), uid);
+        meta.heat.rows.retain(|row| processes.iter().any(|process| process.number == row.process));
+        meta.processes = processes.into_iter().map(recording::Process::from).collect();
+        meta.checkpoints.retain(|checkpoint| paths.contains(&checkpoint.path));
+        (meta.windows, meta.marks, meta.plans) = (Vec::new(), Vec::new(), Vec::new());
+        meta.trace = Extent::default();
+        let mut out = Writer::new(Vec::new())?;
+        out.meta(&meta)?;
+        self.write_files(&mut out, &self.catalog, name, is_theirs)?;
         Ok(out.into_inner())
     }
 
@@ -184,7 +212,7 @@ impl Stats {
             out.meta(&meta)?;
             let inside = |block: &&Block| block.until >= window.began && block.from <= window.ended;
             self.trace.blocks().iter().filter(inside).try_for_each(|block| out.block(block))?;
-            self.write_files(&mut out, &files, name)?;
+            self.write_files(&mut out, &files, name, |_| true)?;
             Ok(out.into_inner())
         };
         Some(write())
@@ -196,9 +224,13 @@ impl Stats {
         out: &mut Writer<W>,
         catalog: &Catalog,
         name: impl Fn(u64) -> Option<String>,
+        is_theirs: impl Fn(u64) -> bool,
     ) -> io::Result<()> {
-        let (mut some, mut done) = (Vec::new(), Ok(()));
+        let (mut some, mut done, mut others) = (Vec::new(), Ok(()), None::<Record>);
         catalog.for_each(|ino, first, record| {
+            if !is_theirs(ino) {
+                return others.get_or_insert_default().add(&record);
+            }
             let path = name(ino).or_else(|| first.map(str::to_owned)).or_else(|| self.catalog.path(ino));
             some.push((ino, path.unwrap_or_else(|| "?".to_owned()), record));
             if some.len() == FILES_AT_ONCE && done.is_ok() {
@@ -207,7 +239,9 @@ impl Stats {
         });
         done?;
         out.files(some)?;
-        out.rest(&catalog.rest())
+        let mut rest = catalog.rest();
+        rest.extend(others.map(|record| (OF_OTHERS.to_owned(), record)));
+        out.rest(&rest)
     }
 
     /// All files, as the end of a recording.
@@ -217,7 +251,7 @@ impl Stats {
         name: impl Fn(u64) -> Option<String>,
     ) -> io::Result<()> {
         self.settle();
-        self.write_files(out, &self.catalog, name)
+        self.write_files(out, &self.catalog, name, |_| true)
     }
 }
 

@@ -22,6 +22,9 @@ pub struct Files {
     pub extent: Extent,
 }
 
+/// The line of the rest that has what was counted of other users' files.
+pub const OF_OTHERS: &str = "(files of others)";
+
 /// The files that are open or were used last: some thousand, however many there are in all.
 #[derive(Clone, Debug, Serialize)]
 pub struct AtHand {

@@ -22,6 +22,8 @@ pub const PROCESSES_MAX: usize = 4096;
 pub struct Identity {
     /// 0 for one that is not known: of another pid namespace, or gone.
     pub pid: u32,
+    /// Whose it was when it was met.
+    pub uid: u32,
     /// When it was started, in the system's ticks: numbers of processes are used again.
     pub started: u64,
     /// Its name, of up to 15 bytes.
@@ -44,7 +46,7 @@ pub struct Process {
 }
 
 /// [`Process`] at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFigures {
     /// As in [`super::record::Record::processes`].
     pub number: u64,
@@ -56,6 +58,20 @@ pub struct ProcessFigures {
     pub bytes_written: u64,
     /// In calls through its handles.
     pub time: Duration,
+}
+
+impl ProcessFigures {
+    fn with(self, other: &ProcessFigures) -> Self {
+        ProcessFigures {
+            opens: self.opens + other.opens,
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            bytes_read: self.bytes_read + other.bytes_read,
+            bytes_written: self.bytes_written + other.bytes_written,
+            time: self.time + other.time,
+            ..self
+        }
+    }
 }
 
 impl Process {
@@ -157,6 +173,16 @@ impl Processes {
     }
 }
 
+/// What a user may see: their own processes, and the sum of all others as one of which nothing else is told.
+pub fn of_user(figures: Vec<ProcessFigures>, uid: u32) -> Vec<ProcessFigures> {
+    let (mut shown, others): (Vec<_>, Vec<_>) =
+        figures.into_iter().partition(|process| process.identity.pid > 0 && process.identity.uid == uid);
+    if !others.is_empty() {
+        shown.push(others.iter().fold(ProcessFigures::default(), ProcessFigures::with));
+    }
+    shown
+}
+
 /// The table of processes, those that spent most time in calls first: what `.dlio/processes` shows. Ends with a newline.
 pub fn table(figures: &[ProcessFigures]) -> String {
     let mut lines: Vec<&ProcessFigures> = figures.iter().collect();
@@ -165,7 +191,7 @@ pub fn table(figures: &[ProcessFigures]) -> String {
         "    pid command            opens    reads   writes       read    written     time  cgroup\n".to_owned();
     for p in lines {
         let (pid, command) = match p.identity.pid {
-            0 => ("-".to_owned(), "(not known)".to_owned()),
+            0 => ("-".to_owned(), "(others)".to_owned()),
             pid => (pid.to_string(), path::escape(p.identity.command.as_bytes())),
         };
         writeln!(
@@ -191,6 +217,7 @@ pub fn json(figures: &[ProcessFigures]) -> String {
         json!({
             "number": p.number,
             "pid": Some(p.identity.pid).filter(|pid| *pid > 0),
+            "uid": Some(p.identity.uid).filter(|_| p.identity.pid > 0),
             "command": path::escape(p.identity.command.as_bytes()),
             "cgroup": path::escape(p.identity.cgroup.as_bytes()),
             "opens": p.opens,

@@ -307,9 +307,8 @@ impl Failure {
 impl Snapshot {
     /// The snapshot for a reader who is not the mount's owner: a problem is told, its text, which may name a path, is
     /// not.
-    pub fn for_others(mut self) -> Self {
-        self.safety.held = self.safety.held.map(|_| "see .dlio/stats as the owner of the mount".to_owned());
-        self
+    pub fn for_others(self) -> Self {
+        Snapshot { safety: self.safety.for_others(), ..self }
     }
 
     /// The text of `.dlio/stats`. Ends with a newline.
@@ -473,6 +472,11 @@ fn failure_list(out: &mut String, failures: &[Failure]) -> std::fmt::Result {
 }
 
 impl Safety {
+    /// See [`Snapshot::for_others`].
+    pub fn for_others(self) -> Self {
+        Safety { held: self.held.map(|_| "see .dlio/stats as the owner of the mount".to_owned()), ..self }
+    }
+
     /// What an operator has set aside, if anything.
     pub fn set_aside(&self) -> Option<String> {
         let what = || format!("{} set aside ({})", count(self.aside, "name"), bytes(self.aside_bytes));

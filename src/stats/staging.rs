@@ -31,6 +31,9 @@ pub struct Staging {
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
     pub number: u64,
+    /// Who has begun it, unless that was root or the mount's owner.
+    #[serde(skip)]
+    pub by: Option<u32>,
     /// What was asked for.
     pub what: String,
     pub state: JobState,
@@ -76,10 +79,19 @@ impl JobState {
     }
 }
 
+impl Staging {
+    /// For a user who is not the mount's owner: with the jobs that they have begun.
+    pub fn of_user(self, uid: u32) -> Staging {
+        let jobs = self.jobs.into_iter().filter(|job| job.by == Some(uid)).collect();
+        Staging { jobs, ..self }
+    }
+}
+
 impl Job {
     pub fn new(number: u64, what: &str) -> Self {
         Job {
             number,
+            by: None,
             what: what.to_owned(),
             state: JobState::Running,
             directories: 0,

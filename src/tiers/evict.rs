@@ -35,7 +35,7 @@ pub struct Evictable {
     /// Oldest drained first.
     pub clean: Vec<Ino>,
     /// Paths that only the fast tier has, as [`Tiers::path_of`] gives them; at most as many as asked for.
-    pub dirty: Vec<String>,
+    pub dirty: Vec<(Ino, String)>,
     /// Files that only the fast tier has.
     pub dirty_files: u64,
 }
@@ -64,7 +64,7 @@ impl Tiers {
         let dirty: Vec<Ino> = dirty.into_iter().filter(inside).collect();
         Evictable {
             clean: st.clean.values().map(|clean| clean.ino).filter(inside).collect(),
-            dirty: dirty.iter().take(limit).map(|ino| self.label_in(&st, *ino)).collect(),
+            dirty: dirty.iter().take(limit).map(|ino| (*ino, self.label_in(&st, *ino))).collect(),
             dirty_files: dirty.len() as u64,
         }
     }

@@ -140,9 +140,11 @@ impl Tiers {
         !self.pins.is_empty() || self.options().rules.pins_any()
     }
 
-    /// The pinned paths of the list, escaped, from the mount's root.
-    pub fn pinned_paths(&self) -> Vec<String> {
-        self.pins.paths.lock().keys().map(|path| escape(path)).collect()
+    /// The pinned paths of the list, escaped, from the mount's root. `by`: what this user has pinned, who is not the mount's owner.
+    pub fn pinned_paths(&self, by: Option<u32>) -> Vec<String> {
+        let paths = self.pins.paths.lock();
+        let shown = paths.iter().filter(|(_, granted)| by.is_none() || granted.map(|granted| granted.uid) == by);
+        shown.map(|(path, _)| escape(path)).collect()
     }
 
     /// The patterns that a rule pins.

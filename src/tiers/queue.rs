@@ -170,6 +170,23 @@ impl Tiers {
         queue
     }
 
+    /// The same for a user who is not the mount's owner: their own events of the first `limit`, in their places. Of the others, and of what
+    /// holds the order, the numbers are told.
+    pub fn queue_of(&self, uid: u32, limit: usize) -> Queue {
+        let theirs: HashSet<Lsn> = {
+            let st = self.state.lock();
+            let owns = |ino: Ino| st.view.get(ino).is_some_and(|node| node.meta().uid == uid);
+            let theirs = st.events.iter().take(limit).filter(|event| event.change.inodes().into_iter().all(owns));
+            theirs.map(|event| event.lsn).collect()
+        };
+        let mut queue = self.queue(limit);
+        queue.pending.retain(|pending| theirs.contains(&pending.lsn));
+        queue.held = queue.held.map(|_| "the mount's owner sees why in .dlio/queue".to_owned());
+        queue.conflicts_shown.clear();
+        queue.aside_shown.clear();
+        queue
+    }
+
     /// Hurries the newest event at or below `ino` and everything before it, and copies its bytes before all others. What
     /// was written to the file gets its place in the order first. Returns how many events have to be published; `None` if
     /// nothing there is pending.

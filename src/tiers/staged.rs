@@ -595,7 +595,7 @@ impl Tiers {
         self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path, bytes))
     }
 
-    fn copy_path(&self, number: u64) -> Option<Vec<u8>> {
+    pub fn copy_path(&self, number: u64) -> Option<Vec<u8>> {
         let known = {
             let st = self.state.lock();
             st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.path(ino))

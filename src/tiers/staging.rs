@@ -71,8 +71,6 @@ pub(crate) struct Read {
 
 struct Job {
     told: Told,
-    /// Somebody who is not the mount's owner.
-    by: Option<u32>,
     /// Which files of directories are wanted.
     wanted: Option<Arc<Pattern>>,
     /// To be looked through, the next one last.
@@ -274,7 +272,7 @@ impl Tiers {
     fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>, by: Option<u32>) -> Result<u64> {
         let mut queue = self.staging.queue.lock();
         expect_room(&queue, paths.len())?;
-        let is_theirs = |job: &Job| job.by == by && job.told.state == JobState::Running;
+        let is_theirs = |job: &Job| job.told.by == by && job.told.state == JobState::Running;
         if let Some(uid) = by
             && queue.jobs.values().filter(|job| is_theirs(job)).count() >= JOBS_MAX
         {
@@ -288,8 +286,7 @@ impl Tiers {
         queue.jobs.insert(
             number,
             Job {
-                told: Told::new(number, what),
-                by,
+                told: Told { by, ..Told::new(number, what) },
                 wanted,
                 directories,
                 files,

@@ -13,7 +13,7 @@ use crate::tiers::queue::Notes;
 use crate::tiers::room::Evicting;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::sync::Mutex;
-use crate::tiers::{Ino, Lsn, State, Status, TierKind, Tiers, plan};
+use crate::tiers::{Cx, Ino, Lsn, State, Status, TierKind, Tiers, plan};
 
 /// What each kind of background work last failed with, and whether that is the slow tier not answering.
 type Troubles = BTreeMap<&'static str, (bool, String)>;
@@ -398,6 +398,16 @@ impl Tiers {
         });
         let uncommitted = st.uncommitted.keys().any(|file| below(*file));
         if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
+    }
+
+    /// Who owns a file, as the view knows it; nobody else is asked.
+    pub fn owner_of(&self, ino: Ino) -> Option<u32> {
+        self.state.lock().view.get(ino).map(|node| node.meta().uid)
+    }
+
+    /// Who owns what a path, from the root, leads to.
+    pub fn owner_at(&self, cx: &Cx, path: &[u8]) -> Result<u32> {
+        self.at_path(cx, path, |ino| self.getattr(cx, ino)).map(|attr| attr.uid)
     }
 
     /// Whether the slow tree is in the middle of changes that are published as one. Waits for the step that is made.

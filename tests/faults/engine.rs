@@ -346,7 +346,7 @@ impl Target for World {
     }
 
     fn pins(&mut self) -> Result<Vec<PathBuf>, String> {
-        Ok(self.engine().pinned_paths().into_iter().map(PathBuf::from).collect())
+        Ok(self.engine().pinned_paths(None).into_iter().map(PathBuf::from).collect())
     }
 
     fn fill(&mut self, full: bool) {

@@ -260,7 +260,10 @@ fn the_link_names_only_what_the_reader_may_see() {
     mount.sh("chmod 700 run");
     assert!(!link(&mount).status.success() && link(&mount).stdout.is_empty());
     assert!(latest_safe(&mount).is_some());
-    assert!(!mount.as_user(USER, "cat .dlio/checkpoints").status.success());
+    let listed = |name: &str| succeeded(mount.as_user(USER, &format!("cat .dlio/{name}")));
+    assert_eq!((listed("checkpoints").contains("ckpt-5"), listed("checkpoints.json").trim()), (false, "[]"));
+    mount.sh(&format!("chown -R {USER} run"));
+    assert!(listed("checkpoints").contains("ckpt-5"), "{}", listed("checkpoints"));
 }
 
 // A deadline

@@ -36,4 +36,5 @@ mod slow_tiers;
 mod stage;
 mod top;
 mod trace;
+mod two_users;
 mod who_mounts;

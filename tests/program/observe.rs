@@ -219,12 +219,12 @@ fn without_a_profile_nothing_is_counted_and_the_figures_say_so() {
     assert!(!fs::read_to_string(mount.at(".dlio/metrics")).unwrap().contains("dliofs_ops_total{"));
 }
 
+/// They tell of all users together; what is told to each of their own, `two_users.rs` tries.
 #[test]
-fn only_the_owner_sees_files_and_processes() {
+fn only_the_owner_sees_single_calls_and_windows() {
     needs!(MOUNTS);
     let mount = Mount::new();
-    let of_files = ["files", "files.tsv", "files.json", "processes", "processes.json"];
-    for name in of_files.into_iter().chain(["ops", "recording", "advice", "checkpoints", "checkpoints.json"]) {
+    for name in ["ops", "windows", "windows.json", "config"] {
         assert_eq!(crate::common::mode(&mount.at(".dlio").join(name)), 0o400, "{name}");
         assert!(!mount.as_user(crate::common::USER, &format!("cat .dlio/{name}")).status.success());
     }

@@ -334,7 +334,7 @@ fn a_daemon_that_is_stopped_is_told_and_left() {
 }
 
 #[test]
-fn who_does_not_own_the_mount_sees_all_but_names() {
+fn who_does_not_own_the_mount_sees_no_names_of_others() {
     needs!(MOUNTS, "setpriv");
     let mount = Mount::new();
     mount.put("secret-name", "x");
@@ -347,9 +347,9 @@ fn who_does_not_own_the_mount_sees_all_but_names() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.lines().count() == 3, "{text} {said}");
     let mut terminal = Terminal::start(&mount, &format!("setpriv --reuid {USER} --clear-groups {}", program.display()));
-    for key in ["f", "p", "u"] {
+    for (key, title) in [("f", "FILE"), ("p", "COMMAND"), ("u", "LSN")] {
         terminal.press(key);
-        terminal.shows("owner");
+        terminal.shows(title);
     }
     terminal.press("o");
     terminal.shows("OPERATION");

@@ -114,9 +114,6 @@ fn notices(state: &State) -> Vec<String> {
     let stats = &state.look.stats;
     let mut all = Vec::new();
     all.extend(state.silent.map(silence));
-    if state.look.denied {
-        all.push("this table is for the owner of the mount and for root: run it as one of them".to_owned());
-    }
     if state.base_is_there() && !stats.profile {
         all.push("profile = false: nothing is counted but what is drained".to_owned());
     }
@@ -386,10 +383,9 @@ impl Page<'_> {
 
 /// Why a table has no rows.
 fn nothing(state: &State) -> &'static str {
-    match (state.view, state.look.denied) {
-        (_, true) => "not yours to see",
+    match state.view {
         _ if !state.filter.is_empty() => "no row has that; Esc shows all",
-        (View::Queue, _) => "nothing is pending",
+        View::Queue => "nothing is pending",
         _ if state.change.is_none() => "rates come with the second look",
         _ => "nothing yet",
     }
@@ -626,7 +622,7 @@ mod tests {
         let file = |ino| File { ino, path: "/twice".into(), done: done.clone(), before: Done::default() };
         broken.files = Some(Files { at: 99.0, files: vec![file(98), file(99)], known: most });
         broken.stats.operations[0].all.latency_log2_us = vec![most; 40];
-        (broken.denied, broken.stats.files.unnamed) = (true, 1);
+        broken.stats.files.unnamed = 1;
         let nothing = Checkpoint { absorbed: -1.0, drained: Some(f64::INFINITY), ..Checkpoint::default() };
         broken.checkpoints = vec![nothing];
         let mut wrong = state();
@@ -645,15 +641,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let mut state = state();
-        let mut denied = look(62);
-        (denied.files, denied.denied, denied.stats.files.unnamed) = (None, true, 4);
-        denied.stats.io_path.name = "cached".into();
-        denied.stats.safety.held = Some("quota; raise it".into());
-        state.take(denied);
+        let mut wrong = look(62);
+        wrong.stats.files.unnamed = 4;
+        wrong.stats.io_path.name = "cached".into();
+        wrong.stats.safety.held = Some("quota; raise it".into());
+        state.take(wrong);
         let text = lines(&state, 100, 50).join("\n");
-        for said in
-            ["HELD: quota", "for the owner of the mount", "profile_memory is full", "not seen: lseek", "not yours"]
-        {
+        for said in ["HELD: quota", "profile_memory is full", "not seen: lseek"] {
             assert!(text.contains(said), "{said}: {text}");
         }
         state.wait(17.0);

@@ -15,14 +15,12 @@ use crate::stats::render;
 pub(in crate::cli) struct Look {
     pub(super) stats: Stats,
     pub(super) timeline: Timeline,
-    /// Those that were asked for and may be read.
+    /// Those that were asked for.
     pub(super) files: Option<Files>,
     pub(super) processes: Option<Processes>,
     pub(super) queue: Option<Queue>,
     /// Oldest first; none if the daemon does not tell.
     pub(super) checkpoints: Vec<Checkpoint>,
-    /// The table that was asked for is for the mount's owner only.
-    pub(super) denied: bool,
 }
 
 /// What is shown of `stats.json`. Times are in seconds, sizes in bytes.

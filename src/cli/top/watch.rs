@@ -55,16 +55,13 @@ fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
         Some(View::Files) => {
             let files: Option<Files> = table(mountpoint, "files.json", look::parse)?;
             look.files = files.map(|files| Files { at, ..files });
-            look.denied = look.files.is_none();
         }
         Some(View::Processes) => {
             let processes: Option<Processes> = table(mountpoint, "processes.json", look::parse)?;
             look.processes = processes.map(|processes| Processes { at, ..processes });
-            look.denied = look.processes.is_none();
         }
         Some(View::Queue) => {
             let queue: Option<Queue> = table(mountpoint, "queue.json", look::parse)?;
-            look.denied = queue.is_none();
             look.queue = queue;
         }
     }
@@ -74,7 +71,7 @@ fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
     Ok(look)
 }
 
-/// A file of `.dlio` that only the owner may read, or that not every daemon has: `None` then.
+/// A file of `.dlio` that not every daemon has, or not for everybody: `None` then.
 fn table<T>(mountpoint: &Path, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>> {
     match talk::read(mountpoint, name) {
         Ok(text) => parse(&text).map(Some).map_err(|e| misread(mountpoint, name, &e)),

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::Control;
 use super::command::AsideHow;
 use super::deadline::apart;
-use super::session::{Running, Session, joined, shown};
+use super::session::{Reply, Running, joined, shown};
 use super::sync::LOOK;
 use crate::error::Result as Done;
 use crate::path::Name;
@@ -30,19 +30,19 @@ impl Drop for Setting {
     }
 }
 
-pub(super) fn begin(control: &Control, names: &[Name], how: AsideHow) -> Result<Session, String> {
+pub(super) fn begin(control: &Control, names: &[Name], how: AsideHow) -> Result<Reply, String> {
     let (path, below) = (shown(names), joined(names));
     if how == AsideHow::DryRun {
         let found = control.on_slow(move |tiers, cx| tiers.would_set_aside(cx, &below));
         let would = found.map_err(|error| error.to_string())?;
-        return Ok(Session::text(format!("{}ok: {path}: {}\n", list(&would, None), told(&would, true))));
+        return Ok(Reply::text(format!("{}ok: {path}: {}\n", list(&would, None), told(&would, true))));
     }
     let saving = Arc::new(Saving::default());
     let watched = Arc::clone(&saving);
     let done = apart(&control.tiers, "set-aside", move |tiers| {
         tiers.set_aside(&Cx::internal(), &below, how == AsideHow::WithCopy, &watched)
     });
-    Ok(Session::runs(String::new(), Setting { path, saving, done }))
+    Ok(Reply::runs(String::new(), Setting { path, saving, done }))
 }
 
 impl Running for Setting {

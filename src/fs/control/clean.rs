@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::Control;
 use super::session::joined;
+use super::{Asker, Control};
 use crate::path::Name;
 use crate::stats::render;
 use crate::tiers::Ino;
@@ -15,6 +15,8 @@ const MET_AT_ONCE: usize = 16;
 pub(super) struct CleanFiles {
     /// At or below this, as an inode and as a path.
     below: (Ino, Vec<u8>),
+    /// Of those that belong to whom.
+    asker: Asker,
     /// Objects of the mount before whose files are looked up first: nobody has since.
     unmet: Vec<u64>,
     /// In reverse order; found when all are met.
@@ -22,8 +24,8 @@ pub(super) struct CleanFiles {
 }
 
 impl CleanFiles {
-    pub(super) fn below(control: &Control, ino: Ino, names: &[Name]) -> Self {
-        CleanFiles { below: (ino, joined(names)), unmet: control.tiers.unmet(), left: None }
+    pub(super) fn below(control: &Control, asker: &Asker, ino: Ino, names: &[Name]) -> Self {
+        CleanFiles { below: (ino, joined(names)), asker: asker.clone(), unmet: control.tiers.unmet(), left: None }
     }
 
     /// Goes on finding them, until `until` at the latest. Whether they are found; if not, a line says what the command,
@@ -49,6 +51,7 @@ impl CleanFiles {
         }
         self.left.get_or_insert_with(|| {
             let mut clean = control.tiers.evictable(self.below.0, 0).clean;
+            clean.retain(|ino| control.is_theirs(&self.asker, *ino));
             clean.reverse();
             clean
         });

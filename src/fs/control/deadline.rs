@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::session::{Running, Session};
+use super::session::{Reply, Running};
 use super::sync::LOOK;
 use super::{Control, safety};
 use crate::error::Result as Done;
@@ -68,7 +68,7 @@ impl Drop for Urgent {
     }
 }
 
-pub(super) fn begin(control: &Control, time: Duration) -> Session {
+pub(super) fn begin(control: &Control, time: Duration) -> Reply {
     let begun = Instant::now();
     let (urgent, hurry) = (Urgent::new(&control.tiers), Hurry::new(&control.tiers));
     let synced = apart(&control.tiers, "deadline", |tiers| tiers.sync_fast().map(|()| tiers.last_lsn()));
@@ -84,7 +84,7 @@ pub(super) fn begin(control: &Control, time: Duration) -> Session {
         _urgent: urgent,
         _hurry: hurry,
     };
-    Session::runs(String::new(), deadline)
+    Reply::runs(String::new(), deadline)
 }
 
 /// Runs what may hang. Without a thread for it nothing ever comes, which is what a deadline is for.

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::clean::CleanFiles;
-use super::session::{Running, Session, joined};
-use super::{Control, path_of};
+use super::session::{Reply, Running, joined};
+use super::{Asker, Control, path_of};
 use crate::error::Result;
 use crate::path::Name;
 use crate::stats::render;
@@ -19,6 +19,7 @@ struct Eviction {
     /// Staged copies that are still to be looked at, and the path below which they go.
     copies: Option<Vec<u64>>,
     below: Vec<u8>,
+    asker: Asker,
     files: u64,
     bytes: u64,
     /// Files that stay: dirty, open, or changed on the slow tier.
@@ -26,14 +27,15 @@ struct Eviction {
 }
 
 /// Names what stays because it is dirty; the clean files go while the reply is read.
-pub(super) fn begin(control: &Control, names: Vec<Name>) -> Result<Session, String> {
+pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Result<Reply, String> {
     let below = control.find(&names)?;
     let Evictable { dirty, dirty_files, .. } = control.tiers.evictable(below, DIRTY_SHOWN);
-    let lines = dirty.iter().map(|path| format!("dirty: /{path} is only on the fast tier\n")).collect();
-    let clean = CleanFiles::below(control, below, &names);
+    let shown = dirty.iter().filter(|(ino, _)| control.is_theirs(asker, *ino));
+    let lines = shown.map(|(_, path)| format!("dirty: /{path} is only on the fast tier\n")).collect();
+    let clean = CleanFiles::below(control, asker, below, &names);
     let below = joined(&names);
-    let eviction = Eviction { clean, copies: None, below, files: 0, bytes: 0, kept: dirty_files };
-    Ok(Session::runs(lines, eviction))
+    let eviction = Eviction { clean, copies: None, below, asker: asker.clone(), files: 0, bytes: 0, kept: dirty_files };
+    Ok(Reply::runs(lines, eviction))
 }
 
 impl Running for Eviction {
@@ -87,6 +89,9 @@ impl Eviction {
             }
         }
         while let Some(number) = self.copies.as_mut().and_then(Vec::pop) {
+            if !self.may_go(control, number) {
+                continue;
+            }
             if let Some(bytes) = control.tiers.evict_copy_below(number, &self.below)? {
                 self.files += 1;
                 self.bytes += bytes;
@@ -96,6 +101,13 @@ impl Eviction {
             }
         }
         Ok(true)
+    }
+
+    /// Whether a copy is of a file that belongs to whoever asks.
+    fn may_go(&self, control: &Control, number: u64) -> bool {
+        let Some(uid) = self.asker.limited() else { return true };
+        let Some(path) = control.tiers.copy_path(number) else { return false };
+        control.on_slow(move |tiers, cx| tiers.owner_at(cx, &path)).is_ok_and(|owner| owner == uid)
     }
 
     fn evicted(&self) -> String {

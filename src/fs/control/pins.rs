@@ -1,28 +1,42 @@
 //! `pin`, `unpin` and `pins`: what stays on the fast tier.
 
-use super::Control;
-use super::session::{Session, joined, shown};
+use super::session::{Reply, joined, shown};
+use super::{Asker, Control};
 use crate::path::Name;
+use crate::tiers::disk::Kind;
 
 /// Nothing needs to be there yet.
-pub(super) fn pin(control: &Control, names: &[Name]) -> Result<Session, String> {
-    match control.tiers.pin_path(&joined(names)) {
-        Ok(true) => Ok(Session::ok(format!("{} is pinned", shown(names)))),
-        Ok(false) => Ok(Session::ok(format!("{} was pinned already", shown(names)))),
+pub(super) fn pin(control: &Control, asker: &Asker, names: &[Name]) -> Result<Reply, String> {
+    let pinned = match asker.limited() {
+        None => control.tiers.pin_path(&joined(names)),
+        Some(uid) => pin_for(control, asker, uid, names)?,
+    };
+    match pinned {
+        Ok(true) => Ok(Reply::ok(format!("{} is pinned", shown(names)))),
+        Ok(false) => Ok(Reply::ok(format!("{} was pinned already", shown(names)))),
         Err(error) => Err(error.to_string()),
     }
 }
 
-pub(super) fn unpin(control: &Control, names: &[Name]) -> Result<Session, String> {
+/// A file of their own. What comes to be below a directory nobody has counted.
+fn pin_for(control: &Control, asker: &Asker, uid: u32, names: &[Name]) -> Result<crate::error::Result<bool>, String> {
+    let attr = control.reached(asker, names)?;
+    match attr.kind {
+        Kind::File => Ok(control.tiers.pin_file_for(uid, &joined(names), attr.size)),
+        _ => Err(format!("{}: only root and the mount's owner may pin a directory", shown(names))),
+    }
+}
+
+pub(super) fn unpin(control: &Control, names: &[Name]) -> Result<Reply, String> {
     match control.tiers.unpin_path(&joined(names)) {
-        Ok(true) => Ok(Session::ok(format!("{} is not pinned any more", shown(names)))),
+        Ok(true) => Ok(Reply::ok(format!("{} is not pinned any more", shown(names)))),
         Ok(false) => Err(format!("{} is not pinned; pins lists what is", shown(names))),
         Err(error) => Err(error.to_string()),
     }
 }
 
-pub(super) fn list(control: &Control) -> Session {
-    let paths = control.tiers.pinned_paths().into_iter().map(|path| format!("/{path}\n"));
+pub(super) fn list(control: &Control, asker: &Asker) -> Reply {
+    let paths = control.tiers.pinned_paths(asker.limited()).into_iter().map(|path| format!("/{path}\n"));
     let patterns = control.tiers.pinned_patterns().into_iter().map(|pattern| format!("rule: {pattern}\n"));
-    Session::text(paths.chain(patterns).collect::<String>())
+    Reply::text(paths.chain(patterns).collect::<String>())
 }

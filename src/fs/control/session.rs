@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::command::{Command, KNOWN, LINE_MAX};
-use super::{Control, aside, deadline, evict, pins, stage, sync, verify, windows};
+use super::{Asker, Control, aside, deadline, evict, pins, stage, sync, verify, windows};
 use crate::error::{Errno, Error, Result};
 use crate::fs::slow_pool::Caller;
 use crate::path::Name;
@@ -26,11 +26,19 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// How long a command waits for the slow tier at most: there are few threads for all of `.dlio`.
 const COMMAND_WAIT: Duration = Duration::from_secs(60);
 
-/// What a descriptor of `control` has to tell.
+/// A descriptor of `control`.
 #[derive(Debug)]
 pub(in crate::fs) struct Session {
+    /// Who has opened it.
+    asker: Asker,
+    reply: Reply,
+}
+
+/// What it has to tell.
+#[derive(Debug)]
+pub(super) struct Reply {
     /// What is to be read next.
-    reply: Vec<u8>,
+    text: Vec<u8>,
     /// The command that has not ended yet.
     running: Option<Box<dyn Running>>,
 }
@@ -42,31 +50,31 @@ pub(super) trait Running: Debug + Send {
     fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String>;
 }
 
-impl Session {
+impl Reply {
     /// For whoever reads without a command.
-    pub(super) fn usage() -> Self {
-        Session::text(format!(
+    fn usage() -> Self {
+        Reply::text(format!(
             "commands: {KNOWN} (write one line, then read; PATH from the mount's root, escaped as in \
              .dlio/files: %20 for a space)\n"
         ))
     }
 
-    /// A reply without a verdict.
-    pub(super) fn text(reply: impl Into<Vec<u8>>) -> Self {
-        Session { reply: reply.into(), running: None }
+    /// Without a verdict.
+    pub(super) fn text(text: impl Into<Vec<u8>>) -> Self {
+        Reply { text: text.into(), running: None }
     }
 
     pub(super) fn ok(text: impl Display) -> Self {
-        Session::text(verdict("ok", text))
+        Reply::text(verdict("ok", text))
     }
 
     /// Lines to be read at once, and a command that goes on.
     pub(super) fn runs(lines: String, running: impl Running + 'static) -> Self {
-        Session { reply: lines.into_bytes(), running: Some(Box::new(running)) }
+        Reply { text: lines.into_bytes(), running: Some(Box::new(running)) }
     }
 
-    pub(super) fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
-        if self.reply.is_empty()
+    fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
+        if self.text.is_empty()
             && let Some(mut running) = self.running.take()
         {
             let mut lines = String::new();
@@ -75,24 +83,43 @@ impl Session {
                 Ok(Some(text)) => lines.push_str(&verdict("ok", text)),
                 Err(text) => lines.push_str(&verdict("error", text)),
             }
-            self.reply = lines.into_bytes();
+            self.text = lines.into_bytes();
         }
-        let taken = self.reply.len().min(size);
-        self.reply.drain(..taken).collect()
+        let taken = self.text.len().min(size);
+        self.text.drain(..taken).collect()
+    }
+}
+
+impl Session {
+    pub(super) fn new(asker: Asker) -> Self {
+        Session { asker, reply: Reply::usage() }
     }
 
-    /// Runs a command line. What the reader has not read of the former reply is gone. EBUSY while the former command has
-    /// not ended.
+    pub(super) fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
+        self.reply.read(control, size)
+    }
+
+    /// Runs a command line. What the reader has not read of the former reply is gone.
+    ///
+    /// Errors: EBUSY while the former command has not ended; EINVAL for a command that cannot be begun and EPERM for one that this user may
+    /// not give, so that `echo` fails in a shell. The reply says why.
     pub(super) fn write(&mut self, control: &Control, line: &[u8]) -> Result<()> {
-        if self.running.is_some() {
+        if self.reply.running.is_some() {
             return Err(Errno::EBUSY.into());
         }
         if line.len() > LINE_MAX {
             return Err(Errno::E2BIG.into());
         }
-        let begun = Command::parse(line).and_then(|command| begin(control, command));
-        *self = begun.unwrap_or_else(|text| Session::text(verdict("error", text)));
-        Ok(())
+        let begun = Command::parse(line).map_err(|text| (Errno::EINVAL, text)).and_then(|command| {
+            command.allow(control, &self.asker).map_err(|text| (Errno::EPERM, text))?;
+            begin(control, &self.asker, command).map_err(|text| (Errno::EINVAL, text))
+        });
+        let (reply, answer) = match begun {
+            Ok(reply) => (reply, Ok(())),
+            Err((errno, text)) => (Reply::text(verdict("error", text)), Err(errno.into())),
+        };
+        self.reply = reply;
+        answer
     }
 }
 
@@ -101,25 +128,25 @@ fn verdict(word: &str, text: impl Display) -> String {
 }
 
 /// Runs a command, or the beginning of it. The error is the text of the reply.
-fn begin(control: &Control, command: Command) -> Result<Session, String> {
+fn begin(control: &Control, asker: &Asker, command: Command) -> Result<Reply, String> {
     match command {
-        Command::Sync(below) => sync::begin(control, below),
+        Command::Sync(below) => sync::begin(control, asker, below),
         Command::Deadline(time) => Ok(deadline::begin(control, time)),
         Command::Pause(paused) => Ok(sync::pause(control, paused)),
         Command::Front(names) => sync::front(control, names),
-        Command::Evict(names) => evict::begin(control, names),
-        Command::Verify(names) => verify::begin(control, names),
-        Command::Stage(wanted) => stage::begin(control, wanted),
+        Command::Evict(names) => evict::begin(control, asker, names),
+        Command::Verify(names) => verify::begin(control, asker, names),
+        Command::Stage(wanted) => stage::begin(control, asker, wanted),
         Command::StageMore(number, wanted) => stage::more(control, number, wanted),
         Command::WatchStaging(number) => Ok(stage::watch(number)),
         Command::CancelStaging(number) => stage::cancel(control, number),
         Command::PauseStaging(paused) => Ok(stage::pause(control, paused)),
-        Command::Pin(names) => pins::pin(control, &names),
+        Command::Pin(names) => pins::pin(control, asker, &names),
         Command::Unpin(names) => pins::unpin(control, &names),
-        Command::Pins => Ok(pins::list(control)),
+        Command::Pins => Ok(pins::list(control, asker)),
         Command::SetAside(names, how) => aside::begin(control, &names, how),
-        Command::Status => Ok(Session::text(control.snapshot().json())),
-        Command::Reload => control.live.reload().map(Session::ok).map_err(|error| error.to_string()),
+        Command::Status => Ok(Reply::text(control.snapshot_for(asker).json())),
+        Command::Reload => control.live.reload().map(Reply::ok).map_err(|error| error.to_string()),
         Command::StartWindow(name) => windows::start(control, &name),
         Command::StopWindow(name) => windows::stop(control, name.as_deref()),
         Command::WindowFiles(name) => windows::files(control, &name),
@@ -177,14 +204,17 @@ pub(super) fn shown(names: &[Name]) -> String {
 /// Walks from the root. Each step's reference is given back as soon as the next is held, and the last one's as well: a
 /// number that nobody holds any more means nothing to the engine, and nothing worse.
 fn find(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Ino> {
-    Ok(walk(tiers, cx, names)?.pop().map_or(ROOT, |last| last.ino))
+    Ok(walk(tiers, cx, names, |_| true)?.pop().map_or(ROOT, |last| last.ino))
 }
 
-/// The same: the attributes of each step but the root.
-pub(super) fn walk(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Vec<Attr>> {
+/// The same: the attributes of each step but the root. EACCES behind a directory that may not be passed.
+pub(super) fn walk(tiers: &Tiers, cx: &Cx, names: &[Name], may_pass: impl Fn(&Attr) -> bool) -> Result<Vec<Attr>> {
     let mut held = Reference { tiers, ino: ROOT, counted: false };
-    let mut steps = Vec::with_capacity(names.len());
+    let mut steps: Vec<Attr> = Vec::with_capacity(names.len());
     for name in names {
+        if steps.last().is_some_and(|above| !may_pass(above)) {
+            return Err(Errno::EACCES.into());
+        }
         let attr = tiers.find(cx, held.ino, name)?;
         held = Reference { tiers, ino: attr.ino, counted: true };
         steps.push(attr);

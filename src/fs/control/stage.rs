@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Control;
 use super::command::Wanted;
-use super::session::{Running, Session, joined, shown};
+use super::session::{Reply, Running, joined, shown};
+use super::{Asker, Control};
 use crate::config::Pattern;
 use crate::stats::render;
 use crate::stats::staging::JobState;
@@ -14,13 +14,13 @@ use crate::tiers::Tiers;
 /// How often a job is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(super) fn begin(control: &Control, wanted: Vec<Wanted>) -> Result<Session, String> {
-    let number = start(control, wanted)?;
-    Ok(Session::ok(format!("job {number}")))
+pub(super) fn begin(control: &Control, asker: &Asker, wanted: Vec<Wanted>) -> Result<Reply, String> {
+    let number = start(control, asker, wanted)?;
+    Ok(Reply::ok(format!("job {number}")))
 }
 
 /// Begins a job of its own for each pattern, and one for all paths. Returns the last one's number.
-fn start(control: &Control, wanted: Vec<Wanted>) -> Result<u64, String> {
+fn start(control: &Control, asker: &Asker, wanted: Vec<Wanted>) -> Result<u64, String> {
     let tiers = &control.tiers;
     let (mut paths, mut named, mut last, mut promised) = (Vec::new(), Vec::new(), None, None);
     for one in wanted {
@@ -39,7 +39,11 @@ fn start(control: &Control, wanted: Vec<Wanted>) -> Result<u64, String> {
             several => format!("{} and {} more", several[0], several.len() - 1),
         };
         let what = if promised.is_some() { format!("planned: {what}") } else { what };
-        let number = tiers.stage(&what, paths).map_err(|error| error.to_string())?;
+        let begun = match asker.limited() {
+            None => tiers.stage(&what, paths),
+            Some(uid) => tiers.stage_for(uid, &what, paths),
+        };
+        let number = begun.map_err(|error| error.to_string())?;
         if let Some(promise) = promised {
             control.stats.plans.begin(number, promise, named.iter().map(String::as_str));
         }
@@ -53,7 +57,7 @@ fn stage_pattern(tiers: &Tiers, pattern: &str) -> Result<u64, String> {
     tiers.stage_fitting(pattern).map_err(|error| error.to_string())
 }
 
-pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Result<Session, String> {
+pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Result<Reply, String> {
     let mut named = Vec::new();
     let paths = wanted.into_iter().map(|one| match one {
         Wanted::Path(names) => {
@@ -69,19 +73,19 @@ pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Resul
     match control.tiers.stage_more(number, paths) {
         Ok(true) => {
             control.stats.plans.more(number, named.iter().map(String::as_str));
-            Ok(Session::ok(format!("{told} more for job {number}")))
+            Ok(Reply::ok(format!("{told} more for job {number}")))
         }
         Ok(false) => Err(no_job(number)),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn no_job(number: u64) -> String {
+pub(super) fn no_job(number: u64) -> String {
     format!("there is no job {number} any more: .dlio/staging")
 }
 
-pub(super) fn watch(number: u64) -> Session {
-    Session::runs(String::new(), Watching { number })
+pub(super) fn watch(number: u64) -> Reply {
+    Reply::runs(String::new(), Watching { number })
 }
 
 #[derive(Debug)]
@@ -105,14 +109,14 @@ impl Running for Watching {
     }
 }
 
-pub(super) fn cancel(control: &Control, number: Option<u64>) -> Result<Session, String> {
+pub(super) fn cancel(control: &Control, number: Option<u64>) -> Result<Reply, String> {
     match (control.tiers.cancel_staging(number), number) {
         (0, Some(number)) => Err(format!("job {number} does not run")),
-        (cancelled, _) => Ok(Session::ok(format!("{} cancelled", render::count(cancelled, "job")))),
+        (cancelled, _) => Ok(Reply::ok(format!("{} cancelled", render::count(cancelled, "job")))),
     }
 }
 
-pub(super) fn pause(control: &Control, paused: bool) -> Session {
+pub(super) fn pause(control: &Control, paused: bool) -> Reply {
     control.tiers.pause_staging(paused);
-    Session::ok(if paused { "staging is paused" } else { "staging goes on" })
+    Reply::ok(if paused { "staging is paused" } else { "staging goes on" })
 }

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::session::{Running, Session, shown};
-use super::{Control, safety};
+use super::session::{Reply, Running, shown};
+use super::{Asker, Control, safety};
 use crate::fs::published::Hurry;
 use crate::path::Name;
 use crate::stats::render;
@@ -19,11 +19,12 @@ struct Wait {
     /// What will be safe then, for the reply.
     what: String,
     lsn: Lsn,
+    asker: Asker,
     _hurry: Hurry,
 }
 
 /// D1 for everything at once, and the LSN that must be applied for D2.
-pub(super) fn begin(control: &Control, below: Option<Vec<Name>>) -> Result<Session, String> {
+pub(super) fn begin(control: &Control, asker: &Asker, below: Option<Vec<Name>>) -> Result<Reply, String> {
     let hurry = Hurry::new(&control.tiers);
     control.tiers.sync_fast().map_err(|error| error.to_string())?;
     let (what, lsn) = match below {
@@ -31,8 +32,8 @@ pub(super) fn begin(control: &Control, below: Option<Vec<Name>>) -> Result<Sessi
         Some(names) => (shown(&names), control.tiers.pending_below(control.find(&names)?)),
     };
     Ok(match lsn {
-        None => Session::ok(format!("{what} is on the slow tier{}", but_for(&control.tiers.status()))),
-        Some(lsn) => Session::runs(String::new(), Wait { what, lsn, _hurry: hurry }),
+        None => Reply::ok(format!("{what} is on the slow tier{}", but_for(&control.tiers.status()))),
+        Some(lsn) => Reply::runs(String::new(), Wait { what, lsn, asker: asker.clone(), _hurry: hurry }),
     })
 }
 
@@ -40,9 +41,9 @@ impl Running for Wait {
     fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         while control.tiers.applied_lsn() < self.lsn {
             if Instant::now() >= until {
-                let status = control.tiers.status();
                 let left = self.lsn.saturating_sub(control.tiers.applied_lsn());
-                lines.push_str(&format!("waiting for {left} events: {}\n", safety(&status).line()));
+                let why = control.safety_for(&self.asker).line();
+                lines.push_str(&format!("waiting for {left} events: {why}\n"));
                 return Ok(None);
             }
             thread::park_timeout(LOOK);
@@ -61,19 +62,19 @@ fn but_for(status: &Status) -> String {
 }
 
 /// Copies a path's bytes next, and hurries all that is published before it.
-pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Session, String> {
+pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Reply, String> {
     let (ino, shown) = (control.find(&names)?, shown(&names));
     match control.on_slow(move |tiers, cx| tiers.to_front(cx, ino)) {
-        Ok(None) => Ok(Session::ok(format!("{shown} is on the slow tier"))),
+        Ok(None) => Ok(Reply::ok(format!("{shown} is on the slow tier"))),
         Ok(Some(events)) => {
             let before = render::count(events.saturating_sub(1), "change");
-            Ok(Session::ok(format!("{shown} is hurried, with {before} published before it")))
+            Ok(Reply::ok(format!("{shown} is hurried, with {before} published before it")))
         }
         Err(error) => Err(format!("{shown}: {error}")),
     }
 }
 
-pub(super) fn pause(control: &Control, paused: bool) -> Session {
+pub(super) fn pause(control: &Control, paused: bool) -> Reply {
     control.tiers.pause(paused);
-    Session::ok(if paused { "nothing is copied to the slow tier until it is resumed" } else { "the drain goes on" })
+    Reply::ok(if paused { "nothing is copied to the slow tier until it is resumed" } else { "the drain goes on" })
 }

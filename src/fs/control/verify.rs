@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::clean::CleanFiles;
-use super::session::{Running, Session};
-use super::{Control, path_of};
+use super::session::{Reply, Running};
+use super::{Asker, Control, path_of};
 use crate::error::{Error, Result};
 use crate::path::Name;
 use crate::stats::render;
@@ -23,12 +23,12 @@ struct Verification {
 }
 
 /// The files are compared while the reply is read.
-pub(super) fn begin(control: &Control, names: Vec<Name>) -> Result<Session, String> {
+pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Result<Reply, String> {
     let below = control.find(&names)?;
     let not_compared = control.tiers.evictable(below, 0).dirty_files;
-    let (clean, current) = (CleanFiles::below(control, below, &names), None);
+    let (clean, current) = (CleanFiles::below(control, asker, below, &names), None);
     let verification = Verification { clean, current, files: 0, bytes: 0, bad: 0, not_compared };
-    Ok(Session::runs(String::new(), verification))
+    Ok(Reply::runs(String::new(), verification))
 }
 
 impl Running for Verification {

@@ -1,36 +1,36 @@
 //! `window` and `mark`: what is counted from one moment to another.
 
-use super::session::Session;
+use super::session::Reply;
 use super::{Control, path_of};
 use crate::stats::render;
 
-pub(super) fn start(control: &Control, name: &str) -> Result<Session, String> {
+pub(super) fn start(control: &Control, name: &str) -> Result<Reply, String> {
     control.stats.start_window(name)?;
-    Ok(Session::ok(format!("{name} is open")))
+    Ok(Reply::ok(format!("{name} is open")))
 }
 
-pub(super) fn stop(control: &Control, name: Option<&str>) -> Result<Session, String> {
+pub(super) fn stop(control: &Control, name: Option<&str>) -> Result<Reply, String> {
     let window = control.stats.stop_window(name)?;
     let (files, lasted) = (render::count(window.used as u64, "file"), window.lasted().as_secs_f64());
-    Ok(Session::ok(format!("{} lasted {lasted:.1} s and used {files}: .dlio/windows", window.name)))
+    Ok(Reply::ok(format!("{} lasted {lasted:.1} s and used {files}: .dlio/windows", window.name)))
 }
 
 /// The table of its files.
-pub(super) fn files(control: &Control, name: &str) -> Result<Session, String> {
+pub(super) fn files(control: &Control, name: &str) -> Result<Reply, String> {
     let files = control.stats.files_of_window(name, |ino| path_of(&control.tiers, ino));
-    Ok(Session::text(files.ok_or_else(|| unknown(name))?.table()))
+    Ok(Reply::text(files.ok_or_else(|| unknown(name))?.table()))
 }
 
 /// All that is known of it.
-pub(super) fn recording(control: &Control, name: &str) -> Result<Session, String> {
+pub(super) fn recording(control: &Control, name: &str) -> Result<Reply, String> {
     let (collected, about) = (control.observer.collected(), control.observer.about());
     let recording = collected.recording_of_window(name, about, |ino| path_of(&control.tiers, ino));
-    recording.ok_or_else(|| unknown(name))?.map(Session::text).map_err(|error| error.to_string())
+    recording.ok_or_else(|| unknown(name))?.map(Reply::text).map_err(|error| error.to_string())
 }
 
-pub(super) fn mark(control: &Control, text: &str) -> Result<Session, String> {
+pub(super) fn mark(control: &Control, text: &str) -> Result<Reply, String> {
     control.stats.mark(text)?;
-    Ok(Session::ok(format!("marked at {:.1} s", control.stats.now().as_secs_f64())))
+    Ok(Reply::ok(format!("marked at {:.1} s", control.stats.now().as_secs_f64())))
 }
 
 fn unknown(name: &str) -> String {

@@ -239,7 +239,11 @@ impl Mount {
     /// Sends a line to `control`; the reply, up to its end.
     pub fn control(&self, command: &str) -> String {
         let mut control = OpenOptions::new().read(true).write(true).open(self.at(".dlio/control")).unwrap();
-        control.write_all(format!("{command}\n").as_bytes()).unwrap();
+        match control.write_all(format!("{command}\n").as_bytes()) {
+            // It is not begun; the reply says why.
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {}
+            written => written.unwrap(),
+        }
         let mut reply = String::new();
         control.read_to_string(&mut reply).unwrap();
         reply

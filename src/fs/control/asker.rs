@@ -1,0 +1,130 @@
+//! Who may ask for what. Root and the mount's owner: for anything. Everybody else (P14, P17):
+//!
+//! - whoever may reach a path and read or write there: when it is on the slow tier;
+//! - who owns it: for what becomes of its copies, as far as one user may take room and work from the others;
+//! - nobody learns a path that is not theirs, nor anything of another user's processes.
+//!
+//! What counts is who opened the file in `.dlio`: it may have been given to another program since.
+
+use super::Control;
+use super::command::{Command, Wanted};
+use super::session::{shown, walk};
+use crate::error::Errno;
+use crate::fs::who;
+use crate::path::Name;
+use crate::tiers::{Attr, Cx, Ino, ROOT};
+
+/// A user, as the process that asks is one.
+#[derive(Clone, Debug)]
+pub(in crate::fs) struct Asker {
+    uid: u32,
+    /// All of the process's.
+    groups: Vec<u32>,
+    /// Root, or the mount's owner.
+    is_trusted: bool,
+}
+
+impl Asker {
+    /// `thread`: the one that asks, or 0. The kernel tells of its first group only, and waits meanwhile.
+    pub(in crate::fs) fn new(cx: &Cx, thread: u32, owner: u32) -> Self {
+        let is_trusted = [0, owner].contains(&cx.uid);
+        let mut groups = if is_trusted { Vec::new() } else { who::groups(thread) };
+        groups.push(cx.gid);
+        Asker { uid: cx.uid, groups, is_trusted }
+    }
+
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// For whom something is done within limits; `None`: without.
+    pub(super) fn limited(&self) -> Option<u32> {
+        (!self.is_trusted).then_some(self.uid)
+    }
+
+    pub(super) fn is(&self, uid: u32) -> bool {
+        self.is_trusted || self.uid == uid
+    }
+
+    /// Whether the mode of something lets this user do one of these: 4 to read, 2 to write, 1 to pass.
+    pub(super) fn may(&self, attr: &Attr, one_of: u32) -> bool {
+        let shift = match (attr.uid == self.uid, self.groups.contains(&attr.gid)) {
+            (true, _) => 6,
+            (false, true) => 3,
+            (false, false) => 0,
+        };
+        self.is_trusted || attr.perm >> shift & one_of != 0
+    }
+}
+
+impl Command {
+    /// What keeps this user from asking for it. The error is the text of the reply.
+    pub(super) fn allow(&self, control: &Control, asker: &Asker) -> Result<(), String> {
+        if asker.is_trusted {
+            return Ok(());
+        }
+        match self {
+            Command::Sync(None) | Command::Status | Command::Pins => Ok(()),
+            Command::Sync(Some(names)) => control.reached(asker, names).map(drop),
+            Command::Front(names) | Command::Evict(names) | Command::Verify(names) => control.owned(asker, names),
+            Command::Pin(names) | Command::Unpin(names) => control.owned(asker, names),
+            Command::Stage(wanted) => wanted.iter().try_for_each(|one| match one {
+                Wanted::Path(names) => control.owned(asker, names),
+                Wanted::Pattern(_) | Wanted::Promise(_) => Err(only_the_owner()),
+            }),
+            Command::StageMore(number, wanted) => {
+                control.job_of(asker, *number)?;
+                wanted.iter().try_for_each(|one| match one {
+                    Wanted::Path(names) => control.owned(asker, names),
+                    Wanted::Pattern(_) | Wanted::Promise(_) => Err(only_the_owner()),
+                })
+            }
+            Command::WatchStaging(number) | Command::CancelStaging(Some(number)) => control.job_of(asker, *number),
+            Command::Deadline(_)
+            | Command::Reload
+            | Command::Pause(_)
+            | Command::CancelStaging(None)
+            | Command::PauseStaging(_)
+            | Command::SetAside(..)
+            | Command::StartWindow(_)
+            | Command::StopWindow(_)
+            | Command::WindowFiles(_)
+            | Command::WindowRecording(_)
+            | Command::Mark(_) => Err(only_the_owner()),
+        }
+    }
+}
+
+fn only_the_owner() -> String {
+    "only root and the mount's owner may do that".to_owned()
+}
+
+impl Control {
+    /// What a user may read or write, and gets to.
+    pub(super) fn reached(&self, asker: &Asker, names: &[Name]) -> Result<Attr, String> {
+        let (walked, who) = (names.to_vec(), asker.clone());
+        let reached = self.on_slow(move |tiers, cx| {
+            let mut steps = vec![tiers.getattr(cx, ROOT)?];
+            steps.extend(walk(tiers, cx, &walked, |dir| who.may(dir, 1))?);
+            let last = steps.pop().ok_or(Errno::ENOENT)?;
+            if who.is(last.uid) || who.may(&last, 6) { Ok(last) } else { Err(Errno::EACCES.into()) }
+        });
+        reached.map_err(|error| format!("{}: {error}", shown(names)))
+    }
+
+    fn owned(&self, asker: &Asker, names: &[Name]) -> Result<(), String> {
+        let attr = self.reached(asker, names)?;
+        if asker.is(attr.uid) { Ok(()) } else { Err(format!("{}: it belongs to another user", shown(names))) }
+    }
+
+    /// A staging job that this user has begun. Of others nobody is told that they exist.
+    fn job_of(&self, asker: &Asker, number: u64) -> Result<(), String> {
+        let theirs = self.tiers.staging_job(number).is_none_or(|job| job.by.is_some_and(|uid| asker.is(uid)));
+        if theirs { Ok(()) } else { Err(super::stage::no_job(number)) }
+    }
+
+    /// Whether a user may be told of a file: it is theirs.
+    pub(super) fn is_theirs(&self, asker: &Asker, ino: Ino) -> bool {
+        asker.is_trusted || self.tiers.owner_of(ino).is_some_and(|uid| asker.is(uid))
+    }
+}

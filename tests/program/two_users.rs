@@ -1,0 +1,214 @@
+//! Two ordinary users on root's mount: what concerns a path may be asked for by whoever gets there, its copies are its owner's, and nobody
+//! learns of another user's files or processes.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
+use crate::common::{Mount, mode};
+use crate::needs::{MOUNTS, needs};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
+const ALICE: u32 = 61_001;
+const BOB: u32 = 61_002;
+/// A further group of Bob's.
+const PROJECT: u32 = 61_100;
+
+/// A mount on which each of them has a private directory with a file, and both may read `shared/data`.
+fn mount(settings: &[&str]) -> Mount {
+    let mount = Mount::with(settings, |slow| {
+        fs::create_dir(slow.join("shared")).unwrap();
+        fs::write(slow.join("shared/data"), "of root").unwrap();
+    });
+    for (user, dir) in [(ALICE, "alice"), (BOB, "bob")] {
+        fs::create_dir(mount.at(dir)).unwrap();
+        chown(mount.at(dir), Some(user), Some(user)).unwrap();
+        fs::set_permissions(mount.at(dir), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(mount.as_user(user, &format!("umask 077; echo of-{dir} > {dir}/{dir}-file")).status.success());
+    }
+    mount
+}
+
+/// The program, where users find it.
+struct Program(tempfile::TempDir);
+
+impl Program {
+    fn new() -> Self {
+        let place = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+        // By cp(1): had we it open for writing, a process that another test starts now would inherit it (ETXTBSY).
+        assert!(Command::new("cp").arg(PROGRAM).arg(place.path()).status().unwrap().success());
+        Program(place)
+    }
+
+    /// As a user in the mount's root. The exit code and all that was said.
+    fn run(&self, mount: &Mount, user: u32, words: &[&str]) -> (i32, String) {
+        let mut command = Command::new(self.0.path().join("dlio-fs"));
+        said(&command.args(words).current_dir(mount.root()).uid(user).gid(user).output().unwrap())
+    }
+}
+
+fn said(output: &Output) -> (i32, String) {
+    let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+    (output.status.code().unwrap(), text)
+}
+
+/// Writes a command line to `control`; the reply.
+fn control(mount: &Mount, user: u32, line: &str) -> String {
+    let script = "import os, sys\nfd = os.open('.dlio/control', os.O_RDWR)\ntry: os.write(fd, sys.argv[1].encode())\nexcept PermissionError: pass\n\
+                  while part := os.read(fd, 4096): sys.stdout.write(part.decode())";
+    let mut command = Command::new("python3");
+    command.args(["-c", script, line]).current_dir(mount.root()).uid(user).gid(user);
+    said(&command.output().unwrap()).1
+}
+
+#[test]
+fn each_command_tells_an_ordinary_user_what_is_theirs() {
+    needs!(MOUNTS);
+    let (mount, program) = (mount(&["settle=1h", "live_after=2h"]), Program::new());
+    let recordings: &[&[&str]] = &[&["report", "."], &["advise", "."], &["plan", "."]];
+    for words in recordings.iter().copied().chain([
+        &["status", "."][..],
+        &["queue", "."],
+        &["queue", "--json", "."],
+        &["checkpoints", "."],
+        &["checkpoints", "--json", "."],
+        &["top", "--count", "1", "--interval", "200ms", "."],
+    ]) {
+        let (code, text) = program.run(&mount, BOB, words);
+        // 3: something is only on the fast tier.
+        assert!([0, 3].contains(&code), "{words:?}: {code} {text}");
+        assert!(!text.contains("alice"), "{words:?}: {text}");
+    }
+    let (_, queue) = program.run(&mount, BOB, &["queue", "."]);
+    assert!(queue.contains("/bob/bob-file"), "{queue}");
+    // Files with one of the mount's owner are shown to that one whole.
+    assert!(fs::read_to_string(mount.at(".dlio/queue")).unwrap().contains("/alice/alice-file"));
+}
+
+#[test]
+fn no_file_of_dlio_tells_an_ordinary_user_of_another_one() {
+    needs!(MOUNTS);
+    let mount = mount(&["settle=1h", "live_after=2h", "profile=true"]);
+    assert!(
+        mount.as_user(ALICE, "cp /bin/sleep alice/alice-tool; alice/alice-tool 0; cat alice/*file").status.success()
+    );
+    assert!(mount.as_user(BOB, "cat bob/*file").status.success());
+    let mut told = Vec::new();
+    for entry in fs::read_dir(mount.at(".dlio")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name == "ops" || mode(&mount.at(".dlio").join(&name)) & 0o004 == 0 {
+            continue;
+        }
+        let output = mount.as_user(BOB, &format!("timeout 20 cat .dlio/{name}"));
+        let text = if name == "recording" { unpacked(&output.stdout) } else { said(&output).1 };
+        assert!(output.status.success() && !text.contains("alice"), "{name}: {text}");
+        if text.contains("bob-file") {
+            told.push(name);
+        }
+    }
+    told.sort();
+    assert_eq!(told, ["files", "files.json", "files.tsv", "queue", "queue.json", "recording"]);
+    for (name, line) in [("files", "(files of others)"), ("processes", "(others)")] {
+        let text = said(&mount.as_user(BOB, &format!("cat .dlio/{name}"))).1;
+        assert!(text.contains(line), "{name}: {text}");
+    }
+}
+
+/// All that a recording has, as text.
+fn unpacked(recording: &[u8]) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), recording).unwrap();
+    let output = Command::new(PROGRAM).args(["report", "--format", "json"]).arg(file.path()).output();
+    said(&output.unwrap()).1
+}
+
+#[test]
+fn what_concerns_a_path_may_be_asked_for_by_whoever_gets_there() {
+    needs!(MOUNTS);
+    let (mount, program) = (mount(&["settle=1h", "live_after=2h"]), Program::new());
+    let denied = "Permission denied";
+    for line in [
+        "sync /alice/alice-file",
+        "front /alice/alice-file",
+        "evict /alice",
+        "verify /alice",
+        "stage /alice",
+        "pin /alice/alice-file",
+    ] {
+        let reply = control(&mount, BOB, line);
+        assert!(reply.starts_with("error: ") && reply.contains(denied), "{line}: {reply}");
+    }
+    let whose = "it belongs to another user";
+    for line in ["front /shared/data", "evict /shared/data", "verify /shared", "stage /shared/data", "pin /shared/data"]
+    {
+        let reply = control(&mount, BOB, line);
+        assert!(reply.starts_with("error: ") && reply.contains(whose), "{line}: {reply}");
+    }
+    assert!(control(&mount, BOB, "sync /shared/data").starts_with("ok: "));
+    for line in [
+        "pause",
+        "resume",
+        "reload",
+        "deadline 1s",
+        "set-aside /bob",
+        "staging pause",
+        "staging cancel",
+        "window start x",
+        "mark x",
+    ] {
+        let reply = control(&mount, BOB, line);
+        assert_eq!(reply, "error: only root and the mount's owner may do that\n", "{line}");
+    }
+
+    // Their own: by the commands.
+    let file = "bob/bob-file";
+    assert_eq!(program.run(&mount, BOB, &["drain", file, "--wait"]).0, 0);
+    assert_eq!(fs::read(mount.slow().join(file)).unwrap(), b"of-bob\n");
+    for words in [
+        &["verify", file][..],
+        &["pin", file],
+        &["pin", "--list", "."],
+        &["unpin", file],
+        &["evict", file],
+        &["stage", file, "--wait"],
+    ] {
+        let (code, text) = program.run(&mount, BOB, words);
+        assert_eq!(code, 0, "{words:?}: {text}");
+    }
+    // What alice has written before waits no longer than theirs: one order.
+    assert_eq!(program.run(&mount, BOB, &["sync", "."]).0, 0);
+    assert!(mount.slow().join("alice/alice-file").exists());
+}
+
+#[test]
+fn a_further_group_leads_to_a_path_as_it_does_for_the_kernel() {
+    needs!(MOUNTS, "setpriv");
+    let mount = mount(&["settle=0s"]);
+    let dir = mount.at("project");
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(ALICE), Some(PROJECT)).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+    let ask = |groups: &str| {
+        let script = "exec 3<>.dlio/control; echo sync /project >&3; cat <&3";
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &BOB.to_string(), "--regid", &BOB.to_string()]);
+        command.args([groups, "bash", "-c", script]).current_dir(mount.root());
+        said(&command.output().unwrap()).1
+    };
+    assert!(ask("--clear-groups").contains("Permission denied"));
+    let reply = ask(&format!("--groups={PROJECT}"));
+    assert!(reply.contains("ok: /project is on the slow tier"), "{reply}");
+}
+
+/// A program with more rights that writes to a descriptor of `control` asks as who has opened it.
+#[test]
+fn a_descriptor_of_control_keeps_the_rights_of_who_has_opened_it() {
+    needs!(MOUNTS);
+    let mount = mount(&["settle=1h", "live_after=2h"]);
+    let script = format!(
+        "import os, subprocess\nos.setegid({BOB}); os.seteuid({BOB})\nfd = os.open('.dlio/control', os.O_RDWR)\n\
+         os.seteuid(0); os.setegid(0)\nsubprocess.run(['sh', '-c', 'echo pause'], stdout=fd)\nprint(os.read(fd, 4096).decode())"
+    );
+    assert_eq!(mount.python(&script).trim(), "error: only root and the mount's owner may do that");
+}
