@@ -56,7 +56,7 @@ changes are refused, the slow tier is down, or the fast one fails; 5 a conflict 
 /// lands on /optane and is copied to /hdd in the background, in the order in which it happened.
 /// `cat /mnt/train/.dlio/stats` says whether everything has arrived; `dlio-fs demo` shows everything in a minute.
 #[derive(Debug, Parser)]
-#[command(name = "dlio-fs", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "dlio-fs", version, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -237,8 +237,13 @@ fn complain(text: impl Display) {
     drop(writeln!(io::stderr(), "dlio-fs: {text}"));
 }
 
+/// A number without a unit is seconds, as for sleep(1).
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a number and a unit, as \"30s\" or \"10min\"".to_owned())
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text)
+        .map_err(|_| "write seconds, or a number and a unit, as \"30s\" or \"10min\"".to_owned())
 }
 
 #[cfg(test)]

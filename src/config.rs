@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::error::{Error, Result};
 pub use hours::{Closed, Hours};
@@ -352,10 +353,17 @@ impl Config {
 
 /// Refuses what names no level. `shown` says in the error where it stood.
 fn check_log(log: &str, shown: &str) -> Result<()> {
-    EnvFilter::try_new(log).map(drop).map_err(|e| {
-        let remedy = "write a level (error, warn, info, debug, trace) or target=level, separated by commas";
-        Error::refused(format!("{shown}: {e}"), remedy)
-    })
+    let refused = |why: String| {
+        let remedy = "write a level (off, error, warn, info, debug, trace) or target=level, separated by commas";
+        Error::refused(format!("{shown}: {why}"), remedy)
+    };
+    EnvFilter::try_new(log).map_err(|e| refused(e.to_string()))?;
+    // The filter takes any single word for the name of a target, all of which is logged.
+    let is_word = |part: &&str| !part.is_empty() && part.chars().all(char::is_alphanumeric);
+    match log.split(',').map(str::trim).filter(is_word).find(|word| word.parse::<LevelFilter>().is_err()) {
+        Some(word) => Err(refused(format!("{word} is no level"))),
+        None => Ok(()),
+    }
 }
 
 fn check_range<T: PartialOrd>(key: &str, value: T, least: T, most: T, text: impl Fn(&T) -> String) -> Result<()> {

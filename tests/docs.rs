@@ -207,7 +207,8 @@ fn unknown_commands(text: &str, commands: &[(String, String)]) -> Vec<String> {
         let words = rest.split(['|', '#', ';', '&', ')', '>', '`']).next().unwrap_or_default();
         let mut words = words.split(' ').map(|word| word.trim_end_matches([',', '.', ':']));
         let name = words.next().unwrap_or_default();
-        if name.is_empty() || !name.starts_with(|first: char| first.is_ascii_lowercase()) {
+        // `help` has no page of its own.
+        if name.is_empty() || name == "help" || !name.starts_with(|first: char| first.is_ascii_lowercase()) {
             continue;
         }
         let mut named = name.to_owned();

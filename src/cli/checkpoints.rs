@@ -22,7 +22,7 @@ Examples:
   dlio-fs checkpoints --json | jq -r '.[] | select(.current) | .path'
   cp -rL /mnt/train/.dlio/latest-safe /backup/")]
 pub(super) struct CheckpointsArgs {
-    /// The mount; optional if there is only one
+    /// The mount, or a path on it; optional if there is only one
     mountpoint: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

@@ -30,7 +30,7 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
     let places = match (args.all, args.paths.as_slice()) {
         (true, []) => vec![(talk::the_mount(None)?, PathBuf::new())],
         (true, named) => {
-            let whole = |path: &PathBuf| Ok((talk::the_mount(Some(path))?, PathBuf::new()));
+            let whole = |path: &PathBuf| Ok((talk::the_mountpoint(path)?, PathBuf::new()));
             named.iter().map(whole).collect::<Result<_, Failure>>()?
         }
         (false, paths) => paths.iter().map(|path| part_of_a_mount(path)).collect::<Result<_, Failure>>()?,

@@ -23,7 +23,7 @@ Examples:
   dlio-fs queue --json | jq '.pending[] | select(.state == \"held\")'
   dlio-fs queue --front /mnt/train/run1/model-09.keras")]
 pub(super) struct QueueArgs {
-    /// The mount; optional if there is only one
+    /// The mount, or a path on it; optional if there is only one
     #[arg(conflicts_with = "front")]
     mountpoint: Option<PathBuf>,
     /// Print JSON

@@ -17,7 +17,7 @@ use super::{Exit, Failure, Outcome, say};
     after_long_help = "Example:\n  dlio-fs reload /mnt/train\n  changed: settle, high; needs a remount: slow_wait"
 )]
 pub(super) struct ReloadArgs {
-    /// The mount; optional if there is only one
+    /// The mount, or a path on it; optional if there is only one
     mountpoint: Option<PathBuf>,
 }
 

@@ -10,7 +10,8 @@ use crate::error::Error;
 /// Say whether everything is on the slow tier, and how it is going
 ///
 /// The exit code says the same: 0 safe, 3 something is only on the fast tier, 4 degraded (the order is held, changes are
-/// refused, the slow tier is down, or the fast one fails), 5 there are conflicts with foreign changes, 1 the daemon is gone.
+/// refused, the slow tier is down, or the fast one fails), 5 there are conflicts with foreign changes, 1 the daemon is gone or there is
+/// no mount.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -18,7 +19,7 @@ Examples:
   dlio-fs status --json | jq '.[].safety'
   dlio-fs status > /dev/null || echo 'not everything is safe'")]
 pub(super) struct StatusArgs {
-    /// The mount; default: all mounts
+    /// The mount, or a path on it; default: all mounts
     mountpoint: Option<PathBuf>,
     /// Print JSON: an object per mount, by mount point
     #[arg(long)]
@@ -34,7 +35,8 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
         return as_json(&mountpoints);
     }
     if mountpoints.is_empty() {
-        say("no dlio-fs mount")?;
+        // What has vanished must not read as safe.
+        return Err(talk::no_mount());
     }
     let mut worst = Exit::Done;
     for mountpoint in &mountpoints {
@@ -63,7 +65,7 @@ fn as_json(mountpoints: &[PathBuf]) -> Outcome {
         all.insert(mountpoint.display().to_string(), value);
     }
     say(serde_json::Value::Object(all))?;
-    Ok(worst)
+    if mountpoints.is_empty() { Err(talk::no_mount()) } else { Ok(worst) }
 }
 
 /// A file of `.dlio`, and the exit code that its mount deserves.

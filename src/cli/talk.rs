@@ -55,24 +55,44 @@ impl Standing {
     }
 }
 
-/// The mount a user means: the one named, or the only one.
+/// The mount a user means: that of the path named, or the only one.
 pub(super) fn the_mount(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let mounts = mount::mounts()?;
     let Some(named) = named else {
         return match our_mountpoints(&mounts).as_slice() {
             [only] => Ok(only.clone()),
-            [] => Err(Failure::new(Exit::Failure, "there is no dlio-fs mount here; make one with dlio-fs mount")),
+            [] => Err(no_mount()),
             several => {
                 let list: Vec<_> = several.iter().map(|path| path.display().to_string()).collect();
                 Err(Failure::new(Exit::Usage, format!("several mounts; name one of {}", list.join(", "))))
             }
         };
     };
-    let canonical = canonical(named);
-    match mount::mounted_at(&mounts, &canonical) {
-        Some(mount) if mount.is_ours() => Ok(canonical),
+    match holder(&canonical(named), &mounts) {
+        Some((holder, mount)) if mount.is_ours() => Ok(holder.to_path_buf()),
         _ => Err(not_a_mount(named, &mounts)),
     }
+}
+
+/// The same for what concerns all that is on it: the mount point itself is named.
+pub(super) fn the_mountpoint(named: &Path) -> Result<PathBuf, Failure> {
+    let mountpoint = the_mount(Some(named))?;
+    match canonical(named) == mountpoint {
+        true => Ok(mountpoint),
+        false => {
+            let what = format!("{} is not the mount point, which is {}", named.display(), mountpoint.display());
+            Err(Failure::new(Exit::Usage, what))
+        }
+    }
+}
+
+pub(super) fn no_mount() -> Failure {
+    Failure::new(Exit::Failure, "there is no dlio-fs mount here; make one with dlio-fs mount")
+}
+
+/// The mount point at or above a path.
+fn holder<'a, 'm>(path: &'a Path, mounts: &'m [MountEntry]) -> Option<(&'a Path, &'m MountEntry)> {
+    path.ancestors().find_map(|above| Some((above, mount::mounted_at(mounts, above)?)))
 }
 
 pub(super) fn all_mounts() -> Result<Vec<PathBuf>, Error> {
@@ -83,8 +103,7 @@ pub(super) fn all_mounts() -> Result<Vec<PathBuf>, Error> {
 pub(super) fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     let mounts = mount::mounts()?;
     let canonical = path.canonicalize().at("find", path.display())?;
-    let holder = canonical.ancestors().find_map(|above| Some((above, mount::mounted_at(&mounts, above)?)));
-    match holder {
+    match holder(&canonical, &mounts) {
         Some((above, mount)) if mount.is_ours() => {
             let below = canonical.strip_prefix(above).unwrap_or(Path::new("")).to_path_buf();
             Ok((above.to_path_buf(), below))

@@ -44,7 +44,7 @@ Examples:
   dlio-fs top --plain --interval 5s | tee throughput.txt
   dlio-fs top --json --count 60 | jq '.read_slow / .span'")]
 pub(super) struct TopArgs {
-    /// The mount; optional if there is only one
+    /// The mount, or a path on it; optional if there is only one
     mountpoint: Option<PathBuf>,
     /// How often to look, as "1s" or "500ms"
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]

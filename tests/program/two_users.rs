@@ -201,6 +201,25 @@ fn a_further_group_leads_to_a_path_as_it_does_for_the_kernel() {
     assert!(reply.contains("ok: /project is on the slow tier"), "{reply}");
 }
 
+/// As people do: from within a directory of the mount.
+#[test]
+fn each_command_finds_the_mount_of_a_path_on_it() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    fs::create_dir(mount.at("run")).unwrap();
+    mount.put("run/file", "x");
+    mount.sync();
+    for words in ["status", "queue", "checkpoints", "top --count 1 --interval 1"] {
+        for path in ["run", "run/file"] {
+            let output = Command::new(PROGRAM).args(words.split(' ')).arg(mount.at(path)).output().unwrap();
+            assert_eq!(said(&output).0, 0, "{words} {path}: {output:?}");
+        }
+    }
+    // But all of it only by its own name.
+    let output = Command::new(PROGRAM).args(["evict", "--all"]).arg(mount.at("run")).output().unwrap();
+    assert!(!output.status.success() && said(&output).1.contains("is not the mount point"), "{output:?}");
+}
+
 /// A program with more rights that writes to a descriptor of `control` asks as who has opened it.
 #[test]
 fn a_descriptor_of_control_keeps_the_rights_of_who_has_opened_it() {
