@@ -21,7 +21,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::error::{Error, Result};
 pub use hours::{Closed, Hours};
 pub use listen::Listen;
-pub use rules::{Durable, FullSlow, Pattern, Rule, Rules, Verify};
+pub use rules::{Durable, FullSlow, OnTerm, Pattern, Rule, Rules, Verify};
 pub use settings::{Origin, Reloaded, Settings, Sources};
 
 /// When a key that was changed in the file takes effect.
@@ -34,7 +34,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 33] = [
+pub const KEYS: [(&str, Change); 34] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -50,6 +50,7 @@ pub const KEYS: [(&str, Change); 33] = [
     ("drain_bandwidth", Change::AtOnce),
     ("drain_hours", Change::AtOnce),
     ("full_slow", Change::AtOnce),
+    ("on_term", Change::Remount),
     ("verify", Change::AtOnce),
     ("stage", Change::Remount),
     ("promote", Change::AtOnce),
@@ -110,6 +111,8 @@ pub struct Config {
     pub drain_hours: Hours,
     /// What waits when the slow tier is full.
     pub full_slow: FullSlow,
+    /// Whether SIGTERM waits for the slow tier.
+    pub on_term: OnTerm,
     /// What of a copy on the slow tier is compared before it is published.
     pub verify: Verify,
     /// Patterns of files that are copied to the fast tier once the mount is made.
@@ -216,6 +219,7 @@ impl Default for Config {
             drain_bandwidth: None,
             drain_hours: Hours::default(),
             full_slow: FullSlow::default(),
+            on_term: OnTerm::default(),
             verify: Verify::default(),
             stage: Vec::new(),
             promote: false,

@@ -41,7 +41,7 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier, Session};
@@ -68,7 +68,7 @@ pub use trust::{Tier, check as check_trust};
 use beneath::Tree;
 use recorder::{Directory, Recorder};
 
-use crate::config::{Config, Rules, Settings};
+use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, Live};
 use crate::stats::Stats;
@@ -457,6 +457,10 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
     }
     // What happens after this sync and before the unmount is caught by the second one, in step 11.
     sync_changes(tiers)?;
+    let drains = name == "SIGTERM" && request.settings.config().on_term == OnTerm::Drain;
+    if drains && table_entry(mountpoint).as_ref() == entry && drained(end, tiers)? {
+        return Ok(());
+    }
     // Not what somebody else has mounted there since: when ours is gone here already, only copies in other mount name spaces are left.
     let is_there = table_entry(mountpoint).as_ref() == entry;
     if is_there && let Err(errno) = detach(mountpoint, Detach::Now) {
@@ -470,6 +474,28 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
         false => warn!(open_files = tiers.status().open_files, "leaving with files open; their users get errors"),
     }
     Ok(())
+}
+
+/// Serves on until everything that was written before is on the slow tier, or somebody asks again. `true`: the mount has ended meanwhile.
+fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
+    tiers.set_hurry(true);
+    let upto = tiers.last_lsn();
+    while tiers.applied_lsn() < upto {
+        let left = upto.saturating_sub(tiers.applied_lsn());
+        still_leaving(&format!("draining: {left} changes to go"));
+        match end.recv_timeout(Duration::from_secs(1)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(End::Session(Ok(()))) => return Ok(true),
+            Ok(End::Session(Err(e))) => return Err(Error::io("serve", "the mount", e)),
+            Ok(End::Signal(name)) => {
+                warn!(signal = name, left, "leaving before everything is on the slow tier");
+                return Ok(false);
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(false),
+        }
+    }
+    // What has come since is made durable as that before was.
+    sync_changes(tiers).map(|()| false)
 }
 
 /// Whether the session came to its end. Being asked again is being asked to hurry: nothing is lost by going now (P3).

@@ -57,6 +57,17 @@ pub enum FullSlow {
     RemoveFirst,
 }
 
+/// What a daemon does that is asked to leave by SIGTERM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnTerm {
+    /// It leaves at once; what only the fast tier has waits there for the next mount.
+    #[default]
+    Leave,
+    /// It goes on until everything is on the slow tier, or it is asked once more.
+    Drain,
+}
+
 /// Where something is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

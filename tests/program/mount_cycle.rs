@@ -202,6 +202,33 @@ fn a_signal_leaves_with_exit_code_0_when_everything_is_safe() {
     assert_eq!(wait(daemon).0, Some(0));
 }
 
+/// As in a container, where the fast tier goes away with the daemon.
+#[test]
+fn sigterm_waits_for_the_slow_tier_where_that_is_wanted_and_a_second_one_does_not() {
+    needs!(MOUNTS);
+    for again in [false, true] {
+        let rig = Rig::new();
+        let daemon = foreground(&rig, &["-o", "on_term=drain,settle=1h,live_after=2h"]);
+        let pid = Pid::from_raw(daemon.id().cast_signed());
+        if again {
+            // A directory there refuses what is to be made in it.
+            succeeds(Command::new("chattr").arg("+i").arg(rig.path("slow")));
+        }
+        fs::write(rig.mnt("ckpt"), "weights").unwrap();
+        kill(pid, Signal::SIGTERM).unwrap();
+        if again {
+            let log = || fs::read_to_string(rig.path("log")).unwrap();
+            until("it is held", || log().contains("Operation not permitted"));
+            assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights", "it serves on");
+            kill(pid, Signal::SIGTERM).unwrap();
+        }
+        let code = wait(daemon).0;
+        succeeds(Command::new("chattr").arg("-i").arg(rig.path("slow")));
+        assert_eq!(code, Some(if again { 3 } else { 0 }));
+        assert_eq!(rig.path("slow/ckpt").exists(), !again);
+    }
+}
+
 #[test]
 fn a_signal_is_obeyed_while_a_file_is_open() {
     needs!(MOUNTS);
