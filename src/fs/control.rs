@@ -559,6 +559,7 @@ fn abilities(found: &Abilities) -> render::SlowAbilities {
         groups: found.groups,
         modes: found.modes,
         symlinks: found.symlinks,
+        symlink_attrs: found.link_attrs,
         fifos: found.fifos,
         hard_links: found.hard_links,
         rename_exchange: found.exchange,

@@ -168,6 +168,7 @@ pub struct SlowAbilities {
     pub groups: bool,
     pub modes: bool,
     pub symlinks: bool,
+    pub symlink_attrs: bool,
     pub fifos: bool,
     pub hard_links: bool,
     pub rename_exchange: bool,

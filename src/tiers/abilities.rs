@@ -2,7 +2,8 @@
 //! has an outcome that is the same each time:
 //!
 //! - extended attributes, ACLs: setting one is refused, as there; what comes along in a copy is left out and counted;
-//! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and counted;
+//! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and counted; the same of all
+//!   attributes of symbolic links;
 //! - symbolic links, special files, further links: refused at the call;
 //! - sizes and targets beyond what it is known to take are tried there before they are taken.
 //!
@@ -58,6 +59,8 @@ pub struct Abilities {
     pub groups: bool,
     pub modes: bool,
     pub symlinks: bool,
+    /// What is set on a symbolic link is its own.
+    pub link_attrs: bool,
     pub fifos: bool,
     pub hard_links: bool,
     /// Renaming by exchange, and to free names only.
@@ -97,6 +100,7 @@ impl Default for Abilities {
             groups: true,
             modes: true,
             symlinks: true,
+            link_attrs: true,
             fifos: true,
             hard_links: true,
             exchange: true,
@@ -110,14 +114,16 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// Tries all of them in a directory that is ours alone, as long as it takes no longer than `at_most`. Leaves nothing there. Owners are tried
-    /// however long it takes: believed to be possible where they are not, they would have everything held.
+    /// Tries all of them in a directory that is ours alone, as long as it takes no longer than `at_most`. Leaves nothing there. However long it
+    /// takes, owners are tried (believed to be possible where they are not, they would have everything held), and attributes of links (they
+    /// would be set on whatever file a link names).
     pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
-        let tries: [Try; 8] = [try_file, try_owner, try_xattrs, try_times, try_size, try_dir, try_symlink, try_names];
+        let tries: [Try; 9] =
+            [try_file, try_link_attrs, try_owner, try_xattrs, try_times, try_size, try_dir, try_symlink, try_names];
         let (mut found, begun) = (Abilities::default(), clock.uptime());
         for (number, try_it) in tries.into_iter().enumerate() {
-            if number > 1 && clock.uptime().saturating_sub(begun) > at_most {
+            if number > 2 && clock.uptime().saturating_sub(begun) > at_most {
                 tracing::info!("the slow tier is slow to answer; abilities not tried there yet are assumed");
                 break;
             }
@@ -146,6 +152,8 @@ impl Abilities {
         const GIVEN: &str =
             "all files have what the tier gives, and changing it changes nothing (an NFS export needs no_root_squash)";
         const NOT_MADE: &str = "making one is refused";
+        const OF_LINKS: &str =
+            "all have what the tier gives: what is set on one it would set on the file that the link names";
         const RACE: &str = "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only";
         let all = [
             (self.user_xattrs, "user xattrs", REFUSED),
@@ -154,6 +162,7 @@ impl Abilities {
             (self.groups, "groups of files", GIVEN),
             (self.modes, "modes of files", GIVEN),
             (self.symlinks, "symbolic links", NOT_MADE),
+            (self.link_attrs || !self.symlinks, "attributes of symbolic links", OF_LINKS),
             (self.fifos, "special files", NOT_MADE),
             (self.hard_links, "hard links", NOT_MADE),
             (self.no_replace, "rename with NOREPLACE", RACE),
@@ -163,7 +172,12 @@ impl Abilities {
         all.into_iter().filter(|(able, ..)| !able).map(|(_, what, then)| Lack { what, then }).collect()
     }
 
-    /// What the tier takes of a change of attributes.
+    /// What the tier takes of a change of attributes of such a node.
+    pub(crate) fn kept_by(&self, kind: Kind, new: &NewAttr) -> NewAttr {
+        if kind == Kind::Symlink && !self.link_attrs { NewAttr::default() } else { self.kept(new) }
+    }
+
+    /// The same of any but a symbolic link.
     pub(crate) fn kept(&self, new: &NewAttr) -> NewAttr {
         NewAttr {
             uid: new.uid.filter(|_| self.owners),
@@ -175,10 +189,11 @@ impl Abilities {
 
     /// What a new node has from the tier, it has from its birth.
     pub(crate) fn give(&self, kind: Kind, birth: &mut Birth) {
-        if !self.owners {
+        let is_given = kind == Kind::Symlink && !self.link_attrs;
+        if !self.owners || is_given {
             birth.uid = self.given.uid;
         }
-        if !self.groups {
+        if !self.groups || is_given {
             birth.gid = self.given.gid;
         }
         let perm = match kind {
@@ -265,6 +280,20 @@ fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     let perm = Some(made.perm).filter(|perm| *perm != FILE_PERM);
     found.given = Given { uid: made.uid, gid: made.gid, file_perm: perm, dir_perm: None };
     Ok(())
+}
+
+/// Over SFTP (sshfs) what is set on a link is set on the file that it names, and that may be any of the server's. Seen by the link's own
+/// times: those of the file may be remembered from before.
+fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    // An even second, and long ago: every grain has it, and no link of now.
+    const ASKED: Time = Time { sec: 1_500_000_000, nsec: 0 };
+    if !can(tmp.symlink(SYMLINK, FILE))? {
+        found.symlinks = false;
+        return Ok(());
+    }
+    let set = can(tmp.set_attr(SYMLINK, &NewAttr { mtime: Some(ASKED), ..NewAttr::default() }))?;
+    found.link_attrs = set && tmp.stat(SYMLINK)?.mtime == ASKED;
+    tmp.unlink(SYMLINK)
 }
 
 fn try_xattrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
@@ -440,9 +469,9 @@ impl Tiers {
         }
     }
 
-    /// What the slow tier takes of a change of attributes; the rest is counted.
-    pub(crate) fn keep_of(&self, new: &NewAttr) -> NewAttr {
-        let kept = self.slow.abilities.kept(new);
+    /// What the slow tier takes of a change of attributes of such a node; the rest is counted.
+    pub(crate) fn keep_of(&self, kind: Kind, new: &NewAttr) -> NewAttr {
+        let kept = self.slow.abilities.kept_by(kind, new);
         if kept != *new {
             self.counters.left_out.fetch_add(1, Ordering::Relaxed);
         }

@@ -219,7 +219,7 @@ impl Tiers {
 
     pub(crate) fn change_attr(&self, cx: &Cx, ino: Ino, new: NewAttr) -> Result<()> {
         let before = self.getattr(cx, ino)?;
-        let mut new = self.keep_of(&new);
+        let mut new = self.keep_of(before.kind, &new);
         if new == NewAttr::default() {
             return Ok(());
         }

@@ -905,7 +905,10 @@ fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Re
         Kind::Symlink => tmp.symlink(name, &spec.target)?,
         kind => tmp.mknod(name, kind, *perm, spec.rdev)?,
     }
-    // Some tiers have links, and no attributes of theirs: they change what is at the other end, or find nothing there.
+    if spec.kind == Kind::Symlink && !tier.link_attrs {
+        return Ok((tmp.stat(name)?, xattrs.iter().map(|(key, _)| key.clone()).collect()));
+    }
+    // Of one that did not say so when it was tried.
     let of_links = |done: std::io::Result<()>| match done {
         Err(e) if spec.kind == Kind::Symlink && (is_refused(&e) || is_elsewhere(&e)) => Ok(()),
         done => done,

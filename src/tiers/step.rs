@@ -166,7 +166,7 @@ impl SlowTier {
             Step::Remove { path, ino, dir } => self.apply_remove(path, *ino, *dir),
             Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |inode, kind| {
                 let perm = new.perm.filter(|_| kind != Kind::Symlink);
-                inode.set_attr(&self.abilities.kept(&NewAttr { perm, ..*new }))
+                inode.set_attr(&self.abilities.kept_by(kind, &NewAttr { perm, ..*new }))
             }),
             Step::Xattr { path, ino, key, value } => {
                 let met = self.apply_attr(path, *ino, |inode, _| match value {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -39,6 +39,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("promtool", "prometheus"),
     ("script", "bsdutils"),
     ("setfattr", "attr"),
+    ("ssh-keygen", "openssh-client"),
+    ("sshd", "openssh-server"),
     ("systemd-analyze", "systemd"),
     ("xfs_io", "xfsprogs"),
 ];
@@ -76,17 +78,22 @@ fn missing(need: &str) -> Option<String> {
         };
         return (!Path::new(need).is_dir()).then(told);
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Where `cargo xtask` unpacks what it does not install.
-    let unpacked =
-        option_env!("CARGO_TARGET_TMPDIR").map(|dir| Path::new(dir).with_file_name("tools/prometheus/usr/bin"));
-    if std::env::split_paths(&path).chain(unpacked).any(|dir| dir.join(need).exists()) {
+    if program(need).is_some() {
         return None;
     }
     let package = PACKAGES.iter().find(|(program, _)| *program == need).map_or(need, |(_, package)| package);
     Some(format!(
         "tests that need {need}, which is not in PATH; to run them: `cargo xtask setup`, or install {package}"
     ))
+}
+
+/// Where a program is: in PATH, or where `cargo xtask` unpacks what it does not install.
+pub fn program(name: &str) -> Option<PathBuf> {
+    const UNPACKED: [&str; 2] = ["tools/prometheus/usr/bin", "tools/openssh-server/usr/sbin"];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let target = option_env!("CARGO_TARGET_TMPDIR").map(Path::new);
+    let unpacked = target.into_iter().flat_map(|dir| UNPACKED.map(|tool| dir.with_file_name(tool)));
+    std::env::split_paths(&path).chain(unpacked).map(|dir| dir.join(name)).find(|file| file.exists())
 }
 
 /// Tries it: in a container root may lack the right to, or the device.

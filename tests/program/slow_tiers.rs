@@ -9,8 +9,11 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::Mode;
 
+use crate::common::foreign::Sshfs;
 use crate::common::rig::PROGRAM;
+use crate::common::trees::assert_same;
 use crate::common::{Elsewhere, Mount, Relay, Volume, errno, mode, succeeded};
 use crate::needs::{MOUNTS, needs};
 
@@ -161,4 +164,66 @@ fn a_staged_file_with_more_attributes_than_the_fast_tier_takes_is_written() {
         assert_eq!(fs::read_to_string(slow.tier().join(name)).unwrap(), "old\nmore\n");
         assert_eq!(xattr::get(slow.tier().join(name), "user.large").unwrap().as_deref(), Some(&value[..]));
     }
+}
+
+/// What is set on a symbolic link over SFTP is set on the file that it names: who made a link to a file of the server's got that file.
+#[test]
+fn over_sshfs_all_arrives_and_nothing_outside_is_changed() {
+    needs!(MOUNTS, "sshfs", "sshd", "ssh-keygen");
+    let below = Sshfs::new();
+    let secret = below.beside("secret");
+    fs::write(&secret, "root's").unwrap();
+    let was = fs::metadata(&secret).unwrap();
+    let mount = Mount::over(below.shown(), &["settle=0s"]);
+    for lack in ["user_xattrs", "acls", "symlink_attrs", "fifos"] {
+        assert!(!able(&mount, lack), "{lack}");
+    }
+    assert!(able(&mount, "owners") && able(&mount, "modes") && able(&mount, "symlinks"));
+    mount.sh("mkdir -m 777 d; echo a > d/f; chmod 0640 d/f; chown 1000:1001 d/f; echo b > 'd/a:b?'");
+    succeeded(mount.as_user(1002, &format!("ln -s {} d/l; ln -s f d/m", secret.display())));
+    mount.sh("chown -h 1003:1003 d/l d/m; touch -h -d @99 d/l; mv d/l d/k");
+    assert_eq!(errno(nix::unistd::mkfifo(&mount.at("d/p"), Mode::S_IRUSR).map_err(Into::into)), Errno::EPERM);
+    assert_eq!(errno(xattr::set(mount.at("d/f"), "user.mime_type", b"text")), Errno::EOPNOTSUPP);
+    for step in 1..=4 {
+        mount.sh(&format!(
+            "echo {step} > ckpt.tmp; mv ckpt.tmp ckpt; echo {step} > ckpt-{step}; rm -f ckpt-{}",
+            step - 2
+        ));
+    }
+    mount.sync();
+    assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
+    assert_same(&mount.root(), &below.tree());
+    let file = fs::metadata(below.tree().join("d/f")).unwrap();
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (1000, 1001, 0o640));
+    let is = fs::metadata(&secret).unwrap();
+    assert_eq!(
+        (is.uid(), is.gid(), is.modified().unwrap()),
+        (was.uid(), was.gid(), was.modified().unwrap()),
+        "what a link names"
+    );
+    assert_eq!(fs::symlink_metadata(mount.at("d/k")).unwrap().uid(), 0);
+    mount.control("evict /");
+    assert_eq!(fs::read_to_string(mount.at("ckpt")).unwrap(), "4\n");
+}
+
+#[test]
+fn over_sshfs_neither_a_killed_daemon_nor_a_connection_that_ends_loses_anything() {
+    needs!(MOUNTS, "sshfs", "sshd", "ssh-keygen");
+    let below = Sshfs::new();
+    let mut mount = Mount::over(below.shown(), &["settle=0s"]);
+    mount.sh("mkdir d; for i in 1 2 3 4 5 6 7 8; do echo old > d/$i; done");
+    mount.sync();
+    mount.control("pause");
+    mount.sh("echo new > d/1; mv d/2 d/9; rm d/3; echo more >> d/4; chmod 600 d/5; ln -s 1 d/l; mkdir e; mv d/6 e/6");
+    mount.control("resume");
+    mount.kill();
+    let fsck = Command::new(PROGRAM).arg("fsck").arg(mount.fast()).output().unwrap();
+    assert!(fsck.status.success(), "{fsck:?}");
+    mount.start();
+    mount.put("e/large", vec![1; 8 << 20]);
+    assert!(below.cut() > 0);
+    mount.sync();
+    assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
+    assert_same(&mount.root(), &below.tree());
+    assert_eq!(mode(&below.tree().join("d/5")), 0o600);
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -20,6 +21,8 @@ pub(crate) enum Need {
     /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang;
     /// setfattr, by which other users ask.
     Mount,
+    /// Slow tiers of other kinds: an SSH server and sshfs.
+    Tiers,
     /// A second file system that power cuts are tried on, and btrfs as either tier.
     Xfs,
     /// A virtual environment to be made by an ordinary user, and Rust's compiler.
@@ -51,7 +54,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::User => &["acl", "gcc", "python3-venv"],
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
-        // Its package would start a daemon: it is only unpacked.
+        Need::Tiers => &["openssh-client", "sshfs"],
         Need::Fsx | Need::CargoDeny | Need::CargoFuzz | Need::Prometheus => &[],
         Need::Xfs => &["btrfs-progs", "xfsprogs"],
         Need::Suites => &["dbench", "fio", "stress-ng"],
@@ -129,7 +132,8 @@ impl Setup {
 fn install(cx: &Context, need: Need) -> Result<()> {
     match need {
         Need::Mount => ready_to_mount(cx),
-        Need::Prometheus => unpack_prometheus(cx),
+        Need::Prometheus => unpack(cx, &PROMETHEUS),
+        Need::Tiers => unpack(cx, &SSHD),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         Need::CargoDeny => install_tool(cx, CARGO_DENY),
@@ -215,34 +219,53 @@ fn install_tool(cx: &Context, (name, version): (&str, &str)) -> Result<()> {
     run::run_logged(&mut command, &work_dir(cx).join(format!("{name}.log")))
 }
 
-/// Puts Debian's Prometheus, which needs nothing but the C library, beside the other tools.
-fn unpack_prometheus(cx: &Context) -> Result<()> {
-    let place = cx.target.join("tools/prometheus");
-    if place.exists() || ["prometheus", "promtool"].into_iter().all(has_program) {
+/// What is only unpacked, beside the other tools: to install it would start a daemon.
+struct Unpacked {
+    /// Its directory, and the package that has it.
+    name: &'static str,
+    /// All packages that a system may lack.
+    packages: &'static [&'static str],
+    /// It is there where these are in PATH.
+    programs: &'static [&'static str],
+}
+
+/// Needs nothing but the C library.
+const PROMETHEUS: Unpacked =
+    Unpacked { name: "prometheus", packages: &["prometheus"], programs: &["prometheus", "promtool"] };
+const SSHD: Unpacked =
+    Unpacked { name: "openssh-server", packages: &["openssh-server", "libwrap0"], programs: &["sshd"] };
+
+fn unpack(cx: &Context, what: &Unpacked) -> Result<()> {
+    let Unpacked { name, packages, programs } = what;
+    let place = cx.target.join("tools").join(name);
+    if place.exists() || programs.iter().all(|program| has_program(program)) {
         return Ok(());
     }
     if !has_program("apt-get") {
-        println!("not a Debian system; make sure that what Debian calls this is installed: prometheus");
+        println!("not a Debian system; make sure that what Debian calls this is installed: {name}");
         return Ok(());
     }
     if !Uid::effective().is_root() {
-        bail!("prometheus is missing, and only root can read Debian's lists anew: apt-get install prometheus");
+        bail!("{name} is missing, and only root can read Debian's lists anew: apt-get install {name}");
     }
-    println!("unpacking prometheus in the background");
-    let log = work_dir(cx).join("prometheus.log");
-    let fresh = cx.target.join("tools/prometheus.new");
+    // apt waits for nobody who reads the lists anew.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().map_err(|_| anyhow!("another package could not be unpacked"))?;
+    println!("unpacking {name} in the background");
+    let log = work_dir(cx).join(format!("{name}.log"));
+    let fresh = place.with_extension("new");
     fs::remove_dir_all(&fresh).or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })?;
     fs::create_dir_all(&fresh)?;
     run::run_logged(apt().arg("update"), &log)?;
     // apt's own user may not write here.
     let mut download = apt();
-    download.args(["-o", "APT::Sandbox::User=root", "download", "prometheus"]).current_dir(&fresh);
+    download.args(["-o", "APT::Sandbox::User=root", "download"]).args(*packages).current_dir(&fresh);
     run::run_logged(&mut download, &log)?;
     let files = fs::read_dir(&fresh)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    let package = files.iter().find(|file| file.extension().is_some_and(|ending| ending == "deb"));
-    let package = package.context("apt-get download has left no package")?;
-    run::run_logged(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&fresh), &log)?;
-    fs::remove_file(package)?;
+    for package in files.iter().filter(|file| file.extension().is_some_and(|ending| ending == "deb")) {
+        run::run_logged(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&fresh), &log)?;
+        fs::remove_file(package)?;
+    }
     // Only what is whole is in its place.
     fs::rename(&fresh, &place).with_context(|| format!("cannot move {} into its place", fresh.display()))
 }
