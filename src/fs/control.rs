@@ -562,6 +562,7 @@ fn abilities(found: &Abilities) -> render::SlowAbilities {
         symlink_attrs: found.link_attrs,
         fifos: found.fifos,
         hard_links: found.hard_links,
+        lasting_inode_numbers: found.lasting_numbers,
         rename_exchange: found.exchange,
         rename_noreplace: found.no_replace,
         time_grain: found.time_grain,

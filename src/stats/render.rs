@@ -171,6 +171,7 @@ pub struct SlowAbilities {
     pub symlink_attrs: bool,
     pub fifos: bool,
     pub hard_links: bool,
+    pub lasting_inode_numbers: bool,
     pub rename_exchange: bool,
     pub rename_noreplace: bool,
     #[serde(serialize_with = "as_seconds")]

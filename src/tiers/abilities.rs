@@ -63,6 +63,8 @@ pub struct Abilities {
     pub link_attrs: bool,
     pub fifos: bool,
     pub hard_links: bool,
+    /// A file has the same number for as long as it is there.
+    pub lasting_numbers: bool,
     /// Renaming by exchange, and to free names only.
     pub exchange: bool,
     pub no_replace: bool,
@@ -103,6 +105,7 @@ impl Default for Abilities {
             link_attrs: true,
             fifos: true,
             hard_links: true,
+            lasting_numbers: true,
             exchange: true,
             no_replace: true,
             time_grain: Duration::from_nanos(1),
@@ -119,8 +122,19 @@ impl Abilities {
     /// would be set on whatever file a link names).
     pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
-        let tries: [Try; 9] =
-            [try_file, try_link_attrs, try_owner, try_xattrs, try_times, try_size, try_dir, try_symlink, try_names];
+        let tries: [Try; 11] = [
+            try_file,
+            try_link_attrs,
+            try_owner,
+            try_numbers,
+            try_xattrs,
+            try_times,
+            try_size,
+            try_dir,
+            try_symlink,
+            try_link,
+            try_names,
+        ];
         let (mut found, begun) = (Abilities::default(), clock.uptime());
         for (number, try_it) in tries.into_iter().enumerate() {
             if number > 2 && clock.uptime().saturating_sub(begun) > at_most {
@@ -154,6 +168,9 @@ impl Abilities {
         const NOT_MADE: &str = "making one is refused";
         const OF_LINKS: &str =
             "all have what the tier gives: what is set on one it would set on the file that the link names";
+        const FORGOTTEN: &str = "a file that the kernel has forgotten meanwhile looks like somebody else's: a new version of it is kept beside it, \
+             other changes are left out, all are told as conflicts; mount that tier with `-o noforget` (sshfs, exfat-fuse), and anew only when \
+             nothing is pending";
         const RACE: &str = "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only";
         let all = [
             (self.user_xattrs, "user xattrs", REFUSED),
@@ -165,6 +182,7 @@ impl Abilities {
             (self.link_attrs || !self.symlinks, "attributes of symbolic links", OF_LINKS),
             (self.fifos, "special files", NOT_MADE),
             (self.hard_links, "hard links", NOT_MADE),
+            (self.lasting_numbers, "inode numbers that last", FORGOTTEN),
             (self.no_replace, "rename with NOREPLACE", RACE),
             (self.exchange, "rename with EXCHANGE", RACE),
             (self.time_grain < Duration::from_secs(1), "times below a second", "they are compared at its grain"),
@@ -296,6 +314,16 @@ fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     tmp.unlink(SYMLINK)
 }
 
+/// A daemon of FUSE that leaves the numbers of files to its library lists this one for all of them. The library gives a file another number
+/// once the kernel has forgotten it, unless it is told not to (`-o noforget`), which nobody can see.
+fn try_numbers(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const UNKNOWN: u64 = 0xffff_ffff;
+    let shown = tmp.stat(FILE)?.ino;
+    let listed = tmp.list()?.into_iter().find(|entry| entry.name == FILE);
+    found.lasting_numbers = listed.is_none_or(|entry| entry.ino != UNKNOWN || shown == UNKNOWN);
+    Ok(())
+}
+
 fn try_xattrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     let unknown = |done: io::Result<()>| match done {
         Err(e) if is(&e, &[Errno::EOPNOTSUPP, Errno::ENOSYS]) => Ok(false),
@@ -402,12 +430,18 @@ fn try_symlink(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     Ok(())
 }
 
-fn try_names(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
-    found.fifos = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0))?;
+/// Steps know a file by its number: two names of different ones (sshfs) would be two files, of which the second is somebody else's.
+fn try_link(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     found.hard_links = can(tmp.link(FILE, tmp, LINK))?;
     if found.hard_links {
+        found.hard_links = tmp.stat(FILE)?.ino == tmp.stat(LINK)?.ino;
         tmp.unlink(LINK)?;
     }
+    Ok(())
+}
+
+fn try_names(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    found.fifos = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0))?;
     found.no_replace = can(tmp.rename(FILE, tmp, LINK, RenameMode::NoReplace))?;
     let file = if found.no_replace { LINK } else { FILE };
     found.exchange = can(tmp.rename(file, tmp, DIR, RenameMode::Exchange))?;
