@@ -563,6 +563,7 @@ fn abilities(found: &Abilities) -> render::SlowAbilities {
         fifos: found.fifos,
         hard_links: found.hard_links,
         lasting_inode_numbers: found.lasting_numbers,
+        any_names: found.any_names,
         rename_exchange: found.exchange,
         rename_noreplace: found.no_replace,
         time_grain: found.time_grain,

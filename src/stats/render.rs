@@ -172,6 +172,7 @@ pub struct SlowAbilities {
     pub fifos: bool,
     pub hard_links: bool,
     pub lasting_inode_numbers: bool,
+    pub any_names: bool,
     pub rename_exchange: bool,
     pub rename_noreplace: bool,
     #[serde(serialize_with = "as_seconds")]

@@ -5,7 +5,7 @@
 //! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and counted; the same of all
 //!   attributes of symbolic links;
 //! - symbolic links, special files, further links: refused at the call;
-//! - sizes and targets beyond what it is known to take are tried there before they are taken.
+//! - names that it does not take, sizes and targets beyond what it is known to take are tried there before they are taken.
 //!
 //! What was not tried, or got an answer that says nothing of it, is taken for possible: then it is the step that meets the error.
 
@@ -18,7 +18,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{getegid, geteuid};
 
 use crate::error::Result;
-use crate::path::escape;
+use crate::path::{NAME_MAX, Name, escape};
 use crate::tiers::disk::{Clock, Dir, File, Kind, NewAttr, RenameMode, Stat, Time};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::names::Birth;
@@ -36,6 +36,10 @@ const LINK: &[u8] = b"tl";
 const SYMLINK: &[u8] = b"ts";
 const FIFO: &[u8] = b"tp";
 const DIR: &[u8] = b"td";
+/// Characters that some file systems do not take in names: those of Windows.
+const RARE: &[u8] = b"\"*:<>?\\|";
+/// A name that has them, and bytes that are no text.
+const NAME: &[u8] = b"tn\x01\"*:<>?\\|\xff";
 /// Modes that are told apart from what a tier gives to all files.
 const FILE_PERM: u32 = 0o640;
 const DIR_PERM: u32 = 0o750;
@@ -65,6 +69,8 @@ pub struct Abilities {
     pub hard_links: bool,
     /// A file has the same number for as long as it is there.
     pub lasting_numbers: bool,
+    /// Names may have any bytes.
+    pub any_names: bool,
     /// Renaming by exchange, and to free names only.
     pub exchange: bool,
     pub no_replace: bool,
@@ -106,6 +112,7 @@ impl Default for Abilities {
             fifos: true,
             hard_links: true,
             lasting_numbers: true,
+            any_names: true,
             exchange: true,
             no_replace: true,
             time_grain: Duration::from_nanos(1),
@@ -122,7 +129,7 @@ impl Abilities {
     /// would be set on whatever file a link names).
     pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
-        let tries: [Try; 11] = [
+        let tries: [Try; 13] = [
             try_file,
             try_link_attrs,
             try_owner,
@@ -132,6 +139,8 @@ impl Abilities {
             try_size,
             try_dir,
             try_symlink,
+            try_characters,
+            try_fifo,
             try_link,
             try_names,
         ];
@@ -145,7 +154,7 @@ impl Abilities {
                 tracing::debug!(%error, "an ability of the slow tier could not be tried");
             }
         }
-        for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR] {
+        for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR, NAME] {
             if let Err(error) = remove_leftover(tmp, name) {
                 tracing::debug!(%error, "what was tried stays in tmp until the next start");
             }
@@ -171,6 +180,7 @@ impl Abilities {
         const FORGOTTEN: &str = "a file that the kernel has forgotten meanwhile looks like somebody else's: a new version of it is kept beside it, \
              other changes are left out, all are told as conflicts; mount that tier with `-o noforget` (sshfs, exfat-fuse), and anew only when \
              nothing is pending";
+        const NAMES: &str = "making one that it does not take is refused";
         const RACE: &str = "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only";
         let all = [
             (self.user_xattrs, "user xattrs", REFUSED),
@@ -183,6 +193,7 @@ impl Abilities {
             (self.fifos, "special files", NOT_MADE),
             (self.hard_links, "hard links", NOT_MADE),
             (self.lasting_numbers, "inode numbers that last", FORGOTTEN),
+            (self.any_names, "names of any characters", NAMES),
             (self.no_replace, "rename with NOREPLACE", RACE),
             (self.exchange, "rename with EXCHANGE", RACE),
             (self.time_grain < Duration::from_secs(1), "times below a second", "they are compared at its grain"),
@@ -430,6 +441,32 @@ fn try_symlink(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     Ok(())
 }
 
+fn try_characters(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    match tmp.create(NAME, FILE_PERM) {
+        Err(e) if is_of_name(&e) => found.any_names = false,
+        made => return made.and_then(|_| tmp.unlink(NAME)),
+    }
+    Ok(())
+}
+
+/// Errors that say something of a name; exfat-fuse has ENOENT for characters that it does not take.
+fn is_of_name(error: &io::Error) -> bool {
+    is_refused(error) || is(error, &[Errno::EILSEQ, Errno::ENOENT, Errno::EACCES, Errno::ENAMETOOLONG])
+}
+
+/// Whether every file system takes it.
+fn is_plain(name: &[u8]) -> bool {
+    name.iter().all(|byte| matches!(byte, b' '..=b'~') && !RARE.contains(byte))
+}
+
+fn try_fifo(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    let made = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0));
+    // Some make a file of it (exfat-fuse), which the kernel tells with EIO.
+    let is_other = || tmp.stat(FIFO).is_ok_and(|there| there.kind != Kind::Fifo);
+    found.fifos = if is_other() { false } else { made? };
+    Ok(())
+}
+
 /// Steps know a file by its number: two names of different ones (sshfs) would be two files, of which the second is somebody else's.
 fn try_link(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     found.hard_links = can(tmp.link(FILE, tmp, LINK))?;
@@ -441,7 +478,6 @@ fn try_link(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
 }
 
 fn try_names(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
-    found.fifos = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0))?;
     found.no_replace = can(tmp.rename(FILE, tmp, LINK, RenameMode::NoReplace))?;
     let file = if found.no_replace { LINK } else { FILE };
     found.exchange = can(tmp.rename(file, tmp, DIR, RenameMode::Exchange))?;
@@ -524,6 +560,30 @@ impl Tiers {
         let tried = |name: &[u8], _| self.slow.tmp.symlink(name, target);
         let length = target.len() as u64;
         self.admit(cx, &self.slow.target_known, length, &[length], tried)
+    }
+
+    /// Before something gets this name: the slow tier's own error where it does not take it, EINVAL where that says something else to a caller.
+    pub(crate) fn admit_name(&self, cx: &Cx, name: &Name) -> Result<()> {
+        let name = name.as_bytes();
+        if self.slow.abilities.any_names || is_plain(name) || self.slow.is_down() {
+            return Ok(());
+        }
+        cx.slow()?;
+        let tried = if name.len() < NAME_MAX { [b"p", name].concat() } else { name.to_vec() };
+        let refused = match self.slow.tmp.create(&tried, FILE_PERM) {
+            Ok(_) => return remove_leftover(&*self.slow.tmp, &tried),
+            Err(e) => e,
+        };
+        let plain = format!("p{:016x}", self.pool.number()).into_bytes();
+        let is_there = self.slow.tmp.create(&plain, FILE_PERM).is_ok();
+        remove_leftover(&*self.slow.tmp, &plain)?;
+        match refused {
+            e if !is_there || !is_of_name(&e) => Ok(()),
+            e if is(&e, &[Errno::EILSEQ, Errno::ENAMETOOLONG]) => {
+                Err(e.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw).into())
+            }
+            _ => Err(Errno::EINVAL.into()),
+        }
     }
 
     /// `known` is what the slow tier is known to take. Beyond that it is tried, if need be less of it.

@@ -253,6 +253,7 @@ impl Tiers {
         target: &[u8],
     ) -> Result<Attr> {
         self.admit_kind(kind)?;
+        self.admit_name(cx, name)?;
         if kind == Kind::Symlink {
             self.admit_target(cx, target)?;
         }
@@ -301,6 +302,7 @@ impl Tiers {
         if self.resolve(cx, parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
+        self.admit_name(cx, name)?;
         let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
         let path = || self.path_in(&self.state.lock(), parent, name).ok();
         let (object, fd) = self.new_object(cx, &birth, 0, path)?;
@@ -379,6 +381,7 @@ impl Tiers {
         if !self.slow.abilities.hard_links {
             return Err(Errno::EPERM.into());
         }
+        self.admit_name(cx, name)?;
         let file = self.state.lock().file(ino);
         loop {
             if self.resolve(cx, parent, name)?.is_some() {
@@ -522,6 +525,7 @@ impl Tiers {
                 return Err(Errno::EPERM.into());
             }
         }
+        self.admit_name(cx, to_name)?;
         while !self.try_rename(cx, (parent, name), (to, to_name), mode)? {}
         self.wake();
         Ok(())

@@ -34,8 +34,10 @@ const VARIABLE: &str = "DLIO_TESTS_LEAVE_NOTHING_OUT";
 /// Programs that are not in a package of their own name.
 const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.btrfs", "btrfs-progs"),
+    ("mkfs.exfat", "exfatprogs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("mount.exfat-fuse", "exfat-fuse"),
     ("promtool", "prometheus"),
     ("script", "bsdutils"),
     ("setfattr", "attr"),

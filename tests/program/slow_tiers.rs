@@ -1,8 +1,10 @@
 //! Slow tiers that cannot do all that ext4 can (P16): what is missing is found at the mount, and has an outcome; nothing of it holds
 //! what comes behind. Needs root, /dev/fuse; bindfs for most.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +13,10 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 
-use crate::common::foreign::Sshfs;
+use crate::common::foreign::{Foreign, Sshfs};
 use crate::common::rig::PROGRAM;
 use crate::common::trees::assert_same;
-use crate::common::{Elsewhere, Mount, Relay, Volume, errno, mode, succeeded};
+use crate::common::{Elsewhere, Mount, Relay, Volume, errno, mode, names, succeeded};
 use crate::needs::{MOUNTS, needs};
 
 fn able(mount: &Mount, what: &str) -> bool {
@@ -179,7 +181,7 @@ fn over_sshfs_all_arrives_and_nothing_outside_is_changed() {
     for lack in ["user_xattrs", "acls", "symlink_attrs", "fifos", "hard_links", "lasting_inode_numbers"] {
         assert!(!able(&mount, lack), "{lack}");
     }
-    assert!(able(&mount, "owners") && able(&mount, "modes") && able(&mount, "symlinks"));
+    assert!(able(&mount, "owners") && able(&mount, "modes") && able(&mount, "symlinks") && able(&mount, "any_names"));
     mount.sh("mkdir -m 777 d; echo a > d/f; chmod 0640 d/f; chown 1000:1001 d/f; echo b > 'd/a:b?'");
     succeeded(mount.as_user(1002, &format!("ln -s {} d/l; ln -s f d/m", secret.display())));
     mount.sh("chown -h 1003:1003 d/l d/m; touch -h -d @99 d/l; mv d/l d/k");
@@ -231,4 +233,45 @@ fn over_sshfs_neither_a_killed_daemon_nor_a_connection_that_ends_loses_anything(
     assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
     assert_same(&mount.root(), &below.tree());
     assert_eq!(mode(&below.tree().join("d/5")), 0o600);
+}
+
+/// One hard link held all that came behind, for the try of a fifo, of which exfat-fuse makes a file, ended all that was to be tried. So did a
+/// name with a colon, told as somebody who cleans up in `tmp`.
+#[test]
+fn on_exfat_what_it_does_not_have_is_refused_at_the_call_and_all_else_arrives() {
+    needs!(MOUNTS, "mount.exfat-fuse", "mkfs.exfat");
+    let volume = Foreign::exfat();
+    let mut mount = Mount::over(volume.tier(), &["settle=0s"]);
+    for lack in ["user_xattrs", "owners", "groups", "modes", "symlinks", "fifos", "hard_links", "any_names"] {
+        assert!(!able(&mount, lack), "{lack}");
+    }
+    mount.sh("mkdir d; echo a > d/f; echo x > d/f; chmod 600 d/f; chown 1000:1000 d/f; touch -d @1700000001.5 d/f; echo b > d/\u{e9}");
+    assert_eq!(errno(symlink("f", mount.at("d/l"))), Errno::EPERM);
+    assert_eq!(errno(fs::hard_link(mount.at("d/f"), mount.at("d/g"))), Errno::EPERM);
+    assert_eq!(errno(nix::unistd::mkfifo(&mount.at("d/p"), Mode::S_IRUSR).map_err(Into::into)), Errno::EPERM);
+    for name in ["a:b", "a?", "a|b", "a\\b", "a\u{1}"] {
+        assert_eq!(errno(fs::write(mount.at("d").join(name), "x")), Errno::EINVAL, "{name}");
+        assert_eq!(errno(fs::create_dir(mount.at("d").join(name))), Errno::EINVAL, "{name}");
+        assert_eq!(errno(fs::rename(mount.at("d/f"), mount.at("d").join(name))), Errno::EINVAL, "{name}");
+    }
+    assert_eq!(errno(fs::write(mount.at("d").join(OsStr::from_bytes(b"\xff")), "x")), Errno::EILSEQ);
+    mount.sync();
+    assert_eq!(mount.status(), Some(0));
+    // Names that differ in case only are one name there: both files are kept, as with a change of somebody else's.
+    mount.sh("echo 1 > Model; echo 2 > model; echo 1 > Other; mv Other other");
+    mount.sync();
+    assert_eq!(mount.status(), Some(5));
+    let file = fs::metadata(mount.at("d/f")).unwrap();
+    assert_eq!((file.uid(), file.mode() & 0o777), (0, 0o755));
+    assert!((1_700_000_000..=1_700_000_002).contains(&fs::metadata(volume.tier().join("d/f")).unwrap().mtime()));
+    mount.control("pause");
+    mount.sh("echo y >> d/f; mv d e; mkdir d; mv e/f d; rm other");
+    mount.kill();
+    mount.start();
+    mount.sync();
+    assert_same(&mount.root(), &volume.tier());
+    assert_eq!(fs::read_to_string(volume.tier().join("d/f")).unwrap(), "x\ny\n");
+    let kept = names(volume.tier().as_path()).into_iter().filter(|name| name.to_string_lossy().starts_with(['M', 'm']));
+    let kept: Vec<_> = kept.map(|name| fs::read_to_string(volume.tier().join(name)).unwrap()).collect();
+    assert_eq!(kept, ["1\n", "2\n"]);
 }

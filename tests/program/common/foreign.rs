@@ -1,9 +1,9 @@
-//! A slow tier that is real and not Linux's own: a directory of an SSH server (sshfs). Everything of it is in a temporary
+//! Slow tiers that are real and not Linux's own: a directory of an SSH server (sshfs), exFAT. Everything of theirs is in a temporary
 //! directory; nothing of the system is changed.
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -171,5 +171,48 @@ impl Drop for Server {
         }
         self.process.kill().ok();
         self.process.wait().ok();
+    }
+}
+
+/// A file system on a loop device that a process of its own serves: also where the kernel has none of that kind.
+#[derive(Debug)]
+pub struct Foreign {
+    dir: tempfile::TempDir,
+    device: String,
+}
+
+impl Foreign {
+    /// By exfat-fuse. Nobody but its owner may change what is there, or it could be no tier.
+    pub fn exfat() -> Self {
+        Foreign::new(&["mkfs.exfat"], "mount.exfat-fuse", "allow_other,umask=022,noforget")
+    }
+
+    fn new(mkfs: &[&str], program: &str, options: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("dlio-fs-volume-").tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir(dir.path().join("tier")).unwrap();
+        File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        succeeded(Command::new(mkfs[0]).args(&mkfs[1..]).arg(&image).output().unwrap());
+        let device = succeeded(Command::new("losetup").args(["-f", "--show"]).arg(&image).output().unwrap());
+        let foreign = Foreign { dir, device: device.trim().to_owned() };
+        let mut mount = Command::new(program);
+        mount.arg(&foreign.device).arg(foreign.tier()).args(["-o", options]).stdin(Stdio::null());
+        // A process in the background, which keeps a pipe open for as long as it lives.
+        assert!(mount.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success(), "{program}");
+        fs::set_permissions(foreign.tier(), fs::Permissions::from_mode(0o755)).unwrap();
+        foreign
+    }
+
+    /// Its root.
+    pub fn tier(&self) -> PathBuf {
+        self.dir.path().join("tier")
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        umount2(&self.tier(), MntFlags::MNT_DETACH).ok();
+        // At the latest when the last one lets go of it.
+        Command::new("losetup").args(["-d", &self.device]).stderr(Stdio::null()).status().ok();
     }
 }
