@@ -253,8 +253,7 @@ impl SlowTier {
         let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
         let there = absent_is_none(dir.stat_now(to_name))?.map(|stat| stat.ino);
         if there == Some(ino) {
-            // Two names of one file: a rename does nothing.
-            return from.unlink(name).map(|()| Met::Expected);
+            return move_onto_itself(&*from, name, &*dir, to_name);
         }
         if there != over && there.is_some() {
             return place_beside(&*from, name, &*dir, to_name);
@@ -343,6 +342,18 @@ fn place_new(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io:
         }
         Err(e) => Err(e),
     }
+}
+
+/// Both names lead to what is to be moved. Of two names of one file a rename does nothing: the first one goes. But where case does not count
+/// they may be one name, which the directory tells: then to remove it is to lose the file.
+fn move_onto_itself(from: &dyn Dir, name: &[u8], dir: &dyn Dir, to_name: &[u8]) -> std::io::Result<Met> {
+    let has = |dir: &dyn Dir, name: &[u8]| Ok::<_, std::io::Error>(dir.list()?.iter().any(|entry| entry.name == name));
+    match (has(from, name)?, has(dir, to_name)?) {
+        (true, true) => from.unlink(name)?,
+        (true, false) => from.rename(name, dir, to_name, RenameMode::Replace)?,
+        (false, _) => {}
+    }
+    Ok(Met::Expected)
 }
 
 /// Somebody else made the name first. Two directories merge; anything else is kept beside it.

@@ -34,8 +34,10 @@ const VARIABLE: &str = "DLIO_TESTS_LEAVE_NOTHING_OUT";
 /// Programs that are not in a package of their own name.
 const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.btrfs", "btrfs-progs"),
+    ("lowntfs-3g", "ntfs-3g"),
     ("mkfs.exfat", "exfatprogs"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.ntfs", "ntfs-3g"),
     ("mkfs.xfs", "xfsprogs"),
     ("mount.exfat-fuse", "exfat-fuse"),
     ("promtool", "prometheus"),

@@ -275,3 +275,18 @@ fn on_exfat_what_it_does_not_have_is_refused_at_the_call_and_all_else_arrives() 
     let kept: Vec<_> = kept.map(|name| fs::read_to_string(volume.tier().join(name)).unwrap()).collect();
     assert_eq!(kept, ["1\n", "2\n"]);
 }
+
+/// A case-only rename was published as that of one of two names: the one there is was removed, with all drained.
+#[test]
+fn a_rename_that_changes_only_the_case_keeps_the_file_where_case_does_not_count() {
+    needs!(MOUNTS, "lowntfs-3g", "mkfs.ntfs");
+    let volume = Foreign::ntfs_without_case();
+    let mount = Mount::over(volume.tier(), &["settle=0s"]);
+    mount.control("pause");
+    mount.sh("echo kept > Model; mv Model model; mkdir Dir; echo kept > Dir/f; mv Dir dir; echo two > a; ln a b");
+    mount.control("resume");
+    mount.sync();
+    assert_eq!(names(&volume.tier()), [".dlio-fs", "a", "b", "dir", "model"]);
+    assert_eq!(fs::read_to_string(volume.tier().join("model")).unwrap(), "kept\n");
+    assert_same(&mount.root(), &volume.tier());
+}

@@ -21,7 +21,7 @@ pub(crate) enum Need {
     /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang;
     /// setfattr, by which other users ask.
     Mount,
-    /// Slow tiers of other kinds: an SSH server and sshfs, exFAT.
+    /// Slow tiers of other kinds: an SSH server and sshfs, exFAT, NTFS.
     Tiers,
     /// A second file system that power cuts are tried on, and btrfs as either tier.
     Xfs,
@@ -54,7 +54,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::User => &["acl", "gcc", "python3-venv"],
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
-        Need::Tiers => &["exfat-fuse", "exfatprogs", "openssh-client", "sshfs"],
+        Need::Tiers => &["exfat-fuse", "exfatprogs", "ntfs-3g", "openssh-client", "sshfs"],
         Need::Fsx | Need::CargoDeny | Need::CargoFuzz | Need::Prometheus => &[],
         Need::Xfs => &["btrfs-progs", "xfsprogs"],
         Need::Suites => &["dbench", "fio", "stress-ng"],

@@ -1,4 +1,4 @@
-//! Slow tiers that are real and not Linux's own: a directory of an SSH server (sshfs), exFAT. Everything of theirs is in a temporary
+//! Slow tiers that are real and not Linux's own: a directory of an SSH server (sshfs), exFAT, NTFS. Everything of theirs is in a temporary
 //! directory; nothing of the system is changed.
 
 use std::fs::{self, File};
@@ -185,6 +185,11 @@ impl Foreign {
     /// By exfat-fuse. Nobody but its owner may change what is there, or it could be no tier.
     pub fn exfat() -> Self {
         Foreign::new(&["mkfs.exfat"], "mount.exfat-fuse", "allow_other,umask=022,noforget")
+    }
+
+    /// Names that differ in case only are one name, and all files have lasting numbers.
+    pub fn ntfs_without_case() -> Self {
+        Foreign::new(&["mkfs.ntfs", "-F", "-q", "-Q"], "lowntfs-3g", "allow_other,permissions,ignore_case")
     }
 
     fn new(mkfs: &[&str], program: &str, options: &str) -> Self {
