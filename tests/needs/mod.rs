@@ -33,6 +33,8 @@ const VARIABLE: &str = "DLIO_TESTS_LEAVE_NOTHING_OUT";
 
 /// Programs that are not in a package of their own name.
 const PACKAGES: &[(&str, &str)] = &[
+    ("glusterd", "glusterfs-server"),
+    ("ip", "iproute2"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("lowntfs-3g", "ntfs-3g"),
     ("mkfs.exfat", "exfatprogs"),

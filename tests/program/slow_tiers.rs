@@ -14,6 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 
 use crate::common::foreign::{Foreign, Sshfs};
+use crate::common::gluster::Gluster;
 use crate::common::rig::PROGRAM;
 use crate::common::trees::assert_same;
 use crate::common::{Elsewhere, Mount, Relay, Volume, errno, mode, names, succeeded};
@@ -289,4 +290,41 @@ fn a_rename_that_changes_only_the_case_keeps_the_file_where_case_does_not_count(
     assert_eq!(names(&volume.tier()), [".dlio-fs", "a", "b", "dir", "model"]);
     assert_eq!(fs::read_to_string(volume.tier().join("model")).unwrap(), "kept\n");
     assert_same(&mount.root(), &volume.tier());
+}
+
+#[test]
+#[ignore = "needs root, /dev/fuse and GlusterFS: cargo xtask test gluster"]
+fn on_glusterfs_all_arrives_on_every_replica_also_when_one_was_away() {
+    needs!(MOUNTS, "glusterd", "ip", "git", "setfattr");
+    let below = Gluster::new();
+    let mut mount = Mount::over(below.tier(), &["settle=0s"]);
+    for ability in ["user_xattrs", "owners", "modes", "symlinks", "symlink_attrs", "fifos", "hard_links", "any_names"] {
+        assert!(able(&mount, ability), "{ability}");
+    }
+    mount.sh("mkdir d; echo a > d/f; ln d/f d/g; ln -s f d/l; mkfifo d/p; echo b > 'd/a:b'; chmod 0640 d/f; chown 1000:1001 d/f");
+    mount.sh("chown -h 1003:1003 d/l; setfattr -n user.mime_type -v text d/f; mv d/g h; rm d/p");
+    mount.sh(
+        "git init -q a; git -C a -c user.name=a -c user.email=a commit -qm a --allow-empty; git clone -q a b; git -C b fsck",
+    );
+    mount.sync();
+    assert_same(&mount.root(), &below.tier());
+    let brick = Gluster::BRICKS[0];
+    below.kill_brick(brick);
+    mount.control("pause");
+    mount.sh("for i in 1 2 3 4 5 6 7 8; do echo $i > ckpt.tmp; mv ckpt.tmp ckpt-$i; done; rm ckpt-1; echo more >> d/f; mv b c");
+    mount.kill();
+    mount.start();
+    mount.sync();
+    assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
+    assert_same(&mount.root(), &below.tier());
+    let file = fs::metadata(below.tier().join("h")).unwrap();
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o777, file.nlink()), (1000, 1001, 0o640, 2));
+    assert_eq!(fs::symlink_metadata(below.tier().join("d/l")).unwrap().uid(), 1003);
+    below.start_bricks();
+    for other in Gluster::BRICKS {
+        let healed = || fs::read_to_string(below.replica(other).join("d/f")).is_ok_and(|text| text == "a\nmore\n");
+        crate::common::until("the replica has what was written without it", || {
+            healed() && below.replica(other).join("c/.git").is_dir()
+        });
+    }
 }

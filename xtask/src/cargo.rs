@@ -103,6 +103,11 @@ pub(crate) fn program(cx: &Context) -> Result<Tally> {
     counted(&mut tests(cx, &["--test", "program"], &["--test-threads=6"]))
 }
 
+/// One of the program's tests, which a plain `cargo test` leaves out: its package is large, and hardly anybody has it.
+pub(crate) fn gluster(cx: &Context) -> Result<Tally> {
+    counted(&mut tests(cx, &["--test", "program"], &["--ignored", "glusterfs"]))
+}
+
 /// The kill test is ignored by a plain `cargo test` because it takes a minute.
 pub(crate) fn kill(cx: &Context) -> Result<Tally> {
     counted(&mut tests(cx, &["--test", "kill"], &["--ignored", "--nocapture", "--test-threads=4"]))

@@ -21,6 +21,8 @@ pub(crate) enum Need {
     /// Root, `/dev/fuse`, ext4 images, and the built program; systemd-analyze, which looks at the unit; bindfs, a slow tier that can hang;
     /// setfattr, by which other users ask.
     Mount,
+    /// Three replicas in name spaces of their own.
+    Gluster,
     /// Slow tiers of other kinds: an SSH server and sshfs, exFAT, NTFS.
     Tiers,
     /// A second file system that power cuts are tried on, and btrfs as either tier.
@@ -54,6 +56,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::User => &["acl", "gcc", "python3-venv"],
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
+        Need::Gluster => &["attr", "glusterfs-server", "iproute2"],
         Need::Tiers => &["exfat-fuse", "exfatprogs", "ntfs-3g", "openssh-client", "sshfs"],
         Need::Fsx | Need::CargoDeny | Need::CargoFuzz | Need::Prometheus => &[],
         Need::Xfs => &["btrfs-progs", "xfsprogs"],
@@ -139,7 +142,7 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::CargoDeny => install_tool(cx, CARGO_DENY),
         Need::CargoFuzz => install_tool(cx, CARGO_FUZZ),
         // Their packages are all of them.
-        Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers => Ok(()),
+        Need::Gluster | Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
         Need::Guest => guest::assemble(cx),

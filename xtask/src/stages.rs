@@ -113,6 +113,9 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("nfs", When::All, &[Need::Mount, Need::Guest], 80, guest::nfs)
         .about("an NFS server as the slow tier, in a virtual machine: versions 3, 4.0 and 4.2, squashed, others' changes, away (one: NFS=4.2,none)")
         .full(20),
+    stage("gluster", When::All, &[Need::Mount, Need::Gluster], 10, cargo::gluster)
+        .about("GlusterFS with three replicas as the slow tier, one of them away for a while")
+        .full(2),
     stage("million", When::All, MOUNT, 30, files::million)
         .about("a million files that were there before, with 1,024 descriptors")
         .alone(),

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, dead_code, unreachable_pub)]
 
 pub mod foreign;
+pub mod gluster;
 pub mod rig;
 pub mod trees;
 
