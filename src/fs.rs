@@ -87,9 +87,11 @@ const KNOWN_WAIT: Duration = Duration::from_secs(10);
 const LOOK_UP: &str = "look-up";
 /// How many more of one user may stand in line.
 const SLOW_QUEUE: usize = 1024;
-/// For `.dlio`, where a read answers within a second and only a `sync` holds a thread, for the fast tier.
+/// For `.dlio`, where nothing but the making of a text is waited for.
 const CONTROL_THREADS: usize = 4;
 const CONTROL_QUEUE: usize = 64;
+/// For commands, each read of which waits for up to a second: apart, so that no number of them keeps anybody from the statistics.
+const COMMAND_THREADS: usize = 16;
 
 /// Background requests (read-ahead of mappings, asynchronous direct I/O) that the kernel keeps under way.
 const MAX_BACKGROUND: u16 = 64;
@@ -124,6 +126,7 @@ pub struct DlioFs {
     failures: Arc<Failures>,
     slow: Arc<SlowPool>,
     control: SlowPool,
+    commands: SlowPool,
 }
 
 /// What `.dlio/metrics` says to everybody. It does not keep the file system: its open files end with the session.
@@ -174,13 +177,13 @@ impl DlioFs {
     pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, live: Arc<Live>, options: FsOptions) -> Result<Self> {
         let wait = Some(options.slow_wait);
         let wait = Limits { threads: SLOW_THREADS, threads_most: SLOW_THREADS_MOST, queue: SLOW_QUEUE, wait };
-        let (threads, queue) = (CONTROL_THREADS, CONTROL_QUEUE);
-        let control = Limits { threads, threads_most: threads, queue, wait: None };
+        let control = |threads| Limits { threads, threads_most: threads, queue: CONTROL_QUEUE, wait: None };
         let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
-        let control = SlowPool::new("control", control).at("start thread", "control")?;
+        let commands = SlowPool::new("command", control(COMMAND_THREADS)).at("start thread", "command")?;
+        let control = SlowPool::new("control", control(CONTROL_THREADS)).at("start thread", "control")?;
         let published = Published::new(Arc::clone(&tiers), options.slow_wait).at("start thread", "published")?;
         let core = Core::new(tiers, stats, Arc::clone(&slow), live, published, &options);
-        Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control })
+        Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control, commands })
     }
 
     /// For whoever writes recordings.
@@ -294,7 +297,11 @@ impl DlioFs {
                 about: Box::new(move || about(&core, &seen)),
             }
         };
-        let pool = if seen.on.is_virtual() { &self.control } else { &*self.slow };
+        let pool = match () {
+            () if seen.on.is_command() => &self.commands,
+            () if seen.on.is_virtual() => &self.control,
+            () => &*self.slow,
+        };
         if let Err(reply) = pool.submit(caller, reply, run, done, expired) {
             end(&seen, reply, Err(Error::SlowTimeout));
         }
@@ -393,6 +400,11 @@ impl Subject {
             Subject::Inode(ino) => control::owns(*ino),
             Subject::Open(open) => open.user_file().is_none(),
         }
+    }
+
+    /// A conversation on `control`.
+    fn is_command(&self) -> bool {
+        matches!(self, Subject::Open(open) if matches!(&**open, Open::Virtual(open) if open.is_command()))
     }
 
     /// None for an open file of `.dlio`.

@@ -322,13 +322,14 @@ impl Stats {
     /// The files, in no order, each with all that was counted of it. `name` gives an inode's path of today; where it has none any
     /// more, the path it was first seen under is shown. One path known by several inode numbers is one file.
     pub fn files(&self, name: impl Fn(u64) -> Option<String>) -> Files {
-        self.files_of(name, |_| true)
+        self.settle();
+        self.shown(&self.catalog, name, None)
     }
 
     /// The same with those of one user; what was counted of all others is one line of the rest.
     pub fn files_of(&self, name: impl Fn(u64) -> Option<String>, is_theirs: impl Fn(u64) -> bool) -> Files {
         self.settle();
-        self.shown(&self.catalog, name, is_theirs)
+        self.shown(&self.catalog, name, Some(&is_theirs))
     }
 
     /// The files at hand: those that are open, and the latest few thousand; in no order, named as in [`Stats::files`]. What it
@@ -376,20 +377,20 @@ impl Stats {
         sums.into_iter().map(|(job, _, spent)| (job, spent)).collect()
     }
 
-    fn shown(&self, catalog: &Catalog, name: impl Fn(u64) -> Option<String>, is_theirs: impl Fn(u64) -> bool) -> Files {
+    fn shown(&self, catalog: &Catalog, name: impl Fn(u64) -> Option<String>, is_theirs: Option<IsTheirs<'_>>) -> Files {
         let mut by_path: HashMap<String, Record> = HashMap::new();
-        let mut others: Option<Record> = None;
+        let mut others = Record::default();
         catalog.for_each(|ino, first, record| {
-            if !is_theirs(ino) {
-                return others.get_or_insert_default().add(&record);
+            if is_theirs.is_some_and(|is_theirs| !is_theirs(ino)) {
+                return others.add(&record);
             }
             let first = || first.map(str::to_owned).or_else(|| self.catalog.path(ino));
             let path = name(ino).or_else(first).unwrap_or_else(|| "?".into());
             by_path.entry(path).or_default().add(&record);
         });
         let files = by_path.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
-        let rest = catalog.rest().into_iter().chain(others.map(|record| (files::OF_OTHERS.to_owned(), record)));
-        let rest = rest.map(|(path, record)| FileFigures { path, record }).collect();
+        let rest = shown_rest(catalog, is_theirs.map(|_| others));
+        let rest = rest.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
         Files { files, rest, extent: catalog.extent() }
     }
 
@@ -441,7 +442,7 @@ impl Stats {
     /// The files of the newest closed window of this name, named as in [`Stats::files`]. `None`: there is none, or its files are
     /// not kept any more.
     pub fn files_of_window(&self, window: &str, name: impl Fn(u64) -> Option<String>) -> Option<Files> {
-        Some(self.shown(&*self.windows.closed(window)?.files()?, name, |_| true))
+        Some(self.shown(&*self.windows.closed(window)?.files()?, name, None))
     }
 
     /// Brings everything to the catalog.
@@ -449,6 +450,17 @@ impl Stats {
         // A part of the table at a time is locked.
         self.files.iter().for_each(|file| self.merge(&file));
     }
+}
+
+/// Whether a file is one that a user may be told of.
+type IsTheirs<'a> = &'a dyn Fn(u64) -> bool;
+
+/// What has no record of its own, by what its names end in. For a user who is not the mount's owner it is one sum with the files of others.
+fn shown_rest(catalog: &Catalog, others: Option<Record>) -> Vec<(String, Record)> {
+    let rest = catalog.rest();
+    let Some(mut sum) = others else { return rest };
+    rest.iter().for_each(|(_, record)| sum.add(record));
+    vec![(files::OF_OTHERS.to_owned(), sum)]
 }
 
 #[cfg(test)]

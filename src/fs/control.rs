@@ -21,6 +21,7 @@ mod sync;
 mod verify;
 mod windows;
 
+use std::collections::HashMap;
 use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,6 +67,9 @@ const TTL: Duration = Duration::from_secs(60);
 const FILES_SHOWN: usize = 1_000;
 /// How many files `.dlio/files.json` lists: all that are at hand, unless thousands more are open.
 const AT_HAND_SHOWN: usize = 10_000;
+
+/// How many files a user who is not the mount's owner may have open here.
+const TEXTS_MAX: usize = 64;
 
 /// How many pending events `.dlio/queue` lists.
 const QUEUE_SHOWN: usize = 1_000;
@@ -201,6 +205,8 @@ pub(super) struct Control {
     observer: Observer,
     metrics_addr: Option<SocketAddr>,
     since: Time,
+    /// Open files of each user who is not the mount's owner.
+    texts: Arc<Mutex<HashMap<u32, usize>>>,
     /// Look-ups of the link so far.
     looks: AtomicU64,
     /// When the statistics began, by the engine's clock.
@@ -209,12 +215,44 @@ pub(super) struct Control {
 
 /// An open file of `.dlio`.
 #[derive(Debug)]
-pub(super) enum Virtual {
+pub(super) struct Virtual {
+    what: What,
+    _share: Option<TextShare>,
+}
+
+#[derive(Debug)]
+enum What {
     /// Rendered when it was opened.
     Text(Vec<u8>),
     /// Grows while it is read.
     Ops(Lines),
     Control(Mutex<Session>),
+}
+
+impl Virtual {
+    /// Whether it is `control`.
+    pub(super) fn is_command(&self) -> bool {
+        matches!(self.what, What::Control(_))
+    }
+}
+
+/// One of the files that a user has open here who is not the mount's owner.
+#[derive(Debug)]
+struct TextShare {
+    open: Arc<Mutex<HashMap<u32, usize>>>,
+    uid: u32,
+}
+
+impl Drop for TextShare {
+    fn drop(&mut self) {
+        let mut open = self.open.lock();
+        if let Some(count) = open.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.uid);
+            }
+        }
+    }
 }
 
 /// Reading `ops`.
@@ -244,7 +282,8 @@ impl Control {
         let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
         let looks = AtomicU64::new(0);
         let mounted_at = tiers.uptime().saturating_sub(stats.now());
-        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, looks, mounted_at }
+        let texts = Arc::default();
+        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, texts, looks, mounted_at }
     }
 
     pub(super) fn owner(&self) -> u32 {
@@ -315,7 +354,24 @@ impl Control {
 
     /// Opens one of the files. The kernel has checked the mode bits, but root passes every check: writing to what is
     /// read-only is EACCES for root too.
+    ///
+    /// Errors: ENFILE for a user who has many of them open: each holds its text.
     pub(super) fn open(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<Virtual> {
+        let share = asker.limited().map(|uid| self.share_for(uid)).transpose()?;
+        Ok(Virtual { what: self.open_what(ino, mode, asker)?, _share: share })
+    }
+
+    fn share_for(&self, uid: u32) -> Result<TextShare> {
+        let mut open = self.texts.lock();
+        let count = open.entry(uid).or_default();
+        if *count >= TEXTS_MAX {
+            return Err(Errno::ENFILE.into());
+        }
+        *count += 1;
+        Ok(TextShare { open: Arc::clone(&self.texts), uid })
+    }
+
+    fn open_what(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<What> {
         let node = Node::of(ino)?;
         if mode.write && node != Node::Control {
             return Err(Errno::EACCES.into());
@@ -333,8 +389,8 @@ impl Control {
             Node::ProcessesJson => processes::json(&self.processes_for(&asker)),
             Node::Queue => self.queue_for(&asker).text(),
             Node::QueueJson => self.queue_for(&asker).json(),
-            Node::Staging => self.staging_for(&asker).text(),
-            Node::StagingJson => self.staging_for(&asker).json(),
+            Node::Staging => self.staging_for(&asker)?.text(),
+            Node::StagingJson => self.staging_for(&asker)?.json(),
             Node::Windows => {
                 self.observer.collected().windows().text(self.stats.now()) + &epochs::text(&self.stats.epochs())
             }
@@ -347,9 +403,9 @@ impl Control {
             Node::CheckpointsJson => json(&self.checkpoints_for(&asker)?),
             Node::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
-                return Ok(Virtual::Ops(Lines { stats: Arc::clone(&self.stats), reader }));
+                return Ok(What::Ops(Lines { stats: Arc::clone(&self.stats), reader }));
             }
-            Node::Recording => return Ok(Virtual::Text(self.recording_for(&asker)?)),
+            Node::Recording => return Ok(What::Text(self.recording_for(&asker)?)),
             Node::Advice => {
                 let recording: Box<dyn Source> = Box::new(Cursor::new(self.recording_for(&asker)?));
                 let mut recording =
@@ -357,25 +413,25 @@ impl Control {
                 report::text::advice(&Summary::of(&mut recording).advice)
             }
             Node::Config => self.live.text(),
-            Node::Control => return Ok(Virtual::Control(Mutex::new(Session::new(asker)))),
+            Node::Control => return Ok(What::Control(Mutex::new(Session::new(asker)))),
         };
-        Ok(Virtual::Text(text.into_bytes()))
+        Ok(What::Text(text.into_bytes()))
     }
 
     pub(super) fn read(&self, open: &Virtual, offset: u64, size: usize) -> Vec<u8> {
-        match open {
-            Virtual::Text(text) => {
+        match &open.what {
+            What::Text(text) => {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 text[from..text.len().min(from.saturating_add(size))].to_vec()
             }
-            Virtual::Ops(lines) => self.stats.read_lines(&mut lines.reader.lock(), offset, size),
-            Virtual::Control(session) => session.lock().read(self, size),
+            What::Ops(lines) => self.stats.read_lines(&mut lines.reader.lock(), offset, size),
+            What::Control(session) => session.lock().read(self, size),
         }
     }
 
     /// Runs a command line on `control`.
     pub(super) fn write(&self, open: &Virtual, line: &[u8]) -> Result<()> {
-        let Virtual::Control(session) = open else { return Err(Errno::EACCES.into()) };
+        let What::Control(session) = &open.what else { return Err(Errno::EACCES.into()) };
         session.lock().write(self, line)
     }
 
@@ -419,23 +475,29 @@ impl Control {
         asker.limited().map_or_else(|| self.tiers.queue(QUEUE_SHOWN), |uid| self.tiers.queue_of(uid, QUEUE_SHOWN))
     }
 
-    fn staging_for(&self, asker: &Asker) -> Staging {
+    fn staging_for(&self, asker: &Asker) -> Result<Staging> {
         let all = self.tiers.staging();
         match asker.limited() {
-            None => all,
-            Some(uid) => all.of_user(uid),
+            None => Ok(all),
+            Some(uid) => self.staging_of(all.of_user(uid), uid),
         }
+    }
+
+    /// Below their directory others may have files of which they know nothing.
+    fn staging_of(&self, mut theirs: Staging, uid: u32) -> Result<Staging> {
+        self.on_slow(move |tiers, cx| {
+            for job in &mut theirs.jobs {
+                job.failures.retain(|failure| is_at(tiers, cx, &failure.path, uid));
+            }
+            Ok(theirs)
+        })
     }
 
     /// Of somebody who is not the mount's owner those whose directory or file is theirs.
     fn checkpoints_for(&self, asker: &Asker) -> Result<Vec<safe::Checkpoint>> {
         let all = self.tiers.checkpoints(self.mounted_at);
         let Some(uid) = asker.limited() else { return Ok(all) };
-        let is_theirs = move |tiers: &Tiers, cx: &Cx, one: &safe::Checkpoint| {
-            let path = path::unescape(&one.path);
-            path.is_some_and(|path| tiers.owner_at(cx, &path).is_ok_and(|owner| owner == uid))
-        };
-        self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_theirs(tiers, cx, one)).collect()))
+        self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_at(tiers, cx, &one.path, uid)).collect()))
     }
 
     /// The text of `metrics` for somebody who may be anybody.
@@ -525,6 +587,11 @@ impl Control {
 /// For scripts. Ends with a newline.
 fn json(value: &impl serde::Serialize) -> String {
     format!("{:#}\n", serde_json::json!(value))
+}
+
+/// Whether what a path, escaped, leads to belongs to a user.
+fn is_at(tiers: &Tiers, cx: &Cx, path: &str, uid: u32) -> bool {
+    path::unescape(path).is_some_and(|path| tiers.owner_at(cx, &path).is_ok_and(|owner| owner == uid))
 }
 
 /// An inode's path for people: from the mount's root, which is `/`.

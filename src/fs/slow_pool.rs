@@ -3,7 +3,7 @@
 //! A call comes with its reply. Whoever takes the reply out of the call's slot first answers: the thread that ran the
 //! call, or the watchdog once the call has waited too long, or its caller is being killed. A result that comes too late is
 //! dropped, and a result that must be undone (an open file, a counted reference) does that in its own `Drop`. Threads are
-//! bounded, and so is what one user has in line. A thread that has been in one call for a second does not count: what hangs
+//! bounded, and so is what one user has in line; whose calls have no thread yet comes before those of whom some are being run. A thread that has been in one call for a second does not count: what hangs
 //! is not in the way of what does not. What a call does is its caller's business.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -110,6 +110,7 @@ struct Queued {
 }
 
 struct Running {
+    uid: u32,
     since: Instant,
     has_own_wait: bool,
 }
@@ -292,7 +293,7 @@ impl Shared {
     fn work(&self) {
         let mut state = self.state.lock();
         while !state.closed {
-            let Some(Queued { uid, number, has_own_wait, job }) = state.queue.pop_front() else {
+            let Some(Queued { uid, number, has_own_wait, job }) = state.take_next() else {
                 if state.threads > state.wanted(&self.limits) {
                     // It stood in for one that hung.
                     break;
@@ -300,8 +301,7 @@ impl Shared {
                 self.queued.wait(&mut state);
                 continue;
             };
-            state.left_line(uid);
-            state.running.insert(number, Running { since: Instant::now(), has_own_wait });
+            state.running.insert(number, Running { uid, since: Instant::now(), has_own_wait });
             MutexGuard::unlocked(&mut state, || job(self));
             state.running.remove(&number);
         }
@@ -386,6 +386,18 @@ impl State {
     fn wanted(&self, limits: &Limits) -> usize {
         let hanging = self.running.values().filter(|running| running.hangs()).count();
         (limits.threads + hanging).min(limits.threads_most)
+    }
+
+    /// The oldest call of a user of whom none is being run; else the oldest of all.
+    fn take_next(&mut self) -> Option<Queued> {
+        let runs = |uid: &u32| self.running.values().any(|running| running.uid == *uid);
+        let at = match self.in_line.keys().all(runs) {
+            true => 0,
+            false => self.queue.iter().position(|queued| !runs(&queued.uid)).unwrap_or(0),
+        };
+        let next = self.queue.remove(at)?;
+        self.left_line(next.uid);
+        Some(next)
     }
 
     fn left_line(&mut self, uid: u32) {
@@ -497,6 +509,21 @@ mod tests {
         assert_eq!(submit(7, "refused"), Err("refused"));
         submit(8, "of another").expect("room for one");
         assert_eq!((pool.counts().waiting, pool.counts().refused), (2, 1));
+    }
+
+    #[test]
+    fn who_has_many_calls_in_line_keeps_no_other_user_waiting() {
+        let pool = pool(2, 10, None);
+        let (_first, (go, _answer)) = (block(&pool), block(&pool));
+        let (told, order) = mpsc::channel();
+        for uid in [0, 0, 0, 8] {
+            let told = told.clone();
+            let run = move |_| told.send(uid).expect("the test listens");
+            pool.submit(user(uid), (), run, |(), ()| (), |(), _| ()).expect("room");
+        }
+        drop(go);
+        let order: Vec<u32> = (0..4).map(|_| order.recv_timeout(PATIENCE).expect("it runs")).collect();
+        assert_eq!(order, [8, 0, 0, 0]);
     }
 
     #[test]

@@ -5,13 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-use super::Stats;
 use super::access::Way;
 use super::catalog::Catalog;
 use super::checkpoints::Checkpoints;
 use super::counters::{Call, Op, nanos};
 use super::epochs::Epochs;
-use super::files::OF_OTHERS;
 use super::heat::HeatMap;
 use super::ops::{self, About, Lines};
 use super::processes::of_user;
@@ -19,6 +17,7 @@ use super::record::Record;
 use super::recording::{self, Checkpoint, Epoch, Mark, Meta, Writer};
 use super::render::Found;
 use super::trace::{Block, Extent, Traced};
+use super::{IsTheirs, Stats, shown_rest};
 
 /// Files are written so many at a time: a record takes a kilobyte before it is packed.
 const FILES_AT_ONCE: usize = 1 << 13;
@@ -161,7 +160,7 @@ impl Stats {
         let mut out = Writer::new(Vec::new())?;
         out.meta(&self.meta(about))?;
         self.trace.blocks().iter().try_for_each(|block| out.block(block))?;
-        self.write_files(&mut out, &self.catalog, name, |_| true)?;
+        self.write_files(&mut out, &self.catalog, name, None)?;
         Ok(out.into_inner())
     }
 
@@ -186,7 +185,7 @@ impl Stats {
         meta.trace = Extent::default();
         let mut out = Writer::new(Vec::new())?;
         out.meta(&meta)?;
-        self.write_files(&mut out, &self.catalog, name, is_theirs)?;
+        self.write_files(&mut out, &self.catalog, name, Some(&is_theirs))?;
         Ok(out.into_inner())
     }
 
@@ -212,7 +211,7 @@ impl Stats {
             out.meta(&meta)?;
             let inside = |block: &&Block| block.until >= window.began && block.from <= window.ended;
             self.trace.blocks().iter().filter(inside).try_for_each(|block| out.block(block))?;
-            self.write_files(&mut out, &files, name, |_| true)?;
+            self.write_files(&mut out, &files, name, None)?;
             Ok(out.into_inner())
         };
         Some(write())
@@ -224,12 +223,12 @@ impl Stats {
         out: &mut Writer<W>,
         catalog: &Catalog,
         name: impl Fn(u64) -> Option<String>,
-        is_theirs: impl Fn(u64) -> bool,
+        is_theirs: Option<IsTheirs<'_>>,
     ) -> io::Result<()> {
-        let (mut some, mut done, mut others) = (Vec::new(), Ok(()), None::<Record>);
+        let (mut some, mut done, mut others) = (Vec::new(), Ok(()), Record::default());
         catalog.for_each(|ino, first, record| {
-            if !is_theirs(ino) {
-                return others.get_or_insert_default().add(&record);
+            if is_theirs.is_some_and(|is_theirs| !is_theirs(ino)) {
+                return others.add(&record);
             }
             let path = name(ino).or_else(|| first.map(str::to_owned)).or_else(|| self.catalog.path(ino));
             some.push((ino, path.unwrap_or_else(|| "?".to_owned()), record));
@@ -239,9 +238,7 @@ impl Stats {
         });
         done?;
         out.files(some)?;
-        let mut rest = catalog.rest();
-        rest.extend(others.map(|record| (OF_OTHERS.to_owned(), record)));
-        out.rest(&rest)
+        out.rest(&shown_rest(catalog, is_theirs.map(|_| others)))
     }
 
     /// All files, as the end of a recording.
@@ -251,7 +248,7 @@ impl Stats {
         name: impl Fn(u64) -> Option<String>,
     ) -> io::Result<()> {
         self.settle();
-        self.write_files(out, &self.catalog, name, |_| true)
+        self.write_files(out, &self.catalog, name, None)
     }
 }
 

@@ -2,11 +2,12 @@
 //! learns of another user's files or processes.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-use crate::common::{Mount, mode};
+use crate::common::{Mount, mode, until};
 use crate::needs::{MOUNTS, needs};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -199,6 +200,26 @@ fn a_further_group_leads_to_a_path_as_it_does_for_the_kernel() {
     assert!(ask("--clear-groups").contains("Permission denied"));
     let reply = ask(&format!("--groups={PROJECT}"));
     assert!(reply.contains("ok: /project is on the slow tier"), "{reply}");
+}
+
+/// Each open file of `.dlio` holds its text in the daemon.
+#[test]
+fn who_opens_many_files_of_dlio_leaves_room_for_others() {
+    needs!(MOUNTS);
+    let mount = mount(&[]);
+    let script = "import errno, os, sys\ntry:\n  while True: os.open('.dlio/stats.json', os.O_RDONLY)\n\
+                  except OSError as e: print(errno.errorcode[e.errno], flush=True)\nsys.stdin.read()";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).current_dir(mount.root()).uid(BOB).gid(BOB);
+    let mut holding = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(holding.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let reads = |user| mount.as_user(user, "cat .dlio/stats").status.success();
+    let seen = (line.trim().to_owned(), reads(BOB), reads(ALICE), mount.stats_json()["cache"]["open_handles"].as_u64());
+    drop(holding.stdin.take());
+    holding.wait().unwrap();
+    assert_eq!(seen, ("ENFILE".to_owned(), false, true, Some(0)));
+    until("what is closed counts no more", || reads(BOB));
 }
 
 /// As people do: from within a directory of the mount.
