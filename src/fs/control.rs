@@ -454,7 +454,11 @@ impl Control {
     }
 
     fn files_for(&self, asker: &Asker) -> Files {
-        self.stats.files_of(|ino| path_of(&self.tiers, ino), |ino| self.is_theirs(asker, ino))
+        let name = |ino| path_of(&self.tiers, ino);
+        match asker.limited() {
+            None => self.stats.files(name),
+            Some(_) => self.stats.files_of(name, |ino| self.is_theirs(asker, ino)),
+        }
     }
 
     fn files_at_hand_for(&self, asker: &Asker) -> AtHand {
