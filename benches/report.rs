@@ -278,6 +278,7 @@ impl<W: Write> Observed<W> {
             bytes: 64 << 20,
             path,
             drained: Some(at.as_secs_f64() + 1.9),
+            ..Checkpoint::default()
         });
         at
     }

@@ -10,7 +10,6 @@
 
 pub mod access;
 pub mod catalog;
-pub mod checkpoints;
 mod collect;
 pub mod counters;
 pub mod daemon;

@@ -85,7 +85,6 @@ const PURE: &[&str] = &[
     "src/report/traced.rs",
     "src/stats/access.rs",
     "src/stats/catalog.rs",
-    "src/stats/checkpoints.rs",
     "src/stats/counters.rs",
     "src/stats/epochs.rs",
     "src/stats/files.rs",

@@ -207,10 +207,10 @@ pub(super) struct Control {
     since: Time,
     /// Open files of each user who is not the mount's owner.
     texts: Arc<Mutex<HashMap<u32, usize>>>,
+    /// So many checkpoints were found at the most.
+    checkpoints: AtomicU64,
     /// Look-ups of the link so far.
     looks: AtomicU64,
-    /// When the statistics began, by the engine's clock.
-    mounted_at: Duration,
 }
 
 /// An open file of `.dlio`.
@@ -280,10 +280,9 @@ impl Control {
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
         let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
-        let looks = AtomicU64::new(0);
-        let mounted_at = tiers.uptime().saturating_sub(stats.now());
+        let (checkpoints, looks) = (AtomicU64::new(0), AtomicU64::new(0));
         let texts = Arc::default();
-        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, texts, looks, mounted_at }
+        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, texts, checkpoints, looks }
     }
 
     pub(super) fn owner(&self) -> u32 {
@@ -446,7 +445,8 @@ impl Control {
         let bytes = match asker.limited() {
             None => collected.recording(about, name),
             Some(uid) => {
-                let about = Meta { safety: self.safety_for(asker).line(), ..about };
+                let checkpoints = self.theirs(about.checkpoints, uid)?;
+                let about = Meta { safety: self.safety_for(asker).line(), checkpoints, ..about };
                 collected.recording_of_user(uid, about, name, |ino| self.is_theirs(asker, ino))
             }
         };
@@ -499,8 +499,12 @@ impl Control {
 
     /// Of somebody who is not the mount's owner those whose directory or file is theirs.
     fn checkpoints_for(&self, asker: &Asker) -> Result<Vec<safe::Checkpoint>> {
-        let all = self.tiers.checkpoints(self.mounted_at);
+        let all = self.observer.all_checkpoints();
         let Some(uid) = asker.limited() else { return Ok(all) };
+        self.theirs(all, uid)
+    }
+
+    fn theirs(&self, all: Vec<safe::Checkpoint>, uid: u32) -> Result<Vec<safe::Checkpoint>> {
         self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_at(tiers, cx, &one.path, uid)).collect()))
     }
 
@@ -518,6 +522,14 @@ impl Control {
     fn snapshot_for(&self, asker: &Asker) -> render::Snapshot {
         let snapshot = self.snapshot();
         if asker.is_trusted() { snapshot } else { snapshot.for_others() }
+    }
+
+    /// A checkpoint that seemed complete may go on: the number of all of them never falls.
+    fn found(&self) -> render::Found {
+        let checkpoints = self.observer.checkpoints();
+        let now = checkpoints.len() as u64 + self.tiers.forgotten_checkpoints();
+        let total = self.checkpoints.fetch_max(now, Ordering::Relaxed).max(now);
+        self.stats.found((&checkpoints, total))
     }
 
     fn snapshot(&self) -> render::Snapshot {
@@ -581,7 +593,7 @@ impl Control {
             failures: render::Failure::all(self.stats.failures()),
             profile: self.stats.is_on(),
             files: self.stats.extent(),
-            found: self.stats.found(),
+            found: self.found(),
             daemon: daemon::usage(),
             metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
         }

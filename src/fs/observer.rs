@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use super::control::{path_of, safety, tier};
 use super::io_paths::IoPaths;
 use crate::stats::Stats;
-use crate::stats::recording::{IoPath, Meta, Place};
+use crate::stats::recording::{Checkpoint, IoPath, Meta, Place};
 use crate::stats::render;
 use crate::stats::staging::JobState;
 use crate::tiers::disk::Space;
@@ -23,6 +24,8 @@ pub struct Observer {
     stats: Arc<Stats>,
     io: Arc<IoPaths>,
     about: Meta,
+    /// When the statistics began, by the engine's clock.
+    mounted_at: Duration,
     /// Somebody goes through all files for a plan.
     busy: Arc<AtomicBool>,
 }
@@ -30,7 +33,8 @@ pub struct Observer {
 impl Observer {
     /// `about`: which program and machine this is, and what the tiers are.
     pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, io: Arc<IoPaths>, about: Meta) -> Self {
-        Observer { tiers, stats, io, about, busy: Arc::default() }
+        let mounted_at = tiers.uptime().saturating_sub(stats.now());
+        Observer { tiers, stats, io, about, mounted_at, busy: Arc::default() }
     }
 
     /// As of now, with all that was counted.
@@ -45,9 +49,19 @@ impl Observer {
 
     /// The statistics, with all calls gone through that have been answered by now.
     pub fn collected(&self) -> &Stats {
-        let order = || (self.tiers.last_lsn(), self.tiers.applied_lsn());
-        self.stats.collect(order, |ino| self.path_of(ino));
+        self.stats.collect(|ino| self.path_of(ino));
         &self.stats
+    }
+
+    /// All checkpoints that are known, the oldest first.
+    pub(super) fn all_checkpoints(&self) -> Vec<Checkpoint> {
+        self.tiers.checkpoints(self.mounted_at)
+    }
+
+    /// The checkpoints of this mount that nobody writes to any more, the oldest first.
+    pub(super) fn checkpoints(&self) -> Vec<Checkpoint> {
+        let all = self.all_checkpoints().into_iter();
+        all.filter(|one| one.complete && one.began >= 0.0).collect()
     }
 
     /// Notes what was counted until now of each plan whose staging job has ended. To be called some ten times a second; what goes
@@ -77,6 +91,7 @@ impl Observer {
             Place { total, used, ..of.clone() }
         };
         Meta {
+            checkpoints: self.checkpoints(),
             safety: safety(&status).line(),
             io_path: IoPath {
                 name: io.name.to_owned(),

@@ -184,6 +184,7 @@ pub(crate) fn made() -> Made {
         bytes: 1 << 20,
         path: "/ckpt/c".into(),
         drained: Some(6.016),
+        ..Checkpoint::default()
     }];
     meta.windows =
         vec![Window { name: "w1".into(), began: 1.0, ended: 2.0, files: 2, bytes_read: 500_000, bytes_written: 0 }];

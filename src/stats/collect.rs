@@ -1,21 +1,21 @@
 //! What is made of the calls as they come by: the trace, its lines, epochs and checkpoints; and all of it as a recording.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use super::access::Way;
 use super::catalog::Catalog;
-use super::checkpoints::Checkpoints;
 use super::counters::{Call, Op, nanos};
 use super::epochs::Epochs;
 use super::heat::HeatMap;
 use super::ops::{self, About, Lines};
 use super::processes::of_user;
 use super::record::Record;
-use super::recording::{self, Checkpoint, Epoch, Mark, Meta, Writer};
+use super::recording::{self, Epoch, Mark, Meta, Writer};
 use super::render::Found;
+use super::safe::Checkpoint;
 use super::trace::{Block, Extent, Traced};
 use super::{IsTheirs, Stats, shown_rest};
 
@@ -25,7 +25,6 @@ const FILES_AT_ONCE: usize = 1 << 13;
 /// What is found in the calls as they come by.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    checkpoints: Checkpoints,
     epochs: Epochs,
     heat: HeatMap,
     lines: Lines,
@@ -35,19 +34,15 @@ pub(super) struct Watch {
 
 impl Stats {
     /// Goes through the calls that have come since the last time. To be called some ten times a second, and when
-    /// `Trace::on_half_full` says so. `order` gives the log's last number and the last one that the slow tier has; `name` gives
-    /// an inode's path of today.
-    pub fn collect(&self, order: impl Fn() -> (u64, u64), name: impl Fn(u64) -> Option<String>) {
+    /// `Trace::on_half_full` says so. `name` gives an inode's path of today.
+    pub fn collect(&self, name: impl Fn(u64) -> Option<String>) {
         if !self.on {
             return;
         }
         let mut watch = self.watch.lock();
         let fresh = self.trace.collect();
-        // Asked when the calls are there: what they have logged is not behind it.
-        let (lsn, applied) = order();
         let now = self.now();
         fresh.iter().for_each(|traced| watch.see(traced));
-        watch.checkpoints.tick(now, lsn, applied, |ino| self.path(ino, &name));
         let dropped = self.trace.extent().dropped;
         let more = dropped - std::mem::replace(&mut watch.dropped, dropped);
         self.with_about(watch.lines.is_read(), &name, |about| watch.lines.add(&fresh, more, about));
@@ -96,28 +91,23 @@ impl Stats {
         self.watch.lock().lines.close();
     }
 
-    /// Bursts of writes, the oldest first.
-    pub fn checkpoints(&self) -> Vec<Checkpoint> {
-        self.watch.lock().checkpoints.told()
-    }
-
     /// Passes over the data, the oldest first.
     pub fn epochs(&self) -> Vec<Epoch> {
         self.watch.lock().epochs.told()
     }
 
-    /// What was found so far, in figures.
-    pub fn found(&self) -> Found {
-        let (checkpoints, epochs) = (self.checkpoints(), self.epochs());
+    /// What was found so far, in figures. `checkpoints`: those that are complete, the oldest first, and how many there were in all.
+    pub fn found(&self, (checkpoints, total): (&[Checkpoint], u64)) -> Found {
+        let epochs = self.epochs();
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let mut found = Found { trace: self.trace.extent(), ..Found::default() };
         if let Some(last) = checkpoints.last() {
-            found.checkpoints = last.number;
+            found.checkpoints = total;
             found.checkpoint_bytes = last.bytes;
             found.checkpoint_absorb = time(last.absorbed - last.began);
             found.checkpoint_at_risk = time(last.drained.unwrap_or(self.now().as_secs_f64()) - last.absorbed);
         }
-        if let [.., before, last] = &*checkpoints {
+        if let [.., before, last] = checkpoints {
             found.checkpoint_interval = time(last.began - before.began);
         }
         if let [.., before, last] = &*epochs {
@@ -147,7 +137,6 @@ impl Stats {
                 .map(|(at, text)| Mark { at: at.as_secs_f64(), text: text.clone() })
                 .collect(),
             epochs: watch.epochs.told(),
-            checkpoints: watch.checkpoints.told(),
             files: self.catalog.extent(),
             trace: self.trace.extent(),
             ..about
@@ -174,13 +163,10 @@ impl Stats {
         is_theirs: impl Fn(u64) -> bool,
     ) -> io::Result<Vec<u8>> {
         self.settle();
-        let mut paths = HashSet::new();
-        self.catalog.for_each(|ino, _, _| paths.extend(Some(ino).filter(|ino| is_theirs(*ino)).and_then(&name)));
         let mut meta = self.meta(about);
         let processes = of_user(self.processes.figures(), uid);
         meta.heat.rows.retain(|row| processes.iter().any(|process| process.number == row.process));
         meta.processes = processes.into_iter().map(recording::Process::from).collect();
-        meta.checkpoints.retain(|checkpoint| paths.contains(&checkpoint.path));
         (meta.windows, meta.marks, meta.plans) = (Vec::new(), Vec::new(), Vec::new());
         meta.trace = Extent::default();
         let mut out = Writer::new(Vec::new())?;
@@ -254,7 +240,6 @@ impl Stats {
 
 impl Watch {
     fn see(&mut self, traced: &Traced) {
-        self.checkpoints.see(traced);
         self.epochs.see(traced);
         let Call { op, began, took, bytes, .. } = traced.call;
         match op {

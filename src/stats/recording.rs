@@ -29,6 +29,7 @@ use super::counters::{Op, OpFigures, Tier};
 use super::plans;
 use super::processes::{Identity, ProcessFigures};
 use super::record::{Record, read_number, write_number};
+pub use super::safe::Checkpoint;
 use super::trace::block;
 use super::trace::{self, Block, Traced};
 use super::windows;
@@ -81,6 +82,7 @@ pub struct Meta {
     pub windows: Vec<Window>,
     pub marks: Vec<Mark>,
     pub epochs: Vec<Epoch>,
+    /// Those that nobody writes to any more.
     pub checkpoints: Vec<Checkpoint>,
     pub plans: Vec<plans::Told>,
     pub files: catalog::Extent,
@@ -208,24 +210,6 @@ pub struct Epoch {
     pub reads: u64,
     pub bytes_fast: u64,
     pub bytes_slow: u64,
-}
-
-/// A burst of writes, found without a mark.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Checkpoint {
-    /// From 1 on.
-    pub number: u64,
-    /// Its first write.
-    pub began: f64,
-    /// Its last write or close: from here on the program goes on.
-    pub absorbed: f64,
-    pub files: u64,
-    pub bytes: u64,
-    /// The largest of its files.
-    pub path: String,
-    /// The slow tier has all of it.
-    pub drained: Option<f64>,
 }
 
 impl From<(Op, Tier, OpFigures)> for Operation {

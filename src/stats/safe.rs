@@ -3,12 +3,13 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::render::{bytes, count, seconds};
 
-/// A checkpoint. Moments are seconds since the mount was made, negative before it; sizes bytes; the JSON keys are the field names.
-#[derive(Clone, Debug, Default, Serialize)]
+/// A burst of writes that the engine has taken for a checkpoint (`src/tiers/bursts.rs`). Moments are seconds since the mount was made, negative before it; sizes bytes; the JSON keys are the field names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Checkpoint {
     /// From 1 on; not each number is that of a checkpoint.
     pub number: u64,

@@ -1,8 +1,7 @@
 //! Which files were written together: what a checkpoint is, for eviction and for `.dlio/checkpoints`. Pure; moments come in.
 //!
 //! A burst goes on as long as files are written whose first write comes within [`PAUSE`] of the last close. One of less than
-//! [`SMALLEST`] is no checkpoint. The statistics find bursts from each write, for reports; they may be off, and nothing
-//! here depends on that.
+//! [`SMALLEST`] is no checkpoint. Reports, metrics and advice tell of the same ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

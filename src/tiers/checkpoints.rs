@@ -48,6 +48,9 @@ pub(crate) struct Book {
     unchecked: Vec<(Path, Lsn)>,
     /// Something is new since that was asked.
     changed: bool,
+    /// The last number of a mount before this one, and how many that were larger than [`SMALLEST`] have made room since.
+    resumed: u64,
+    forgotten: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -276,7 +279,13 @@ impl Book {
             }
             self.bursts.insert(number, burst);
         }
+        self.resumed = self.bursts.keys().next_back().copied().unwrap_or(0);
         self.bursts.iter().map(|(number, burst)| (*number, burst.began, burst.bytes)).collect()
+    }
+
+    /// How many checkpoints of this mount are not told any more.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// There is nothing to say about any path.
@@ -399,7 +408,9 @@ impl Book {
         let small = self.bursts.iter().filter(|(at, burst)| **at != number && burst.bytes < SMALLEST);
         let mut gone: HashSet<u64> = small.map(|(at, _)| *at).collect();
         if full(self) {
-            gone.extend(self.bursts.keys().next().filter(|oldest| **oldest != number));
+            let oldest = self.bursts.keys().next().copied().filter(|oldest| *oldest != number);
+            self.forgotten += u64::from(oldest.is_some_and(|oldest| oldest > self.resumed && !gone.contains(&oldest)));
+            gone.extend(oldest);
         }
         if !gone.is_empty() {
             self.bursts.retain(|at, _| !gone.contains(at));

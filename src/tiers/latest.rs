@@ -149,6 +149,11 @@ impl Tiers {
         told.collect()
     }
 
+    /// How many checkpoints of this mount are not among them any more.
+    pub fn forgotten_checkpoints(&self) -> u64 {
+        self.state.lock().book.forgotten()
+    }
+
     /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier. Whether it is still there is for
     /// the caller to see: the mount before this one may have remembered it.
     pub fn latest_safe(&self) -> Option<Vec<u8>> {

@@ -109,8 +109,9 @@ fn checkpoints_are_found_with_what_they_took() {
         (told.len() == step && told[step - 1].drained.is_some()).then_some(told)
     };
     for step in 1..=2 {
-        mount.put("ckpt.tmp", pattern(3 << 20));
-        fs::rename(mount.at("ckpt.tmp"), mount.at(format!("ckpt-{step}"))).unwrap();
+        // Under no name that says that all is there: the next one would be taken for a part of it.
+        mount.put("new", pattern(3 << 20));
+        fs::rename(mount.at("new"), mount.at(format!("ckpt-{step}"))).unwrap();
         mount.put("index", "latest");
         until("it is over, and on the slow tier", || found(step).is_some());
     }
@@ -125,6 +126,11 @@ fn checkpoints_are_found_with_what_they_took() {
         line.unwrap().split(' ').nth(1).unwrap().parse::<f64>().unwrap()
     };
     assert_eq!(value("dliofs_checkpoints_total"), 2.0);
+    // One detector: what waited is the same everywhere.
+    let told: Vec<serde_json::Value> = serde_json::from_str(&mount.sh("cat .dlio/checkpoints.json")).unwrap();
+    let last = &found(2).unwrap()[1];
+    assert_eq!((told.len(), &told[1]["absorbed"]), (2, &last.absorbed.into()), "{told:?}");
+    assert!((value("dliofs_checkpoint_absorb_seconds") - (last.absorbed - last.began)).abs() < 1e-6);
     assert!(value("dliofs_checkpoint_at_risk_seconds") > 0.0 && value("dliofs_checkpoint_interval_seconds") > 0.0);
     assert!(value("dliofs_trace_calls_total") > 0.0 && value("dliofs_trace_dropped_total") == 0.0);
 }

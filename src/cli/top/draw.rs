@@ -711,7 +711,7 @@ mod tests {
         let mut with_one = look(62);
         let (path, bytes) = ("/run/ckpt-3".to_owned(), 9 << 30);
         with_one.checkpoints =
-            vec![Checkpoint { number: 3, path, bytes, files: 4, began: 50.0, absorbed: 52.1, drained: None }];
+            vec![Checkpoint { number: 3, path, bytes, files: 4, began: 50.0, absorbed: 52.1, ..Checkpoint::default() }];
         state.take(with_one.clone());
         let line = |state: &State| {
             let shown = lines(state, 100, 30);
