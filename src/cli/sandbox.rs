@@ -257,22 +257,22 @@ impl Mount {
 
 /// Without its mount the daemon ends by itself; one that does not is ended.
 fn end(daemon: &Daemon) {
-    if !ends_soon(daemon) {
+    if !ends_within(daemon, END_WAIT) {
         end_by_force(daemon);
     }
 }
 
-fn ends_soon(daemon: &Daemon) -> bool {
+fn ends_within(daemon: &Daemon, wait: Duration) -> bool {
     let begun = Instant::now();
-    while daemon.runs() && begun.elapsed() < END_WAIT {
+    while daemon.runs() && begun.elapsed() < wait {
         std::thread::sleep(POLL);
     }
     !daemon.runs()
 }
 
-/// Whether it has ended.
+/// Whether it has ended. A sync that it is in ends first, which a busy disk may take long for.
 fn end_by_force(daemon: &Daemon) -> bool {
     let pid = i32::try_from(daemon.pid).map(Pid::from_raw);
     // The signal fails only if the daemon has ended in this moment.
-    pid.is_ok_and(|pid| kill(pid, Signal::SIGKILL).is_err() || ends_soon(daemon))
+    pid.is_ok_and(|pid| kill(pid, Signal::SIGKILL).is_err() || ends_within(daemon, STOP_WAIT))
 }
