@@ -149,6 +149,19 @@ fn several_files_bound_behind_a_group_that_was_cut_off_stay_bound() {
     }
 }
 
+/// Copies that vanish from `tmp` and are made again, several of one group, with numbers that others had before: an attribute went to another
+/// file.
+#[test]
+fn several_copies_that_somebody_removes_are_told_apart() {
+    for seed in [8869, 20_328] {
+        let mut case = Case::new(seed);
+        case.is_cleaned_up = true;
+        if let Err(why) = case.run(OPS) {
+            panic!("{}\n\ncase {seed}: {why}", case.trace.join("\n"));
+        }
+    }
+}
+
 /// A file held open became an event by a tick, of which the model knows only that it may have. After a kill the model took the file for cut
 /// off: what was written to it next was to become an event at its close, not by another tick, and so the engine was called wrong.
 /// Found by case 5018458.

@@ -111,7 +111,7 @@ pub struct Case {
     pub options: Options,
     boot: u32,
     without_root: bool,
-    is_cleaned_up: bool,
+    pub is_cleaned_up: bool,
     engine: Option<Arc<Tiers>>,
     files: [Option<OpenFile>; SLOTS],
     /// References as the kernel's cache would keep them.

@@ -711,6 +711,35 @@ fn an_object_that_somebody_takes_out_of_tmp_holds_the_order_until_the_file_is_wr
     }
 }
 
+/// The copy of a file with two names vanishes while its batch is half done, is made again and vanishes again: the link of it that the second
+/// name was to get could not be made any more, by no attempt.
+#[test]
+fn a_copy_that_vanishes_again_before_its_further_link_is_made_arrives() {
+    for nth in 0..6 {
+        let (machine, cx) = (Machine::new(), Cx::internal());
+        let engine = machine.open("boot");
+        put(&engine, "model", &[1; 300]);
+        let ino = engine.lookup(&cx, ROOT, &name("model")).unwrap().ino;
+        engine.link(&cx, ino, ROOT, &name("newest")).unwrap();
+        all_down(&engine);
+        press(&engine);
+        engine.mkdir(&cx, ROOT, &name("d"), 0o755, 0).unwrap();
+        overwrite(&engine, "model", &[2; 300]);
+        while [engine.seal_step(), engine.drain_step()].into_iter().any(|step| step.unwrap() == Progress::Did) {}
+        refuse(&machine.slow, "rename", Errno::EIO, nth);
+        engine.publish_step().ok();
+        machine.slow.inject(|_| None);
+        clean_up(&machine, false);
+        engine.publish_step().ok();
+        engine.drain_step().unwrap();
+        clean_up(&machine, false);
+        all_down(&engine);
+        let on_slow = ["model", "newest"].map(|file| machine.on_slow(file).unwrap());
+        assert_eq!(on_slow, [vec![2; 300], vec![2; 300]], "refused rename {nth}");
+        assert_eq!(engine.status().unsafe_files, 0);
+    }
+}
+
 /// Two names of a file get its new version one after the other. In between the second link of that has gone from `tmp`: it is a link of
 /// what is in its place already.
 #[test]
