@@ -26,7 +26,7 @@ use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
@@ -67,6 +67,9 @@ const TTL: Duration = Duration::from_secs(60);
 const FILES_SHOWN: usize = 1_000;
 /// How many files `.dlio/files.json` lists: all that are at hand, unless thousands more are open.
 const AT_HAND_SHOWN: usize = 10_000;
+
+/// For so long the checkpoints of the statistics are not looked up again.
+const CHECKPOINTS_HOLD: Duration = Duration::from_millis(500);
 
 /// How many files a user who is not the mount's owner may have open here.
 const TEXTS_MAX: usize = 64;
@@ -207,10 +210,17 @@ pub(super) struct Control {
     since: Time,
     /// Open files of each user who is not the mount's owner.
     texts: Arc<Mutex<HashMap<u32, usize>>>,
-    /// So many checkpoints were found at the most.
-    checkpoints: AtomicU64,
+    checkpoints: Mutex<Checkpoints>,
     /// Look-ups of the link so far.
     looks: AtomicU64,
+}
+
+/// The complete checkpoints of this mount as of lately.
+#[derive(Debug, Default)]
+struct Checkpoints {
+    asked: Option<Instant>,
+    told: Vec<safe::Checkpoint>,
+    total: u64,
 }
 
 /// An open file of `.dlio`.
@@ -280,7 +290,7 @@ impl Control {
     ) -> Self {
         let since = convert::time_after_1970(SystemTime::now());
         let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
-        let (checkpoints, looks) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (checkpoints, looks) = (Mutex::default(), AtomicU64::new(0));
         let texts = Arc::default();
         Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, texts, checkpoints, looks }
     }
@@ -524,12 +534,16 @@ impl Control {
         if asker.is_trusted() { snapshot } else { snapshot.for_others() }
     }
 
-    /// A checkpoint that seemed complete may go on: the number of all of them never falls.
+    /// What the statistics tell of checkpoints is looked up twice a second at the most: it takes a look at each of their files. One that seemed
+    /// complete may go on: the number of all of them never falls.
     fn found(&self) -> render::Found {
-        let checkpoints = self.observer.checkpoints();
-        let now = checkpoints.len() as u64 + self.tiers.forgotten_checkpoints();
-        let total = self.checkpoints.fetch_max(now, Ordering::Relaxed).max(now);
-        self.stats.found((&checkpoints, total))
+        let mut known = self.checkpoints.lock();
+        if known.asked.is_none_or(|asked| asked.elapsed() >= CHECKPOINTS_HOLD) {
+            known.told = self.observer.checkpoints();
+            known.total = known.total.max(known.told.len() as u64 + self.tiers.forgotten_checkpoints());
+            known.asked = Some(Instant::now());
+        }
+        self.stats.found((&known.told, known.total))
     }
 
     fn snapshot(&self) -> render::Snapshot {
