@@ -457,7 +457,8 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
     }
     // What happens after this sync and before the unmount is caught by the second one, in step 11.
     sync_changes(tiers)?;
-    let drains = name == "SIGTERM" && request.settings.config().on_term == OnTerm::Drain;
+    // A start without room publishes nothing.
+    let drains = name == "SIGTERM" && request.settings.config().on_term == OnTerm::Drain && tiers.lacks().is_none();
     if drains && table_entry(mountpoint).as_ref() == entry && drained(end, tiers)? {
         return Ok(());
     }
@@ -479,10 +480,13 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
 /// Serves on until everything that was written before is on the slow tier, or somebody asks again. `true`: the mount has ended meanwhile.
 fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
     tiers.set_hurry(true);
-    let upto = tiers.last_lsn();
+    let (upto, mut applied) = (tiers.last_lsn(), 0);
     while tiers.applied_lsn() < upto {
         let left = upto.saturating_sub(tiers.applied_lsn());
-        still_leaving(&format!("draining: {left} changes to go"));
+        // A service manager gives more time only while it gets on: one that is held must not hold up the end of the machine.
+        if std::mem::replace(&mut applied, tiers.applied_lsn()) < tiers.applied_lsn() {
+            still_leaving(&format!("draining: {left} changes to go"));
+        }
         match end.recv_timeout(Duration::from_secs(1)) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(End::Session(Ok(()))) => return Ok(true),
