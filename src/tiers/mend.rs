@@ -217,7 +217,7 @@ impl Tiers {
     }
 
     /// Gives a copy in `tmp` a further name. `false`: it has vanished.
-    fn link_further(&self, copy: &[u8], further: &[u8]) -> Result<bool> {
+    pub(crate) fn link_further(&self, copy: &[u8], further: &[u8]) -> Result<bool> {
         let name = [copy, further].concat();
         let (dir, name) = self.slow.tmp_of(&name).at("open", "tmp on the slow tier")?;
         remove_leftover(&*dir, name)?;

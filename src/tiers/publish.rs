@@ -31,7 +31,7 @@ use crate::tiers::data::is_full;
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::drain::remove_leftover;
 use crate::tiers::file::{Bytes, Content, Copied, FileState, Io};
-use crate::tiers::mend::{Mended, vanishes};
+use crate::tiers::mend::{Mended, base_of, vanishes};
 use crate::tiers::node::{Place, Seen};
 use crate::tiers::parts::{bare, in_part};
 use crate::tiers::plan::{self, Batch, Effect, Next, Pace, Planned};
@@ -422,18 +422,11 @@ impl Tiers {
     /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: somebody else has removed a copy.
     fn link_in_tmp(&self, planned: &[Planned]) -> Result<bool> {
         for planned in planned {
-            let Step::Place { tmp: name, .. } = &planned.step else { continue };
-            if !bare(name).contains(&b'.') {
-                continue;
-            }
-            let (tmp, name) = self.slow.tmp_of(name).at("open", "tmp on the slow tier")?;
-            let Some(dot) = name.iter().position(|b| *b == b'.') else { continue };
-            remove_leftover(&*tmp, name)?;
-            match tmp.link(&name[..dot], &*tmp, name) {
-                // A link of something in the tree is none of a copy: the step finds out what is left of it.
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound && name.starts_with(b"l") => {}
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-                linked => linked.at("link", "copy in tmp")?,
+            let Step::Place { tmp, .. } = &planned.step else { continue };
+            let (copy, further) = tmp.split_at(base_of(tmp).len());
+            // A link of something in the tree is none of a copy: the step finds out what is left of it.
+            if !further.is_empty() && !self.link_further(copy, further)? && !bare(tmp).starts_with(b"l") {
+                return Ok(false);
             }
         }
         Ok(true)

@@ -66,18 +66,14 @@ impl Command {
         match self {
             Command::Sync(None) | Command::Status | Command::Pins => Ok(()),
             Command::Sync(Some(names)) => control.reached(asker, names).map(drop),
-            Command::Front(names) | Command::Evict(names) | Command::Verify(names) => control.owned(asker, names),
-            Command::Pin(names) | Command::Unpin(names) => control.owned(asker, names),
-            Command::Stage(wanted) => wanted.iter().try_for_each(|one| match one {
-                Wanted::Path(names) => control.owned(asker, names),
-                Wanted::Pattern(_) | Wanted::Promise(_) => Err(only_the_owner()),
-            }),
+            Command::Front(names)
+            | Command::Evict(names)
+            | Command::Verify(names)
+            | Command::Pin(names)
+            | Command::Unpin(names) => control.owned(asker, names),
+            Command::Stage(wanted) => control.may_stage(asker, wanted),
             Command::StageMore(number, wanted) => {
-                control.job_of(asker, *number)?;
-                wanted.iter().try_for_each(|one| match one {
-                    Wanted::Path(names) => control.owned(asker, names),
-                    Wanted::Pattern(_) | Wanted::Promise(_) => Err(only_the_owner()),
-                })
+                control.job_of(asker, *number).and_then(|()| control.may_stage(asker, wanted))
             }
             Command::WatchStaging(number) | Command::CancelStaging(Some(number)) => control.job_of(asker, *number),
             Command::Deadline(_)
@@ -115,6 +111,14 @@ impl Control {
     fn owned(&self, asker: &Asker, names: &[Name]) -> Result<(), String> {
         let attr = self.reached(asker, names)?;
         if asker.is(attr.uid) { Ok(()) } else { Err(format!("{}: it belongs to another user", shown(names))) }
+    }
+
+    /// Which files a pattern finds nobody has looked at, and what others plan to save is the owner's business.
+    fn may_stage(&self, asker: &Asker, wanted: &[Wanted]) -> Result<(), String> {
+        wanted.iter().try_for_each(|one| match one {
+            Wanted::Path(names) => self.owned(asker, names),
+            Wanted::Pattern(_) | Wanted::Promise(_) => Err(only_the_owner()),
+        })
     }
 
     /// A staging job that this user has begun. Of others nobody is told that they exist.
