@@ -113,7 +113,7 @@ impl Control {
         if asker.is(attr.uid) { Ok(()) } else { Err(format!("{}: it belongs to another user", shown(names))) }
     }
 
-    /// Which files a pattern finds nobody has looked at, and what others plan to save is the owner's business.
+    /// Only paths: nobody has checked who owns the files that a pattern finds, and plans are the owner's.
     fn may_stage(&self, asker: &Asker, wanted: &[Wanted]) -> Result<(), String> {
         wanted.iter().try_for_each(|one| match one {
             Wanted::Path(names) => self.owned(asker, names),
