@@ -181,7 +181,14 @@ impl Tiers {
         };
         let mut queue = self.queue(limit);
         queue.pending.retain(|pending| theirs.contains(&pending.lsn));
-        queue.held = queue.held.map(|_| "the mount's owner sees why in .dlio/queue".to_owned());
+        const ELSEWHERE: &str = "the mount's owner sees why in .dlio/queue";
+        for pending in &mut queue.pending {
+            // What the front is held by may be a change that is published together with it: another user's.
+            let own = pending.path.trim_start_matches('/');
+            pending.reason =
+                pending.reason.take().map(|why| if why.contains(own) { why } else { ELSEWHERE.to_owned() });
+        }
+        queue.held = queue.held.map(|_| ELSEWHERE.to_owned());
         queue.conflicts_shown.clear();
         queue.aside_shown.clear();
         queue

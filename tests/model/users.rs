@@ -1,9 +1,13 @@
 //! Stories of users who share a mount: what one of them may take of what all need.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use dlio_fs::error::Errno;
+use dlio_fs::stats::queue::Queue;
 use dlio_fs::tiers::{Cx, Progress, ROOT, Tiers};
 
-use crate::stories::{Machine, create, drain, name};
+use crate::stories::{Machine, WRITE, create, drain, name};
 
 const SHE: u32 = 1001;
 const HE: u32 = 1002;
@@ -77,4 +81,31 @@ fn one_user_has_so_many_staging_jobs() {
     engine.stage("the owner's", vec![b"data".to_vec()]).unwrap();
     while engine.stage_step().unwrap() == Progress::Did {}
     engine.stage_for(SHE, "hers", vec![b"data".to_vec()]).unwrap();
+}
+
+/// Changes that are published together: whichever of them is refused, the first one is told as held.
+#[test]
+fn what_holds_a_change_is_told_without_the_name_of_another_user_s() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    for (user, file) in [(HE, "his"), (SHE, "hers")] {
+        let cx = Cx::may_wait(user, user, Arc::default());
+        let (_, open) = engine.create(&cx, ROOT, &name(file), 0o600, 0, WRITE).unwrap();
+        engine.write(&cx, &open, &[1; 300], 0, false).unwrap();
+        engine.release(&cx, open);
+    }
+    while [engine.seal_step(), engine.drain_step()].into_iter().any(|step| step.unwrap() == Progress::Did) {}
+    let renames = AtomicU64::new(0);
+    let second = move || renames.fetch_add(1, Ordering::Relaxed) > 0;
+    machine.slow.inject(move |op| (op.call == "rename" && second()).then_some(Errno::EACCES));
+    let refused = engine.publish_step().unwrap_err().to_string();
+    assert!(refused.contains("hers"), "{refused}");
+    let told = |queue: Queue| format!("{:?} {:?}", queue.held, queue.pending);
+    assert!(
+        engine.queue(10).pending[0].reason.as_ref().is_some_and(|why| why.contains("hers")),
+        "to the mount's owner"
+    );
+    let (his, hers) = (told(engine.queue_of(HE, 10)), told(engine.queue_of(SHE, 10)));
+    assert!(his.contains("\"/his\"") && his.contains("Held") && !his.contains("hers"), "{his}");
+    assert!(hers.contains("\"/hers\"") && !hers.contains("his\""), "{hers}");
 }
