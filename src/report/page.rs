@@ -603,7 +603,7 @@ fn checkpoints(summary: &Summary) -> Option<Section> {
     };
     let rows: Vec<_> = some.iter().map(row).collect();
     let names = ["##", "#at", "#files", "#bytes", "#absorb", "#rate", "#drain", "largest file"];
-    let lead = "Absorbed: from the first write to the last write or close, while the program waits. Drained: from then until all of it \
+    let lead = "Absorbed: from the first open to the end of the last close or fsync, while the program waits. Drained: from then until all of it \
                 is on the slow tier; until then it is lost with the node."
         .to_owned();
     let blocks = vec![Block::Chart(Chart::Checkpoints), with_note(table("", names, rows.clone()), note)];

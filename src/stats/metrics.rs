@@ -162,7 +162,11 @@ impl Snapshot {
         [
             sum("dliofs_checkpoints_total", "Bursts of writes, taken for checkpoints.", found.checkpoints),
             plain("dliofs_checkpoint_last_bytes", "Of the last one.", found.checkpoint_bytes as f64),
-            time("dliofs_checkpoint_absorb_seconds", "How long the last one was written.", found.checkpoint_absorb),
+            time(
+                "dliofs_checkpoint_absorb_seconds",
+                "How long the program waited for the last one, from its first open to the end of its last close or fsync.",
+                found.checkpoint_absorb,
+            ),
             time("dliofs_checkpoint_at_risk_seconds", "From then until slow had it.", found.checkpoint_at_risk),
             time("dliofs_checkpoint_interval_seconds", "From one to the next.", found.checkpoint_interval),
             plain("dliofs_epoch", "Number of the current pass over the data.", found.epoch as f64),

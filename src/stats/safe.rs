@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::render::{bytes, count, seconds};
 
-/// A burst of writes that the engine has taken for a checkpoint (`src/tiers/bursts.rs`). Moments are seconds since the mount was made, negative before it; sizes bytes; the JSON keys are the field names.
+/// A burst of writes that the engine has taken for a checkpoint (`src/tiers/bursts.rs`). Moments are seconds since the mount was
+/// made, negative before it; sizes bytes; the JSON keys are the field names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checkpoint {
@@ -19,7 +20,7 @@ pub struct Checkpoint {
     pub path: String,
     pub files: u64,
     pub bytes: u64,
-    /// Its first write, and its last close.
+    /// The first open of one of its files, and the end of the last close or fsync: what the program waited.
     pub began: f64,
     pub absorbed: f64,
     /// When all of it was durable on the fast tier (D1), and published on the slow one (D2).

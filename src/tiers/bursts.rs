@@ -1,13 +1,13 @@
 //! Which files were written together: what a checkpoint is, for eviction and for `.dlio/checkpoints`. Pure; moments come in.
 //!
-//! A burst goes on as long as files are written whose first write comes within [`PAUSE`] of the last close. One of less than
-//! [`SMALLEST`] is no checkpoint. Reports, metrics and advice tell of the same ones.
+//! A burst goes on as long as files are written that are opened within [`PAUSE`] of the last close or the end of the last fsync. One of
+//! less than [`SMALLEST`] is no checkpoint. Reports, metrics and advice tell of the same ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Between two files of one checkpoint.
-const PAUSE: Duration = Duration::from_secs(3);
+pub(crate) const PAUSE: Duration = Duration::from_secs(3);
 /// Bytes.
 pub(crate) const SMALLEST: u64 = 1 << 20;
 /// So many bursts are remembered.
@@ -27,6 +27,8 @@ struct Burst {
     began: Duration,
     last: Duration,
     bytes: u64,
+    /// How many programs wait for an fsync of a file of it.
+    syncs: u32,
 }
 
 /// A checkpoint that is over.
@@ -43,7 +45,7 @@ impl Bursts {
         let over = self.end_if_over(began);
         let burst = self.current.get_or_insert_with(|| {
             self.last += 1;
-            Burst { began, last: now, bytes: 0 }
+            Burst { began, last: now, bytes: 0, syncs: 0 }
         });
         burst.last = now;
         burst.bytes += bytes;
@@ -64,9 +66,24 @@ impl Bursts {
         }
     }
 
+    /// A program begins to wait for an fsync of a file of this burst: it is not over before [`Bursts::synced`].
+    pub(crate) fn syncing(&mut self, number: u64) {
+        if let Some(burst) = self.current.as_mut().filter(|_| number == self.last) {
+            burst.syncs += 1;
+        }
+    }
+
+    /// That fsync has an answer.
+    pub(crate) fn synced(&mut self, number: u64, now: Duration) {
+        if let Some(burst) = self.current.as_mut().filter(|_| number == self.last) {
+            burst.syncs = burst.syncs.saturating_sub(1);
+            burst.last = now;
+        }
+    }
+
     /// The burst that nothing was added to for [`PAUSE`], if it is a checkpoint.
     pub(crate) fn end_if_over(&mut self, now: Duration) -> Option<Finished> {
-        let over = self.current.take_if(|burst| now > burst.last + PAUSE)?;
+        let over = self.current.take_if(|burst| burst.syncs == 0 && now > burst.last + PAUSE)?;
         (over.bytes >= SMALLEST).then_some(Finished { began: over.began, bytes: over.bytes })
     }
 
@@ -124,6 +141,22 @@ mod tests {
             (bursts.is_checkpoint(7), bursts.is_checkpoint(5), bursts.add(60 * S, 60 * S, 5).0),
             (true, false, 8)
         );
+    }
+
+    #[test]
+    fn a_burst_goes_on_while_a_program_waits_for_its_fsync_and_a_pause_behind_it() {
+        let mut bursts = Bursts::default();
+        bursts.add(10 * S, 11 * S, 2 << 20);
+        bursts.syncing(1);
+        assert_eq!(bursts.end_if_quiet(25 * S, &[], S), None, "the disk is slow");
+        bursts.synced(1, 30 * S);
+        assert_eq!(bursts.add(32 * S, 33 * S, 5), (1, None), "its next file");
+        assert!(bursts.end_if_over(37 * S).is_some());
+        bursts.add(40 * S, 41 * S, 2 << 20);
+        // Of the burst before: no more than a file that was synced once more.
+        bursts.syncing(1);
+        bursts.synced(1, 43 * S);
+        assert!(bursts.end_if_over(45 * S).is_some());
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub(crate) struct Version {
     pub(crate) path: Path,
     pub(crate) lsn: Lsn,
     pub(crate) bytes: u64,
-    /// Its first write, and its last.
+    /// When it was opened, or first written to if that was later than soon after; and when it got its place.
     pub(crate) began: Duration,
     pub(crate) at: Duration,
 }
@@ -181,6 +181,13 @@ impl Book {
             self.files.insert(path, File { burst: number, lsn, bytes, verified: false });
         }
         self.changed = true;
+    }
+
+    /// A program has waited until now for an fsync of a file of this burst.
+    pub(crate) fn synced(&mut self, burst: u64, now: Duration) {
+        if let Some(burst) = self.bursts.get_mut(&burst) {
+            burst.last = burst.last.max(now);
+        }
     }
 
     /// Something has another name, with all below it; what was there is gone. `going_on`: the burst that is not over.

@@ -118,7 +118,21 @@ impl Tiers {
         }
         self.commit(cx, state)?;
         let pending = self.unsealed(|ino, _| ino == state.ino, usize::MAX);
-        self.seal_durably(cx, &pending)
+        self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
+    }
+
+    /// What a program waits for, as part of the burst of what it has written: the next file that it writes then belongs to it, too.
+    fn while_in_burst<T>(&self, written: &[(Lsn, Ino, Arc<Content>)], wait: impl FnOnce() -> T) -> T {
+        let Some(burst) = written.last().map(|(.., content)| content.burst()) else { return wait() };
+        self.state.lock().bursts.syncing(burst);
+        let waited = wait();
+        let now = self.uptime();
+        let mut st = self.state.lock();
+        st.bursts.synced(burst, now);
+        if st.bursts.going_on() == Some(burst) {
+            st.book.synced(burst, self.stamp(now));
+        }
+        waited
     }
 
     /// D1 for a directory's names and for the files in it; for the root, D1 for everything.
@@ -142,7 +156,7 @@ impl Tiers {
             named.collect()
         };
         let pending = self.unsealed(|file, _| files.contains(&file), usize::MAX);
-        self.seal_durably(cx, &pending)
+        self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
     }
 
     /// D1 for everything: commits, seals and syncs all that was written. Waits for the fast tier only, but for objects that
@@ -337,7 +351,7 @@ impl Tiers {
     /// A version is complete; returns the number of the burst it belongs to.
     fn note_burst(&self, st: &mut State, ino: Ino, size: u64) -> u64 {
         let now = self.uptime();
-        let began = st.uncommitted.get(&ino).copied().unwrap_or(now);
+        let began = st.began_to_write(ino, now);
         let (burst, over) = st.bursts.add(began, now, size);
         if let Some(over) = over {
             st.expected.learn(self.stamp(over.began), over.bytes);

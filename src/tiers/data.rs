@@ -92,7 +92,7 @@ impl Tiers {
     /// release would keep it in memory for good.
     pub(crate) fn hold_open(&self, state: Arc<FileState>, mode: OpenMode) -> OpenFile {
         if mode.write {
-            state.writers.fetch_add(1, Ordering::AcqRel);
+            state.open_to_write(self.uptime());
         }
         let replaced = state.replaced.load(Ordering::Acquire);
         OpenFile { ino: state.ino, mode, state, replaced, read: AtomicU64::new(0) }

@@ -31,7 +31,7 @@ impl Tiers {
             Change::Content { ino, at, content } => {
                 let Some(path) = st.view.path_at(at) else { return };
                 let now = self.uptime();
-                let began = self.stamp(st.uncommitted.get(ino).copied().unwrap_or(now));
+                let began = self.stamp(st.began_to_write(*ino, now));
                 let (burst, bytes) = (content.burst(), content.size);
                 st.book.written(Version { burst, path, lsn, bytes, began, at: self.stamp(now) });
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
-use crate::tiers::bursts::Bursts;
+use crate::tiers::bursts::{Bursts, PAUSE};
 use crate::tiers::checkpoints::Book;
 use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::few::Few;
@@ -535,6 +535,13 @@ impl State {
     pub(crate) fn as_overtaken(&self, ino: Ino, new: NewAttr) -> NewAttr {
         let written = self.overtaken.get(&ino).filter(|_| new.mtime.is_some());
         NewAttr { mtime: written.map(|(_, mtime)| *mtime).or(new.mtime), ..new }
+    }
+
+    /// When a program began with what is not an event yet: at its open, if it wrote soon after. A log is open for hours.
+    pub(crate) fn began_to_write(&self, ino: Ino, now: Duration) -> Duration {
+        let first = self.uncommitted.get(&ino).copied().unwrap_or(now);
+        let opened = self.view.get(ino).and_then(|node| node.file.as_ref()).map(|file| file.opened_to_write());
+        opened.filter(|opened| (*opened..=*opened + PAUSE).contains(&first)).unwrap_or(first)
     }
 
     /// The file's bytes have all become events, or it is gone.

@@ -1,7 +1,7 @@
 //! Each call is traced as it was made, live and in files; and what nobody marks is found in them.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Cursor};
+use std::io::{BufRead, BufReader, Cursor, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -133,6 +133,22 @@ fn checkpoints_are_found_with_what_they_took() {
     assert!((value("dliofs_checkpoint_absorb_seconds") - (last.absorbed - last.began)).abs() < 1e-6);
     assert!(value("dliofs_checkpoint_at_risk_seconds") > 0.0 && value("dliofs_checkpoint_interval_seconds") > 0.0);
     assert!(value("dliofs_trace_calls_total") > 0.0 && value("dliofs_trace_dropped_total") == 0.0);
+}
+
+/// What a checkpoint took is what its program waited: from the open to the end of the fsync.
+#[test]
+fn a_checkpoint_takes_from_its_open_to_the_end_of_its_fsync() {
+    needs!(MOUNTS);
+    let mount = Mount::with(&[], |slow| fs::write(slow.join("weights"), pattern(100)).unwrap());
+    let mut file = File::options().write(true).open(mount.at("weights")).unwrap();
+    let gathers = Duration::from_millis(300);
+    std::thread::sleep(gathers);
+    file.write_all(&pattern(8 << 20)).unwrap();
+    file.sync_all().unwrap();
+    let told: Vec<serde_json::Value> = serde_json::from_str(&mount.sh("cat .dlio/checkpoints.json")).unwrap();
+    let moment = |name: &str| told[0][name].as_f64().unwrap();
+    assert!(moment("absorbed") >= moment("durable"), "{told:?}");
+    assert!(moment("absorbed") - moment("began") >= gathers.as_secs_f64(), "{told:?}");
 }
 
 #[test]
