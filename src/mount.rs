@@ -56,7 +56,7 @@ use tracing::{info, warn};
 
 pub use attach::{Detach, MountFlags, detach, flag, flag_names, force, helper_version, open_device, others_allowed};
 pub use daemon::{Daemon, Pulse, open_files, processes, pulse};
-pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left};
+pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left, mountpoint_of};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
 pub use places::{Places, within};

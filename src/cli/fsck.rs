@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
-use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id};
+use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id, mountpoint_of};
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
 use crate::tiers::os::OsDir;
@@ -42,10 +42,11 @@ pub(super) fn run(args: &FsckArgs) -> Outcome {
     }
     // Held until the end: a daemon must not change what is being read.
     let owner = Owner::ourselves(&args.fast, None, true);
-    let _lock = match args.dry_run {
-        true => FastLock::take_to_read(&args.fast, &owner)?,
-        false => FastLock::take(&args.fast, &owner)?,
+    let lock = match args.dry_run {
+        true => FastLock::take_to_read(&args.fast, &owner),
+        false => FastLock::take(&args.fast, &owner),
     };
+    let _lock = lock.map_err(|error| mountpoint_of(&args.fast).map_or(error, |at| is_mounted(&args.fast, &at)))?;
     let slow = args.slow.as_deref().map(|slow| open(slow).map_err(Failure::usage)).transpose()?;
     let report = tiers::fsck(open(&args.fast)?, slow, &boot_id()?, !args.dry_run)?;
     if args.json {
@@ -55,6 +56,16 @@ pub(super) fn run(args: &FsckArgs) -> Outcome {
         complain(summary(&report));
     }
     Ok(if wrong(&report) == 0 { Exit::Done } else { Exit::Failure })
+}
+
+fn is_mounted(fast: &Path, at: &Path) -> Error {
+    let (fast, at) = (fast.display(), at.display());
+    Error::refused(
+        format!("{fast} is mounted at {at}, and fsck looks at a tier that no daemon changes meanwhile"),
+        format!(
+            "leave the mount first (dlio-fs umount {at}), or compare the copies of files in it (dlio-fs verify {at})"
+        ),
+    )
 }
 
 fn open(path: &Path) -> Result<Arc<dyn Dir>, Error> {

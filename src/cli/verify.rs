@@ -11,7 +11,7 @@ use super::{Exit, Failure, Outcome, complain, say};
 
 /// Compare the two copies of files that are on both tiers, byte by byte
 ///
-/// Reads the fast copy of each clean file at or below PATH, and the file on the slow tier, from the devices; names the
+/// Reads the fast copy of each clean or staged file at or below PATH, and the file on the slow tier, from the devices; names the
 /// files that differ, which of the two copies is not what was written, and the remedy. Files that only one tier has are counted and not compared.
 /// Exit code 1 if a file is damaged, 5 if only somebody else changed one on the slow tier. The mount goes on meanwhile.
 #[derive(Debug, Args)]

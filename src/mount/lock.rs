@@ -3,8 +3,10 @@
 //! The lock is `flock(2)` on `<fast>/.dlio-fs/lock`; it ends with the process, so nothing stale can be in the way. The
 //! text in the file is for people and for `dlio-fs umount`, never a reason to believe that somebody holds it.
 
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -17,6 +19,7 @@ use tracing::warn;
 use super::Left;
 use super::daemon::{is_ending, standstill};
 use crate::error::{Context, Error, Result};
+use crate::path::unescape;
 
 /// What is ours on either tier.
 pub const PRIVATE_DIR: &str = ".dlio-fs";
@@ -237,6 +240,18 @@ fn hostname() -> String {
     nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |host| host.to_string_lossy().into_owned())
 }
 
+/// Where a fast tier is mounted, by what its daemon says in the lock it holds.
+pub fn mountpoint_of(fast: &Path) -> Option<PathBuf> {
+    let mut file = match Flock::lock(open_lock(fast, false).ok()?, FlockArg::LockSharedNonblock) {
+        Err((file, Errno::EWOULDBLOCK)) => file,
+        _ => return None,
+    };
+    let text = whole(&mut file).ok()?;
+    // Whoever holds it without a slow tier looks at the fast one, as fsck does.
+    let owner = Owner::parse(text.lines().next()?).filter(|owner| !owner.slow.is_empty())?;
+    Some(PathBuf::from(OsString::from_vec(unescape(&owner.mountpoint)?)))
+}
+
 /// What the last daemon of a fast tier left behind. `None` while one holds it, or if none ever left cleanly.
 pub fn last_left(fast: &Path) -> Option<Left> {
     let file = open_lock(fast, false).ok().filter(|file| file.metadata().is_ok_and(|stat| stat.is_file()))?;
@@ -264,8 +279,10 @@ mod tests {
         assert!(text.contains(&format!("pid={}", std::process::id())), "{text}");
         assert!(text.contains("mountpoint=/mnt/a%20b slow=/hdd%201 ") && text.contains("host="), "{text}");
         assert!(last_left(fast.path()).is_none(), "held");
+        assert_eq!(mountpoint_of(fast.path()), Some("/mnt/a b".into()));
         drop(first);
         assert!(last_left(fast.path()).is_none(), "the first did not leave cleanly");
+        assert_eq!(mountpoint_of(fast.path()), None);
         FastLock::take(fast.path(), &owner("/mnt/b")).expect("free again");
     }
 

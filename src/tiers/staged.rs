@@ -611,21 +611,17 @@ impl Tiers {
     /// Lets the copy of a file go; `false`: there is none that may go.
     pub fn evict_copy_of(&self, ino: Ino) -> Result<bool> {
         let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return Ok(false) };
-        if self.is_copy_pinned(number, self.copies.bytes_of(number)) {
-            Ok(false)
-        } else {
-            Ok(self.evict_copy(number)?.is_some())
-        }
+        Ok(self.evict_unpinned_copy(number)?.is_some())
     }
 
-    /// Lets a copy go if its file is at or below this path, from the root, and not pinned. Returns the bytes that went.
-    pub fn evict_copy_below(&self, number: u64, below: &[u8]) -> Result<Option<u64>> {
-        let there = below.is_empty() || self.copy_path(number).is_some_and(|path| is_at_or_below(&path, below));
-        if there && !self.is_copy_pinned(number, self.copies.bytes_of(number)) {
-            self.evict_copy(number)
-        } else {
-            Ok(None)
-        }
+    /// Whether a copy's file is at or below this path, from the root.
+    pub fn is_copy_below(&self, number: u64, below: &[u8]) -> bool {
+        below.is_empty() || self.copy_path(number).is_some_and(|path| is_at_or_below(&path, below))
+    }
+
+    /// Lets a copy go if its file is not pinned. Returns the bytes that went.
+    pub fn evict_unpinned_copy(&self, number: u64) -> Result<Option<u64>> {
+        if self.is_copy_pinned(number, self.copies.bytes_of(number)) { Ok(None) } else { self.evict_copy(number) }
     }
 
     /// How many bytes it had; `None`: its file is open, so the room would not be free.

@@ -1,7 +1,7 @@
-//! Comparing the two copies of a clean file, byte by byte, while it is mounted.
+//! Comparing the two copies of a clean file, or of a staged one, byte by byte, while it is mounted.
 //!
 //! A third witness says which of them is bad if they differ: the hash that was taken when the bytes were copied down
-//! (`user.dlio.hash` on the object, [`Sum`]). Objects of an earlier version have none. What somebody changes meanwhile is left
+//! (`user.dlio.hash` on the object, [`Sum`]). Objects of an earlier version have none, nor have staged copies: there the slow file counts. What somebody changes meanwhile is left
 //! out: it is not clean any more.
 
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Context, Errno, Result};
+use crate::path::escape;
 use crate::tiers::data::next_data;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::pool::{Pool, Proof};
@@ -143,6 +144,8 @@ pub enum Bad {
     Both,
     /// They differ, and nothing says which is right.
     Unknown,
+    /// The staged copy is not the slow file's equal.
+    Staged,
 }
 
 /// What came of comparing a file.
@@ -156,16 +159,24 @@ pub enum Verified {
         bad: Bad,
         at: u64,
     },
-    /// It is not clean: dirty, evicted or changed meanwhile.
+    /// It is neither clean nor staged: dirty, evicted or changed meanwhile.
     NotClean,
     /// The slow file is not the one that was proven: somebody else changed it.
     Changed,
 }
 
+/// Which fast copy is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FastCopy {
+    Object(Ino, ObjectId),
+    Staged(u64),
+}
+
 /// A file that is being compared.
 pub struct Verifying {
-    ino: Ino,
-    object: ObjectId,
+    copy: FastCopy,
+    /// Its path, for errors.
+    label: String,
     proof: Proof,
     fast: Arc<dyn File>,
     slow: Arc<dyn File>,
@@ -178,11 +189,31 @@ pub struct Verifying {
 
 impl std::fmt::Debug for Verifying {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Verifying").field("ino", &self.ino).field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("Verifying").field("copy", &self.copy).field("at", &self.at).finish_non_exhaustive()
     }
 }
 
 impl Verifying {
+    fn new(
+        copy: FastCopy,
+        label: String,
+        proof: Proof,
+        fast: Arc<dyn File>,
+        slow: Arc<dyn File>,
+        recorded: Option<Hash>,
+    ) -> Self {
+        // From the devices, not from memory.
+        fast.forget_cached();
+        slow.forget_cached();
+        let sums = Box::new([Sum::like(recorded), Sum::like(recorded)]);
+        Verifying { copy, label, proof, fast, slow, recorded, at: 0, differs_at: None, sums }
+    }
+
+    /// Whether the slow file is still the one that was proven.
+    fn is_of_proof(&self) -> Result<bool> {
+        Ok(Proof::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.proof)
+    }
+
     /// So much of a hole is passed over at once: a hash that wants its zeros takes its time over them.
     fn hole_at_once(&self) -> u64 {
         if self.sums[0].feeds_all { 64 * PIECE as u64 } else { u64::MAX }
@@ -219,14 +250,31 @@ impl Tiers {
         let Some(slow) = absent_is_none(opened).at("open on slow", self.label(ino))? else {
             return Ok(Err(Verified::Changed));
         };
-        if Proof::of(&slow.stat().at("stat on slow", self.label(ino))?) != proof {
-            return Ok(Err(Verified::Changed));
-        }
-        // From the devices, not from memory.
-        fast.forget_cached();
-        slow.forget_cached();
-        let sums = Box::new([Sum::like(recorded), Sum::like(recorded)]);
-        Ok(Ok(Verifying { ino, object, proof, fast, slow, recorded, at: 0, differs_at: None, sums }))
+        let file = Verifying::new(FastCopy::Object(ino, object), self.label(ino), proof, fast, slow, recorded);
+        Ok(if file.is_of_proof()? { Ok(file) } else { Err(Verified::Changed) })
+    }
+
+    /// Opens a staged copy and its slow file. One whose slow file has changed since is no copy any more: the next open drops it. Waits
+    /// for the slow tier.
+    pub fn begin_verify_staged(&self, cx: &Cx, number: u64) -> Result<Result<Verifying, Verified>> {
+        cx.slow()?;
+        let known = {
+            let st = self.state.lock();
+            st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.slow_path(ino))
+        };
+        let Some(path) = known.or_else(|| self.copies.path_of(number).ok().flatten()) else {
+            return Ok(Err(Verified::NotClean));
+        };
+        let label = escape(&path);
+        let Some(copy) = self.copies.find(number).at_fast("open the staged copy of", &label)? else {
+            return Ok(Err(Verified::NotClean));
+        };
+        let opened = self.slow.parent(&path).and_then(|(dir, name)| dir.open(name, Access::Unnoticed));
+        let Some(slow) = absent_is_none(opened).at("open on slow", &label)? else {
+            return Ok(Err(Verified::NotClean));
+        };
+        let file = Verifying::new(FastCopy::Staged(number), label, copy.proof, copy.fd, slow, None);
+        Ok(if file.is_of_proof()? { Ok(file) } else { Err(Verified::NotClean) })
     }
 
     /// Compares some more of it. Waits for the slow tier.
@@ -234,8 +282,8 @@ impl Tiers {
         cx.slow()?;
         let mut pieces = [vec![0; PIECE], vec![0; PIECE]];
         let sizes = [
-            file.fast.stat().at_fast("stat the object of", self.label(file.ino))?.size,
-            file.slow.stat().at("stat on slow", self.label(file.ino))?.size,
+            file.fast.stat().at_fast("stat the object of", &file.label)?.size,
+            file.slow.stat().at("stat on slow", &file.label)?.size,
         ];
         let end = sizes[0].max(sizes[1]);
         for _ in 0..PIECES {
@@ -245,8 +293,8 @@ impl Tiers {
                 sum.zeros_up_to(file.at.min(size));
             }
             let [fast, slow] = &mut pieces;
-            let from_fast = file.fast.read_at(fast, file.at).at_fast("read the object of", self.label(file.ino))?;
-            let from_slow = file.slow.read_at(slow, file.at).at("read on slow", self.label(file.ino))?;
+            let from_fast = file.fast.read_at(fast, file.at).at_fast("read the object of", &file.label)?;
+            let from_slow = file.slow.read_at(slow, file.at).at("read on slow", &file.label)?;
             let (fast, slow) = (&fast[..from_fast], &slow[..from_slow]);
             if fast != slow && file.differs_at.is_none() {
                 let same = fast.iter().zip(slow).take_while(|(a, b)| a == b).count();
@@ -261,8 +309,8 @@ impl Tiers {
                     file.differs_at = file.differs_at.or(Some(sizes[0].min(sizes[1])));
                 }
                 let verdict = self.verdict(file, sizes)?;
-                if verdict == Verified::Same {
-                    self.note_verified(file.ino);
+                if let (Verified::Same, FastCopy::Object(ino, _)) = (verdict, file.copy) {
+                    self.note_verified(ino);
                 }
                 return Ok(verdict);
             }
@@ -273,22 +321,16 @@ impl Tiers {
     /// Where one of the two has data next.
     fn next_of_either(&self, file: &Verifying, end: u64) -> Result<u64> {
         let range = file.at..end.max(file.at);
-        let on_fast = next_data(&*file.fast, range.clone()).at_fast("read the object of", self.label(file.ino))?;
-        let on_slow = next_data(&*file.slow, range).at("read on slow", self.label(file.ino))?;
+        let on_fast = next_data(&*file.fast, range.clone()).at_fast("read the object of", &file.label)?;
+        let on_slow = next_data(&*file.slow, range).at("read on slow", &file.label)?;
         Ok(on_fast.min(on_slow))
     }
 
     fn verdict(&self, file: &Verifying, sizes: [u64; 2]) -> Result<Verified> {
-        let state = self.state.lock().known_file(file.ino);
-        let still = state.is_some_and(|state| {
-            let io = state.io.read();
-            io.clean() == Some(file.proof) && io.object() == Some(file.object)
-        });
-        if !still {
+        if !self.is_still_there(file.copy, &file.proof) {
             return Ok(Verified::NotClean);
         }
-        let now = file.slow.stat().at("stat on slow", self.label(file.ino))?;
-        if Proof::of(&now) != file.proof {
+        if !file.is_of_proof()? {
             return Ok(Verified::Changed);
         }
         let [fast, slow] = [0, 1].map(|i| file.sums[i].clone().of_size(sizes[i]));
@@ -296,7 +338,10 @@ impl Tiers {
             (None, None) => Verified::Same,
             (None, Some(recorded)) if fast == recorded => Verified::Same,
             (None, Some(_)) => Verified::Differs { bad: Bad::Both, at: 0 },
-            (Some(at), None) => Verified::Differs { bad: Bad::Unknown, at },
+            (Some(at), None) => match file.copy {
+                FastCopy::Object(..) => Verified::Differs { bad: Bad::Unknown, at },
+                FastCopy::Staged(_) => Verified::Differs { bad: Bad::Staged, at },
+            },
             (Some(at), Some(recorded)) => {
                 let bad = match (fast == recorded, slow == recorded) {
                     (true, _) => Bad::Slow,
@@ -306,6 +351,20 @@ impl Tiers {
                 Verified::Differs { bad, at }
             }
         })
+    }
+
+    /// Whether the fast copy is still what it was when the comparison began.
+    fn is_still_there(&self, copy: FastCopy, proof: &Proof) -> bool {
+        match copy {
+            FastCopy::Staged(number) => self.copies.has(number),
+            FastCopy::Object(ino, object) => {
+                let state = self.state.lock().known_file(ino);
+                state.is_some_and(|state| {
+                    let io = state.io.read();
+                    io.clean() == Some(*proof) && io.object() == Some(object)
+                })
+            }
+        }
     }
 }
 

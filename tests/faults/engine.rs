@@ -317,7 +317,7 @@ impl Target for World {
             self.engine().evict_now(&cx(), ino).map(drop).unwrap_or_default();
         }
         for number in self.engine().copies() {
-            self.engine().evict_copy_below(number, b"").map(drop).unwrap_or_default();
+            self.engine().evict_unpinned_copy(number).map(drop).unwrap_or_default();
         }
     }
 

@@ -294,7 +294,11 @@ fn rescue_refuses_what_is_no_fast_tier_and_a_target_with_something_in_it() {
     fs::write(places.path("slow/something"), "").unwrap();
     places.refused(&mut rescue("fast", "slow"), 2, &["--to", "slow is not empty", "a new directory"]);
     let _held = dlio_fs::mount::FastLock::take(&places.path("fast"), &owner("/mnt/x")).unwrap();
-    places.refused(&mut rescue("fast", "new"), 1, &["in use", "mountpoint=/mnt/x"]);
+    places.refused(
+        &mut rescue("fast", "new"),
+        1,
+        &["fast is mounted at /mnt/x", "dlio-fs umount /mnt/x", "dlio-fs verify /mnt/x"],
+    );
 }
 
 #[test]

@@ -236,6 +236,37 @@ fn a_pattern_stages_what_fits_now_and_when_the_mount_is_made() {
     expect_data(&mount);
 }
 
+/// `verify` compares what was staged, also by a mount before; a damaged copy is named, and evicting it is the remedy.
+#[test]
+fn staged_copies_are_compared() {
+    needs!(MOUNTS);
+    let mut mount = Mount::with(&[], data);
+    staged(&mount, 0, &["data/even", "--wait"]);
+    mount.stop();
+    mount.start();
+    let verify = || {
+        let output = Command::new(PROGRAM).arg("verify").arg(mount.root()).output().unwrap();
+        let [said, told] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        (output.status.code(), said, told)
+    };
+    let (code, said, told) = verify();
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{told}");
+    assert!(told.contains("20 files compared") && told.contains("0 damaged"), "{told}");
+    let shards = fs::read_dir(mount.fast().join(".dlio-fs/staged")).unwrap();
+    let copies = shards.flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap());
+    let copy =
+        copies.map(|copy| copy.unwrap().path()).find(|path| fs::metadata(path).unwrap().len() == 10_008).unwrap();
+    File::options().write(true).open(copy).unwrap().write_all_at(&[!pattern(10_008)[777]], 777).unwrap();
+    let line = "staged: /data/even/08.rec is damaged at byte 777; the slow file counts: evict the file, and its staged \
+                copy is gone\n";
+    let (code, said, told) = verify();
+    assert_eq!((code, said.as_str()), (Some(1), line), "{told}");
+    succeeded(Command::new(PROGRAM).arg("evict").arg(mount.at("data/even/08.rec")).output().unwrap());
+    let (code, said, told) = verify();
+    assert!(code == Some(0) && told.contains("19 files compared"), "{said}{told}");
+    expect_data(&mount);
+}
+
 #[test]
 fn jobs_are_held_and_cancelled() {
     needs!(MOUNTS);

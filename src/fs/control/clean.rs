@@ -1,12 +1,13 @@
-//! The clean files at or below a path, for a command that takes them one by one.
+//! The clean files at or below a path, and the staged ones, for a command that takes them one by one.
 
 use std::time::Instant;
 
 use super::session::joined;
 use super::{Asker, Control};
+use crate::error::Result;
 use crate::path::Name;
 use crate::stats::render;
-use crate::tiers::Ino;
+use crate::tiers::{Ino, Progress};
 
 /// How many objects' files are looked up in one turn.
 const MET_AT_ONCE: usize = 16;
@@ -61,6 +62,53 @@ impl CleanFiles {
     /// The next of those found.
     pub(super) fn next(&mut self) -> Option<Ino> {
         self.left.as_mut()?.pop()
+    }
+
+    pub(super) fn to_go(&self) -> usize {
+        self.left.as_ref().map_or(0, Vec::len)
+    }
+}
+
+/// The staged copies of files at or below a path.
+#[derive(Debug)]
+pub(super) struct StagedFiles {
+    below: Vec<u8>,
+    /// Of those that belong to whom.
+    asker: Asker,
+    /// Found when those of the mount before are known.
+    left: Option<Vec<u64>>,
+}
+
+impl StagedFiles {
+    pub(super) fn below(asker: &Asker, names: &[Name]) -> Self {
+        StagedFiles { below: joined(names), asker: asker.clone(), left: None }
+    }
+
+    /// Goes on finding them, until `until` at the latest. Whether they are found.
+    pub(super) fn find(&mut self, control: &Control, until: Instant) -> Result<bool> {
+        while self.left.is_none() {
+            if control.tiers.find_copies_step()? == Progress::Idle {
+                self.left = Some(control.tiers.copies());
+            } else if Instant::now() >= until {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next of all; whether it is one of those: [`StagedFiles::has`].
+    pub(super) fn next(&mut self) -> Option<u64> {
+        self.left.as_mut()?.pop()
+    }
+
+    pub(super) fn has(&self, control: &Control, number: u64) -> bool {
+        control.tiers.is_copy_below(number, &self.below) && self.is_theirs(control, number)
+    }
+
+    fn is_theirs(&self, control: &Control, number: u64) -> bool {
+        let Some(uid) = self.asker.limited() else { return true };
+        let Some(path) = control.tiers.copy_path(number) else { return false };
+        control.on_slow(move |tiers, cx| tiers.owner_at(cx, &path)).is_ok_and(|owner| owner == uid)
     }
 
     pub(super) fn to_go(&self) -> usize {

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use super::clean::CleanFiles;
-use super::session::{Reply, Running, joined};
+use super::clean::{CleanFiles, StagedFiles};
+use super::session::{Reply, Running};
 use super::{Asker, Control, path_of};
 use crate::error::Result;
 use crate::path::Name;
 use crate::stats::render;
-use crate::tiers::{Evictable, Evicted, Progress};
+use crate::tiers::{Evictable, Evicted};
 
 /// How many dirty files are named.
 const DIRTY_SHOWN: usize = 1_000;
@@ -16,10 +16,7 @@ const DIRTY_SHOWN: usize = 1_000;
 #[derive(Debug)]
 struct Eviction {
     clean: CleanFiles,
-    /// Staged copies that are still to be looked at, and the path below which they go.
-    copies: Option<Vec<u64>>,
-    below: Vec<u8>,
-    asker: Asker,
+    staged: StagedFiles,
     files: u64,
     bytes: u64,
     /// Files that stay: dirty, open, or changed on the slow tier.
@@ -33,8 +30,8 @@ pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Resul
     let shown = dirty.iter().filter(|(ino, _)| control.is_theirs(asker, *ino));
     let lines = shown.map(|(_, path)| format!("dirty: /{path} is only on the fast tier\n")).collect();
     let clean = CleanFiles::below(control, asker, below, &names);
-    let below = joined(&names);
-    let eviction = Eviction { clean, copies: None, below, asker: asker.clone(), files: 0, bytes: 0, kept: dirty_files };
+    let staged = StagedFiles::below(asker, &names);
+    let eviction = Eviction { clean, staged, files: 0, bytes: 0, kept: dirty_files };
     Ok(Reply::runs(lines, eviction))
 }
 
@@ -81,18 +78,13 @@ impl Running for Eviction {
 impl Eviction {
     /// `false`: there is more.
     fn evict_copies(&mut self, control: &Control, until: Instant) -> Result<bool> {
-        while self.copies.is_none() {
-            if control.tiers.find_copies_step()? == Progress::Idle {
-                self.copies = Some(control.tiers.copies());
-            } else if Instant::now() >= until {
-                return Ok(false);
-            }
+        if !self.staged.find(control, until)? {
+            return Ok(false);
         }
-        while let Some(number) = self.copies.as_mut().and_then(Vec::pop) {
-            if !self.may_go(control, number) {
-                continue;
-            }
-            if let Some(bytes) = control.tiers.evict_copy_below(number, &self.below)? {
+        while let Some(number) = self.staged.next() {
+            if self.staged.has(control, number)
+                && let Some(bytes) = control.tiers.evict_unpinned_copy(number)?
+            {
                 self.files += 1;
                 self.bytes += bytes;
             }
@@ -101,13 +93,6 @@ impl Eviction {
             }
         }
         Ok(true)
-    }
-
-    /// Whether a copy is of a file that belongs to whoever asks.
-    fn may_go(&self, control: &Control, number: u64) -> bool {
-        let Some(uid) = self.asker.limited() else { return true };
-        let Some(path) = control.tiers.copy_path(number) else { return false };
-        control.on_slow(move |tiers, cx| tiers.owner_at(cx, &path)).is_ok_and(|owner| owner == uid)
     }
 
     fn evicted(&self) -> String {

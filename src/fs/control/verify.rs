@@ -1,20 +1,41 @@
-//! `verify`: comparing the two copies of clean files, one by one.
+//! `verify`: comparing the two copies of clean files and of staged ones, one by one.
 
 use std::time::Instant;
 
-use super::clean::CleanFiles;
+use super::clean::{CleanFiles, StagedFiles};
 use super::session::{Reply, Running};
 use super::{Asker, Control, path_of};
 use crate::error::{Error, Result};
-use crate::path::Name;
+use crate::path::{Name, escape};
 use crate::stats::render;
 use crate::tiers::{Bad, Cx, Ino, Tiers, Verified, Verifying};
+
+/// Which fast copy is compared.
+#[derive(Clone, Copy, Debug)]
+enum Subject {
+    Clean(Ino),
+    /// By the number of its copy.
+    Staged(u64),
+}
+
+impl Subject {
+    fn path(self, tiers: &Tiers) -> String {
+        match self {
+            Subject::Clean(ino) => path_of(tiers, ino).unwrap_or_else(|| format!("removed file {ino}")),
+            Subject::Staged(number) => match tiers.copy_path(number) {
+                Some(path) => format!("/{}", escape(&path)),
+                None => format!("staged copy {number}"),
+            },
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Verification {
     clean: CleanFiles,
+    staged: StagedFiles,
     /// The one that is being compared.
-    current: Option<(Ino, Verifying)>,
+    current: Option<(Subject, Verifying)>,
     files: u64,
     bytes: u64,
     bad: u64,
@@ -27,7 +48,8 @@ pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Resul
     let below = control.find(&names)?;
     let not_compared = control.tiers.evictable(below, 0).dirty_files;
     let (clean, current) = (CleanFiles::below(control, asker, below, &names), None);
-    let verification = Verification { clean, current, files: 0, bytes: 0, bad: 0, not_compared };
+    let staged = StagedFiles::below(asker, &names);
+    let verification = Verification { clean, staged, current, files: 0, bytes: 0, bad: 0, not_compared };
     Ok(Reply::runs(String::new(), verification))
 }
 
@@ -36,16 +58,13 @@ impl Running for Verification {
         if !self.clean.find(control, "verifying", until, lines)? {
             return Ok(None);
         }
-        while let Some((ino, current)) = self.next() {
-            let done = match control.on_slow(move |tiers, cx| compare(tiers, cx, ino, current)) {
-                Err(Error::SlowTimeout) => return Err("the slow tier does not answer".to_owned()),
-                done => done,
-            };
-            if let Ok((Verified::More, file)) = done {
-                self.current = file.map(|file| (ino, file));
-            } else {
-                let path = path_of(&control.tiers, ino).unwrap_or_else(|| format!("removed file {ino}"));
-                lines.push_str(&self.take(&path, done));
+        if !self.staged.find(control, until).map_err(|error| error.to_string())? {
+            lines.push_str("verifying: looking for staged copies of the mount before\n");
+            return Ok(None);
+        }
+        while let Some((subject, current)) = self.next() {
+            if self.is_asked_for(control, subject) {
+                lines.push_str(&self.compare(control, subject, current)?);
             }
             if Instant::now() >= until {
                 lines.push_str(&self.progress());
@@ -57,8 +76,13 @@ impl Running for Verification {
 }
 
 /// Some more of a file, or its beginning.
-fn compare(tiers: &Tiers, cx: &Cx, ino: Ino, file: Option<Verifying>) -> Result<(Verified, Option<Verifying>)> {
-    let mut file = match file.map_or_else(|| tiers.begin_verify(cx, ino), |file| Ok(Ok(file)))? {
+fn compare(tiers: &Tiers, cx: &Cx, subject: Subject, file: Option<Verifying>) -> Result<(Verified, Option<Verifying>)> {
+    let begun = match (file, subject) {
+        (Some(file), _) => Ok(file),
+        (None, Subject::Clean(ino)) => tiers.begin_verify(cx, ino)?,
+        (None, Subject::Staged(number)) => tiers.begin_verify_staged(cx, number)?,
+    };
+    let mut file = match begun {
         Ok(file) => file,
         Err(not_clean) => return Ok((not_clean, None)),
     };
@@ -67,10 +91,33 @@ fn compare(tiers: &Tiers, cx: &Cx, ino: Ino, file: Option<Verifying>) -> Result<
 
 impl Verification {
     /// The file to go on with, and how far it is compared.
-    fn next(&mut self) -> Option<(Ino, Option<Verifying>)> {
-        match self.current.take() {
-            Some((ino, file)) => Some((ino, Some(file))),
-            None => Some((self.clean.next()?, None)),
+    fn next(&mut self) -> Option<(Subject, Option<Verifying>)> {
+        if let Some((subject, file)) = self.current.take() {
+            return Some((subject, Some(file)));
+        }
+        if let Some(ino) = self.clean.next() {
+            return Some((Subject::Clean(ino), None));
+        }
+        Some((Subject::Staged(self.staged.next()?), None))
+    }
+
+    /// Of the staged copies all come, and of whom and where each is costs a look at it.
+    fn is_asked_for(&self, control: &Control, subject: Subject) -> bool {
+        match subject {
+            Subject::Clean(_) => true,
+            Subject::Staged(number) => self.staged.has(control, number),
+        }
+    }
+
+    /// Compares some more of a file; its line, if it needs one.
+    fn compare(&mut self, control: &Control, subject: Subject, file: Option<Verifying>) -> Result<String, String> {
+        match control.on_slow(move |tiers, cx| compare(tiers, cx, subject, file)) {
+            Err(Error::SlowTimeout) => Err("the slow tier does not answer".to_owned()),
+            Ok((Verified::More, file)) => {
+                self.current = file.map(|file| (subject, file));
+                Ok(String::new())
+            }
+            done => Ok(self.take(&subject.path(&control.tiers), done)),
         }
     }
 
@@ -88,6 +135,7 @@ impl Verification {
                     Bad::Fast => ("fast", "the slow copy is good: evict the file"),
                     Bad::Slow => ("slow", "the fast copy is good: copy the file, and move the copy into its place"),
                     Bad::Both => ("both", "neither copy is what was written: restore it from elsewhere"),
+                    Bad::Staged => ("staged", "the slow file counts: evict the file, and its staged copy is gone"),
                     Bad::Unknown => ("differ", "no hash says which copy is good: compare them"),
                 };
                 format!("{which}: {path} is damaged at byte {at}; {remedy}\n")
@@ -113,7 +161,7 @@ impl Verification {
             self.current.as_ref().map(|(_, file)| file.progress()).map_or(String::new(), |(at, of)| {
                 format!(", {} of {} of the next", render::bytes(at), render::bytes(of))
             });
-        let (bytes, to_go) = (render::bytes(self.bytes), self.clean.to_go());
+        let (bytes, to_go) = (render::bytes(self.bytes), self.clean.to_go() + self.staged.to_go());
         format!("verifying: {files} compared, {bytes}{more}, {to_go} to go\n")
     }
 
