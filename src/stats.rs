@@ -415,17 +415,21 @@ impl Stats {
         self.timeline.lock().clone()
     }
 
+    fn figures(&self) -> windows::Figures {
+        windows::Figures { operations: self.operations(), processes: self.processes.figures() }
+    }
+
     /// Opens a window. The error says why not.
     pub fn start_window(&self, name: &str) -> Result<(), String> {
         // What was counted before is none of its.
         self.settle();
-        self.windows.start(name, self.now(), self.operations())
+        self.windows.start(name, self.now(), self.figures())
     }
 
     /// Closes the window of this name, or the one that was opened last.
     pub fn stop_window(&self, name: Option<&str>) -> Result<Arc<Window>, String> {
         self.settle();
-        self.windows.stop(name, self.now(), self.operations())
+        self.windows.stop(name, self.now(), self.figures())
     }
 
     /// Notes a moment.

@@ -274,7 +274,7 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
     entries.extend((!spans.is_empty()).then_some(("span", "a checkpoint is written")));
     let entries: Vec<_> = entries.iter().map(|(class, name)| ((*class).to_owned(), (*name).to_owned())).collect();
     let begin = legend(&mut body, &entries);
-    let axis = Axis { from: 0.0, until: until.max(1e-3), left: LEFT, name: SINCE };
+    let axis = Axis::new((0.0, until.max(1e-3)), LEFT, SINCE);
     let panels = some.len() as f64;
     let (top, bottom) = (begin + UNDER, begin + UNDER - 24.0 + panels * (HIGH + 24.0));
     for (from, until, name) in spans.iter().take(500) {

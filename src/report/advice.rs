@@ -335,7 +335,7 @@ fn readers(summary: &Summary) -> Option<Advice> {
     }
     let cost = summary.cost.as_ref()?;
     let alone = main.up_to == 1 && main.seconds >= ALONE_SHARE * all;
-    if !alone || all <= READ_SHARE * (cost.until - cost.from) {
+    if !alone || all <= READ_SHARE * cost.lasted {
         return None;
     }
     Some(Advice {
@@ -366,7 +366,7 @@ fn under_way(readers: u64) -> String {
 fn stall(summary: &Summary) -> Option<Advice> {
     let absorbing = |checkpoint: &Checkpoint| (checkpoint.absorbed - checkpoint.began).max(0.0);
     let stalled: f64 = summary.checkpoints.iter().map(absorbing).sum();
-    if stalled < SECONDS_MIN || stalled <= STALL_SHARE * summary.job.wall {
+    if stalled < SECONDS_MIN || stalled <= STALL_SHARE * summary.lasted() {
         return None;
     }
     let sum = summary.checkpoints.iter().fold(0, |sum: u64, checkpoint| sum.saturating_add(checkpoint.bytes));
@@ -380,7 +380,7 @@ fn stall(summary: &Summary) -> Option<Advice> {
             render_count(summary.checkpoints.len() as u64, "checkpoint", "checkpoints"),
             bytes(sum),
             seconds_text(stalled),
-            percent(stalled / summary.job.wall),
+            percent(stalled / summary.lasted()),
             bytes((sum as f64 / stalled) as u64)
         ),
         threshold: format!("more than {} of the time", percent(STALL_SHARE)),
@@ -489,8 +489,8 @@ mod tests {
     /// A summary in which no rule finds anything.
     fn quiet() -> Summary {
         let mut summary = Summary::of(&mut empty().recording());
-        summary.cost =
-            Some(Cost { until: 100.0, processes: 4, read: 20.0, write: 5.0, meta: 1.0, any: 25.0, ..Cost::default() });
+        let lasted = Cost { until: 100.0, active: 100.0, lasted: 100.0, ..Cost::default() };
+        summary.cost = Some(Cost { processes: 4, read: 20.0, write: 5.0, meta: 1.0, any: 25.0, ..lasted });
         summary.job.wall = 100.0;
         summary.moved = Moved { bytes_read: 1 << 40, slow_bytes_read: 1 << 39, ..Moved::default() };
         summary.files.opens = 100_000;

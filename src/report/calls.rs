@@ -35,6 +35,8 @@ pub struct Busy {
     pub meta: Duration,
     /// Any of them.
     pub any: Duration,
+    /// From the beginning of its first call to the end of its last.
+    pub active: (Duration, Duration),
 }
 
 /// How fast the slow tier was read while so many reads were under way.
@@ -61,12 +63,19 @@ pub fn look(recording: &mut Recording, from: Duration, until: Duration) -> Seen 
     seen.told(from)
 }
 
+#[derive(Debug, Default)]
+struct Process {
+    /// Reads, writes, the rest, and any of them.
+    unions: [Union; 4],
+    active: Option<(u64, u64)>,
+}
+
 #[derive(Default)]
 struct Looking {
     calls: u64,
     from: Option<u64>,
     until: u64,
-    busy: HashMap<u32, [Union; 4]>,
+    busy: HashMap<u32, Process>,
     readers: Concurrency,
 }
 
@@ -81,18 +90,22 @@ impl Looking {
             Op::Write | Op::Fsync | Op::Fdatasync => 1,
             _ => 2,
         };
-        let unions = self.busy.entry(traced.process).or_default();
-        unions[kind].add(began, ended);
-        unions[3].add(began, ended);
+        let process = self.busy.entry(traced.process).or_default();
+        process.unions[kind].add(began, ended);
+        process.unions[3].add(began, ended);
+        let (first, last) = process.active.unwrap_or((began, ended));
+        process.active = Some((first.min(began), last.max(ended)));
         if kind == 0 && traced.call.tier == Tier::Slow && traced.call.bytes > 0 {
             self.readers.add(began, ended, traced.call.bytes);
         }
     }
 
     fn told(self, from: Duration) -> Seen {
-        let busy = |(process, [read, write, meta, any]): (u32, [Union; 4])| {
-            let [read, write, meta, any] = [read, write, meta, any].map(|union| union.length());
-            (u64::from(process), Busy { read, write, meta, any })
+        let busy = |(number, process): (u32, Process)| {
+            let [read, write, meta, any] = process.unions.map(|union| union.length());
+            let (first, last) = process.active.unwrap_or_default();
+            let active = (Duration::from_nanos(first), Duration::from_nanos(last));
+            (u64::from(number), Busy { read, write, meta, any, active })
         };
         let mut busy: Vec<_> = self.busy.into_iter().map(busy).collect();
         busy.sort_by_key(|(process, _)| *process);

@@ -9,7 +9,7 @@ use super::page::{Chart, class_name, shown};
 use super::plot::{Axis, Course, LEFT, Panel, Powers, RIGHT, WIDTH, escaped, finite, legend, panel, put, svg};
 use super::summary::{Summary, grouped, percent, seconds_text, share};
 use crate::stats::counters::Tier;
-use crate::stats::recording::{Checkpoint, Heat, Process};
+use crate::stats::recording::{Checkpoint, Heat, HeatRow, Process};
 use crate::stats::render::bytes;
 
 const SINCE: &str = "seconds since the mount";
@@ -35,23 +35,54 @@ pub fn draw(chart: Chart, summary: &Summary) -> String {
     }
 }
 
+/// An idle stretch is left out of a picture if it is longer than so many seconds and than this part of the time that is told of.
+const IDLE_MIN: f64 = 10.0;
+const IDLE_PART: f64 = 0.1;
+
+/// Of so many spans, from a moment on, those that a picture shows: which, and of what time they are.
+fn shown_spans(from: f64, span: f64, len: usize, is_idle: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<(f64, f64)>) {
+    let idle_max = (IDLE_MIN / span).max(len as f64 * IDLE_PART);
+    let (mut kept, mut stretches, mut at) = (Vec::new(), Vec::<(f64, f64)>::new(), 0);
+    while at < len {
+        let idle = is_idle(at);
+        let end = (at..len).find(|next| is_idle(*next) != idle).unwrap_or(len);
+        if !idle || (end - at) as f64 <= idle_max {
+            let follows = at > 0 && kept.last() == Some(&(at - 1));
+            kept.extend(at..end);
+            let (began, ended) = (from + at as f64 * span, from + end as f64 * span);
+            match stretches.last_mut() {
+                Some(last) if follows => last.1 = ended,
+                _ => stretches.push((began, ended)),
+            }
+        }
+        at = end;
+    }
+    (kept, stretches)
+}
+
 /// Amounts of a timeline in fewer columns, in bytes a second.
-fn rates(values: &[u64], spans: usize, span: f64) -> Vec<f64> {
+fn rates(values: &[u64], span: f64) -> Vec<f64> {
+    let spans = values.len();
     let columns = COLUMNS.min(spans);
     let mean = |column: usize| {
         let (from, to) = (column * spans / columns, (column + 1) * spans / columns);
-        let sum: f64 = (from..to).map(|at| values.get(at).copied().unwrap_or(0) as f64).sum();
+        let sum: f64 = values[from..to].iter().map(|n| *n as f64).sum();
         sum / (to - from).max(1) as f64 / span
     };
     (0..columns).map(mean).collect()
 }
 
 fn timeline(summary: &Summary) -> String {
-    let (all, spans) = (&summary.timeline, summary.timeline.calls.len());
-    if spans == 0 {
+    let all = &summary.timeline;
+    let is_idle = |at: usize| all.calls[at] == 0 && all.drained.get(at).is_none_or(|bytes| *bytes == 0);
+    let (spans, stretches) = shown_spans(summary.timeline_from, all.span, all.calls.len(), is_idle);
+    if spans.is_empty() {
         return String::new();
     }
-    let of = |class, name, values: &[u64]| (class, name, rates(values, spans, all.span));
+    let of = |class, name, values: &[u64]| {
+        let values: Vec<u64> = spans.iter().map(|at| values.get(*at).copied().unwrap_or(0)).collect();
+        (class, name, rates(&values, all.span))
+    };
     let read =
         [of("fast", "read from the fast tier", &all.read_fast), of("slow", "read from the slow tier", &all.read_slow)];
     let written = [
@@ -60,8 +91,7 @@ fn timeline(summary: &Summary) -> String {
     ];
     let drained = of("drain", "drained to the slow tier", &all.drained);
     let is_any = |courses: &[Course]| courses.iter().any(|(_, _, rates)| rates.iter().any(|rate| *rate > 0.0));
-    let until = summary.timeline_from + spans as f64 * all.span;
-    let axis = Axis { from: summary.timeline_from, until, left: LEFT, name: SINCE };
+    let axis = Axis::folded(stretches, LEFT, SINCE);
     let (mut body, mut y, mut shown) = (String::new(), 22.0, Vec::new());
     let at = |top, height, name| Panel { top, height, name, powers: Powers::Binary };
     let top = y;
@@ -89,7 +119,7 @@ fn timeline(summary: &Summary) -> String {
     marks(&mut body, summary, &axis, top, y);
     put!(body, r#"<path class="cross" d="M0 {top:.1}V{y:.1}"/>"#);
     let data = serde_json::json!({
-        "from": axis.from, "until": axis.until, "left": LEFT, "right": RIGHT, "width": WIDTH,
+        "stretches": axis.stretches(), "left": LEFT, "right": RIGHT, "width": WIDTH,
         "names": shown.iter().map(|course| course.1).collect::<Vec<_>>(),
         "rates": shown.iter().map(|course| course.2.iter().map(|rate| rate.round()).collect()).collect::<Vec<Vec<f64>>>(),
     });
@@ -105,6 +135,7 @@ fn timeline(summary: &Summary) -> String {
     entries.extend((!summary.epochs.is_empty()).then_some(("epoch", "epoch")));
     entries.extend((!summary.checkpoints.is_empty()).then_some(("absorb", "checkpoint absorbed")));
     entries.extend((!summary.marks.is_empty()).then_some(("mark", "mark")));
+    entries.extend((axis.stretches().len() > 1).then_some(("fold", "idle time left out")));
     let label = "Bytes read and written each second, by tier, over time";
     legend(&entries) + &with_data(svg(y + 42.0, label, r#" data-chart="time""#, &body), &data)
 }
@@ -117,7 +148,7 @@ fn with_data(picture: String, data: &serde_json::Value) -> String {
 }
 
 fn epochs(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
-    let told = summary.epochs.iter().filter(|one| one.ended > axis.from && one.began < axis.until);
+    let told = summary.epochs.iter().filter(|one| one.ended > axis.from() && one.began < axis.until());
     for epoch in told.take(200) {
         let (from, to) = (axis.x(epoch.began), axis.x(epoch.ended));
         let odd = if epoch.number.is_multiple_of(2) { "" } else { " odd" };
@@ -151,7 +182,7 @@ fn marks(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
             one.number
         );
     }
-    for mark in summary.marks.iter().filter(|mark| mark.at >= axis.from && mark.at <= axis.until).take(100) {
+    for mark in summary.marks.iter().filter(|mark| mark.at >= axis.from() && mark.at <= axis.until()).take(100) {
         let x = axis.x(mark.at);
         put!(
             out,
@@ -169,17 +200,21 @@ fn who(workers: &[Process], number: u64) -> String {
 
 fn heat(summary: &Summary) -> String {
     let Heat { span, rows } = &summary.heat;
-    let columns = rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
+    let len = rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
+    let all = |row: &HeatRow, at: usize| [&row.read, &row.written].map(|values| values.get(at).copied().unwrap_or(0));
+    let (spans, stretches) =
+        shown_spans(summary.heat_from, *span, len, |at| rows.iter().all(|row| all(row, at) == [0, 0]));
+    let columns = spans.len();
     if columns == 0 {
         return String::new();
     }
-    let moved = |row: &crate::stats::recording::HeatRow, at: usize| {
-        let of = |values: &[u64]| values.get(at).copied().unwrap_or(0);
-        of(&row.read).saturating_add(of(&row.written))
+    let moved = |row: &HeatRow, column: usize| {
+        let [read, written] = all(row, spans[column]);
+        read.saturating_add(written)
     };
     let most = rows.iter().flat_map(|row| (0..columns).map(|at| moved(row, at))).max().unwrap_or(0).max(1);
     let left = 150.0;
-    let axis = Axis { from: summary.heat_from, until: summary.heat_from + columns as f64 * span, left, name: SINCE };
+    let axis = Axis::folded(stretches, left, SINCE);
     let (high, top) = (if rows.len() > 16 { 13.0 } else { 20.0 }, 8.0);
     let bottom = top + high * rows.len() as f64;
     let mut shades = vec![String::new(); SHADES];
@@ -219,10 +254,10 @@ fn heat(summary: &Summary) -> String {
         seconds_text(*span)
     );
     let data = serde_json::json!({
-        "from": axis.from, "until": axis.until, "left": left, "right": RIGHT, "width": WIDTH, "top": top, "high": high,
+        "stretches": axis.stretches(), "left": left, "right": RIGHT, "width": WIDTH, "top": top, "high": high,
         "names": rows.iter().map(|row| who(&summary.workers, row.process)).collect::<Vec<_>>(),
-        "read": rows.iter().map(|row| &row.read).collect::<Vec<_>>(),
-        "written": rows.iter().map(|row| &row.written).collect::<Vec<_>>(),
+        "read": rows.iter().map(|row| spans.iter().map(|at| all(row, *at)[0]).collect()).collect::<Vec<Vec<u64>>>(),
+        "written": rows.iter().map(|row| spans.iter().map(|at| all(row, *at)[1]).collect()).collect::<Vec<Vec<u64>>>(),
     });
     let picture = svg(bottom + 46.0, "Bytes moved by each process over time", r#" data-chart="heat""#, &body);
     format!("<h3>By process</h3>{legend}{}", with_data(picture, &data))
@@ -246,16 +281,15 @@ fn stacked(label: &str, parts: &[(&str, &str, f64)]) -> String {
 
 fn cost(summary: &Summary) -> String {
     let Some(cost) = &summary.cost else { return String::new() };
-    let over = (cost.until - cost.from).max(1e-9);
     // Where several kinds were under way at once each has its part of the moment.
     let scale =
         if cost.read + cost.write + cost.meta > 0.0 { cost.any / (cost.read + cost.write + cost.meta) } else { 0.0 };
-    let part = |seconds: f64| seconds * scale / over;
+    let part = |seconds: f64| cost.share(seconds * scale);
     let parts = [
         ("read", "reads", part(cost.read)),
         ("write", "writes and syncs", part(cost.write)),
         ("meta", "metadata", part(cost.meta)),
-        ("idle", "none of them", ((over - cost.any) / over).max(0.0)),
+        ("idle", "none of them", (1.0 - cost.share(cost.any)).max(0.0)),
     ];
     let entries: Vec<_> = parts.iter().map(|(class, name, _)| (*class, *name)).collect();
     legend(&entries) + &stacked("Share of a process's time", &parts)
@@ -438,7 +472,7 @@ fn checkpoints(summary: &Summary) -> String {
     let Some(first) = some.first() else { return String::new() };
     let ends = |one: &Checkpoint| one.drained.unwrap_or(summary.job.until).max(one.absorbed);
     let until = some.iter().map(|one| ends(one)).fold(first.absorbed, f64::max);
-    let axis = Axis { from: first.began, until: until.max(first.began + 1e-3), left: LEFT, name: SINCE };
+    let axis = Axis::new((first.began, until.max(first.began + 1e-3)), LEFT, SINCE);
     let (top, high) = (6.0, 20.0);
     let bottom = top + high * some.len() as f64;
     let mut body = String::new();
@@ -487,4 +521,46 @@ fn workers(summary: &Summary) -> String {
     };
     let rows: Vec<_> = summary.workers.iter().take(24).map(row).collect();
     legend(&[("read", "read"), ("write", "written")]) + &bars(&rows, "bytes by process")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample::made;
+
+    fn shown(len: usize, busy: &[usize]) -> (usize, Vec<(f64, f64)>) {
+        let (kept, stretches) = shown_spans(100.0, 0.5, len, |at| !busy.contains(&at));
+        (kept.len(), stretches)
+    }
+
+    #[test]
+    fn long_idle_stretches_are_left_out_wherever_they_are() {
+        assert_eq!(shown(4, &[0, 3]), (4, vec![(100.0, 102.0)]), "a second is not long");
+        assert_eq!(shown(100, &[10, 50, 99]), (11 + 1 + 1, vec![(100.0, 105.5), (125.0, 125.5), (149.5, 150.0)]));
+        assert_eq!(shown(100, &[]), (0, Vec::new()));
+        let every = (0..2_000).filter(|at| at % 150 == 0).collect::<Vec<_>>();
+        assert_eq!(shown(2_000, &every).0, 2_000, "a tenth of the time is what a picture can show");
+    }
+
+    #[test]
+    fn a_moment_is_where_its_stretch_is() {
+        let axis = Axis::folded(vec![(0.0, 10.0), (90.0, 100.0)], 0.0, SINCE);
+        let middle = axis.x(10.0);
+        assert_eq!([axis.x(50.0), axis.x(90.0)], [middle, middle]);
+        assert!(axis.x(5.0) * 2.0 - middle < 1e-9 && axis.x(95.0) - middle * 1.5 < 1e-9 && axis.x(1e9) == middle * 2.0);
+        let mut drawn = String::new();
+        axis.ticks(&mut drawn, 0.0, 10.0);
+        assert!(drawn.matches("fold").count() == 1 && drawn.contains("80 s without a call"), "{drawn}");
+        assert!(drawn.contains(">0<") && drawn.contains(">95<") && !drawn.contains(">50<"), "{drawn}");
+    }
+
+    #[test]
+    fn a_mount_that_was_idle_for_an_hour_shows_what_it_did() {
+        let mut made = made();
+        made.meta.until += 3600.0;
+        made.meta.timeline.calls.resize(36_100, 0);
+        let drawn = draw(Chart::Timeline, &Summary::of(&mut made.recording()));
+        let stretches = drawn.split("\"stretches\":").nth(1).and_then(|rest| rest.split("]]").next());
+        assert!(stretches.is_some_and(|told| told.starts_with("[[0.0,6.1")), "{stretches:?}");
+    }
 }

@@ -174,7 +174,7 @@ mod tests {
             "Fast tier     /optane (ext4, 1.0 GiB of 1.0 TiB in use)",
             "Began         2026-11-22 09:28:20 UTC",
             "Traced        13 of 13 calls, from 0.9 s to 5.0 s",
-            "read from the slow tier   488.3 KiB   48.8 KiB/s  4.8 MiB/s  1.1 s",
+            "read from the slow tier   488.3 KiB  121.6 KiB/s  4.8 MiB/s  1.1 s",
             "read           4       0        3  488.3 KiB  299.0 ms",
             "lookup     ENOENT      1",
             "10 KiB - 100 KiB      2  195.3 KiB       0        0 B",
@@ -185,7 +185,7 @@ mod tests {
             "1  5.0 s      1  1.0 MiB  16.0 ms  62.5 MiB/s  1.0 s  /ckpt/c",
             "1  1.0 s   300.0 ms      2      4  488.3 KiB  1.6 MiB/s   0 %",
             "102  worker       1      2  390.6 KiB    80 %      0 B    0 s",
-            "w1      1.0 s    1.0 s      2  488.3 KiB  488.3 KiB/s      0 B",
+            "w1      1.0 s    1.0 s      2          2  488.3 KiB  488.3 KiB/s      0 B",
             "2.0 s  step 100",
         ] {
             let is_there = text.lines().any(|found| words(found).contains(&words(line)));

@@ -83,7 +83,12 @@ for (const picture of document.querySelectorAll("svg[data-chart]")) {
     const part = (x - data.left) / (data.width - data.left - data.right);
     if (!(part >= 0 && part < 1)) return hide();
     const columns = (data.rates || data.read)[0].length, column = Math.floor(part * columns);
-    const at = n => (data.from + (data.until - data.from) * n / columns).toFixed(2);
+    const shown = data.stretches.reduce((sum, [from, until]) => sum + until - from, 0);
+    const at = n => {
+      let rest = shown * n / columns;
+      const inside = data.stretches.find(([from, until]) => rest <= until - from || (rest -= until - from, false));
+      return (inside ? inside[0] + rest : data.stretches.at(-1)[1]).toFixed(2);
+    };
     const title = at(column) + " s to " + at(column + 1) + " s";
     if (data.rates) {
       cross.setAttribute("transform", "translate(" + x + ")");

@@ -83,14 +83,14 @@ fn head(out: &mut String, summary: &Summary, mount: &str) {
     tile(out, "written", &bytes(moved.bytes_written), &format!("{} drained", bytes(moved.drained)));
     tile(out, "files used", &grouped(summary.files.used), &format!("middle size {}", bytes(summary.files.median)));
     tile(out, "calls", &grouped(moved.calls), &format!("{} failed", grouped(moved.errors)));
-    tile(out, "time", &seconds_text(summary.job.wall), &rate(moved.bytes_read, summary.job.wall));
+    let lasted = summary.lasted();
+    tile(out, "time", &seconds_text(lasted), &rate(moved.bytes_read, lasted));
     if let Some(cost) = &summary.cost {
-        let over = cost.until - cost.from;
         tile(
             out,
             "in calls",
-            &percent(cost.any / over.max(1e-9)),
-            &format!("of the time, mean of {}", render_count(cost.processes, "process", "processes")),
+            &percent(cost.share(cost.any)),
+            &format!("of its time, mean of {}", render_count(cost.processes, "process", "processes")),
         );
     }
     out.push_str("</ul></header>\n");

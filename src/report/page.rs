@@ -295,7 +295,7 @@ fn over_time(summary: &Summary) -> Option<Section> {
             let most = values.iter().enumerate().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 0)?;
             let all = values.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
             let begins = summary.timeline_from + most.0 as f64 * timeline.span;
-            Some([text(name), size(all), rate(all, summary.job.wall), rate(*most.1, timeline.span), at(begins)])
+            Some([text(name), size(all), rate(all, summary.lasted()), rate(*most.1, timeline.span), at(begins)])
         };
         let rows = [
             peak("read from the fast tier", &timeline.read_fast),
@@ -330,23 +330,22 @@ fn over_time(summary: &Summary) -> Option<Section> {
 
 fn cost(summary: &Summary) -> Option<Section> {
     let cost = summary.cost.as_ref()?;
-    let over = cost.until - cost.from;
-    if over <= 0.0 {
+    if cost.active <= 0.0 {
         return None;
     }
-    let row = |name, seconds: f64| [text(name), time(seconds), part(seconds / over)];
+    let row = |name, seconds: f64| [text(name), time(seconds), part(cost.share(seconds))];
     let rows = vec![
         row("reads", cost.read),
         row("writes and syncs", cost.write),
         row("metadata", cost.meta),
         row("any of them", cost.any),
-        row("none: it computed or waited elsewhere", over - cost.any),
+        row("none: it computed or waited elsewhere", cost.active - cost.any),
     ];
     let lead = format!(
-        "Time in which a process had at least one call under way, each moment counted once; the mean of {}, over the {} that \
-         are traced.",
-        render_count(cost.processes, "process", "processes"),
-        seconds_text(over)
+        "Time in which a process had at least one call under way, each moment counted once, and its share of the time from its first \
+         call to its last: {}, the mean of {}.",
+        seconds_text(cost.active),
+        render_count(cost.processes, "process", "processes")
     );
     let blocks = vec![Block::Chart(Chart::Cost), table("", ["in", "#time", "#share"], rows)];
     Some(Section { id: "cost", title: "I/O cost", lead, blocks })
@@ -691,12 +690,13 @@ fn windows(summary: &Summary) -> Option<Section> {
                 at(one.began),
                 time(lasted),
                 number(one.files),
+                number(one.processes),
                 size(one.bytes_read),
                 rate(one.bytes_read, lasted),
                 size(one.bytes_written),
             ]
         };
-        let names = ["window", "#began", "#lasted", "#files", "#read", "#rate", "#written"];
+        let names = ["window", "#began", "#lasted", "#files", "#processes", "#read", "#rate", "#written"];
         blocks.push(with_note(table("", names, some.iter().map(row).collect()), note));
     }
     let (some, note) = first(&summary.marks);

@@ -74,34 +74,81 @@ fn unit(most: f64, powers: Powers) -> (&'static str, f64) {
 }
 
 /// The course of time from left to right.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Axis {
-    pub from: f64,
-    pub until: f64,
+    /// In order; what lies between two of them is left out. At least one.
+    stretches: Vec<(f64, f64)>,
     pub left: f64,
     /// What the seconds count from.
     pub name: &'static str,
 }
 
 impl Axis {
+    pub fn new((from, until): (f64, f64), left: f64, name: &'static str) -> Self {
+        Axis { stretches: vec![(from, until)], left, name }
+    }
+
+    /// Of several stretches of time, in order.
+    pub fn folded(stretches: Vec<(f64, f64)>, left: f64, name: &'static str) -> Self {
+        if stretches.is_empty() { Axis::new((0.0, 0.0), left, name) } else { Axis { stretches, left, name } }
+    }
+
+    pub fn stretches(&self) -> &[(f64, f64)] {
+        &self.stretches
+    }
+
+    pub fn from(&self) -> f64 {
+        self.stretches[0].0
+    }
+
+    pub fn until(&self) -> f64 {
+        self.stretches[self.stretches.len() - 1].1
+    }
+
+    /// Seconds that are shown.
+    fn shown(&self) -> f64 {
+        self.stretches.iter().map(|(from, until)| until - from).sum::<f64>()
+    }
+
     /// Where a moment is; within the picture in any case.
     pub fn x(&self, seconds: f64) -> f64 {
-        let part = (seconds - self.from) / (self.until - self.from).max(1e-9);
+        let before: f64 = self.stretches.iter().map(|(from, until)| (seconds.min(*until) - from).max(0.0)).sum();
+        self.at(before / self.shown().max(1e-9))
+    }
+
+    /// Where a part of what is shown ends.
+    fn at(&self, part: f64) -> f64 {
         finite(self.left + part.clamp(0.0, 1.0) * (WIDTH - self.left - RIGHT))
     }
 
     /// Ticks with their labels below `y`, and lines from `top` on.
     pub fn ticks(&self, out: &mut String, top: f64, y: f64) {
-        let step = step(self.until - self.from, 9.0);
-        let mut at = (self.from / step).ceil() * step;
-        for _ in 0..24 {
-            if at > self.until + step * 1e-6 {
-                break;
+        let step = step(self.shown(), 9.0);
+        let (mut ticks, mut free_from) = (0, f64::NEG_INFINITY);
+        for (from, until) in &self.stretches {
+            let mut at = (from / step).ceil() * step;
+            while at <= until + step * 1e-6 && ticks < 24 {
+                let (x, label) = (self.x(at), plain(at));
+                put!(out, r#"<path class="grid" d="M{x:.1} {top:.1}V{y:.1}"/>"#);
+                let half = 4.0 * label.len() as f64;
+                // Behind a fold the next one may be close.
+                if x - half >= free_from {
+                    put!(
+                        out,
+                        r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{label}</text>"#,
+                        y + 16.0
+                    );
+                    free_from = x + half;
+                }
+                (at, ticks) = (at + step, ticks + 1);
             }
-            let x = self.x(at);
-            put!(out, r#"<path class="grid" d="M{x:.1} {top:.1}V{y:.1}"/>"#);
-            put!(out, r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#, y + 16.0, plain(at));
-            at += step;
+        }
+        for two in self.stretches.windows(2) {
+            let (x, idle) = (self.x(two[0].1), plain((two[1].0 - two[0].1).round()));
+            put!(
+                out,
+                r#"<path class="fold" d="M{x:.1} {top:.1}V{y:.1}"><title>{idle} s without a call</title></path>"#
+            );
         }
         let middle = (self.left + WIDTH - RIGHT) / 2.0;
         put!(
@@ -161,7 +208,7 @@ pub fn panel(out: &mut String, axis: &Axis, place: Panel, areas: &[Course; 2], l
         );
     }
     put!(out, r#"<text class="unit" x="{LEFT}" y="{:.1}">{name}, {unit}/s</text>"#, top - 8.0);
-    let x = |column: usize| axis.x(axis.from + (axis.until - axis.from) * column as f64 / columns as f64);
+    let x = |column: usize| axis.at(column as f64 / columns as f64);
     let path = |from: &dyn Fn(usize) -> f64, to: &dyn Fn(usize) -> f64| {
         let mut path = format!("M{:.1} {:.1}", x(0), y(from(0)));
         (0..columns).for_each(|at| put!(path, "V{:.1}H{:.1}", y(to(at)), x(at + 1)));

@@ -121,7 +121,8 @@ pub struct Moved {
     pub drained: u64,
 }
 
-/// Time spent in calls: for each process the time in which at least one was under way, and of that the mean.
+/// Time spent in calls: for each process the time in which at least one was under way, and of that the mean. Of the processes that read
+/// or wrote, if any did: a shell that lists a directory now and then is active for long and waits for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// The trace tells it for this time, which may be less than all.
@@ -134,6 +135,17 @@ pub struct Cost {
     pub meta: f64,
     /// Any of the three.
     pub any: f64,
+    /// A process is active from its first call to its last: what comes before and behind, the mount idle, is in no share.
+    pub active: f64,
+    /// Seconds in which at least one of them was active.
+    pub lasted: f64,
+}
+
+impl Cost {
+    /// Of the time in which a process was active.
+    pub fn share(&self, seconds: f64) -> f64 {
+        ratio(seconds, self.active)
+    }
 }
 
 /// Calls of an operation.
@@ -303,6 +315,11 @@ impl Summary {
         if self.completeness.is_exact { "access" } else { "request" }
     }
 
+    /// Seconds in which something went on; without traced calls, all that are told of.
+    pub fn lasted(&self) -> f64 {
+        self.cost.as_ref().map_or(self.job.wall, |cost| cost.lasted)
+    }
+
     /// An operation's figures, whoever served it.
     pub fn counted(&self, op: Op) -> Option<&Counted> {
         self.operations.iter().find(|row| row.op == op)
@@ -383,7 +400,8 @@ fn job(meta: &Meta) -> Job {
         wall: (meta.until - meta.from).max(0.0),
         window: meta.window.clone(),
         safety: meta.safety.clone(),
-        processes: meta.processes.iter().filter(|process| process.number != 0 && process.opens > 0).count() as u64,
+        processes: meta.processes.iter().filter(|one| one.number != 0 && one.opens + one.reads + one.writes > 0).count()
+            as u64,
     }
 }
 
@@ -429,16 +447,21 @@ fn moved(meta: &Meta) -> Moved {
     }
 }
 
-/// Of those processes that are known, if there are any.
+/// Of those processes that are known, and of these of those that moved something, if there are any.
 fn cost(seen: &Seen) -> Option<Cost> {
-    let known = seen.busy.iter().filter(|(process, _)| *process != 0).count();
-    let counted: Vec<Busy> =
-        seen.busy.iter().filter(|(process, _)| known == 0 || *process != 0).map(|(_, busy)| *busy).collect();
+    let is_known = |busy: &&(u64, Busy)| busy.0 != 0;
+    let moved = |busy: &&(u64, Busy)| busy.1.read + busy.1.write > Duration::ZERO;
+    let mut counted: Vec<&(u64, Busy)> = seen.busy.iter().collect();
+    for wanted in [&is_known as &dyn Fn(&&(u64, Busy)) -> bool, &moved] {
+        if counted.iter().any(wanted) {
+            counted.retain(wanted);
+        }
+    }
     if counted.is_empty() {
         return None;
     }
     let mean = |of: fn(&Busy) -> Duration| {
-        counted.iter().map(|busy| of(busy).as_secs_f64()).sum::<f64>() / counted.len() as f64
+        counted.iter().map(|(_, busy)| of(busy).as_secs_f64()).sum::<f64>() / counted.len() as f64
     };
     Some(Cost {
         from: seen.from.as_secs_f64(),
@@ -448,7 +471,19 @@ fn cost(seen: &Seen) -> Option<Cost> {
         write: mean(|busy| busy.write),
         meta: mean(|busy| busy.meta),
         any: mean(|busy| busy.any),
+        active: mean(|busy| busy.active.1.saturating_sub(busy.active.0)),
+        lasted: lasted(counted.iter().map(|(_, busy)| busy.active)),
     })
+}
+
+/// How long at least one of these went on, in seconds.
+fn lasted(spans: impl Iterator<Item = (Duration, Duration)>) -> f64 {
+    let mut spans: Vec<_> = spans.collect();
+    spans.sort_unstable();
+    let add = |(sum, end): (Duration, Duration), (from, until): (Duration, Duration)| {
+        (sum + until.saturating_sub(from.max(end)), end.max(until))
+    };
+    spans.into_iter().fold((Duration::ZERO, Duration::ZERO), add).0.as_secs_f64()
 }
 
 /// One row for each operation, in their order.
@@ -591,6 +626,14 @@ fn timeline(meta: &Meta) -> (f64, Timeline) {
 fn heat(meta: &Meta) -> (f64, Heat) {
     let spans = meta.heat.rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
     let Some((first, len)) = told(meta, meta.heat.span, spans) else { return (0.0, Heat::default()) };
+    // Before anything moved, and behind, it has nothing to show.
+    let is_busy = |at: &usize| {
+        let of = |values: &[u64]| values.get(*at).is_some_and(|bytes| *bytes > 0);
+        meta.heat.rows.iter().any(|row| of(&row.read) || of(&row.written))
+    };
+    let Some(begins) = (first..first + len).find(is_busy) else { return (0.0, Heat::default()) };
+    let ends = (begins..first + len).rfind(is_busy).map_or(begins, |last| last + 1);
+    let (first, len) = (begins, ends - begins);
     let each = len.div_ceil(HEAT_SPANS).max(1);
     let fewer = |values: &[u64]| {
         let part = part(values, first, len);
@@ -661,8 +704,7 @@ fn verdict(summary: &Summary) -> String {
         return "Nothing was done through the mount.".to_owned();
     }
     let slow = share(moved.slow_bytes_read, moved.bytes_read);
-    let over = cost.as_ref().map_or(0.0, |cost| cost.until - cost.from);
-    let part = |of: fn(&Cost) -> f64| cost.as_ref().map_or(0.0, |cost| ratio(of(cost), over));
+    let part = |of: fn(&Cost) -> f64| cost.as_ref().map_or(0.0, |cost| cost.share(of(cost)));
     let (read, write, meta) = (part(|cost| cost.read), part(|cost| cost.write), part(|cost| cost.meta));
     let most = read.max(write).max(meta);
     let bound = match () {
@@ -679,7 +721,7 @@ fn verdict(summary: &Summary) -> String {
     };
     let mut text = format!(
         "{bound}in {} {who} read {} and wrote {} in {}",
-        seconds_text(job.wall),
+        seconds_text(summary.lasted()),
         render::bytes(moved.bytes_read),
         render::bytes(moved.bytes_written),
         render_count(files.used, "file", "files")
@@ -689,7 +731,7 @@ fn verdict(summary: &Summary) -> String {
     }
     if cost.is_some() && most > 0.0 {
         let (read, write, meta) = (percent(read), percent(write), percent(meta));
-        text.push_str(&format!("; a process was {read} of the time in reads, {write} in writes, {meta} in metadata"));
+        text.push_str(&format!("; a process was {read} of its time in reads, {write} in writes, {meta} in metadata"));
     }
     text.push('.');
     let first = text.chars().next().map(|c| c.to_ascii_uppercase());
@@ -779,9 +821,38 @@ mod tests {
         );
         assert_eq!(
             summary.verdict,
-            "Storage hardly mattered: in 10.0 s 2 processes read 488.3 KiB and wrote 1.0 MiB in 3 files; 100 % of what was read \
-             waited for the slow tier; a process was 3.6 % of the time in reads, 0.2 % in writes, < 0.1 % in metadata."
+            "Storage hardly mattered: in 4.0 s 2 processes read 488.3 KiB and wrote 1.0 MiB in 3 files; 100 % of what was read \
+             waited for the slow tier; a process was 6.9 % of its time in reads, 0.3 % in writes, < 0.1 % in metadata."
         );
+    }
+
+    /// Told a minute later, with the mount idle and somebody looking around in it, it is the same story.
+    #[test]
+    fn idle_time_changes_no_share() {
+        let told = |made: &mut crate::report::sample::Made| {
+            let Summary { verdict, cost, advice, .. } = Summary::of(&mut made.recording());
+            let cost = cost.expect("traced");
+            (verdict, cost.active, cost.lasted, cost.processes, advice.len())
+        };
+        let mut made = made();
+        let at_once = told(&mut made);
+        assert!(near(at_once.1, (4.016_002 + 0.300_002) / 2.0) && near(at_once.2, 4.016_002), "{at_once:?}");
+        made.meta.until = 70.0;
+        made.file(
+            1,
+            "/",
+            3,
+            &[(Op::Getattr, 69_000, 20, 0, 0, Tier::Fast), (Op::Getattr, 69_900, 20, 0, 0, Tier::Fast)],
+        );
+        let counted = made.meta.operations.len();
+        assert_eq!((told(&mut made), counted), (at_once, 0));
+    }
+
+    #[test]
+    fn spans_that_follow_one_another_or_overlap_last_once() {
+        let span = |from, until| (Duration::from_secs(from), Duration::from_secs(until));
+        let overlapping = [span(5, 9), span(1, 3), span(2, 4), span(6, 7), span(9, 10)];
+        assert!(near(lasted(overlapping.into_iter()), 8.0));
     }
 
     #[test]

@@ -176,6 +176,7 @@ pub(super) mod sample {
                 began: 0.1,
                 ended: 0.2,
                 files: 3,
+                processes: 1,
                 bytes_read: 1,
                 bytes_written: 2,
             }],

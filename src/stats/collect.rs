@@ -189,6 +189,7 @@ impl Stats {
             until: window.ended.as_secs_f64(),
             window: Some(window.name.clone()),
             operations: window.operations.iter().cloned().map(recording::Operation::from).collect(),
+            processes: window.processes.iter().cloned().map(recording::Process::from).collect(),
             files: files.extent(),
             ..self.meta(about)
         };

@@ -61,6 +61,23 @@ pub struct ProcessFigures {
 }
 
 impl ProcessFigures {
+    /// What came behind `before`, which is the same process earlier.
+    pub(super) fn since(self, before: &ProcessFigures) -> ProcessFigures {
+        ProcessFigures {
+            opens: self.opens.saturating_sub(before.opens),
+            reads: self.reads.saturating_sub(before.reads),
+            writes: self.writes.saturating_sub(before.writes),
+            bytes_read: self.bytes_read.saturating_sub(before.bytes_read),
+            bytes_written: self.bytes_written.saturating_sub(before.bytes_written),
+            time: self.time.saturating_sub(before.time),
+            ..self
+        }
+    }
+
+    pub(super) fn did_something(&self) -> bool {
+        self.opens + self.reads + self.writes > 0 || self.time > Duration::ZERO
+    }
+
     fn with(self, other: &ProcessFigures) -> Self {
         ProcessFigures {
             opens: self.opens + other.opens,

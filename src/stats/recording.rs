@@ -185,6 +185,9 @@ pub struct Window {
     pub began: f64,
     pub ended: f64,
     pub files: u64,
+    /// Of those that did something meanwhile; an earlier version did not count them.
+    #[serde(default)]
+    pub processes: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
 }
@@ -263,6 +266,7 @@ impl From<&windows::Window> for Window {
             began: window.began.as_secs_f64(),
             ended: window.ended.as_secs_f64(),
             files: window.used as u64,
+            processes: window.processes.len() as u64,
             bytes_read: window.total(Op::Read).1,
             bytes_written: window.total(Op::Write).1,
         }

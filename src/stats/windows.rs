@@ -1,10 +1,10 @@
 //! Windows: what was done between two moments that somebody names, and marks: moments with a text. Pure; moments come in.
 //!
-//! A window has a catalog of its own, into which pieces of files are merged while it is open; of operations it keeps the figures
-//! of its beginning. Windows may overlap and nest. A call that is under way when a window starts or stops is counted on
+//! A window has a catalog of its own, into which pieces of files are merged while it is open; of operations and processes it keeps the
+//! figures of its beginning. Windows may overlap and nest. A call that is under way when a window starts or stops is counted on
 //! either side.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::catalog::Catalog;
 use super::counters::{Op, OpFigures, Tier};
+use super::processes::ProcessFigures;
 use super::record::Record;
 use super::recording::Epoch;
 use super::render::{self, bytes};
@@ -30,6 +31,13 @@ pub const TEXT_MAX: usize = 256;
 /// Figures of operations, tier by tier.
 type Operations = Vec<(Op, Tier, OpFigures)>;
 
+/// Figures of a mount at one moment.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub operations: Operations,
+    pub processes: Vec<ProcessFigures>,
+}
+
 /// All windows and marks of a mount.
 #[derive(Debug)]
 pub struct Windows {
@@ -44,7 +52,7 @@ pub struct Windows {
 struct Open {
     name: String,
     began: Duration,
-    before: Operations,
+    before: Figures,
     files: Catalog,
 }
 
@@ -62,6 +70,8 @@ pub struct Window {
     pub began: Duration,
     pub ended: Duration,
     pub operations: Operations,
+    /// Those that did something meanwhile, and what.
+    pub processes: Vec<ProcessFigures>,
     /// How many files were used.
     pub used: usize,
     /// `None` once newer windows needed the memory.
@@ -110,7 +120,7 @@ impl Windows {
     }
 
     /// Opens one. `before` are the figures of now, whose pieces the caller has merged. The error says why not.
-    pub fn start(&self, name: &str, now: Duration, before: Operations) -> Result<(), String> {
+    pub fn start(&self, name: &str, now: Duration, before: Figures) -> Result<(), String> {
         let name = checked(name)?;
         let mut open = self.open.write();
         if open.iter().any(|window| window.name == name) {
@@ -124,7 +134,7 @@ impl Windows {
     }
 
     /// Closes the one of this name, or the one that was opened last. `after` as for [`Windows::start`].
-    pub fn stop(&self, name: Option<&str>, now: Duration, after: Operations) -> Result<Arc<Window>, String> {
+    pub fn stop(&self, name: Option<&str>, now: Duration, after: Figures) -> Result<Arc<Window>, String> {
         let Open { name, began, before, files } = {
             let mut open = self.open.write();
             let at = match name {
@@ -134,10 +144,11 @@ impl Windows {
             let none = || name.map_or("no window is open".to_owned(), |name| format!("no window {name} is open"));
             open.remove(at.ok_or_else(none)?)
         };
-        let operations = difference(&before, after);
+        let operations = difference(&before.operations, after.operations);
+        let processes = since(&before.processes, after.processes);
         let used = files.extent().files;
         let files = Mutex::new(Some(Arc::new(files)));
-        let window = Arc::new(Window { name, began, ended: now, operations, used, files });
+        let window = Arc::new(Window { name, began, ended: now, operations, processes, used, files });
         self.closed.lock().keep(Arc::clone(&window), self.memory);
         Ok(window)
     }
@@ -261,6 +272,7 @@ impl Overview {
                 "began": window.began.as_secs_f64(),
                 "ended": window.ended.as_secs_f64(),
                 "files": window.used,
+                "processes": window.processes.len(),
                 "operations": render::Operation::all(window.operations.clone()),
             })
         };
@@ -284,6 +296,16 @@ fn difference(before: &Operations, after: Operations) -> Operations {
         (op, tier, old.map_or_else(|| figures.clone(), |old| figures.since(&old.2)))
     };
     after.into_iter().map(since).filter(|(_, _, figures)| figures.calls > 0).collect()
+}
+
+/// What each process did since; one that did nothing is left out.
+fn since(before: &[ProcessFigures], after: Vec<ProcessFigures>) -> Vec<ProcessFigures> {
+    let before: HashMap<u64, &ProcessFigures> = before.iter().map(|process| (process.number, process)).collect();
+    let since = |now: ProcessFigures| match before.get(&now.number) {
+        Some(before) => now.since(before),
+        None => now,
+    };
+    after.into_iter().map(since).filter(ProcessFigures::did_something).collect()
 }
 
 #[cfg(test)]
@@ -311,13 +333,13 @@ mod tests {
     fn windows_nest_overlap_and_hold_what_came_meanwhile() {
         let windows = Windows::new(1 << 20);
         windows.add(1, None, &piece(1));
-        windows.start("outer", seconds(1), Vec::new()).expect("opened");
+        windows.start("outer", seconds(1), Figures::default()).expect("opened");
         windows.add(1, None, &piece(2));
-        windows.start(" inner ", seconds(2), Vec::new()).expect("opened");
+        windows.start(" inner ", seconds(2), Figures::default()).expect("opened");
         windows.add(2, Some("/f"), &piece(4));
-        let inner = windows.stop(None, seconds(3), Vec::new()).expect("closed");
+        let inner = windows.stop(None, seconds(3), Figures::default()).expect("closed");
         windows.add(1, None, &piece(8));
-        let outer = windows.stop(Some("outer"), seconds(9), Vec::new()).expect("closed");
+        let outer = windows.stop(Some("outer"), seconds(9), Figures::default()).expect("closed");
         assert_eq!((inner.name.as_str(), opens(&inner), inner.used, inner.lasted()), ("inner", 4, 1, seconds(1)));
         assert_eq!((outer.name.as_str(), opens(&outer), outer.used, outer.lasted()), ("outer", 14, 2, seconds(8)));
         assert!(
@@ -329,10 +351,10 @@ mod tests {
     #[test]
     fn the_table_and_the_json_tell_the_same() {
         let windows = Windows::new(1 << 20);
-        windows.start("epoch 1", seconds(2), Vec::new()).expect("opened");
+        windows.start("epoch 1", seconds(2), Figures::default()).expect("opened");
         windows.add(1, Some("/f"), &piece(1));
-        windows.stop(None, seconds(6), Vec::new()).expect("closed");
-        windows.start("rest", seconds(7), Vec::new()).expect("opened");
+        windows.stop(None, seconds(6), Figures::default()).expect("closed");
+        windows.start("rest", seconds(7), Figures::default()).expect("opened");
         windows.mark("step 100", seconds(8)).expect("marked");
         let overview = windows.overview();
         let text = overview.text(seconds(9));
@@ -348,12 +370,12 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_the_reason() {
         let windows = Windows::new(1 << 20);
-        let start = |name: &str| windows.start(name, seconds(0), Vec::new());
-        assert!(windows.stop(None, seconds(0), Vec::new()).expect_err("none").contains("no window is open"));
+        let start = |name: &str| windows.start(name, seconds(0), Figures::default());
+        assert!(windows.stop(None, seconds(0), Figures::default()).expect_err("none").contains("no window is open"));
         start("a").expect("opened");
         assert!(start("a").expect_err("twice").contains("open already"));
         assert!(start(" ").is_err() && start("a\tb").is_err() && start(&"x".repeat(257)).is_err());
-        assert!(windows.stop(Some("b"), seconds(0), Vec::new()).expect_err("another").contains("no window b"));
+        assert!(windows.stop(Some("b"), seconds(0), Figures::default()).expect_err("another").contains("no window b"));
         (1..OPEN_MAX).for_each(|n| start(&n.to_string()).expect("opened"));
         assert!(start("more").expect_err("too many").contains("stop one"));
         assert!(windows.mark("", seconds(0)).is_err());
@@ -363,9 +385,9 @@ mod tests {
     fn the_oldest_are_forgotten_and_the_newest_keep_their_files() {
         let windows = Windows::new(4096);
         for n in 0..CLOSED_MAX as u64 + 5 {
-            windows.start("epoch", seconds(n), Vec::new()).expect("opened");
+            windows.start("epoch", seconds(n), Figures::default()).expect("opened");
             windows.add(1, Some("/file"), &piece(1));
-            windows.stop(None, seconds(n + 1), Vec::new()).expect("closed");
+            windows.stop(None, seconds(n + 1), Figures::default()).expect("closed");
         }
         let overview = windows.overview();
         assert_eq!((overview.closed.len(), overview.forgotten), (CLOSED_MAX, 5));

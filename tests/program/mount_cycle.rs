@@ -252,7 +252,7 @@ fn an_unmount_by_somebody_else_ends_the_daemon() {
     let daemon = foreground(&rig, &NEVER_SETTLES);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
     // What umount(8) does with -i. Whatever lists the file systems of the machine is in it for a moment.
-    until("nobody is in it", || umount2(&rig.path("mnt"), MntFlags::empty()) != Err(nix::errno::Errno::EBUSY));
+    until("nobody is in it", || umount2(&rig.path("mnt"), MntFlags::empty()) != Err(Errno::EBUSY));
     assert_eq!(wait(daemon).0, Some(3));
 }
 

@@ -108,6 +108,8 @@ fn a_window_has_what_was_done_meanwhile() {
         files.for_each(|n| assert_eq!(fs::read(mount.at(n.to_string())).unwrap().len(), 10));
     };
     read(0..20);
+    // A process that is none of the window's.
+    mount.sh("cat 0");
     let control = |command: &str| {
         let reply = mount.control(command);
         assert!(reply.starts_with("ok: "), "{command}: {reply}");
@@ -135,6 +137,7 @@ fn a_window_has_what_was_done_meanwhile() {
         .map(|window| (window["name"].as_str().unwrap(), bytes(window, "read"), bytes(window, "write")))
         .collect();
     assert_eq!(told, [("epoch 1", 200, 0), ("epoch 2", 400, 0), ("run", 600, 7)]);
+    assert!(windows["closed"].as_array().unwrap().iter().all(|window| window["processes"] == 1), "{windows}");
     // Files that were read or written: the directory is there too, something was looked up in it.
     let files = |name: &str| {
         let table = mount.control(&format!("window files {name}"));
@@ -142,7 +145,7 @@ fn a_window_has_what_was_done_meanwhile() {
     };
     assert_eq!((files("epoch 1"), files("epoch 2"), files("run")), (10, 20, 21));
     assert_eq!(windows["marks"].as_array().unwrap().len(), 2);
-    assert_eq!(mount.calls("read").1, 1000, "the whole mount has all of it");
+    assert_eq!(mount.calls("read").1, 1010, "the whole mount has all of it");
     for (command, said) in
         [("window stop", "no window is open"), ("window files none", "no closed window"), ("mark", "give it a name")]
     {
