@@ -297,8 +297,10 @@ pub struct Status {
     pub pending_events: u64,
     /// Age of the oldest pending event or uncommitted write.
     pub oldest: Option<Duration>,
-    /// At the recent drain rate; `None` when unknown.
+    /// At the recent drain rate, or at its limit; `None` when unknown.
     pub eta: Option<Duration>,
+    /// Bytes that are not on the slow tier's disk yet.
+    pub to_copy: u64,
     pub drained_bytes: u64,
     pub drained_files: u64,
     pub published_events: u64,

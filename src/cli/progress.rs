@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::complain;
 use super::talk::{self, Standing};
-use crate::stats::render::count;
+use crate::stats::render::{count, seconds};
 
 /// How often a mount is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -131,7 +131,7 @@ impl Display {
     }
 
     fn show(&mut self, now: &Standing) {
-        let remaining = now.safety.bytes;
+        let remaining = now.bytes_to_copy();
         self.total = self.total.max(remaining);
         match &self.bar {
             Some(bar) => {
@@ -190,12 +190,15 @@ fn left(now: &Standing) -> String {
     let safety = &now.safety;
     let mut text = format!(
         "{} left: {}, {} to go",
-        ByteSize(safety.bytes),
+        ByteSize(now.bytes_to_copy()),
         count(safety.files, "file"),
         count(safety.events, "change")
     );
     if now.pipeline.drain_bytes_per_s > 0 {
         text.push_str(&format!(", {}/s", ByteSize(now.pipeline.drain_bytes_per_s)));
+    }
+    if let Some(eta) = safety.eta.and_then(|eta| Duration::try_from_secs_f64(eta).ok()) {
+        text.push_str(&format!(", ETA {}", seconds(eta)));
     }
     text
 }

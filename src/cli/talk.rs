@@ -26,6 +26,8 @@ pub(super) struct Safety {
     pub(super) files: u64,
     pub(super) bytes: u64,
     pub(super) events: u64,
+    /// Seconds.
+    pub(super) eta: Option<f64>,
     pub(super) held: Option<String>,
     pub(super) slow_down: bool,
     pub(super) fast_fails: bool,
@@ -35,6 +37,8 @@ pub(super) struct Safety {
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Pipeline {
     pub(super) drain_bytes_per_s: u64,
+    /// `None`: the mount is of an earlier version.
+    pub(super) bytes_to_copy: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -43,6 +47,10 @@ pub(super) struct Exceptions {
 }
 
 impl Standing {
+    pub(super) fn bytes_to_copy(&self) -> u64 {
+        self.pipeline.bytes_to_copy.unwrap_or(self.safety.bytes)
+    }
+
     pub(super) fn exit(&self) -> Exit {
         let Safety { safe, held, slow_down, fast_fails, refusing, .. } = &self.safety;
         let degraded = held.is_some() || *slow_down || *fast_fails || *refusing;

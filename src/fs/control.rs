@@ -564,6 +564,7 @@ impl Control {
                 evictions: status.evictions,
                 copies: status.copies,
                 copies_bytes: status.copies_bytes,
+                bytes_to_copy: status.to_copy,
                 staged_files: status.staged_files,
                 staged_bytes: status.staged_bytes,
             },

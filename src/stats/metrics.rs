@@ -91,7 +91,11 @@ impl Snapshot {
         [
             ("dliofs_mounted_seconds", "Since the mount was made.", Some(self.mounted_for)),
             ("dliofs_drain_oldest_seconds", "Age of the oldest pending change; 0 if there is none.", oldest),
-            ("dliofs_drain_eta_seconds", "Until everything is on slow, at the recent rate.", self.safety.eta),
+            (
+                "dliofs_drain_eta_seconds",
+                "Until everything is on slow, at the recent rate, or at drain_bandwidth.",
+                self.safety.eta,
+            ),
         ]
     }
 

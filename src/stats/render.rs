@@ -111,6 +111,8 @@ pub struct Pipeline {
     pub drained_files: u64,
     pub drained_bytes: u64,
     pub drain_bytes_per_s: u64,
+    /// Bytes that are not on the slow tier's disk yet: of a file that is on its way, those that have not arrived.
+    pub bytes_to_copy: u64,
     pub evictions: u64,
     /// Copies of slow files on the fast tier, as far as they were found since the start, and their bytes.
     pub copies: u64,

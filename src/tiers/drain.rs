@@ -1,7 +1,8 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
 //! 1. create `c<LSN>` in the `tmp` of the part that it goes to (a leftover of an earlier try goes first);
-//! 2. copy the first `size` bytes, holes as holes, and take their hash;
+//! 2. copy the first `size` bytes, holes as holes, and take their hash. About once a second what was written is synced: then it is known
+//!    what has arrived, and the disk's queue is not filled for others. An error as in 4;
 //! 3. owner, mode, extended attributes, times last;
 //! 4. fsync; an error means: discard and copy again, never a second fsync. Of several small ones the disk was told to begin with all
 //!    before: then one commit of its journal often does for many;
@@ -23,6 +24,7 @@ use crate::tiers::parts::{bare, in_part};
 use crate::tiers::record::{Attrs, Known};
 use crate::tiers::slow::absent_is_none;
 use crate::tiers::split::Split;
+use crate::tiers::state::Change;
 use crate::tiers::verify::{Hash, Sum};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers, plan};
 
@@ -59,8 +61,12 @@ impl Tiers {
     pub fn drain_step(&self) -> Result<Progress> {
         let wanted = self.next_to_copy();
         if wanted.is_empty() {
+            if !self.any_copied() {
+                self.counters.drain_rests();
+            }
             return Ok(Progress::Idle);
         }
+        self.counters.drain_goes_on(self.uptime());
         let done = self.copy_versions(&wanted);
         let bytes = wanted.iter().map(|wanted| wanted.content.size).sum();
         drop(wanted);
@@ -71,6 +77,12 @@ impl Tiers {
         }
         self.wake();
         Ok(Progress::Did)
+    }
+
+    /// Whether something is copied and has its place in the order to come. What is published takes time, too.
+    fn any_copied(&self) -> bool {
+        let st = self.state.lock();
+        st.events.iter().any(|event| matches!(&event.change, Change::Content { content, .. } if content.is_copied()))
     }
 
     fn next_to_copy(&self) -> Vec<Wanted> {
@@ -122,9 +134,12 @@ impl Tiers {
                 Some(written) => self.finish_version(wanted, written),
                 None => self.adopt_slow_object(wanted.lsn, &wanted.state, &wanted.content),
             });
-            self.counters.notes.copying_ended(wanted.lsn, done.as_ref().err());
+            let unsynced = self.counters.notes.copying_ended(wanted.lsn, done.as_ref().err());
             match done {
-                Ok(true) => self.counters.drained(wanted.content.size, self.uptime()),
+                Ok(true) => {
+                    self.counters.arrived(unsynced, self.uptime());
+                    self.counters.drained(wanted.content.size);
+                }
                 Ok(false) => {}
                 Err(error) => failed = failed.and(Err(error)),
             }
@@ -223,9 +238,14 @@ impl Tiers {
             if !self.is_pending(lsn) {
                 return Err(Errno::ECANCELED.into());
             }
+            let (len, end) = (bytes.len() as u64, at + bytes.len() as u64);
             sum.take(at, bytes);
-            self.counters.notes.copied(lsn, at + bytes.len() as u64);
-            self.keep_to_the_rate(bytes.len() as u64);
+            self.counters.notes.copied(lsn, end);
+            if self.counters.notes.unsynced(lsn, len) >= self.counters.second_of_copying() && end < content.size {
+                file.sync()?;
+                self.counters.arrived(self.counters.notes.arrived(lsn, end), self.uptime());
+            }
+            self.keep_to_the_rate(len);
             Ok(())
         };
         copy_data(source, file, 0..content.size, &mut watch)?; // 2

@@ -1,5 +1,6 @@
-//! How a copy in the background leaves the disks to others: rest and rate. Pure; moments come in.
+//! How a copy in the background leaves the disks to others, rest and rate, and how fast it is. Pure; moments come in.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What a copy does before its next piece.
@@ -54,6 +55,54 @@ impl Bucket {
     }
 }
 
+/// The speed is that of the newest bytes that were on their way for so long.
+const MEASURED: Duration = Duration::from_secs(10);
+/// What was on its way for less is no measure.
+const TOO_SHORT: Duration = Duration::from_millis(100);
+
+/// How fast bytes arrive, while any are on their way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Speed {
+    /// For how long some were on their way, about a second each, and how many came in that time. The newest last.
+    pieces: VecDeque<(Duration, u64)>,
+    /// Until when that is counted; `None`: nothing is on its way.
+    since: Option<Duration>,
+}
+
+impl Speed {
+    /// Something is on its way.
+    pub(crate) fn begin(&mut self, now: Duration) {
+        self.since.get_or_insert(now);
+    }
+
+    pub(crate) fn arrived(&mut self, now: Duration, bytes: u64) {
+        let took = now.saturating_sub(self.since.unwrap_or(now));
+        self.since = Some(now);
+        match self.pieces.back_mut().filter(|piece| piece.0 + took <= Duration::from_secs(1)) {
+            Some(piece) => *piece = (piece.0 + took, piece.1 + bytes),
+            None => self.pieces.push_back((took, bytes)),
+        }
+        while self.pieces.len() > 1 && self.measured() - self.pieces[0].0 >= MEASURED {
+            self.pieces.pop_front();
+        }
+    }
+
+    /// Nothing is on its way any more.
+    pub(crate) fn rest(&mut self) {
+        self.since = None;
+    }
+
+    fn measured(&self) -> Duration {
+        self.pieces.iter().map(|piece| piece.0).sum()
+    }
+
+    /// `None`: that is not known yet.
+    pub(crate) fn bytes_per_s(&self) -> Option<f64> {
+        let (measured, bytes) = (self.measured(), self.pieces.iter().map(|piece| piece.1).sum::<u64>());
+        (measured >= TOO_SHORT && bytes > 0).then(|| bytes as f64 / measured.as_secs_f64())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rand::rngs::SmallRng;
@@ -78,6 +127,25 @@ mod tests {
         assert_eq!(Rest::after(ms(10), true, true), Rest::Drain);
         assert_eq!(Rest::after(ms(10), false, true), Rest::Drain);
         assert_eq!(Rest::after(Duration::MAX, true, false), Rest::For(Duration::MAX));
+    }
+
+    #[test]
+    fn a_speed_is_that_of_what_was_on_its_way() {
+        let mut speed = Speed::default();
+        speed.begin(ms(1_000));
+        speed.arrived(ms(1_050), 50);
+        assert_eq!(speed.bytes_per_s(), None, "too short to say");
+        (2..=60).for_each(|n| speed.arrived(ms(1_000 + 50 * n), 50));
+        let near = |speed: &Speed, wanted: f64| speed.bytes_per_s().is_some_and(|it| (it / wanted - 1.0).abs() < 0.01);
+        assert!(near(&speed, 1_000.0), "{speed:?}");
+        // An hour without anything to do says nothing of the disk.
+        speed.rest();
+        speed.begin(ms(3_600_000));
+        speed.arrived(ms(3_600_500), 500);
+        assert!(near(&speed, 1_000.0), "{speed:?}");
+        // A disk that others use now: after ten seconds it is known.
+        (1..=110).for_each(|n| speed.arrived(ms(3_600_500 + 100 * n), 10));
+        assert!(near(&speed, 100.0), "{speed:?}");
     }
 
     #[test]

@@ -26,8 +26,8 @@ const ASIDE_SHOWN: usize = 100;
 /// What happened to events that are still pending, for those who look.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Versions on their way, and how far they are, in bytes.
-    copying: Mutex<BTreeMap<Lsn, u64>>,
+    /// Versions on their way, and how far they are.
+    copying: Mutex<BTreeMap<Lsn, Way>>,
     /// By event, and what failed: to copy it, or to publish it.
     failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
     conflicts: Mutex<VecDeque<String>>,
@@ -38,6 +38,16 @@ pub(crate) struct Notes {
     /// Everything up to this event is hurried; this file's bytes are copied first.
     front: AtomicU64,
     front_ino: AtomicU64,
+}
+
+/// How far a version is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    /// The end of what was written, and of what is known to be on the disk.
+    written: u64,
+    arrived: u64,
+    /// Bytes from the one to the other, without holes.
+    unsynced: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,25 +65,67 @@ struct Failed {
 impl Notes {
     /// A version is on its way from here on, and shown so.
     pub(crate) fn copying(&self, lsn: Lsn) {
-        self.copying.lock().insert(lsn, 0);
+        self.copying.lock().insert(lsn, Way::default());
     }
 
-    /// It has arrived, or what failed.
-    pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) {
-        self.copying.lock().remove(&lsn);
+    /// It has arrived, or what failed. Returns how many of its bytes were not known to be on the disk.
+    pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) -> u64 {
+        let way = self.copying.lock().remove(&lsn).unwrap_or_default();
         self.tried(lsn, Work::Copy, error);
+        way.unsynced
     }
 
-    /// So many bytes of the version have arrived.
+    /// So many bytes of the version were written, or read back.
     pub(crate) fn copied(&self, lsn: Lsn, bytes: u64) {
-        if let Some(done) = self.copying.lock().get_mut(&lsn) {
-            *done = bytes;
+        if let Some(way) = self.copying.lock().get_mut(&lsn) {
+            way.written = bytes;
         }
     }
 
-    /// Bytes of the versions on their way that have arrived.
-    pub(crate) fn arrived(&self) -> u64 {
-        self.copying.lock().values().sum()
+    /// So many bytes more of the version were written; how many are not known to be on the disk.
+    pub(crate) fn unsynced(&self, lsn: Lsn, more: u64) -> u64 {
+        let mut copying = self.copying.lock();
+        let Some(way) = copying.get_mut(&lsn) else { return 0 };
+        way.unsynced += more;
+        way.unsynced
+    }
+
+    /// The version is on the disk up to here. Returns how many bytes more these are.
+    pub(crate) fn arrived(&self, lsn: Lsn, end: u64) -> u64 {
+        let mut copying = self.copying.lock();
+        let Some(way) = copying.get_mut(&lsn) else { return 0 };
+        way.arrived = end;
+        std::mem::take(&mut way.unsynced)
+    }
+
+    /// Bytes of the versions on their way that were written.
+    pub(crate) fn written(&self) -> u64 {
+        self.copying.lock().values().map(|way| way.written).sum()
+    }
+
+    /// Bytes of the versions on their way that are on the disk.
+    pub(crate) fn on_disk(&self) -> u64 {
+        self.copying.lock().values().map(|way| way.arrived).sum()
+    }
+
+    /// Bytes that were written and are not known to be on the disk.
+    pub(crate) fn all_unsynced(&self) -> u64 {
+        self.copying.lock().values().map(|way| way.unsynced).sum()
+    }
+
+    /// Of this version; `None`: it is not on its way.
+    fn arrived_of(&self, lsn: Lsn) -> Option<u64> {
+        self.copying.lock().get(&lsn).map(|way| way.arrived)
+    }
+
+    /// Bytes that are still to be copied for an event.
+    pub(crate) fn to_copy(&self, event: &Event) -> u64 {
+        match &event.change {
+            Change::Content { content, .. } if content.exists() && !content.is_copied() => {
+                content.size.saturating_sub(self.arrived_of(event.lsn).unwrap_or(0))
+            }
+            _ => 0,
+        }
     }
 
     /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
@@ -139,6 +191,15 @@ impl Notes {
     }
 }
 
+/// How long so many bytes take at a rate.
+pub(crate) fn copied_in(bytes: u64, rate: Option<f64>) -> Option<Duration> {
+    match rate {
+        _ if bytes == 0 => Some(Duration::ZERO),
+        Some(rate) => Duration::try_from_secs_f64(bytes as f64 / rate).ok(),
+        None => None,
+    }
+}
+
 /// Room may come by what is behind.
 fn lacks_room(error: &Error) -> bool {
     matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
@@ -151,7 +212,7 @@ impl Tiers {
         let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
         let aside_shown = self.aside_paths(ASIDE_SHOWN).into_iter().map(|path| format!("/{path}")).collect();
         let st = self.state.lock();
-        let mut look = Look::new(self, &st, status.drain_bytes_per_s, held);
+        let mut look = Look::new(self, &st, self.expected_rate(), held);
         let mut queue = Queue {
             events: st.events.len() as u64,
             held: status.held,
@@ -162,7 +223,7 @@ impl Tiers {
             ..Queue::default()
         };
         for (at, event) in st.events.iter().enumerate() {
-            queue.bytes_to_copy += look.to_copy(event);
+            queue.bytes_to_copy += self.counters.notes.to_copy(event);
             if at < limit {
                 queue.pending.push(look.at(at, event, queue.bytes_to_copy));
             }
@@ -227,24 +288,16 @@ struct Look<'a> {
     st: &'a State,
     now: Duration,
     settle: Duration,
-    /// Bytes per second; 0 when unknown.
-    rate: u64,
+    /// Bytes per second, where that is known.
+    rate: Option<f64>,
     held: bool,
 }
 
 impl<'a> Look<'a> {
     /// `held`: nothing is published at all.
-    fn new(tiers: &'a Tiers, st: &'a State, rate: u64, held: bool) -> Self {
+    fn new(tiers: &'a Tiers, st: &'a State, rate: Option<f64>, held: bool) -> Self {
         let settle = tiers.options().settle;
         Look { tiers, st, now: tiers.uptime(), settle, rate, held }
-    }
-
-    /// Bytes that are still to be copied for an event.
-    fn to_copy(&self, event: &Event) -> u64 {
-        match &event.change {
-            Change::Content { content, .. } if content.exists() && !content.is_copied() => content.size,
-            _ => 0,
-        }
     }
 
     /// Event number `at`; `bytes` are to be copied up to it, and with it.
@@ -260,11 +313,7 @@ impl<'a> Look<'a> {
             None => self.stage(event, settles_in),
         };
         self.held |= state == Stage::Held;
-        let copied_in = match (bytes, self.rate) {
-            (0, _) => Some(Duration::ZERO),
-            (_, 0) => None,
-            (bytes, rate) => Some(Duration::from_secs(bytes / rate)),
-        };
+        let copied_in = copied_in(bytes, self.rate);
         let (change, path, to) = self.named(&event.change);
         Pending {
             lsn: event.lsn,
@@ -272,7 +321,7 @@ impl<'a> Look<'a> {
             path,
             to,
             size: if let Change::Content { content, .. } = &event.change { Some(content.size) } else { None },
-            done: self.tiers.counters.notes.copying.lock().get(&event.lsn).copied().filter(|_| state == Stage::Copying),
+            done: self.tiers.counters.notes.arrived_of(event.lsn).filter(|_| state == Stage::Copying),
             state,
             tries: failed.as_ref().map_or(0, |failed| failed.tries),
             reason: failed.map(|failed| failed.reason),
@@ -291,7 +340,7 @@ impl<'a> Look<'a> {
             Stage::Copied
         } else if !content.is_sealed() {
             Stage::Sealing
-        } else if self.tiers.counters.notes.copying.lock().contains_key(&event.lsn) {
+        } else if self.tiers.counters.notes.arrived_of(event.lsn).is_some() {
             Stage::Copying
         } else {
             unsettled

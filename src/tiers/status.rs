@@ -9,7 +9,8 @@ use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::{Kind, Space};
 use crate::tiers::file::{Bytes, FileState};
-use crate::tiers::queue::Notes;
+use crate::tiers::pace::Speed;
+use crate::tiers::queue::{Notes, copied_in};
 use crate::tiers::room::Evicting;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::sync::Mutex;
@@ -24,7 +25,9 @@ const NO_ANSWER: &str = "no answer";
 const FEW: usize = 1000;
 /// What was found of more is told to whoever asks within this time.
 const TOLD_FOR: Duration = Duration::from_millis(500);
-/// The drain rate is measured over this long.
+/// A file is not synced more often than after so many bytes, before its end.
+const SYNCED_MIN: u64 = 16 << 20;
+/// Of a drain that nothing has come from for so long the rate is 0.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -56,8 +59,8 @@ pub(crate) struct Counters {
     published_events: AtomicU64,
     batches: AtomicU64,
     conflicts: AtomicU64,
-    /// Uptime and bytes of recent copies.
-    recent: Mutex<Vec<(Duration, u64)>>,
+    /// How fast bytes arrive on the slow tier, and when the last ones did.
+    speed: Mutex<(Speed, Duration)>,
     slow_space: Mutex<Option<Space>>,
     /// When the fast tier last failed to read or write, in milliseconds of uptime; 0: it never has.
     fast_failed: AtomicU64,
@@ -69,21 +72,37 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn drained(&self, bytes: u64, now: Duration) {
+    /// A version is copied.
+    pub(crate) fn drained(&self, bytes: u64) {
         self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.drained_files.fetch_add(1, Ordering::Relaxed);
-        let mut recent = self.recent.lock();
-        recent.retain(|(at, _)| now.saturating_sub(*at) < RATE_WINDOW);
-        recent.push((now, bytes));
     }
 
-    fn rate(&self, now: Duration) -> u64 {
-        let recent = self.recent.lock();
-        let within: Vec<_> = recent.iter().filter(|(at, _)| now.saturating_sub(*at) < RATE_WINDOW).collect();
-        let bytes: u64 = within.iter().map(|(_, bytes)| bytes).sum();
-        let since =
-            within.first().map_or(Duration::ZERO, |(at, _)| now.saturating_sub(*at)).max(Duration::from_secs(1));
-        (bytes as f64 / since.as_secs_f64()) as u64
+    /// The drain has something to copy.
+    pub(crate) fn drain_goes_on(&self, now: Duration) {
+        self.speed.lock().0.begin(now);
+    }
+
+    /// So many bytes more are on the slow tier's disk.
+    pub(crate) fn arrived(&self, bytes: u64, now: Duration) {
+        let mut speed = self.speed.lock();
+        speed.0.arrived(now, bytes);
+        speed.1 = now;
+    }
+
+    /// About as many bytes as arrive within a second.
+    pub(crate) fn second_of_copying(&self) -> u64 {
+        self.speed.lock().0.bytes_per_s().map_or(SYNCED_MIN, |rate| (rate as u64).max(SYNCED_MIN))
+    }
+
+    /// The drain has nothing to copy, and nothing that is copied waits to be published.
+    pub(crate) fn drain_rests(&self) {
+        self.speed.lock().0.rest();
+    }
+
+    fn rate(&self, now: Duration) -> Option<f64> {
+        let speed = self.speed.lock();
+        speed.0.bytes_per_s().filter(|_| now.saturating_sub(speed.1) < RATE_WINDOW)
     }
 
     /// Somebody who waits reads from the slow tier.
@@ -211,15 +230,35 @@ impl Tiers {
         at > 0 && (self.uptime().as_millis() as u64).saturating_sub(at) < LATELY
     }
 
-    /// Rises while bytes arrive on the slow tier.
+    /// Rises while bytes are written to the slow tier.
     pub fn copied_bytes(&self) -> u64 {
-        self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.arrived()
+        self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.written()
+    }
+
+    /// Those of them that are known to be on its disk.
+    pub fn arrived_bytes(&self) -> u64 {
+        self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.on_disk()
+    }
+
+    /// Bytes that were written and have arrived meanwhile, as far as can be said between two syncs.
+    fn in_flight(&self, now: Duration) -> u64 {
+        let since_then = now.saturating_sub(self.counters.speed.lock().1).as_secs_f64();
+        let at_most = self.counters.rate(now).map_or(0, |rate| (rate * since_then) as u64);
+        self.counters.notes.all_unsynced().min(at_most)
+    }
+
+    /// Bytes per second that will be copied: as many as lately, no more than `drain_bandwidth` lets through.
+    pub(crate) fn expected_rate(&self) -> Option<f64> {
+        let lately = self.counters.rate(self.uptime());
+        match self.options().drain_bandwidth.filter(|limit| *limit > 0 && !self.urgency.is_on()) {
+            Some(limit) => Some(lately.unwrap_or(f64::MAX).min(limit as f64)),
+            None => lately,
+        }
     }
 
     pub fn status(&self) -> Status {
         let now = self.uptime();
         let pending = self.pending_extent(now);
-        let rate = self.counters.rate(now);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
         let fast = self.fast.space().unwrap_or_default();
@@ -246,12 +285,13 @@ impl Tiers {
             pending_events: events,
             oldest: pending.oldest.map(|at| now.saturating_sub(at)),
             // At the rate of before something stood in the way nothing goes on.
-            eta: (rate > 0 && held.is_none() && waits.is_none() && !self.slow.is_down())
-                .then(|| Duration::from_secs(pending.bytes / rate)),
+            eta: copied_in(pending.to_copy.saturating_sub(self.in_flight(now)), self.expected_rate())
+                .filter(|_| held.is_none() && waits.is_none() && !self.slow.is_down()),
+            to_copy: pending.to_copy,
             drained_bytes: count(&c.drained_bytes),
             drained_files: count(&c.drained_files),
             published_events: count(&c.published_events),
-            drain_bytes_per_s: rate,
+            drain_bytes_per_s: self.counters.rate(now).unwrap_or(0.0) as u64,
             log_lsn: self.log.last(),
             durable_lsn: self.log.durable(),
             applied_lsn: applied,
@@ -325,6 +365,7 @@ impl Tiers {
         let mut pending = Pending::default();
         for event in &st.events {
             pending.since(event.at);
+            pending.to_copy += self.counters.notes.to_copy(event);
             for ino in event.change.inodes().into_iter().take(1) {
                 let node = pending.node(ino, event.at);
                 if let Change::Content { content, .. } = &event.change {
@@ -337,6 +378,7 @@ impl Tiers {
         for (ino, since, file) in uncommitted {
             pending.since(since);
             let size = self.size_at_once(&file).unwrap_or(0);
+            pending.to_copy += size;
             let node = pending.node(ino, since);
             (node.content, node.bytes) = (true, node.bytes.max(size));
         }
@@ -560,6 +602,7 @@ pub(crate) fn with_remedy(error: &Error) -> String {
 struct Pending {
     nodes: BTreeMap<Ino, PendingNode>,
     oldest: Option<Duration>,
+    to_copy: u64,
 }
 
 struct PendingNode {
@@ -575,12 +618,14 @@ struct Extent {
     files: u64,
     bytes: u64,
     oldest: Option<Duration>,
+    /// Bytes that are not on the slow tier's disk yet, those of a version that is on its way but for what has arrived.
+    to_copy: u64,
 }
 
 impl Pending {
     fn extent(&self) -> Extent {
         let files = self.nodes.values().filter(|node| node.content).count() as u64;
-        Extent { files, bytes: self.bytes(), oldest: self.oldest }
+        Extent { files, bytes: self.bytes(), oldest: self.oldest, to_copy: self.to_copy }
     }
 
     fn since(&mut self, at: Duration) {

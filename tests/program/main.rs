@@ -11,6 +11,7 @@ mod checkpoints;
 mod cli;
 mod common;
 mod complaints;
+mod drain;
 mod hostile;
 mod hours;
 mod io_paths;

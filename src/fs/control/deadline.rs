@@ -75,7 +75,7 @@ pub(super) fn begin(control: &Control, time: Duration) -> Reply {
     let deadline = Deadline {
         begun,
         until: begun.checked_add(time).unwrap_or(begun),
-        before: control.tiers.copied_bytes(),
+        before: control.tiers.arrived_bytes(),
         synced,
         lsn: None,
         save: None,
@@ -148,7 +148,7 @@ impl Deadline {
         let status = control.tiers.status();
         // With the order held, or the slow tier down, there is nothing to measure.
         let stuck = status.held.is_some() || status.slow_down;
-        let arrived = control.tiers.copied_bytes().saturating_sub(self.before);
+        let arrived = control.tiers.arrived_bytes().saturating_sub(self.before);
         let now = Instant::now();
         let (measured, left) = (now - self.begun, self.until.saturating_duration_since(now));
         let fit = !stuck && fits(status.unsafe_bytes, arrived, measured, left);
