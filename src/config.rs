@@ -34,7 +34,7 @@ pub enum Change {
 }
 
 /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 34] = [
+pub const KEYS: [(&str, Change); 37] = [
     ("mountpoint", Change::Remount),
     ("fast", Change::Remount),
     ("slow", Change::Remount),
@@ -51,6 +51,7 @@ pub const KEYS: [(&str, Change); 34] = [
     ("drain_hours", Change::AtOnce),
     ("full_slow", Change::AtOnce),
     ("on_term", Change::Remount),
+    ("owner", Change::Remount),
     ("verify", Change::AtOnce),
     ("stage", Change::Remount),
     ("promote", Change::AtOnce),
@@ -68,6 +69,8 @@ pub const KEYS: [(&str, Change); 34] = [
     ("profile_memory", Change::Remount),
     ("trace", Change::Remount),
     ("trace_max", Change::Remount),
+    ("job", Change::Remount),
+    ("job_report", Change::Remount),
     ("metrics_addr", Change::Remount),
 ];
 
@@ -113,6 +116,9 @@ pub struct Config {
     pub full_slow: FullSlow,
     /// Whether SIGTERM waits for the slow tier.
     pub on_term: OnTerm,
+    /// The user, by name or number, who may do with the mount what root may; without it, whoever mounts.
+    #[serde(with = "word")]
+    pub owner: Option<String>,
     /// What of a copy on the slow tier is compared before it is published.
     pub verify: Verify,
     /// Patterns of files that are copied to the fast tier once the mount is made.
@@ -157,6 +163,11 @@ pub struct Config {
     /// Bytes that all recordings in that directory may take; then the oldest goes.
     #[serde(with = "size")]
     pub trace_max: u64,
+    /// The job that the mount is for.
+    #[serde(with = "word")]
+    pub job: Option<String>,
+    /// The directory in which a job leaves its recording and its report.
+    pub job_report: Option<PathBuf>,
     /// Where Prometheus gets the metrics over HTTP; without it, nowhere.
     pub metrics_addr: Option<Listen>,
 }
@@ -220,6 +231,7 @@ impl Default for Config {
             drain_hours: Hours::default(),
             full_slow: FullSlow::default(),
             on_term: OnTerm::default(),
+            owner: None,
             verify: Verify::default(),
             stage: Vec::new(),
             promote: false,
@@ -237,6 +249,8 @@ impl Default for Config {
             profile_memory: 256 << 20,
             trace: None,
             trace_max: 10 << 30,
+            job: None,
+            job_report: None,
             metrics_addr: None,
         }
     }
@@ -318,9 +332,15 @@ impl Config {
         let size = |bytes: &u64| bytesize::ByteSize(*bytes).to_string();
         check_range("ballast", self.ballast, 1 << 20, 64 << 30, size)?;
         check_range("profile_memory", self.profile_memory, 1 << 20, 1 << 40, size)?;
-        if let Some(trace) = self.trace.as_ref().filter(|trace| !trace.is_absolute()) {
-            let what = format!("trace = \"{}\" is not an absolute path", trace.display());
-            return Err(Error::refused(what, "write it from / on: the daemon works in no directory of its own"));
+        for (key, dir) in [("trace", &self.trace), ("job_report", &self.job_report)] {
+            if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_absolute()) {
+                let what = format!("{key} = \"{}\" is not an absolute path", dir.display());
+                return Err(Error::refused(what, "write it from / on: the daemon works in no directory of its own"));
+            }
+        }
+        if let Some(job) = self.job.as_ref().filter(|job| !is_job(job)) {
+            let what = format!("job = {job:?} is no name for a job's files");
+            return Err(Error::refused(what, "write letters, digits, and in between them . _ -; at most 100"));
         }
         check_range("trace_max", self.trace_max, 1 << 20, 1 << 60, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
@@ -353,6 +373,12 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Whether a job's files can be named so.
+pub fn is_job(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    name.len() <= 100 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)
 }
 
 /// Refuses what names no level. `shown` says in the error where it stood.
@@ -502,6 +528,32 @@ mod share {
     }
 }
 
+/// A name that may be a number.
+mod word {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<String>, s: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(word) => s.serialize_some(word),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Word {
+            Number(u64),
+            Text(String),
+        }
+        let word = match Word::deserialize(d).map_err(|_| de::Error::custom("not a name; write it as \"alice\""))? {
+            Word::Number(number) => number.to_string(),
+            Word::Text(text) => text,
+        };
+        if word.is_empty() { Err(de::Error::custom("no name; write it as \"alice\"")) } else { Ok(Some(word)) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -541,6 +593,9 @@ mod tests {
         let full = Config {
             metrics_addr,
             trace: some(),
+            owner: Some("alice".to_owned()),
+            job: Some("4711".to_owned()),
+            job_report: some(),
             staged_max: bytes,
             stage_bandwidth: bytes,
             drain_bandwidth: bytes,
@@ -574,6 +629,7 @@ mod tests {
         let config = from_toml(&uncommented).expect("valid once the comment sign is removed");
         assert!(config.mountpoint.is_some() && config.fast.is_some() && config.slow.is_some());
         assert!(config.log_file.is_some() && config.metrics_addr.is_some());
+        assert!(config.owner.is_some() && config.job.is_some() && config.job_report.is_some());
     }
 
     #[test]
@@ -593,6 +649,8 @@ mod tests {
         config.apply_option("settle=2s").expect("bare text");
         config.apply_option("fast=/a b").expect("a path with a blank");
         config.apply_option("high=90%").expect("a share");
+        config.apply_option("job=4711").expect("a name that is a number");
+        assert_eq!(config.job.as_deref(), Some("4711"));
         assert_eq!((config.settle, config.max_pending, config.high), (Duration::from_secs(2), 5000, 0.9));
         assert_eq!(config.fast, Some("/a b".into()));
         for (option, address) in [("9464", "127.0.0.1:9464"), ("[::1]:80", "[::1]:80"), ("a.b:80", "a.b:80")] {
@@ -623,6 +681,9 @@ mod tests {
             ("low = nan", ["low = nan", "\"85%\""]),
             ("copy_up_max = \"12EiB\"", ["12EiB", "\"64MiB\""]),
             ("io = \"fast\"", ["io = \"fast\"", "write \"exact\""]),
+            ("owner = true", ["owner = true", "\"alice\""]),
+            ("job = \"../x\"", ["job = \"../x\"", "letters, digits"]),
+            ("job_report = \"x\"", ["job_report = \"x\"", "from / on"]),
             ("max_pending = 5", ["max_pending = 5", "choose 1000 to"]),
             ("slow_wait = \"0s\"", ["slow_wait = 0s", "choose 100ms to"]),
             ("low = \"90%\"", ["low = 90%", "high = 85%"]),

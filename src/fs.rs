@@ -13,6 +13,7 @@ mod descriptors;
 mod failures;
 mod handles;
 mod io_paths;
+mod job_report;
 mod live;
 mod observer;
 mod ops;
@@ -49,6 +50,7 @@ use crate::tiers::{Cx, Ino, ROOT, Tiers};
 pub use control::parse_command;
 use failures::Failures;
 use handles::Open;
+pub use job_report::JobReports;
 pub use live::Live;
 pub use observer::Observer;
 use ops::{Changes, Core};
@@ -69,6 +71,8 @@ pub struct FsOptions {
     pub owner_gid: u32,
     /// How many this process may have.
     pub descriptors: u64,
+    /// Where jobs leave their reports.
+    pub job_reports: Option<JobReports>,
     /// For recordings: which program and machine this is, and what the tiers are.
     pub about: Meta,
     /// Where somebody else serves [`Metrics`] over HTTP: told in the statistics.

@@ -30,6 +30,7 @@ mod lock;
 mod logging;
 mod metrics;
 mod notify;
+mod owner;
 mod places;
 mod recorder;
 mod spawn;
@@ -49,7 +50,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::geteuid;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -70,7 +71,7 @@ use recorder::{Directory, Recorder};
 
 use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
-use crate::fs::{DlioFs, FsOptions, Live};
+use crate::fs::{DlioFs, FsOptions, JobReports, Live};
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, Place};
 use crate::tiers::disk::{Clock, Dir};
@@ -134,7 +135,11 @@ pub fn serve(request: Request) -> Result<Left> {
     let (tree, replace, writable) = slow_tree(&request)?; // 3
     trust::check(Tier::Fast, fast, fast)?;
     trust::check(Tier::Slow { writable }, &tree.by_descriptor(), tree.path())?;
-    let trace = Directory::of(&request.settings.config(), mountpoint)?;
+    let config = request.settings.config();
+    let trace = Directory::of(&config, mountpoint)?;
+    let whose = owner::of(config.owner.as_deref())?;
+    let reports = config.job_report.as_ref();
+    let reports = reports.map(|dir| JobReports::new(dir, config.job.as_deref(), mountpoint, whose)).transpose()?;
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
     let mut lock = FastLock::take(fast, &owner)?; // 4
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
@@ -153,8 +158,9 @@ pub fn serve(request: Request) -> Result<Left> {
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let stats = Arc::new(registry(&request.settings.config()));
     let metrics_addr = port.as_ref().map(|port| port.addr);
-    let fs = file_system(&request, &tiers, &stats, live, metrics_addr)?;
+    let fs = file_system(&request, (&tiers, &stats), live, metrics_addr, (whose, reports.clone()))?;
     let (figures, observer) = (fs.metrics(), fs.observer());
+    let reports = reports.filter(|_| stats.is_on()).map(|reports| (reports, observer.clone()));
     let session = session(fs, attached, mountpoint)?;
     tiers.on_unseen_attrs(forget_attrs(session.notifier()));
     lock.serving();
@@ -177,6 +183,12 @@ pub fn serve(request: Request) -> Result<Left> {
     let ended = wait_for_the_end(&end, &tiers, &request, entry.as_ref()); // 10
     utab::forget(tree.path(), mountpoint);
     let left = leave(runtime, &tiers, lock, recorder)?; // 11, also where the session failed
+    if let Some((reports, observer)) = reports {
+        match reports.leave(&observer) {
+            Ok(report) => info!(report = %report.display(), "the job's report"),
+            Err(error) => warn!(%error, "the job leaves no report"),
+        }
+    }
     ended.map(|()| left)
 }
 
@@ -287,16 +299,15 @@ fn registry(settings: &Config) -> Stats {
 
 fn file_system(
     request: &Request,
-    tiers: &Arc<Tiers>,
-    stats: &Arc<Stats>,
+    (tiers, stats): (&Arc<Tiers>, &Arc<Stats>),
     live: Arc<Live>,
     metrics_addr: Option<SocketAddr>,
+    ((owner_uid, owner_gid), job_reports): ((u32, u32), Option<JobReports>),
 ) -> Result<DlioFs> {
     let settings = request.settings.config();
     let (rules, slow_wait) = (Rules::new(&settings)?, settings.slow_wait);
-    let (owner_uid, owner_gid) = (geteuid().as_raw(), getegid().as_raw());
     let (descriptors, about) = (descriptor_limit(), about(&request.places));
-    let options = FsOptions { rules, slow_wait, owner_uid, owner_gid, descriptors, about, metrics_addr };
+    let options = FsOptions { rules, slow_wait, owner_uid, owner_gid, descriptors, job_reports, about, metrics_addr };
     DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)
 }
 

@@ -56,6 +56,12 @@ pub(super) struct MountArgs {
     /// Count no operations (profile = false), to see what counting costs
     #[arg(long)]
     no_profile: bool,
+    /// Hand the mount to USER, by name or number, who may then do with it what root may
+    #[arg(long, value_name = "USER")]
+    owner: Option<String>,
+    /// The job that the mount is for; names what it leaves in job_report [default: $SLURM_JOB_ID]
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
     /// Serve metrics for Prometheus at http://ADDR/metrics: HOST:PORT, or a port alone for this machine only
     ///
     /// Port 0 chooses a free one; .dlio/stats says which. There is no password and no TLS.
@@ -128,7 +134,7 @@ impl MountArgs {
         options.flags() | read_only
     }
 
-    /// Defaults, then the file, then `DLIO_LOG`, then `-o`, then the flags.
+    /// Defaults, then the file, then the environment, then `-o`, then the flags.
     fn settings(&self, options: Options) -> crate::error::Result<Settings> {
         let unreadable = |file: &Path, e: &dyn Display| {
             let remedy = "name a readable text file; config.example.toml (share/doc/dlio-fs) has every key";
@@ -145,12 +151,24 @@ impl MountArgs {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let no_profile = self.no_profile.then(|| "profile=false".to_owned());
         let metrics_addr = self.metrics_addr.as_ref().map(|addr| format!("metrics_addr={addr}"));
+        let named = |key: &str, value: &Option<String>| {
+            value.as_ref().map(|value| format!("{key}={}", toml::Value::from(value.clone())))
+        };
+        let names = named("owner", &self.owner).into_iter().chain(named("job", &self.job));
         let patterns = toml::Value::from(self.stage.clone());
         let stage = (!self.stage.is_empty()).then(|| format!("stage={patterns}"));
         let sources = Sources {
             file: file.clone(),
+            job: std::env::var("SLURM_JOB_ID").ok().filter(|job| !job.is_empty()),
             log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),
-            options: options.settings.into_iter().chain(no_profile).chain(metrics_addr).chain(stage).collect(),
+            options: options
+                .settings
+                .into_iter()
+                .chain(no_profile)
+                .chain(metrics_addr)
+                .chain(names)
+                .chain(stage)
+                .collect(),
             mountpoint: self.mountpoint.as_ref().map(absolute),
             fast: self.fast.as_ref().map(absolute),
             slow: self.slow.as_ref().map(absolute),
@@ -177,6 +195,8 @@ impl MountArgs {
         arguments.extend(flags.into_iter().filter_map(|(flag, value)| Some(with(flag, value.as_ref()?))));
         arguments.extend(self.read_only.then(|| "--read-only".into()));
         arguments.extend(self.no_profile.then(|| "--no-profile".into()));
+        arguments.extend(self.owner.iter().map(|user| OsString::from(format!("--owner={user}"))));
+        arguments.extend(self.job.iter().map(|job| OsString::from(format!("--job={job}"))));
         arguments.extend(self.metrics_addr.iter().map(|addr| OsString::from(format!("--metrics-addr={addr}"))));
         arguments.extend(self.stage.iter().map(|pattern| OsString::from(format!("--stage={pattern}"))));
         arguments.extend(self.options.iter().map(|option| OsString::from(format!("-o{option}"))));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
-use super::{Change, Config, KEYS, check_log, one_line};
+use super::{Change, Config, KEYS, check_log, is_job, one_line};
 use crate::error::{Error, Result};
 
 /// Which layer a value came from.
@@ -41,6 +41,8 @@ pub struct Sources {
     pub file: Option<PathBuf>,
     /// What `DLIO_LOG` says.
     pub log: Option<String>,
+    /// What `SLURM_JOB_ID` says.
+    pub job: Option<String>,
     /// As `key=value`.
     pub options: Vec<String>,
     pub mountpoint: Option<PathBuf>,
@@ -92,6 +94,11 @@ impl Settings {
             check_log(log, &format!("DLIO_LOG={log}"))?;
             layered.log.clone_from(log);
             origins.insert("log".to_owned(), Origin::Environment);
+        }
+        // Another scheduler's job may be called otherwise, and has said nothing of ours.
+        if let Some(job) = sources.job.as_ref().filter(|job| is_job(job)) {
+            layered.job = Some(job.clone());
+            origins.insert("job".to_owned(), Origin::Environment);
         }
         for option in &sources.options {
             origins.insert(layered.apply_option(option)?, Origin::Option);

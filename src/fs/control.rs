@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 
 use super::handles::{Handles, Open};
 use super::io_paths::IoPaths;
+use super::job_report::JobReports;
 use super::live::Live;
 use super::observer::Observer;
 use super::slow_pool::{Longest, SlowPool};
@@ -205,6 +206,7 @@ pub(super) struct Control {
     io: Arc<IoPaths>,
     open: Arc<Handles<Open>>,
     owner: (u32, u32),
+    job_reports: Option<JobReports>,
     observer: Observer,
     metrics_addr: Option<SocketAddr>,
     since: Time,
@@ -292,7 +294,23 @@ impl Control {
         let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
         let (checkpoints, looks) = (Mutex::default(), AtomicU64::new(0));
         let texts = Arc::default();
-        Control { tiers, stats, slow, live, io, open, owner, observer, metrics_addr, since, texts, checkpoints, looks }
+        let job_reports = options.job_reports.clone();
+        Control {
+            tiers,
+            stats,
+            slow,
+            live,
+            io,
+            open,
+            owner,
+            job_reports,
+            observer,
+            metrics_addr,
+            since,
+            texts,
+            checkpoints,
+            looks,
+        }
     }
 
     pub(super) fn owner(&self) -> u32 {
@@ -561,10 +579,10 @@ impl Control {
                 drained_files: status.drained_files,
                 drained_bytes: status.drained_bytes,
                 drain_bytes_per_s: status.drain_bytes_per_s,
+                bytes_to_copy: status.to_copy,
                 evictions: status.evictions,
                 copies: status.copies,
                 copies_bytes: status.copies_bytes,
-                bytes_to_copy: status.to_copy,
                 staged_files: status.staged_files,
                 staged_bytes: status.staged_bytes,
             },

@@ -84,7 +84,7 @@ impl Observer {
     }
 
     /// What a recording says besides what was counted.
-    pub(super) fn about(&self) -> Meta {
+    pub fn about(&self) -> Meta {
         let (status, io) = (self.tiers.status(), self.io.figures());
         let place = |of: &Place, space: &Space| {
             let render::Tier { total, used, .. } = tier(space);

@@ -15,6 +15,7 @@ mod drain;
 mod hostile;
 mod hours;
 mod io_paths;
+mod job_report;
 mod limits;
 mod live;
 mod metrics_http;

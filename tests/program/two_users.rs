@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
@@ -251,4 +251,22 @@ fn a_descriptor_of_control_keeps_the_rights_of_who_has_opened_it() {
          os.seteuid(0); os.setegid(0)\nsubprocess.run(['sh', '-c', 'echo pause'], stdout=fd)\nprint(os.read(fd, 4096).decode())"
     );
     assert_eq!(mount.python(&script).trim(), "error: only root and the mount's owner may do that");
+}
+
+/// Root hands a job's mount to the job's user, who may then do with it what root may; others may not.
+#[test]
+fn a_mount_that_is_handed_to_a_user_is_theirs() {
+    needs!(MOUNTS);
+    let mount = mount(&[&format!("owner={ALICE}")]);
+    assert_eq!(fs::metadata(mount.at(".dlio/control")).unwrap().uid(), ALICE);
+    for line in ["mark here", "window start a", "pause", "resume"] {
+        assert!(control(&mount, ALICE, line).starts_with("ok: "), "{line}");
+        assert!(control(&mount, BOB, line).contains("only root and the mount's owner"), "{line}");
+    }
+    let config = |user| mount.as_user(user, "cat .dlio/config").status.success();
+    assert!(config(ALICE) && !config(BOB));
+    let files = |user| String::from_utf8(mount.as_user(user, "cat .dlio/files").stdout).unwrap();
+    assert!(files(ALICE).contains("/bob/bob-file") && !files(BOB).contains("/alice/alice-file"));
+    // What is in others' files stays theirs.
+    assert!(!mount.as_user(ALICE, "cat bob/bob-file").status.success());
 }

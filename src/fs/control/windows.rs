@@ -2,6 +2,8 @@
 
 use super::session::Reply;
 use super::{Control, path_of};
+use crate::error::Context;
+use crate::fs::JobReports;
 use crate::stats::render;
 
 pub(super) fn start(control: &Control, name: &str) -> Result<Reply, String> {
@@ -12,7 +14,20 @@ pub(super) fn start(control: &Control, name: &str) -> Result<Reply, String> {
 pub(super) fn stop(control: &Control, name: Option<&str>) -> Result<Reply, String> {
     let window = control.stats.stop_window(name)?;
     let (files, lasted) = (render::count(window.used as u64, "file"), window.lasted().as_secs_f64());
-    Ok(Reply::ok(format!("{} lasted {lasted:.1} s and used {files}: .dlio/windows", window.name)))
+    let report = leave_report(control, &window.name).map(|told| format!("; {told}")).unwrap_or_default();
+    Ok(Reply::ok(format!("{} lasted {lasted:.1} s and used {files}: .dlio/windows{report}", window.name)))
+}
+
+/// Of a window that is a job's. `None`: it is none, or reports go nowhere.
+fn leave_report(control: &Control, window: &str) -> Option<String> {
+    let (reports, job) = (control.job_reports.as_ref()?, JobReports::job_of_window(window)?);
+    let (collected, about) = (control.observer.collected(), control.observer.about());
+    let recording = collected.recording_of_window(window, about, |ino| path_of(&control.tiers, ino))?;
+    let left = recording.at("make", "a recording").and_then(|bytes| reports.leave_recording(job, &bytes));
+    Some(match left {
+        Ok(path) => format!("report: {}", path.display()),
+        Err(error) => format!("no report is left: {error}"),
+    })
 }
 
 /// The table of its files.

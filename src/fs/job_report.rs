@@ -1,0 +1,98 @@
+//! What a job leaves in the directory that `job_report` names, as Darshan leaves its log: the recording and the report (HTML) of its
+//! mount, or of its window.
+//!
+//! 1. a file of its own that only its owner may read, made under a name that nobody can foresee: others may write to the directory, too;
+//! 2. given to the job's user;
+//! 3. moved to a name that no file has.
+//!
+//! Nothing is synced: a power cut costs a report, not data.
+
+use std::fs;
+use std::io::{self, Cursor, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Gid, Uid, fchown};
+
+use super::Observer;
+use crate::config::is_job;
+use crate::error::{Context, Error, Result};
+use crate::report::html;
+use crate::report::summary::Summary;
+use crate::stats::recording::Recording;
+
+/// So many files of one job are told apart.
+const NUMBERS: usize = 10_000;
+
+/// Where reports go, and whose they are.
+#[derive(Clone, Debug)]
+pub struct JobReports {
+    dir: PathBuf,
+    job: String,
+    host: String,
+    owner: (u32, u32),
+}
+
+impl JobReports {
+    /// `job`: the mount's; `owner`: user and group of the mount. To be called before the mount is made: a daemon that wrote into its own
+    /// mount would wait for itself.
+    ///
+    /// Errors: there is no such directory, or it is inside of the mount.
+    pub fn new(dir: &Path, job: Option<&str>, mountpoint: &Path, owner: (u32, u32)) -> Result<Self> {
+        let refused = |why: &str| {
+            let remedy = "name a directory that exists, outside of the mount, in which jobs may leave their reports";
+            Error::refused(format!("job_report = {}: {why}", dir.display()), remedy)
+        };
+        let dir = fs::canonicalize(dir).map_err(|error| refused(&error.to_string()))?;
+        if !dir.is_dir() {
+            return Err(refused("it is not a directory"));
+        }
+        if dir.starts_with(mountpoint) {
+            return Err(refused("it is inside of the mount"));
+        }
+        let last = || mountpoint.file_name().and_then(|name| name.to_str()).filter(|name| is_job(name));
+        let job = job.or_else(last).unwrap_or("mount").to_owned();
+        let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok());
+        let host = host.filter(|host| is_job(host)).unwrap_or_else(|| "host".to_owned());
+        Ok(JobReports { dir, job, host, owner })
+    }
+
+    /// What a window of this name is the job of: `job NAME`.
+    pub(super) fn job_of_window(window: &str) -> Option<&str> {
+        window.strip_prefix("job ").map(str::trim).filter(|job| is_job(job))
+    }
+
+    /// Of the mount, when it ends. Returns the path of the report.
+    pub fn leave(&self, observer: &Observer) -> Result<PathBuf> {
+        let recording = observer.collected().recording(observer.about(), |ino| observer.path_of(ino));
+        self.leave_recording(&self.job, &recording.at("make", "a recording")?)
+    }
+
+    /// The same of a recording of another job.
+    pub(super) fn leave_recording(&self, job: &str, recording: &[u8]) -> Result<PathBuf> {
+        let read = Recording::read(vec![Box::new(Cursor::new(recording.to_vec()))]);
+        let mut read = read.map_err(|why| Error::refused(why, "report this"))?;
+        let page = html::report(&Summary::of(&mut read));
+        let place = |number: usize, ending: &str| {
+            let number = if number > 1 { format!("-{number}") } else { String::new() };
+            self.dir.join(format!("{job}-{}{number}.{ending}", self.host))
+        };
+        let is_free = |number: &usize| ["dlio", "html"].iter().all(|ending| !place(*number, ending).exists());
+        let number = (1..NUMBERS).find(is_free).unwrap_or(NUMBERS);
+        self.put(&place(number, "dlio"), recording)?;
+        let report = place(number, "html");
+        self.put(&report, page.as_bytes())?;
+        Ok(report)
+    }
+
+    fn put(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let put = || -> io::Result<()> {
+            let mut file = tempfile::Builder::new().prefix(".dlio-fs-").tempfile_in(&self.dir)?; // 1
+            file.write_all(bytes)?;
+            let (uid, gid) = (Uid::from_raw(self.owner.0), Gid::from_raw(self.owner.1));
+            fchown(file.as_file().as_fd(), Some(uid), Some(gid))?; // 2
+            file.persist_noclobber(path).map(drop).map_err(|error| error.error) // 3
+        };
+        put().at("leave", path.display())
+    }
+}
