@@ -143,6 +143,12 @@ impl Metrics {
     pub fn text(&self) -> Option<String> {
         Some(self.0.upgrade()?.control.metrics_for_all())
     }
+
+    /// Why writes are not taken as they should be, for probes; `None` once the session has ended. Waits for the engine's lock, which
+    /// every call passes, and for neither tier.
+    pub fn refuses_writes(&self) -> Option<Option<&'static str>> {
+        Some(self.0.upgrade()?.tiers.refuses_writes())
+    }
 }
 
 /// A call under way: what it is, on what, since when, and who serves it.

@@ -114,6 +114,12 @@ impl Left {
     }
 }
 
+/// Why a mount is read-only that nobody wanted so, for probes.
+const READ_ONLY_SLOW: &str = "the mount is read-only: its slow tier could not be written when it was mounted; make that writable and mount \
+     again, or mount with --read-only if that is meant";
+const READ_ONLY_FULL: &str =
+    "the mount is read-only: its fast tier was full when it was mounted; make room there and mount again";
+
 /// What ends step 10.
 enum End {
     Signal(&'static str),
@@ -173,7 +179,10 @@ pub fn serve(request: Request) -> Result<Left> {
     }
     // Nothing is collected where nothing is counted.
     let recorder = stats.is_on().then(|| Recorder::start(&stats, &tiers, observer, trace)).transpose()?;
-    port.map_or(Ok(()), |port| metrics::serve(&runtime, port, figures))?;
+    let is_meant = request.flags.contains(MountFlags::MOUNT_ATTR_RDONLY);
+    let why = if writable { READ_ONLY_FULL } else { READ_ONLY_SLOW };
+    let read_only = (!takes_changes && !is_meant).then_some(why);
+    port.map_or(Ok(()), |port| metrics::serve(&runtime, port, figures, read_only))?;
     utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();

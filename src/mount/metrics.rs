@@ -1,8 +1,11 @@
-//! The metrics over HTTP, for Prometheus: `GET /metrics`, and nothing else.
+//! Over HTTP: the metrics for Prometheus (`/metrics`), and two probes for whoever starts and stops daemons (`/healthz`, `/readyz`).
 //!
-//! What is said is what `.dlio/metrics` says to somebody who is not the mount's owner. It runs on the background's runtime; the
+//! The metrics are what `.dlio/metrics` says to somebody who is not the mount's owner. It runs on the background's runtime; the
 //! text is made on a blocking thread, one at a time, so that however many ask, the movers keep theirs. Each connection has
 //! one request and a bounded time for all of it, and there are only so many at once.
+//!
+//! The probes ask neither tier. `/healthz` fails where a new daemon would help: never because the slow tier hangs. `/readyz` fails where
+//! the mount does not take writes as it should.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -58,16 +61,17 @@ pub(super) fn listen(at: &Listen) -> Result<Port> {
     })
 }
 
-/// Answers until the runtime ends.
-pub(super) fn serve(runtime: &Runtime, port: Port, metrics: Metrics) -> Result<()> {
+/// Answers until the runtime ends. `read_only`: why the mount is, if nobody asked for that.
+pub(super) fn serve(runtime: &Runtime, port: Port, metrics: Metrics, read_only: Option<&'static str>) -> Result<()> {
     let _inside = runtime.enter();
     let listener = TcpListener::from_std(port.listener).at("listen at", port.addr)?;
     info!("metrics at http://{}/metrics", port.addr);
-    runtime.spawn(accept(listener, Arc::new(Page { metrics, turn: Arc::new(Semaphore::new(1)) })));
+    let turn = || Arc::new(Semaphore::new(1));
+    runtime.spawn(accept(listener, Arc::new(Pages { metrics, read_only, text_turn: turn(), probe_turn: turn() })));
     Ok(())
 }
 
-async fn accept(listener: TcpListener, page: Arc<Page>) {
+async fn accept(listener: TcpListener, pages: Arc<Pages>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let mut failing = false;
     // Nobody closes the semaphore.
@@ -75,7 +79,7 @@ async fn accept(listener: TcpListener, page: Arc<Page>) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 failing = false;
-                tokio::spawn(answer(stream, Arc::clone(&page), slot));
+                tokio::spawn(answer(stream, Arc::clone(&pages), slot));
             }
             Err(error) => {
                 if !failing {
@@ -89,8 +93,8 @@ async fn accept(listener: TcpListener, page: Arc<Page>) {
 }
 
 /// One request, and the end of the connection whatever came of it.
-async fn answer(stream: TcpStream, page: Arc<Page>, _slot: OwnedSemaphorePermit) {
-    let service = service_fn(move |request| respond(Arc::clone(&page), request));
+async fn answer(stream: TcpStream, pages: Arc<Pages>, _slot: OwnedSemaphorePermit) {
+    let service = service_fn(move |request| respond(Arc::clone(&pages), request));
     let mut http = http1::Builder::new();
     // The whole has its time; a connection that is kept would hold a slot until the next scrape.
     http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(ASKS_WITHIN).max_buf_size(REQUEST_MAX);
@@ -98,15 +102,28 @@ async fn answer(stream: TcpStream, page: Arc<Page>, _slot: OwnedSemaphorePermit)
     drop(tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await);
 }
 
-async fn respond(page: Arc<Page>, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
-    let (status, header, body) = match (request.uri().path(), request.method()) {
-        ("/metrics", &Method::GET) => match page.text().await {
+async fn respond(pages: Arc<Pages>, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    let (status, header, body) = match request.uri().path() {
+        "/metrics" | "/healthz" | "/readyz" if !is_read => {
+            (StatusCode::METHOD_NOT_ALLOWED, (ALLOW, "GET, HEAD"), String::new())
+        }
+        "/metrics" => match pages.text().await {
             Some(text) => (StatusCode::OK, (CONTENT_TYPE, metrics::CONTENT_TYPE), text),
-            None => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is being left\n"),
+            None => being_left(),
         },
-        ("/metrics", _) => (StatusCode::METHOD_NOT_ALLOWED, (ALLOW, "GET"), String::new()),
-        _ => plain(StatusCode::NOT_FOUND, "there is only /metrics\n"),
+        "/healthz" => match pages.probe().await {
+            Some(_) => plain(StatusCode::OK, "healthy"),
+            None => being_left(),
+        },
+        "/readyz" => match (pages.probe().await, pages.read_only) {
+            (None, _) => being_left(),
+            (_, Some(why)) | (Some(Some(why)), None) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
+            (Some(None), None) => plain(StatusCode::OK, "ready"),
+        },
+        _ => plain(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz"),
     };
+    // To HEAD hyper sends the head alone, with the length that the body has.
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(header.0, HeaderValue::from_static(header.1));
@@ -116,27 +133,43 @@ async fn respond(page: Arc<Page>, request: Request<Incoming>) -> Result<Response
 type Answer = (StatusCode, (hyper::header::HeaderName, &'static str), String);
 
 fn plain(status: StatusCode, text: &str) -> Answer {
-    (status, (CONTENT_TYPE, "text/plain"), text.to_owned())
+    (status, (CONTENT_TYPE, "text/plain"), format!("{text}\n"))
+}
+
+fn being_left() -> Answer {
+    plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is being left")
 }
 
 #[derive(Debug)]
-struct Page {
+struct Pages {
     metrics: Metrics,
+    read_only: Option<&'static str>,
     /// Who has it makes the text.
-    turn: Arc<Semaphore>,
+    text_turn: Arc<Semaphore>,
+    /// Apart: the text waits for the file system of the fast tier.
+    probe_turn: Arc<Semaphore>,
 }
 
-impl Page {
+impl Pages {
     /// `None` while the mount is being left.
     async fn text(&self) -> Option<String> {
-        let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
+        self.ask(&self.text_turn, Metrics::text).await
+    }
+
+    /// Why the mount does not take writes as it should; `None` while it is being left. No answer, if the engine has none.
+    async fn probe(&self) -> Option<Option<&'static str>> {
+        self.ask(&self.probe_turn, Metrics::refuses_writes).await
+    }
+
+    async fn ask<T: Send + 'static>(&self, turn: &Arc<Semaphore>, what: fn(&Metrics) -> Option<T>) -> Option<T> {
+        let turn = Arc::clone(turn).acquire_owned().await.ok()?;
         let metrics = self.metrics.clone();
-        let make = move || {
-            let text = metrics.text();
+        let ask = move || {
+            let answer = what(&metrics);
             // Not before: who asked may have given up meanwhile, and the thread is still used.
             drop(turn);
-            text
+            answer
         };
-        tokio::task::spawn_blocking(make).await.ok()?
+        tokio::task::spawn_blocking(ask).await.ok()?
     }
 }

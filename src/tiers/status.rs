@@ -230,6 +230,20 @@ impl Tiers {
         at > 0 && (self.uptime().as_millis() as u64).saturating_sub(at) < LATELY
     }
 
+    /// Why changes are refused, or not kept on the fast tier. Asks neither tier.
+    pub fn refuses_writes(&self) -> Option<&'static str> {
+        let refusing = self.refuses_changes(&self.state.lock());
+        if self.log.usable().is_err() {
+            return Some(
+                "the fast tier fails; changes are refused until it is repaired and mounted again, see the log",
+            );
+        }
+        if self.fast_fails() {
+            return Some("the fast tier fails to read or write: new files go to the slow tier, see the log");
+        }
+        refusing.then_some("max_pending changes wait for the slow tier: further ones get ENOSPC")
+    }
+
     /// Rises while bytes are written to the slow tier.
     pub fn copied_bytes(&self) -> u64 {
         self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.written()

@@ -1,5 +1,5 @@
-//! The metrics over HTTP: who is answered what, by a mount in any state; and what a Prometheus makes of them, with the dashboard
-//! and the alerts of `monitoring/`.
+//! The metrics and the probes over HTTP: who is answered what, by a mount in any state; and what a Prometheus makes of the metrics, with
+//! the dashboard and the alerts of `monitoring/`.
 //!
 //! Needs root and /dev/fuse; for Prometheus Debian's package of that name, which `cargo xtask test` unpacks.
 
@@ -91,12 +91,19 @@ fn what_is_served_is_what_anybody_may_read() {
     let read = succeeded(mount.as_user(USER, "cat .dlio/metrics"));
     assert_eq!(families(&body), families(&read));
 
-    for path in ["/", "/metrics/", "/metrics2", "/secret"] {
-        assert!(get(addr, path).0.starts_with("http/1.1 404 "), "{path}");
+    for path in ["/", "/metrics/", "/metrics2", "/secret", "/healthz/", "/ready"] {
+        let (head, body) = get(addr, path);
+        assert!(head.starts_with("http/1.1 404 ") && body.contains("/metrics, /healthz and /readyz"), "{path}: {head}");
     }
-    for method in ["POST", "HEAD", "PUT", "DELETE"] {
-        let (head, _) = ask(addr, &format!("{method} /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
-        assert!(head.starts_with("http/1.1 405 ") && head.contains("allow: get"), "{method}: {head}");
+    for (method, path) in [("POST", "/metrics"), ("PUT", "/healthz"), ("DELETE", "/readyz")] {
+        let (head, _) = ask(addr, &format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
+        assert!(head.starts_with("http/1.1 405 ") && head.contains("allow: get, head"), "{method}: {head}");
+    }
+    // As GET, without what GET would get; the length is still told.
+    for (path, code) in [("/metrics", 200), ("/healthz", 200), ("/readyz", 200), ("/none", 404)] {
+        let (head, body) = ask(addr, &format!("HEAD {path} HTTP/1.1\r\nHost: {addr}\r\n\r\n"));
+        assert!(head.starts_with(&format!("http/1.1 {code} ")) && body.is_empty(), "{path}: {head}\n{body}");
+        assert!(head.contains("content-type: text/plain") && !head.contains("content-length: 0"), "{path}: {head}");
     }
     assert!(ask(addr, "nonsense\r\n\r\n").0.starts_with("http/1.1 400 "));
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(40_000));
@@ -104,6 +111,69 @@ fn what_is_served_is_what_anybody_may_read() {
     // It may hang up before all is sent.
     drop(stream.write_all(long.as_bytes()).and_then(|()| stream.read_to_string(&mut String::new())));
     assert!(get(addr, "/metrics?x=y").0.starts_with("http/1.1 200 "), "and it goes on");
+}
+
+/// What both probes answer: the codes, and what `/readyz` says.
+fn probes(addr: SocketAddr) -> (u16, u16, String) {
+    let code = |head: &str| head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    let ((healthy, _), (ready, why)) = (get(addr, "/healthz"), get(addr, "/readyz"));
+    (code(&healthy), code(&ready), why)
+}
+
+#[test]
+fn a_mount_that_takes_writes_is_ready_and_one_that_is_meant_to_be_read_only_too() {
+    needs!(MOUNTS);
+    let (mut mount, addr) = serving(Elsewhere::default(), &[]);
+    assert_eq!(probes(addr), (200, 200, "ready\n".to_owned()));
+    assert_eq!(get(addr, "/healthz").1, "healthy\n");
+    // Whatever is only on the fast tier, and whatever holds the drain up: writes are taken.
+    mount.control("pause");
+    mount.put("ckpt", "x");
+    assert!(mount.verdict().contains("HELD"), "{}", mount.verdict());
+    assert_eq!(probes(addr), (200, 200, "ready\n".to_owned()));
+    mount.stop();
+    mount.arguments(&["--metrics-addr", "0", "--read-only"]);
+    mount.start();
+    assert_eq!(probes(address(&mount).unwrap()), (200, 200, "ready\n".to_owned()));
+}
+
+#[test]
+fn a_mount_that_is_read_only_against_its_will_is_healthy_and_not_ready() {
+    needs!(MOUNTS);
+    let slow = tempfile::tempdir().unwrap();
+    let tier = slow.path().to_str().unwrap();
+    succeeded(Command::new("mount").args(["-t", "tmpfs", "-o", "ro", "tmpfs", tier]).output().unwrap());
+    let (mut mount, addr) = serving(Elsewhere { slow: Some(slow.path().into()), ..Elsewhere::default() }, &[]);
+    let said = probes(addr);
+    mount.stop();
+    succeeded(Command::new("umount").arg(tier).output().unwrap());
+    assert_eq!((said.0, said.1), (200, 503));
+    assert!(said.2.starts_with("the mount is read-only: its slow tier could not be written"), "{}", said.2);
+    assert!(said.2.contains("--read-only") && !said.2.contains(tier), "{}", said.2);
+}
+
+#[test]
+fn a_fast_tier_that_fails_and_changes_that_are_refused_make_a_mount_not_ready() {
+    needs!(MOUNTS);
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=30min", "live_after=1h"]);
+    mount.arguments(&["--metrics-addr", "0", "-o", "max_pending=1000"]);
+    mount.start();
+    let addr = address(&mount).unwrap();
+    assert_eq!(probes(addr).1, 200);
+    (0..1_000).find_map(|i| fs::create_dir(mount.at(format!("{i}"))).err().map(|_| ()));
+    let (healthy, ready, why) = probes(addr);
+    assert!((healthy, ready) == (200, 503) && why.starts_with("max_pending changes wait"), "{healthy} {ready} {why}");
+    mount.sync();
+    assert_eq!(probes(addr).1, 200, "it takes writes again");
+    mount.stop();
+
+    mount.through(&["env", "DLIO_FAULTS=at=fast:create@pool:1:1:EIO"]);
+    mount.start();
+    let addr = address(&mount).unwrap();
+    assert_eq!(probes(addr).1, 200);
+    mount.put("ckpt", "weights");
+    let (healthy, ready, why) = probes(addr);
+    assert!((healthy, ready) == (200, 503) && why.starts_with("the fast tier fails"), "{healthy} {ready} {why}");
 }
 
 #[test]
@@ -178,6 +248,9 @@ fn it_answers_while_the_slow_tier_hangs() {
         assert!(head.starts_with("http/1.1 200 "), "{head}");
         body.contains("dliofs_slow_tier_down 1\n") && body.contains("dliofs_drain_queue_files 1\n")
     });
+    // A new daemon would wait for the same tier; and what the job writes is still taken.
+    assert_eq!(probes(addr), (200, 200, "ready\n".to_owned()));
+    mount.put("run/third", "x");
     drop(frozen);
 }
 
