@@ -24,7 +24,8 @@ const OF_RULES: [&str; 4] = ["path", "absorb", "pin", "fsync"];
 /// What stands for a key, and a key that a page names to say that it is not there.
 const NO_KEYS: [&str; 2] = ["key", "full"];
 /// What a path in the repository begins with.
-const FOLDERS: [&str; 7] = ["src/", "tests/", "docs/", "examples/", "xtask/", "systemd/", ".ci/"];
+const FOLDERS: [&str; 9] =
+    ["src/", "tests/", "docs/", "examples/", "xtask/", "systemd/", "packaging/", "monitoring/", ".ci/"];
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -243,6 +244,33 @@ fn every_command_is_documented_and_every_documented_one_is_there() {
         let is_it = |quotation: &str| quotation.split(' ').nth(1) == Some(name);
         assert!(rows().any(|row| quoted(row).any(is_it)), "{name} is not in docs/commands.md");
     }
+}
+
+/// All files below a directory of the repository, by their paths from the top.
+fn files_in(dir: &str) -> Vec<String> {
+    let names = names_in(dir).into_iter().map(|name| format!("{dir}/{name}"));
+    names.flat_map(|path| if top().join(&path).is_dir() { files_in(&path) } else { vec![path] }).collect()
+}
+
+/// Command lines of a script or a manifest as a page would have them: a list of words is a line, and the program goes by its name.
+fn as_code(text: &str) -> String {
+    let plain = text.replace(['[', ']', '"', ','], " ").replace(" /usr/bin/dlio-fs ", " dlio-fs ");
+    let lines = plain.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let lines = lines.map(|line| format!("    {}\n", line.split_whitespace().collect::<Vec<_>>().join(" ")));
+    lines.filter(|line| line.contains(" dlio-fs ")).collect()
+}
+
+#[test]
+fn what_the_files_for_other_programs_call_is_there() {
+    let commands = commands();
+    let mut calls = 0;
+    let files = files_in("packaging/slurm").into_iter();
+    for file in files.filter(|file| [".sh", ".yaml"].iter().any(|ending| file.ends_with(ending))) {
+        let code = as_code(&read(&file));
+        calls += code.matches("dlio-fs mount ").count() + code.matches("dlio-fs drain ").count();
+        assert_eq!(unknown_commands(&code, &commands), [""; 0], "{file}");
+    }
+    assert_eq!(calls, 1, "the mount of a job");
 }
 
 /// Keys that are set in a page and are none.

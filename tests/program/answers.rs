@@ -2,15 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::common::rig::{NEVER_SETTLES, PROGRAM, Rig, text};
+use crate::common::rig::{NEVER_SETTLES, PROGRAM, Rig};
 use crate::common::{Mount, pattern};
 use crate::needs::{MOUNTS, needs};
-
-const SLURM: &str = include_str!("../../docs/slurm.md");
 
 #[test]
 fn syncfs_reaches_nobody_and_fsync_of_the_mount_point_does() {
@@ -63,56 +61,6 @@ fn watchers_are_told_of_changes_through_the_mount_only() {
     assert_eq!(fs::read_to_string(mount.at("foreign")).unwrap(), "x");
     mount.sh("echo weights > temporary; mv temporary ckpt");
     assert_eq!(told(), ["temporary", "ckpt"]);
-}
-
-/// The scripts of the page about Slurm, in their order, for directories of the test's.
-fn scripts(rig: &Rig) -> Vec<String> {
-    let starts = SLURM.match_indices("    #!/bin/sh\n").map(|(at, _)| at);
-    let scripts = starts.map(|at| {
-        let lines = SLURM[at..].lines().map_while(|line| line.strip_prefix("    "));
-        lines.collect::<Vec<_>>().join("\n")
-    });
-    let programs = Path::new(PROGRAM).parent().unwrap().display().to_string();
-    let ours = |script: String| {
-        let mut script = script.replace("/usr/local/bin", &programs);
-        for place in ["/optane", "/lustre/jobs", "/mnt/job", "/var/log"] {
-            script = script.replace(place, &rig.path(&place.replace('/', "-")).display().to_string());
-        }
-        script
-    };
-    scripts.map(ours).collect()
-}
-
-#[test]
-fn the_scripts_for_slurm_mount_drain_and_tell_what_is_left() {
-    needs!(MOUNTS);
-    let rig = Rig::new();
-    fs::create_dir(rig.path("-var-log")).unwrap();
-    let [prolog, epilog] = <[String; 2]>::try_from(scripts(&rig)).unwrap();
-    let run = |script: &str| -> Output {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).env_clear().env("SLURM_JOB_ID", "17").env("SLURM_JOB_USER", "nobody");
-        command.stdin(Stdio::null()).output().unwrap()
-    };
-    let in_time = |script: &str| run(script).status.code();
-    let [mountpoint, fast, slow] = ["-mnt-job/17", "-optane/17", "-lustre-jobs/17"].map(|path| rig.path(path));
-
-    // A slow tier that does not take anything in time: the files stay, are listed, and the node is noticed.
-    let held = prolog.replace("--log-file", "-o settle=30min,live_after=1h,high=98%,low=97% --log-file");
-    let hasty = epilog.replace("--timeout 30min", "--now");
-    assert_eq!(in_time(&held), Some(0));
-    fs::write(mountpoint.join("ckpt"), "weights").unwrap();
-    let output = run(&hasty);
-    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(3), "ckpt\n"), "{output:?}");
-    assert!(fast.exists(), "the only copy is not removed");
-
-    // As the page says: the prolog once more, then the epilog.
-    assert_eq!(in_time(&prolog), Some(0));
-    assert_eq!(fs::read_to_string(mountpoint.join("ckpt")).unwrap(), "weights");
-    assert_eq!(in_time(&epilog), Some(0));
-    assert!(!fast.exists() && !mountpoint.exists());
-    let node = fs::read_dir(&slow).unwrap().next().unwrap().unwrap().path();
-    assert_eq!(fs::read_to_string(node.join("ckpt")).unwrap(), "weights");
 }
 
 #[test]

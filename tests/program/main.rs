@@ -35,6 +35,7 @@ mod set_aside;
 #[path = "../sim/mod.rs"]
 mod sim;
 mod slow_tiers;
+mod slurm;
 mod stage;
 mod top;
 mod trace;

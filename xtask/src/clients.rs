@@ -52,6 +52,26 @@ pub(crate) fn darshan(cx: &Context) -> Result<Tally> {
     reports(cx, "darshan")
 }
 
+/// The mounts are made by Slurm.
+pub(crate) fn slurm(cx: &Context) -> Result<Tally> {
+    let unpacked = cx.target.join("tools/slurm");
+    let tools = if unpacked.exists() { unpacked } else { "/".into() };
+    let mut command = Command::new("python3");
+    command.arg(cx.root.join("tests/slurm/cluster.py")).arg(cx.target.join("debug/dlio-fs")).arg(tools);
+    checks(&mut command)
+}
+
+/// What a script says that it has checked; at least one more has failed if it says so at its end only.
+fn checks(command: &mut Command) -> Result<Tally> {
+    let (status, text) = run_and_read(command)?;
+    let mut tally = count_checks(&text);
+    if !status.success() && tally.failed == 0 {
+        tally.failed = 1;
+        tally.failures.push(format!("{status}, see above"));
+    }
+    Ok(tally)
+}
+
 /// What these look at are reports, and not files on the slow tier.
 fn reports(cx: &Context, client: &'static str) -> Result<Tally> {
     let mut scratch = Scratch::mounted(cx, client, Wish::default())?;

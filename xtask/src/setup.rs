@@ -33,6 +33,10 @@ pub(crate) enum Need {
     Strace,
     /// To read the metrics and compute the dashboard and the alerts: Prometheus and promtool.
     Prometheus,
+    /// `burst_buffer.lua`, in the version that Debian's Slurm has and in a later one.
+    Lua,
+    /// Slurm's daemons and commands, and munge.
+    Slurm,
     Pjdfstest,
     Fsx,
     CargoDeny,
@@ -59,6 +63,8 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Gluster => &["attr", "glusterfs-server", "iproute2"],
         Need::Tiers => &["exfat-fuse", "exfatprogs", "ntfs-3g", "openssh-client", "sshfs"],
         Need::Fsx | Need::CargoDeny | Need::CargoFuzz | Need::Prometheus => &[],
+        Need::Lua => &["lua5.1", "lua5.4"],
+        Need::Slurm => &["attr"],
         Need::Xfs => &["btrfs-progs", "xfsprogs"],
         Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
@@ -137,12 +143,13 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Mount => ready_to_mount(cx),
         Need::Prometheus => unpack(cx, &PROMETHEUS),
         Need::Tiers => unpack(cx, &SSHD),
+        Need::Slurm => unpack(cx, &SLURM),
         Need::Pjdfstest => install_tool(cx, PJDFSTEST).and_then(|()| add_dummy_user()),
         Need::Fsx => install_tool(cx, FSX),
         Need::CargoDeny => install_tool(cx, CARGO_DENY),
         Need::CargoFuzz => install_tool(cx, CARGO_FUZZ),
         // Their packages are all of them.
-        Need::Gluster | Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers => Ok(()),
+        Need::Gluster | Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers | Need::Lua => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
         Need::Guest => guest::assemble(cx),
@@ -237,6 +244,24 @@ const PROMETHEUS: Unpacked =
     Unpacked { name: "prometheus", packages: &["prometheus"], programs: &["prometheus", "promtool"] };
 const SSHD: Unpacked =
     Unpacked { name: "openssh-server", packages: &["openssh-server", "libwrap0"], programs: &["sshd"] };
+/// With its libraries, so that the one place has all of it.
+const SLURM: Unpacked = Unpacked {
+    name: "slurm",
+    packages: &[
+        "slurmctld",
+        "slurmd",
+        "slurm-client",
+        "slurm-wlm-basic-plugins",
+        "munge",
+        "libmunge2",
+        "libhwloc15",
+        "libjson-c5",
+        "liblua5.1-0",
+        "libnuma1",
+        "libyaml-0-2",
+    ],
+    programs: &["slurmctld", "slurmd", "munged", "sbatch"],
+};
 
 fn unpack(cx: &Context, what: &Unpacked) -> Result<()> {
     let Unpacked { name, packages, programs } = what;

@@ -61,7 +61,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("clippy", When::Check, &[], 15, cargo::clippy).about("lints").alone(),
     stage("doc", When::Check, &[], 15, cargo::doc).about("documentation").alone(),
     stage("build", When::Test, &[], 30, cargo::build).about("the program and all tests, once for all stages").alone(),
-    stage("program", When::Test, &[Need::Mount, Need::Tiers, Need::Xfs, Need::Prometheus], 20, cargo::program)
+    stage("program", When::Test, &[Need::Mount, Need::Tiers, Need::Xfs, Need::Prometheus, Need::Lua], 20, cargo::program)
         .about("the built program on real mounts")
         .alone(),
     stage("unit", When::Test, &[], 20, cargo::unit)
@@ -115,6 +115,9 @@ pub(crate) const STAGES: &[Stage] = &[
         .full(20),
     stage("gluster", When::All, &[Need::Mount, Need::Gluster], 10, cargo::gluster)
         .about("GlusterFS with three replicas as the slow tier, one of them away for a while")
+        .full(2),
+    stage("slurm", When::All, &[Need::Mount, Need::Slurm], 10, clients::slurm)
+        .about("a Slurm of one node runs jobs with the scripts and burst_buffer.lua of packaging/slurm")
         .full(2),
     stage("million", When::All, MOUNT, 30, files::million)
         .about("a million files that were there before, with 1,024 descriptors")
