@@ -264,13 +264,13 @@ fn as_code(text: &str) -> String {
 fn what_the_files_for_other_programs_call_is_there() {
     let commands = commands();
     let mut calls = 0;
-    let files = files_in("packaging/slurm").into_iter();
+    let files = ["packaging/slurm", "packaging/kubernetes"].into_iter().flat_map(files_in);
     for file in files.filter(|file| [".sh", ".yaml"].iter().any(|ending| file.ends_with(ending))) {
         let code = as_code(&read(&file));
         calls += code.matches("dlio-fs mount ").count() + code.matches("dlio-fs drain ").count();
         assert_eq!(unknown_commands(&code, &commands), [""; 0], "{file}");
     }
-    assert_eq!(calls, 1, "the mount of a job");
+    assert_eq!(calls, 5, "two daemons with their preStop, and the mount of a job");
 }
 
 /// Keys that are set in a page and are none.

@@ -28,7 +28,7 @@ use crate::error::{Context, Error};
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// What goes below `share/doc/dlio-fs`, as it is in the repository, so that the links of the pages lead somewhere.
-const DOCS: [(&str, &str); 32] = [
+const DOCS: [(&str, &str); 35] = [
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
     ("docs/RELIABILITY.md", include_str!("../../docs/RELIABILITY.md")),
@@ -56,6 +56,9 @@ const DOCS: [(&str, &str); 32] = [
     ("docs/upgrade.md", include_str!("../../docs/upgrade.md")),
     ("monitoring/alerts.yml", include_str!("../../monitoring/alerts.yml")),
     ("monitoring/grafana.json", include_str!("../../monitoring/grafana.json")),
+    ("packaging/kubernetes/claims.yaml", include_str!("../../packaging/kubernetes/claims.yaml")),
+    ("packaging/kubernetes/daemonset.yaml", include_str!("../../packaging/kubernetes/daemonset.yaml")),
+    ("packaging/kubernetes/sidecar.yaml", include_str!("../../packaging/kubernetes/sidecar.yaml")),
     ("packaging/slurm/burst_buffer.lua", include_str!("../../packaging/slurm/burst_buffer.lua")),
     ("packaging/slurm/common.sh", include_str!("../../packaging/slurm/common.sh")),
     ("packaging/slurm/epilog.sh", include_str!("../../packaging/slurm/epilog.sh")),

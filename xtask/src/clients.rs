@@ -52,6 +52,11 @@ pub(crate) fn darshan(cx: &Context) -> Result<Tally> {
     reports(cx, "darshan")
 }
 
+/// No mount: only what the schemas of Kubernetes say, and what is demanded beside them.
+pub(crate) fn manifests(cx: &Context) -> Result<Tally> {
+    checks(Command::new(python(cx)).arg(cx.root.join("tests/manifests/validate.py")))
+}
+
 /// The mounts are made by Slurm.
 pub(crate) fn slurm(cx: &Context) -> Result<Tally> {
     let unpacked = cx.target.join("tools/slurm");

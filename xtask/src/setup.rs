@@ -43,7 +43,7 @@ pub(crate) enum Need {
     CargoFuzz,
     /// What else runs on a mount in motion.
     Suites,
-    /// A virtual environment with TensorFlow, Keras, h5py, safetensors and PyDarshan.
+    /// A virtual environment with TensorFlow, Keras, h5py, safetensors, PyDarshan, and the schemas of Kubernetes.
     Python,
     /// Another one, with torch and Lightning, because most runs do without these 1.4 GiB.
     Torch,

@@ -97,6 +97,8 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("exports", When::Test, PYTHON, 10, clients::exports)
         .about("reports for other tools, read by DuckDB and as JSON, hold every call"),
     stage("darshan", When::Test, PYTHON, 10, clients::darshan).about("logs for Darshan's tools, read by PyDarshan"),
+    stage("manifests", When::Test, &[Need::Python], 5, clients::manifests)
+        .about("the manifests for Kubernetes, against its schemas"),
     stage("torch", When::All, TORCH, 10, clients::torch).about("torch.save, torch.load, safetensors of tensors").full(2),
     stage("lightning", When::All, TORCH, 10, clients::lightning).about("Lightning ModelCheckpoint").full(2),
     stage("dcp", When::All, TORCH, 10, clients::dcp).about("torch.distributed.checkpoint, also asynchronous").full(2),
