@@ -28,12 +28,13 @@ use crate::error::{Context, Error};
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// What goes below `share/doc/dlio-fs`, as it is in the repository, so that the links of the pages lead somewhere.
-const DOCS: [(&str, &str); 35] = [
+const DOCS: [(&str, &str); 36] = [
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
     ("docs/RELIABILITY.md", include_str!("../../docs/RELIABILITY.md")),
     ("docs/SECURITY.md", include_str!("../../docs/SECURITY.md")),
     ("docs/SEMANTICS.md", include_str!("../../docs/SEMANTICS.md")),
+    ("docs/alerts.md", include_str!("../../docs/alerts.md")),
     ("docs/benchmarking.md", include_str!("../../docs/benchmarking.md")),
     ("docs/checkpoints.md", include_str!("../../docs/checkpoints.md")),
     ("docs/commands.md", include_str!("../../docs/commands.md")),

@@ -272,6 +272,9 @@ fn promtool(command: &mut Command) -> String {
     succeeded(command.output().expect("this test needs promtool (cargo xtask setup, or apt-get install prometheus)"))
 }
 
+/// What the page about metrics has a scrape configuration add.
+const LABELS: &str = "{mount: train, dlio_job: run7}";
+
 /// A Prometheus that looks at one mount, with our alerts. Ended when dropped.
 struct Prometheus {
     dir: tempfile::TempDir,
@@ -285,7 +288,7 @@ impl Prometheus {
         let config = format!(
             "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
              rule_files: [{:?}]\n\
-             scrape_configs:\n  - {{job_name: dlio-fs, static_configs: [{{targets: [\"{target}\"]}}]}}\n",
+             scrape_configs:\n  - job_name: dlio-fs\n    static_configs: [{{targets: [\"{target}\"], labels: {LABELS}}}]\n",
             monitoring("alerts.yml")
         );
         fs::write(dir.path().join("prometheus.yml"), config).unwrap();
@@ -364,10 +367,12 @@ fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
         .flat_map(|panel| panel["targets"].as_array().unwrap())
         .map(|target| target["expr"].as_str().unwrap())
         .map(|expr| {
-            expr.replace("$instance", &addr.to_string()).replace("$__rate_interval", "1m").replace("$__range", "1m")
+            let expr =
+                expr.replace("$instance", &addr.to_string()).replace("$mount", "train").replace("$dlio_job", "run7");
+            expr.replace("$__rate_interval", "1m").replace("$__range", "1m")
         })
         .collect();
-    assert!(exprs.len() > 40 && exprs.iter().all(|expr| !expr.contains("[$") && !expr.contains("$_")), "{exprs:#?}");
+    assert!(exprs.len() > 40 && exprs.iter().all(|expr| !expr.contains('$')), "{exprs:#?}");
     let mut round = 0;
     for expr in &exprs {
         until(&format!("{expr} shows something"), || {
@@ -380,6 +385,8 @@ fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
     }
     let instances = prometheus.api("label/instance/values?match[]=dliofs_build_info").unwrap();
     assert_eq!(instances, serde_json::json!([addr.to_string()]), "what the dashboard's variable lists");
+    // Without these labels "All" is everything.
+    assert_eq!(prometheus.series("dliofs_safe{none=~\".*\"}").unwrap(), 1);
 
     let (_, metrics) = get(addr, "/metrics");
     let scraped = mount.at("scraped");
@@ -408,16 +415,21 @@ fn the_alerts_fire_when_they_should() {
     promtool(tool("promtool").args(["check", "rules"]).arg(&rules));
     promtool(tool("promtool").args(["test", "rules"]).arg(monitoring("alerts_test.yml")));
     let text = |path: PathBuf| fs::read_to_string(path).unwrap();
-    let (tests, manual) = (text(monitoring("alerts_test.yml")), text(monitoring("../docs/metrics.md")));
+    let (tests, manual) = (text(monitoring("alerts_test.yml")), text(monitoring("../docs/alerts.md")));
     let rules = text(rules);
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    assert_eq!(alerts.len(), rules.matches("runbook: docs/metrics.md#when-an-alert-fires").count());
-    for alert in alerts {
+    let runbooks: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")).collect();
+    assert_eq!(alerts.len(), runbooks.len());
+    for (alert, runbook) in alerts.iter().zip(runbooks) {
         let (fires, named) = (format!("alertname=\"{alert}\""), format!("alertname: {alert}\n"));
         assert!(tests.contains(&fires) || tests.contains(&named), "{alert} has no test");
-        assert!(manual.contains(&format!("| `{alert}` |")), "what to do about {alert} is not said");
+        // The anchor that the heading gets.
+        let anchor = format!("'{{{{ $externalLabels.runbooks }}}}docs/alerts.md#{}'", alert.to_lowercase());
+        assert_eq!(runbook, anchor);
+        assert!(manual.contains(&format!("\n## {alert}\n\n")), "what to do about {alert} is not said");
     }
-    assert!(manual.contains("\n## When an alert fires\n"));
+    let told = manual.lines().filter_map(|line| line.strip_prefix("## ")).collect::<Vec<_>>();
+    assert_eq!(told, alerts, "in this order, and no other");
 }
 
 #[test]
@@ -446,7 +458,23 @@ fn the_dashboard_is_whole() {
         }
         for target in targets {
             let expr = target["expr"].as_str().unwrap();
-            assert!(expr.contains("instance=~\"$instance\""), "{expr} is about all mounts, whichever is chosen");
+            let chosen = "instance=~\"$instance\", mount=~\"$mount\", dlio_job=~\"$dlio_job\"";
+            // Each selector of the query: of all metrics, whichever mount is chosen, none.
+            assert_eq!(
+                expr.matches('{').count(),
+                expr.matches(chosen).count(),
+                "{expr} is about mounts that are not chosen"
+            );
+            assert!(expr.contains(chosen), "{expr} is about all mounts");
         }
+    }
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    let variables: Vec<_> = variables.map(|variable| variable["name"].as_str().unwrap()).collect();
+    assert_eq!(variables, ["datasource", "mount", "dlio_job", "instance"]);
+    let exprs = dashboard["panels"].to_string();
+    for shown in
+        ["dliofs_fast_tier_fails", "dliofs_staged_copies", "dliofs_staged_copies_bytes", "dliofs_staged_bytes_total"]
+    {
+        assert!(exprs.contains(shown), "no panel shows {shown}");
     }
 }
