@@ -19,14 +19,14 @@ use chrono::Timelike as _;
 use fiemap::{Fiemap, FiemapExtentFlags};
 use nix::dir;
 use nix::errno::Errno;
-use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, RenameFlags, ResolveFlag};
+use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag};
 use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{IFlags, RenameFlags, ioctl_getflags, ioctl_setflags, renameat_with};
 use std::ffi::OsStr;
 use xattr::FileExt as _;
 
@@ -40,6 +40,9 @@ const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 
 /// Of `openat2(2)`, since Linux 5.12: EAGAIN where a name is not in the kernel's memory.
 const RESOLVE_CACHED: ResolveFlag = ResolveFlag::from_bits_retain(0x20);
+
+/// nix has it for glibc only.
+pub const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 
 /// Of a path that one system call takes (PATH_MAX, which counts the byte behind it).
 const PIECE_MAX: usize = 4096;
@@ -204,10 +207,12 @@ impl Dir for OsDir {
         let flags = match mode {
             // The plain call: not every file system knows the one with flags.
             RenameMode::Replace => return retry(|| fcntl::renameat(&self.fd, name, &to.fd, to_name)),
-            RenameMode::NoReplace => RenameFlags::RENAME_NOREPLACE,
-            RenameMode::Exchange => RenameFlags::RENAME_EXCHANGE,
+            RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
-        retry(|| fcntl::renameat2(&self.fd, name, &to.fd, to_name, flags))
+        // nix has it for glibc only.
+        let call = || renameat_with(&self.fd, name, &to.fd, to_name, flags);
+        retry(|| call().map_err(|e| Errno::from_raw(e.raw_os_error())))
     }
 
     fn unlink(&self, name: &[u8]) -> io::Result<()> {

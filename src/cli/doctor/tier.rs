@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::Finding;
 use crate::error::Error;
 use crate::mount;
-use crate::tiers::os::{OsClock, OsDir};
+use crate::tiers::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
 use crate::tiers::{Abilities, Lack};
 
 /// A tier that takes longer for these few calls is hung.
@@ -138,7 +138,7 @@ fn name_of(kind: FsType) -> &'static str {
     const BEEGFS: FsType = FsType(0x1983_0326);
     match kind {
         statfs::EXT4_SUPER_MAGIC => "ext4",
-        statfs::XFS_SUPER_MAGIC => "xfs",
+        XFS_SUPER_MAGIC => "xfs",
         statfs::BTRFS_SUPER_MAGIC => "btrfs",
         statfs::F2FS_SUPER_MAGIC => "f2fs",
         statfs::TMPFS_MAGIC => "tmpfs",
