@@ -1,5 +1,5 @@
 //! `dlio-fs install`: the program, the helpers of mount(8), the unit, completions and manual pages, in their places, and
-//! away again.
+//! away again; or below a directory of which a package is made.
 //!
 //! A list of what was placed, with a hash of each content, and of the directories made for it is kept beside it. Only what
 //! is in that list and still as it was placed is ever replaced or removed: a file of somebody else, or one that was edited,
@@ -28,7 +28,8 @@ use crate::error::{Context, Error};
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// What goes below `share/doc/dlio-fs`, as it is in the repository, so that the links of the pages lead somewhere.
-const DOCS: [(&str, &str); 36] = [
+const DOCS: [(&str, &str); 37] = [
+    ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
     ("docs/RELIABILITY.md", include_str!("../../docs/RELIABILITY.md")),
@@ -84,6 +85,7 @@ const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 Examples:
   dlio-fs install                             as root, for the whole machine
   dlio-fs install --prefix ~/.local           for one user
+  dlio-fs install --root tree --prefix /usr   what a package for a distribution contains
   dlio-fs install --prefix ~/.local --uninstall")]
 pub(super) struct InstallArgs {
     /// Where to install
@@ -92,15 +94,40 @@ pub(super) struct InstallArgs {
     /// Remove exactly what was installed there
     #[arg(long)]
     uninstall: bool,
+    /// Place everything below DIR, which must be empty, to make a package of it
+    ///
+    /// The package manager keeps the list of what it placed, so none is made. The helpers go to PREFIX/sbin.
+    #[arg(long, value_name = "DIR", conflicts_with = "uninstall")]
+    root: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &InstallArgs) -> Outcome {
     let prefix = std::path::absolute(&args.prefix).at("find", args.prefix.display())?;
     let list = prefix.join("share/dlio-fs/installed");
-    match args.uninstall {
-        true => uninstall(&list),
-        false => install(&prefix, &list),
+    match &args.root {
+        Some(root) => place_below(root, &prefix),
+        None if args.uninstall => uninstall(&list),
+        None => install(&prefix, &list),
     }
+}
+
+/// Without a list of ours: with one, `--uninstall` would remove what belongs to the package. A helper leads to the program by a relative
+/// link, which is right before the package is installed, too.
+fn place_below(root: &Path, prefix: &Path) -> Outcome {
+    let is_empty = match fs::read_dir(root) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => true,
+        Err(e) => return Err(Error::io("list", root.display().to_string(), e).into()),
+    };
+    if !is_empty {
+        let what = format!("{} is not empty", root.display());
+        return Err(Error::refused(what, "name an empty directory, or one that does not exist yet").into());
+    }
+    for (path, content) in &contents(prefix, &prefix.join("sbin"), Path::new("../bin/dlio-fs"))? {
+        place(&root.join(path.strip_prefix("/").unwrap_or(path)), content)?;
+        say(path.display())?;
+    }
+    Ok(Exit::Done)
 }
 
 /// What is to be at a path.
@@ -137,7 +164,7 @@ fn found(path: &Path) -> Result<Option<u64>, Error> {
 }
 
 fn install(prefix: &Path, list: &Path) -> Outcome {
-    let wanted = contents(prefix)?;
+    let wanted = contents(prefix, &helpers_dir(prefix), &program_in(prefix))?;
     let before = List::read(list)?;
     let foreign = before.not_ours(wanted.keys())?;
     if !foreign.is_empty() {
@@ -191,22 +218,26 @@ fn uninstall(list: &Path) -> Outcome {
     Ok(if left.is_empty() { Exit::Done } else { Exit::Failure })
 }
 
-/// Everything, by the path at which it goes.
-fn contents(prefix: &Path) -> Result<BTreeMap<PathBuf, Content>, Failure> {
+fn program_in(prefix: &Path) -> PathBuf {
+    prefix.join("bin/dlio-fs")
+}
+
+/// Everything, by the path at which it goes. The helpers are links in `helpers` that lead to `target`.
+fn contents(prefix: &Path, helpers: &Path, target: &Path) -> Result<BTreeMap<PathBuf, Content>, Failure> {
     let text = |bytes: Vec<u8>| Content::File { bytes, mode: 0o644 };
-    let program = prefix.join("bin/dlio-fs");
+    let program = program_in(prefix);
     let ourselves = std::env::current_exe().at("find", "this program")?;
     let bytes = fs::read(&ourselves).at("read", ourselves.display())?;
     let unit = unit_for(&program)?;
     let mut all = BTreeMap::from([
-        (program.clone(), Content::File { bytes, mode: 0o755 }),
+        (program, Content::File { bytes, mode: 0o755 }),
         (prefix.join("lib/systemd/system/dlio-fs@.service"), text(unit.into_bytes())),
     ]);
     for (name, page) in DOCS {
         all.insert(prefix.join("share/doc/dlio-fs").join(name), text(page.as_bytes().to_vec()));
     }
     for name in ["mount.fuse.dlio", "umount.fuse.dlio"] {
-        all.insert(helpers_dir(prefix).join(name), Content::Link(program.clone()));
+        all.insert(helpers.join(name), Content::Link(target.to_path_buf()));
     }
     for (shell, path) in [
         (Shell::Bash, "share/bash-completion/completions/dlio-fs"),

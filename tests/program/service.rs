@@ -219,6 +219,32 @@ fn install_neither_replaces_nor_removes_what_is_not_its_own() {
     assert!(!prefix.join("bin").exists(), "the rest has gone");
 }
 
+/// What a package is made of: each file at the path that it will have, links that are right already, and no list, with which `--uninstall`
+/// would remove what belongs to the package manager.
+#[test]
+fn install_lays_out_what_a_package_contains() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("tree");
+    let root_argument = ["--root", root.to_str().unwrap()];
+    let output = install(Path::new("/usr"), &root_argument);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let below = |path: &Path| root.join(path.strip_prefix("/").unwrap());
+    let placed: BTreeSet<PathBuf> = text(&output.stdout).lines().map(|line| below(Path::new(line))).collect();
+    let files = |path: &PathBuf| path.is_symlink() || path.is_file();
+    assert_eq!(placed, tree(&root).into_iter().filter(files).collect(), "what it prints is what it placed");
+    for name in ["mount.fuse.dlio", "umount.fuse.dlio"] {
+        let helper = root.join("usr/sbin").join(name);
+        assert_eq!(fs::read_link(&helper).unwrap(), Path::new("../bin/dlio-fs"));
+        assert!(succeeds(Command::new(&helper).arg("--help")).contains(name));
+    }
+    let unit = fs::read_to_string(root.join("usr/lib/systemd/system/dlio-fs@.service")).unwrap();
+    assert!(unit.contains("ExecStart=/usr/bin/dlio-fs mount"), "{unit}");
+
+    let output = install(Path::new("/usr"), &root_argument);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("is not empty; name an empty directory"), "{output:?}");
+}
+
 /// What systemd itself says of the unit, and that nothing in it gives the daemon a view of its own of the file systems.
 #[test]
 fn the_unit_is_right_and_does_not_hide_the_mount() {
