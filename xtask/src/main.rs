@@ -3,7 +3,8 @@
 //! A stage is one row of `stages.rs`; what it does stands in `cargo.rs`, `conformance.rs`, `files.rs`, `clients.rs`, `suites.rs`,
 //! `user.rs` and `guest.rs`, and how several run at a time in `pool.rs`. How the machine is prepared is `setup.rs`, how a mount is made
 //! and taken down `scratch.rs`,
-//! how a program is run `run.rs`. The disks of `cargo xtask testbed` are `testbed.rs`, and what is measured on them `bench.rs`.
+//! how a program is run `run.rs`. The disks of `cargo xtask testbed` are `testbed.rs`, and what is measured on them `bench.rs`. What is
+//! installed elsewhere is made and tried by `package.rs`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
 
@@ -16,6 +17,7 @@ mod differential;
 mod files;
 mod guest;
 mod motion;
+mod package;
 mod pool;
 mod run;
 mod scratch;
@@ -43,6 +45,7 @@ usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stage
        cargo xtask rotation MINUTES          the stages whose turn it is today, as with --all, as far as the minutes allow: each has its
                                              turn within a week
        cargo xtask setup [--all]             only install what the tests need
+       cargo xtask package                   the static program as tarball, .deb, .rpm, wheel and image, in target/package
        cargo xtask testbed [OPTION...] [-- COMMAND...]
                                              three disks in memory with the speeds of the paper's HDD, SSD and Optane: measure
                                              them, run COMMAND with DLIO_HDD, DLIO_SSD and DLIO_OPTANE, take them down again
@@ -132,6 +135,7 @@ fn command(args: &[String]) -> Result<ExitCode> {
             cx.all = !rest.is_empty();
             return user::as_user(&cx, suite);
         }
+        Some(("package", [])) => package::command(&cx),
         Some(("check", [])) => run_stages(&cx, &stages::checks()),
         Some(("rotation", [minutes])) => {
             cx.all = true;

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context as _, Result, anyhow, bail};
 use nix::unistd::{Uid, User};
 
-use crate::{Context, cargo, guest, run};
+use crate::{Context, cargo, guest, package, run};
 
 /// What a stage cannot run without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +51,8 @@ pub(crate) enum Need {
     Guest,
     /// The file systems that dlio-fs is measured beside, and what makes the disks they are measured on.
     Peers,
+    /// What packages are made with, and installed with in the tests.
+    Package,
 }
 
 /// Debian's names of the packages.
@@ -71,6 +73,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Torch => &["gcc", "python3-venv"],
         Need::Guest => &["binutils", "e2fsprogs", "xz-utils"],
         Need::Peers => &["bindfs", "e2fsprogs", "fuse3", "loggedfs", "mergerfs", "rclone"],
+        Need::Package => &["buildah", "gcc", "musl-tools", "python3-venv", "rpm"],
     }
 }
 
@@ -78,6 +81,9 @@ pub(crate) const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
 pub(crate) const FSX: (&str, &str) = ("fsx", "0.3.2");
 pub(crate) const CARGO_DENY: (&str, &str) = ("cargo-deny", "0.20.2");
 pub(crate) const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
+pub(crate) const CARGO_DEB: (&str, &str) = ("cargo-deb", "3.8.0");
+/// Makes the wheel.
+const MATURIN: &str = "maturin==1.16.0";
 
 /// The path of an installed tool.
 pub(crate) fn tool(cx: &Context, (name, _): (&str, &str)) -> PathBuf {
@@ -92,6 +98,10 @@ pub(crate) fn python(cx: &Context) -> PathBuf {
 /// The interpreter of the virtual environment with torch.
 pub(crate) fn torch_python(cx: &Context) -> PathBuf {
     interpreter(&cx.target.join("venv-torch"))
+}
+
+pub(crate) fn maturin(cx: &Context) -> PathBuf {
+    cx.target.join("venv-maturin/bin/maturin")
 }
 
 fn interpreter(venv: &Path) -> PathBuf {
@@ -153,6 +163,11 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
         Need::Guest => guest::assemble(cx),
+        Need::Package => {
+            add_static_target()?;
+            install_maturin(cx)?;
+            install_tool(cx, CARGO_DEB)
+        }
     }
 }
 
@@ -162,6 +177,12 @@ pub(crate) fn work_dir(cx: &Context) -> PathBuf {
 }
 
 fn ready_to_mount(cx: &Context) -> Result<()> {
+    ensure_can_mount()?;
+    // The same build as the tests': with `cargo build` the dependencies would have other features, and all be built again.
+    run::run(cargo::cargo(cx).args(["test", "--quiet", "--workspace", "--no-run"]))
+}
+
+pub(crate) fn ensure_can_mount() -> Result<()> {
     if !Uid::effective().is_root() {
         bail!(
             "stages with a mount need root (loop devices, other users' files): run as root; `cargo xtask test fmt clippy doc` need none"
@@ -172,8 +193,7 @@ fn ready_to_mount(cx: &Context) -> Result<()> {
             "/dev/fuse is missing: load the kernel module (modprobe fuse), or pass --device /dev/fuse to the container"
         );
     }
-    // The same build as the tests': with `cargo build` the dependencies would have other features, and all be built again.
-    run::run(cargo::cargo(cx).args(["test", "--quiet", "--workspace", "--no-run"]))
+    Ok(())
 }
 
 fn install_packages(cx: &Context, needs: &[Need]) -> Result<()> {
@@ -209,7 +229,7 @@ fn is_installed(package: &str) -> bool {
     query.is_ok_and(|output| output.stdout == b"installed")
 }
 
-fn has_program(name: &str) -> bool {
+pub(crate) fn has_program(name: &str) -> bool {
     Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
@@ -344,7 +364,31 @@ fn unless_installed(venv: &Path, files: &[&Path], install: impl FnOnce(&Path) ->
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
-fn make_venv(venv: &Path, log: &Path) -> Result<()> {
+/// The standard library for static programs.
+fn add_static_target() -> Result<()> {
+    let target = package::target();
+    let print = Command::new("rustc").args(["--print", "target-libdir", "--target", &target]).output()?;
+    if Path::new(String::from_utf8(print.stdout)?.trim_end()).exists() {
+        return Ok(());
+    }
+    let remedy = format!("packages need Rust's standard library for {target}: rustup target add {target}");
+    run::run(Command::new("rustup").args(["target", "add", &target])).context(remedy)
+}
+
+fn install_maturin(cx: &Context) -> Result<()> {
+    let venv = cx.target.join("venv-maturin");
+    let stamp = venv.join("installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == MATURIN) {
+        return Ok(());
+    }
+    println!("installing {MATURIN} in the background");
+    let log = work_dir(cx).join("maturin.log");
+    make_venv(&venv, &log)?;
+    run::run_logged(pip_install(&venv).arg(MATURIN), &log)?;
+    fs::write(&stamp, MATURIN).with_context(|| format!("cannot write {}", stamp.display()))
+}
+
+pub(crate) fn make_venv(venv: &Path, log: &Path) -> Result<()> {
     run::run_logged(Command::new("python3").args(["-m", "venv", "--clear"]).arg(venv), log)
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::setup::Need;
-use crate::{Context, Tally, cargo, clients, conformance, files, guest, suites, user};
+use crate::{Context, Tally, cargo, clients, conformance, files, guest, package, suites, user};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
@@ -109,6 +109,9 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("deny", When::All, &[Need::CargoDeny], 15, cargo::deny)
         .about("licences and sources of all dependencies")
         .full(8),
+    stage("packages", When::All, &[Need::Package], 60, package::packages)
+        .about("tarball, .deb, .rpm, wheel, image and crate: made, installed in throw-away places, and used there")
+        .alone(),
     stage("motion", When::All, &[Need::Mount, Need::Pjdfstest, Need::Fsx, Need::Suites], 40, suites::motion)
         .about("ten suites while the mount is drained, evicted and read again all the time (one: MOTION=git)")
         .alone(),
