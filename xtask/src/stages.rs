@@ -111,7 +111,8 @@ pub(crate) const STAGES: &[Stage] = &[
         .full(8),
     stage("packages", When::All, &[Need::Package], 60, package::packages)
         .about("tarball, .deb, .rpm, wheel, image and crate: made, installed in throw-away places, and used there")
-        .alone(),
+        .alone()
+        .full(13),
     stage("motion", When::All, &[Need::Mount, Need::Pjdfstest, Need::Fsx, Need::Suites], 40, suites::motion)
         .about("ten suites while the mount is drained, evicted and read again all the time (one: MOTION=git)")
         .alone(),
