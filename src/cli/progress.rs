@@ -188,12 +188,10 @@ fn style_of(template: &str) -> ProgressStyle {
 
 fn left(now: &Standing) -> String {
     let safety = &now.safety;
-    let mut text = format!(
-        "{} left: {}, {} to go",
-        ByteSize(now.bytes_to_copy()),
-        count(safety.files, "file"),
-        count(safety.events, "change")
-    );
+    // What is copied and cannot take its place is still only on the fast tier.
+    let left = if now.bytes_to_copy() == 0 { safety.bytes } else { now.bytes_to_copy() };
+    let mut text =
+        format!("{} left: {}, {} to go", ByteSize(left), count(safety.files, "file"), count(safety.events, "change"));
     if now.pipeline.drain_bytes_per_s > 0 {
         text.push_str(&format!(", {}/s", ByteSize(now.pipeline.drain_bytes_per_s)));
     }

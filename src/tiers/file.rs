@@ -24,8 +24,9 @@ pub(crate) struct FileState {
     guard: AtomicU64,
     pub(crate) opens: AtomicU32,
     pub(crate) writers: AtomicU32,
-    /// The uptime, in nanoseconds, when somebody opened it to write and nobody else had.
-    opened: AtomicU64,
+    /// The uptime, in milliseconds and without what is beyond 32 bits, when somebody opened it to write and nobody else had: there may be
+    /// a million of these.
+    opened: AtomicU32,
     /// Whether `io.place` is an object, readable without the lock.
     holds: AtomicBool,
     /// Whether suid or sgid may be set, so that a write by an unprivileged process must clear them.
@@ -251,7 +252,7 @@ impl FileState {
             guard: AtomicU64::new(0),
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
-            opened: AtomicU64::new(0),
+            opened: AtomicU32::new(0),
             holds: AtomicBool::new(matches!(place, Bytes::Object(_))),
             // Until the mode is known.
             privileged: AtomicBool::new(true),
@@ -268,12 +269,13 @@ impl FileState {
     /// One more writes.
     pub(crate) fn open_to_write(&self, now: Duration) {
         if self.writers.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.opened.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            self.opened.store(now.as_millis() as u32, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn opened_to_write(&self) -> Duration {
-        Duration::from_nanos(self.opened.load(Ordering::Relaxed))
+    /// How long before `now` that was, of the last 49 days.
+    pub(crate) fn open_to_write_for(&self, now: Duration) -> Duration {
+        Duration::from_millis((now.as_millis() as u32).wrapping_sub(self.opened.load(Ordering::Relaxed)).into())
     }
 
     /// `opened`: it has been opened before and, by what is known, not been changed behind the mount since.

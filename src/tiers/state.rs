@@ -540,8 +540,8 @@ impl State {
     /// When a program began with what is not an event yet: at its open, if it wrote soon after. A log is open for hours.
     pub(crate) fn began_to_write(&self, ino: Ino, now: Duration) -> Duration {
         let first = self.uncommitted.get(&ino).copied().unwrap_or(now);
-        let opened = self.view.get(ino).and_then(|node| node.file.as_ref()).map(|file| file.opened_to_write());
-        opened.filter(|opened| (*opened..=*opened + PAUSE).contains(&first)).unwrap_or(first)
+        let open_for = self.view.get(ino).and_then(|node| node.file.as_ref()).map(|file| file.open_to_write_for(first));
+        first.saturating_sub(open_for.filter(|time| *time <= PAUSE).unwrap_or_default())
     }
 
     /// The file's bytes have all become events, or it is gone.
