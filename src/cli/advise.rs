@@ -19,7 +19,7 @@ Examples:
   dlio-fs advise /mnt/train --window epoch-3
   dlio-fs advise run.dlio --json | jq -r '.[].command'")]
 pub(super) struct AdviseArgs {
-    /// A mount point, recorded files, or a directory of them
+    /// A mount, or a directory on it; recorded files, or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
     /// Only what happened in this closed window of the mount

@@ -24,7 +24,7 @@ Examples:
   dlio-fs plan /mnt/train --json > plan.json; dlio-fs stage --plan plan.json /mnt/train --wait
   dlio-fs advise /mnt/train                                        what came of it, an epoch later")]
 pub(super) struct PlanArgs {
-    /// A mount point, recorded files, or a directory of them
+    /// A mount, or a directory on it; recorded files, or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
     /// Only what happened in this closed window of the mount

@@ -32,7 +32,7 @@ Examples:
   dlio-fs report run.dlio --format json | jq .cost
   dlio-fs report run.dlio --format chrome --merge torch.json.gz -o merged.json.gz")]
 pub(super) struct ReportArgs {
-    /// A mount point, recorded files, or a directory of them
+    /// A mount, or a directory on it; recorded files, or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
     /// Only what happened in this closed window of the mount
@@ -94,10 +94,13 @@ pub(in crate::cli) fn read(sources: &[PathBuf], window: Option<&str>) -> Result<
 
 type Sources = Vec<Box<dyn Source>>;
 
+/// A mount of ours, or a directory below one in which there are no recordings.
 pub(in crate::cli) fn is_mount(path: &Path) -> Result<bool, Error> {
     let mounts = mount::mounts()?;
-    let path = std::path::absolute(path).at("find", path.display())?;
-    Ok(mount::mounted_at(&mounts, &path).is_some_and(mount::MountEntry::is_ours))
+    let absolute = std::path::absolute(path).at("find", path.display())?;
+    let is_ours = mount::mounted_at(&mounts, &absolute).is_some_and(mount::MountEntry::is_ours);
+    let is_below = || talk::mount_of(path).is_ok() && mount::latest_recording(path).is_ok_and(|found| found.is_empty());
+    Ok(is_ours || path.is_dir() && is_below())
 }
 
 fn of_mount(mountpoint: &Path, window: Option<&str>) -> Result<(String, Sources), Failure> {

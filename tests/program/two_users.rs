@@ -236,6 +236,10 @@ fn each_command_finds_the_mount_of_a_path_on_it() {
             assert_eq!(said(&output).0, 0, "{words} {path}: {output:?}");
         }
     }
+    for words in ["report", "advise", "plan"] {
+        let output = Command::new(PROGRAM).arg(words).arg(mount.at("run")).output().unwrap();
+        assert_eq!(said(&output).0, 0, "{words}: {output:?}");
+    }
     // But all of it only by its own name.
     let output = Command::new(PROGRAM).args(["evict", "--all"]).arg(mount.at("run")).output().unwrap();
     assert!(!output.status.success() && said(&output).1.contains("is not the mount point"), "{output:?}");
