@@ -161,6 +161,25 @@ fn every_page_is_linked_from_the_readme_and_installed() {
     }
 }
 
+/// Once files for Slurm and Kubernetes were installed that Cargo did not pack: the crate could not be built, which only the stage
+/// `packages` noticed, and that does not run every day.
+#[test]
+fn what_is_installed_is_in_the_crate() {
+    let (manifest, install) = (read("Cargo.toml"), read("src/cli/install.rs"));
+    let (_, rest) = manifest.split_once("\ninclude = [").unwrap();
+    let packed: Vec<&str> = rest.split(']').next().unwrap().split('"').skip(1).step_by(2).collect();
+    let is_packed = |file: &str| {
+        packed.iter().filter_map(|pattern| pattern.strip_prefix('/')).any(|pattern| match pattern.split_once('*') {
+            Some((start, end)) => file.starts_with(start) && file.ends_with(end),
+            None => Path::new(file).starts_with(pattern),
+        })
+    };
+    let installed = literals(&install, "include_str!(\"../../");
+    assert!(installed.len() > 20, "{installed:?}");
+    let missing: Vec<_> = installed.into_iter().filter(|file| !is_packed(file)).collect();
+    assert_eq!(missing, [""; 0], "add these to `include` of Cargo.toml");
+}
+
 #[test]
 fn every_promise_has_its_row_and_its_test_or_says_not_yet() {
     let semantics = read("docs/SEMANTICS.md");
