@@ -252,8 +252,9 @@ fn staged_copies_are_compared() {
     let (code, said, told) = verify();
     assert_eq!((code, said.as_str()), (Some(0), ""), "{told}");
     assert!(told.contains("20 files compared") && told.contains("0 damaged"), "{told}");
-    let shards = fs::read_dir(mount.fast().join(".dlio-fs/staged")).unwrap();
-    let copies = shards.flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap());
+    // What says which copies are durable stands beside them.
+    let shards = fs::read_dir(mount.fast().join(".dlio-fs/staged")).unwrap().map(|entry| entry.unwrap().path());
+    let copies = shards.filter(|path| path.is_dir()).flat_map(|shard| fs::read_dir(shard).unwrap());
     let copy =
         copies.map(|copy| copy.unwrap().path()).find(|path| fs::metadata(path).unwrap().len() == 10_008).unwrap();
     File::options().write(true).open(copy).unwrap().write_all_at(&[!pattern(10_008)[777]], 777).unwrap();
