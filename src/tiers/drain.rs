@@ -61,7 +61,7 @@ impl Tiers {
     pub fn drain_step(&self) -> Result<Progress> {
         let wanted = self.next_to_copy();
         if wanted.is_empty() {
-            if !self.any_copied() {
+            if !self.publishes() {
                 self.counters.drain_rests();
             }
             return Ok(Progress::Idle);
@@ -79,10 +79,16 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    /// Whether something is copied and has its place in the order to come. What is published takes time, too.
-    fn any_copied(&self) -> bool {
+    /// Whether what comes next needs no copy, or has one: to publish takes time, too. Looks at the front only, as it is asked at each wake.
+    fn publishes(&self) -> bool {
+        if self.is_paused() || self.waits().is_some() {
+            return false;
+        }
         let st = self.state.lock();
-        st.events.iter().any(|event| matches!(&event.change, Change::Content { content, .. } if content.is_copied()))
+        st.events.front().is_some_and(|event| match &event.change {
+            Change::Content { content, .. } => content.is_copied() || !content.exists(),
+            _ => true,
+        })
     }
 
     fn next_to_copy(&self) -> Vec<Wanted> {

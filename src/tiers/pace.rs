@@ -57,6 +57,8 @@ impl Bucket {
 
 /// The speed is that of the newest bytes that were on their way for so long.
 const MEASURED: Duration = Duration::from_secs(10);
+/// Nothing came for so long: what stood in the way says nothing of the disk.
+const GAP: Duration = Duration::from_secs(30);
 /// What was on its way for less is no measure.
 const TOO_SHORT: Duration = Duration::from_millis(100);
 
@@ -77,6 +79,7 @@ impl Speed {
 
     pub(crate) fn arrived(&mut self, now: Duration, bytes: u64) {
         let took = now.saturating_sub(self.since.unwrap_or(now));
+        let took = if took > GAP { Duration::ZERO } else { took };
         self.since = Some(now);
         match self.pieces.back_mut().filter(|piece| piece.0 + took <= Duration::from_secs(1)) {
             Some(piece) => *piece = (piece.0 + took, piece.1 + bytes),
@@ -143,6 +146,11 @@ mod tests {
         speed.begin(ms(3_600_000));
         speed.arrived(ms(3_600_500), 500);
         assert!(near(&speed, 1_000.0), "{speed:?}");
+        // Nor does an hour in which the order was held.
+        speed.arrived(ms(7_200_000), 0);
+        assert!(near(&speed, 1_000.0), "{speed:?}");
+        speed.rest();
+        speed.begin(ms(3_600_500));
         // A disk that others use now: after ten seconds it is known.
         (1..=110).for_each(|n| speed.arrived(ms(3_600_500 + 100 * n), 10));
         assert!(near(&speed, 100.0), "{speed:?}");

@@ -27,7 +27,7 @@ const ASIDE_SHOWN: usize = 100;
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// Versions on their way, and how far they are.
-    copying: Mutex<BTreeMap<Lsn, Way>>,
+    copying: Mutex<BTreeMap<Lsn, CopyProgress>>,
     /// By event, and what failed: to copy it, or to publish it.
     failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
     conflicts: Mutex<VecDeque<String>>,
@@ -40,9 +40,9 @@ pub(crate) struct Notes {
     front_ino: AtomicU64,
 }
 
-/// How far a version is.
+/// How far the copy of a version is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct CopyProgress {
     /// The end of what was written, and of what is known to be on the disk.
     written: u64,
     arrived: u64,
@@ -65,7 +65,7 @@ struct Failed {
 impl Notes {
     /// A version is on its way from here on, and shown so.
     pub(crate) fn copying(&self, lsn: Lsn) {
-        self.copying.lock().insert(lsn, Way::default());
+        self.copying.lock().insert(lsn, CopyProgress::default());
     }
 
     /// It has arrived, or what failed. Returns how many of its bytes were not known to be on the disk.
@@ -113,19 +113,9 @@ impl Notes {
         self.copying.lock().values().map(|way| way.unsynced).sum()
     }
 
-    /// Of this version; `None`: it is not on its way.
-    fn arrived_of(&self, lsn: Lsn) -> Option<u64> {
-        self.copying.lock().get(&lsn).map(|way| way.arrived)
-    }
-
-    /// Bytes that are still to be copied for an event.
-    pub(crate) fn to_copy(&self, event: &Event) -> u64 {
-        match &event.change {
-            Change::Content { content, .. } if content.exists() && !content.is_copied() => {
-                content.size.saturating_sub(self.arrived_of(event.lsn).unwrap_or(0))
-            }
-            _ => 0,
-        }
+    /// Of each version on its way, the bytes that are on the disk. No more than are copied at once.
+    pub(crate) fn arrivals(&self) -> BTreeMap<Lsn, u64> {
+        self.copying.lock().iter().map(|(lsn, way)| (*lsn, way.arrived)).collect()
     }
 
     /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
@@ -191,6 +181,16 @@ impl Notes {
     }
 }
 
+/// Bytes that are still to be copied for an event; `arrivals` as [`Notes::arrivals`] has them.
+pub(crate) fn to_copy(event: &Event, arrivals: &BTreeMap<Lsn, u64>) -> u64 {
+    match &event.change {
+        Change::Content { content, .. } if content.exists() && !content.is_copied() => {
+            content.size.saturating_sub(arrivals.get(&event.lsn).copied().unwrap_or(0))
+        }
+        _ => 0,
+    }
+}
+
 /// How long so many bytes take at a rate.
 pub(crate) fn copied_in(bytes: u64, rate: Option<f64>) -> Option<Duration> {
     match rate {
@@ -223,7 +223,7 @@ impl Tiers {
             ..Queue::default()
         };
         for (at, event) in st.events.iter().enumerate() {
-            queue.bytes_to_copy += self.counters.notes.to_copy(event);
+            queue.bytes_to_copy += to_copy(event, &look.arrivals);
             if at < limit {
                 queue.pending.push(look.at(at, event, queue.bytes_to_copy));
             }
@@ -291,13 +291,14 @@ struct Look<'a> {
     /// Bytes per second, where that is known.
     rate: Option<f64>,
     held: bool,
+    arrivals: BTreeMap<Lsn, u64>,
 }
 
 impl<'a> Look<'a> {
     /// `held`: nothing is published at all.
     fn new(tiers: &'a Tiers, st: &'a State, rate: Option<f64>, held: bool) -> Self {
         let settle = tiers.options().settle;
-        Look { tiers, st, now: tiers.uptime(), settle, rate, held }
+        Look { tiers, st, now: tiers.uptime(), settle, rate, held, arrivals: tiers.counters.notes.arrivals() }
     }
 
     /// Event number `at`; `bytes` are to be copied up to it, and with it.
@@ -321,7 +322,7 @@ impl<'a> Look<'a> {
             path,
             to,
             size: if let Change::Content { content, .. } = &event.change { Some(content.size) } else { None },
-            done: self.tiers.counters.notes.arrived_of(event.lsn).filter(|_| state == Stage::Copying),
+            done: self.arrivals.get(&event.lsn).copied().filter(|_| state == Stage::Copying),
             state,
             tries: failed.as_ref().map_or(0, |failed| failed.tries),
             reason: failed.map(|failed| failed.reason),
@@ -340,7 +341,7 @@ impl<'a> Look<'a> {
             Stage::Copied
         } else if !content.is_sealed() {
             Stage::Sealing
-        } else if self.tiers.counters.notes.arrived_of(event.lsn).is_some() {
+        } else if self.arrivals.contains_key(&event.lsn) {
             Stage::Copying
         } else {
             unsettled

@@ -10,7 +10,7 @@ use crate::path::escape;
 use crate::tiers::disk::{Kind, Space};
 use crate::tiers::file::{Bytes, FileState};
 use crate::tiers::pace::Speed;
-use crate::tiers::queue::{Notes, copied_in};
+use crate::tiers::queue::{Notes, copied_in, to_copy};
 use crate::tiers::room::Evicting;
 use crate::tiers::state::{Change, State as EngineState};
 use crate::tiers::sync::Mutex;
@@ -375,11 +375,12 @@ impl Tiers {
 
     /// What only the fast tier has, node by node.
     fn pending(&self) -> Pending {
+        let arrivals = self.counters.notes.arrivals();
         let st = self.state.lock();
         let mut pending = Pending::default();
         for event in &st.events {
             pending.since(event.at);
-            pending.to_copy += self.counters.notes.to_copy(event);
+            pending.to_copy += to_copy(event, &arrivals);
             for ino in event.change.inodes().into_iter().take(1) {
                 let node = pending.node(ino, event.at);
                 if let Change::Content { content, .. } = &event.change {
