@@ -172,6 +172,15 @@ enum FastCopy {
     Staged(u64),
 }
 
+/// What is known of a fast copy before its slow file is opened.
+struct Begun {
+    copy: FastCopy,
+    label: String,
+    proof: Proof,
+    fast: Arc<dyn File>,
+    recorded: Option<Hash>,
+}
+
 /// A file that is being compared.
 pub struct Verifying {
     copy: FastCopy,
@@ -194,14 +203,7 @@ impl std::fmt::Debug for Verifying {
 }
 
 impl Verifying {
-    fn new(
-        copy: FastCopy,
-        label: String,
-        proof: Proof,
-        fast: Arc<dyn File>,
-        slow: Arc<dyn File>,
-        recorded: Option<Hash>,
-    ) -> Self {
+    fn new(Begun { copy, label, proof, fast, recorded }: Begun, slow: Arc<dyn File>) -> Self {
         // From the devices, not from memory.
         fast.forget_cached();
         slow.forget_cached();
@@ -241,17 +243,8 @@ impl Tiers {
         let fast =
             self.pool.open_object(object.number, Access::Unnoticed).at_fast("open the object of", self.label(ino))?;
         let recorded = Pool::sum_of(&*fast).at_fast("read the hash of", self.label(ino))?;
-        let (dir, name) = self.slow.parent(&path).at("open on slow", self.label(ino))?;
-        let opened = match dir.open(name, Access::Unnoticed) {
-            // Its owner may not read it, and we are not root: to open it would change what the proof says of it.
-            Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => return Ok(Err(Verified::NotClean)),
-            opened => opened,
-        };
-        let Some(slow) = absent_is_none(opened).at("open on slow", self.label(ino))? else {
-            return Ok(Err(Verified::Changed));
-        };
-        let file = Verifying::new(FastCopy::Object(ino, object), self.label(ino), proof, fast, slow, recorded);
-        Ok(if file.is_of_proof()? { Ok(file) } else { Err(Verified::Changed) })
+        let begun = Begun { copy: FastCopy::Object(ino, object), label: self.label(ino), proof, fast, recorded };
+        self.open_slow_file(&path, begun, Verified::Changed)
     }
 
     /// Opens a staged copy and its slow file. One whose slow file has changed since is no copy any more: the next open drops it. Waits
@@ -269,12 +262,21 @@ impl Tiers {
         let Some(copy) = self.copies.find(number).at_fast("open the staged copy of", &label)? else {
             return Ok(Err(Verified::NotClean));
         };
-        let opened = self.slow.parent(&path).and_then(|(dir, name)| dir.open(name, Access::Unnoticed));
-        let Some(slow) = absent_is_none(opened).at("open on slow", &label)? else {
-            return Ok(Err(Verified::NotClean));
+        let (proof, fast) = (copy.proof, copy.fd);
+        let begun = Begun { copy: FastCopy::Staged(number), label, proof, fast, recorded: None };
+        self.open_slow_file(&path, begun, Verified::NotClean)
+    }
+
+    /// `other`: what it means that there is another file or none.
+    fn open_slow_file(&self, path: &[u8], begun: Begun, other: Verified) -> Result<Result<Verifying, Verified>> {
+        let opened = match self.slow.parent(path).and_then(|(dir, name)| dir.open(name, Access::Unnoticed)) {
+            // Its owner may not read it, and we are not root: to open it would change what the proof says of it.
+            Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => return Ok(Err(Verified::NotClean)),
+            opened => opened,
         };
-        let file = Verifying::new(FastCopy::Staged(number), label, copy.proof, copy.fd, slow, None);
-        Ok(if file.is_of_proof()? { Ok(file) } else { Err(Verified::NotClean) })
+        let Some(slow) = absent_is_none(opened).at("open on slow", &begun.label)? else { return Ok(Err(other)) };
+        let file = Verifying::new(begun, slow);
+        Ok(if file.is_of_proof()? { Ok(file) } else { Err(other) })
     }
 
     /// Compares some more of it. Waits for the slow tier.
