@@ -71,7 +71,7 @@ use recorder::{Directory, Recorder};
 
 use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
-use crate::fs::{DlioFs, FsOptions, JobReports, Live};
+use crate::fs::{DlioFs, FsOptions, JobReports, Live, Observer};
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, Place};
 use crate::tiers::disk::{Clock, Dir};
@@ -82,6 +82,8 @@ use crate::tiers::{self, Ino, Tiers};
 const FUSE_THREADS: usize = 16;
 /// How long open files may keep a mount alive that was told to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
+/// How long a job's report may take.
+const REPORT_WAIT: Duration = Duration::from_secs(30);
 /// How long background steps may take to come to their end; any of them may be cut off.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 /// How many paths are listed when leaving.
@@ -191,13 +193,7 @@ pub fn serve(request: Request) -> Result<Left> {
     request.places.notes.iter().for_each(|note| warn!("{note}"));
     let ended = wait_for_the_end(&end, &tiers, &request, entry.as_ref()); // 10
     utab::forget(tree.path(), mountpoint);
-    let left = leave(runtime, &tiers, lock, recorder)?; // 11, also where the session failed
-    if let Some((reports, observer)) = reports {
-        match reports.leave(&observer) {
-            Ok(report) => info!(report = %report.display(), "the job's report"),
-            Err(error) => warn!(%error, "the job leaves no report"),
-        }
-    }
+    let left = leave(runtime, &tiers, lock, recorder, reports)?; // 11, also where the session failed
     ended.map(|()| left)
 }
 
@@ -532,7 +528,13 @@ fn sync_changes(tiers: &Tiers) -> Result<()> {
     if tiers.lacks().is_some() { Ok(()) } else { tiers.sync_fast() }
 }
 
-fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock, recorder: Option<Recorder>) -> Result<Left> {
+fn leave(
+    runtime: Runtime,
+    tiers: &Tiers,
+    lock: FastLock,
+    recorder: Option<Recorder>,
+    reports: Option<(JobReports, Observer)>,
+) -> Result<Left> {
     // Stopped before the list is made, so that the list is true. A step that hangs in the slow tier ends with us.
     runtime.shutdown_timeout(STOP_WAIT);
     sync_changes(tiers)?;
@@ -540,6 +542,9 @@ fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock, recorder: Option<Recor
         warn!(%error, "the last staged copies are not durable; they are made again");
     }
     tiers.end_checkpoints();
+    if let Some((reports, observer)) = reports {
+        leave_report(reports, observer);
+    }
     let status = tiers.status();
     let left = Left { files: status.unsafe_files, events: status.pending_events, paths: tiers.unsafe_paths(LEFT_MAX) };
     lock.leave(&left)?;
@@ -556,6 +561,20 @@ fn leave(runtime: Runtime, tiers: &Tiers, lock: FastLock, recorder: Option<Recor
         ),
     }
     Ok(left)
+}
+
+/// Before the lock is given back: whoever waits for that finds the report. Its directory may be on a file system that hangs.
+fn leave_report(reports: JobReports, observer: Observer) {
+    let (told, done) = mpsc::sync_channel(1);
+    let leave = move || drop(told.send(reports.leave(&observer)));
+    let left =
+        std::thread::Builder::new().name("dlio-report".into()).spawn(leave).map(|_| done.recv_timeout(REPORT_WAIT));
+    match left {
+        Ok(Ok(Ok(report))) => info!(report = %report.display(), "the job's report"),
+        Ok(Ok(Err(error))) => warn!(%error, "the job leaves no report"),
+        Ok(Err(_)) => warn!("the job's report is not written after {REPORT_WAIT:?}; leaving without it"),
+        Err(error) => warn!(%error, "the job leaves no report"),
+    }
 }
 
 /// Applications' open files each cost one of ours. A limit that cannot be raised is no reason not to mount.

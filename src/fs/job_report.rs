@@ -77,22 +77,25 @@ impl JobReports {
             let number = if number > 1 { format!("-{number}") } else { String::new() };
             self.dir.join(format!("{job}-{}{number}.{ending}", self.host))
         };
-        let is_free = |number: &usize| ["dlio", "html"].iter().all(|ending| !place(*number, ending).exists());
-        let number = (1..NUMBERS).find(is_free).unwrap_or(NUMBERS);
-        self.put(&place(number, "dlio"), recording)?;
+        let is_free = |number: &usize| !place(*number, "dlio").exists();
+        let mut number = (1..NUMBERS).find(is_free).unwrap_or(NUMBERS);
+        // Another daemon may leave a report of the same job at this moment.
+        while let Err(error) = self.put(&place(number, "dlio"), recording) {
+            if error.kind() != io::ErrorKind::AlreadyExists || number >= NUMBERS {
+                return Err(error).at("leave", place(number, "dlio").display());
+            }
+            number += 1;
+        }
         let report = place(number, "html");
-        self.put(&report, page.as_bytes())?;
+        self.put(&report, page.as_bytes()).at("leave", report.display())?;
         Ok(report)
     }
 
-    fn put(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let put = || -> io::Result<()> {
-            let mut file = tempfile::Builder::new().prefix(".dlio-fs-").tempfile_in(&self.dir)?; // 1
-            file.write_all(bytes)?;
-            let (uid, gid) = (Uid::from_raw(self.owner.0), Gid::from_raw(self.owner.1));
-            fchown(file.as_file().as_fd(), Some(uid), Some(gid))?; // 2
-            file.persist_noclobber(path).map(drop).map_err(|error| error.error) // 3
-        };
-        put().at("leave", path.display())
+    fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".dlio-fs-").tempfile_in(&self.dir)?; // 1
+        file.write_all(bytes)?;
+        let (uid, gid) = (Uid::from_raw(self.owner.0), Gid::from_raw(self.owner.1));
+        fchown(file.as_file().as_fd(), Some(uid), Some(gid))?; // 2
+        file.persist_noclobber(path).map(drop).map_err(|error| error.error) // 3
     }
 }
