@@ -199,7 +199,10 @@ pub fn job(summary: &Summary) -> Vec<(&'static str, String)> {
     }
     facts.push(("Began", date(job.since, job.from)));
     facts.push(("Ended", date(job.since, job.until)));
-    facts.push(("Time", seconds_text(job.wall)));
+    facts.push((
+        "Time",
+        format!("{}, something went on for {}", seconds_text(job.wall), seconds_text(summary.lasted())),
+    ));
     facts.push(("Processes", grouped(job.processes)));
     facts.push(("Host", format!("{} ({})", shown(&job.host), shown(&job.kernel))));
     facts.push(("User", job.uid.to_string()));

@@ -710,10 +710,10 @@ fn verdict(summary: &Summary) -> String {
     let bound = match () {
         () if cost.is_none() => "",
         () if most < 0.1 => "Storage hardly mattered: ",
-        () if meta >= most => "Metadata took most of it: ",
-        () if write >= most => "Writing took most of it: ",
-        () if slow > 0.5 => "Reading from the slow tier took most of it: ",
-        () => "Reading took most of it: ",
+        () if meta >= most => "Metadata took most of the time in calls: ",
+        () if write >= most => "Writing took most of the time in calls: ",
+        () if slow > 0.5 => "Reading from the slow tier took most of the time in calls: ",
+        () => "Reading took most of the time in calls: ",
     };
     let who = match job.processes {
         0 => "programs".to_owned(),
