@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod error;
 pub mod fs;
+pub mod json;
 pub mod mount;
 pub mod path;
 pub mod report;

@@ -50,6 +50,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("stats::windows", 1),
     ("config", 0),
     ("path", 0),
+    ("json", 0),
     ("error", 0),
 ];
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Exit, Outcome, report, say};
+use crate::json;
 use crate::report::summary::Summary;
 use crate::report::text;
 
@@ -17,7 +18,7 @@ use crate::report::text;
 Examples:
   dlio-fs advise /mnt/train
   dlio-fs advise /mnt/train --window epoch-3
-  dlio-fs advise run.dlio --json | jq -r '.[].command'")]
+  dlio-fs advise run.dlio --json | jq -r '.advice[].command'")]
 pub(super) struct AdviseArgs {
     /// A mount, or a directory on it; recorded files, or a directory of them
     #[arg(value_name = "SOURCE")]
@@ -25,7 +26,7 @@ pub(super) struct AdviseArgs {
     /// Only what happened in this closed window of the mount
     #[arg(long, value_name = "NAME")]
     window: Option<String>,
-    /// Print JSON: an object per piece of advice
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -34,7 +35,7 @@ pub(super) fn run(args: &AdviseArgs) -> Outcome {
     let mut recording = report::read(&args.sources, args.window.as_deref())?;
     let summary = Summary::of(&mut recording);
     if args.json {
-        say(serde_json::to_string_pretty(&summary.advice).expect("plain numbers and strings have a JSON form"))?;
+        say(json::document(&serde_json::json!({ "advice": summary.advice })).trim_end())?;
     } else {
         say(text::advice(&summary.advice).trim_end())?;
     }

@@ -86,7 +86,7 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
         findings.extend(tier::compare(fast, slow));
     }
     match args.json {
-        true => say(serde_json::json!(findings))?,
+        true => say(crate::json::document(&serde_json::json!({ "findings": findings })).trim_end())?,
         false => findings.iter().try_for_each(print)?,
     }
     let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();

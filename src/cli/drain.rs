@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde_json::json;
 
 use super::progress::Progress;
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
+use crate::json;
 
 /// Copy everything, or everything below PATH, to the slow tier, showing progress
 ///
@@ -32,6 +34,9 @@ pub(super) struct DrainArgs {
     /// Copy as much as possible within this time, the newest checkpoint first if not all fits; for a whole mount
     #[arg(long, value_name = "TIME", value_parser = super::parse_duration, conflicts_with = "wait")]
     deadline: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Wait until everything written so far is on the slow tier; prints nothing
@@ -47,33 +52,51 @@ pub(super) struct SyncArgs {
 
 pub(super) fn run(args: &DrainArgs) -> Outcome {
     if let Some(time) = args.deadline {
-        return drain_until(&talk::the_mount(args.path.as_deref())?, time);
+        return drain_until(&talk::the_mount(args.path.as_deref())?, time, args.json);
     }
     let place = Place::of(args.path.as_deref())?;
-    if !args.wait {
-        say(talk::first_line(&place.mountpoint)?)?;
-        let safe = talk::standing(&place.mountpoint)?.safety.safe;
-        return Ok(if safe { Exit::Done } else { Exit::Undrained });
+    if args.wait {
+        let progress = Progress::watch(&place.mountpoint);
+        wait(&place, None)?;
+        drop(progress);
+        return if args.json { place.tell_as_json() } else { Ok(()) }.map(|()| Exit::Done);
     }
-    let _progress = Progress::watch(&place.mountpoint);
-    wait(&place, None).map(|_| Exit::Done)
+    if args.json {
+        place.tell_as_json()?
+    } else {
+        say(talk::first_line(&place.mountpoint)?)?
+    }
+    let safe = talk::standing(&place.mountpoint)?.safety.safe;
+    Ok(if safe { Exit::Done } else { Exit::Undrained })
 }
 
 /// What was saved and what is left goes to standard output, how far it is beside that.
-fn drain_until(mountpoint: &Path, time: Duration) -> Outcome {
+fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
     let mut control = Control::ask(
         mountpoint,
         &format!("deadline {}", humantime::format_duration(time).to_string().replace(' ', "")),
     )?;
+    let mut findings = Vec::new();
     loop {
         match control.listen()? {
             Said::Done(verdict) => {
-                say(&verdict)?;
+                if as_json {
+                    let mountpoint = mountpoint.display().to_string();
+                    let told = json!({ "mountpoint": mountpoint, "findings": findings, "summary": verdict });
+                    say(json::document(&told).trim_end())?;
+                } else {
+                    say(&verdict)?;
+                }
                 return Ok(if verdict.starts_with("SAFE") { Exit::Done } else { Exit::Undrained });
             }
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
-            Said::Waiting(line) if ["saved: ", "left: "].iter().any(|kind| line.starts_with(kind)) => say(line)?,
-            Said::Waiting(line) => complain(line),
+            Said::Waiting(line) => match line.split_once(": ") {
+                Some((kind @ ("saved" | "not saved" | "left"), what)) if as_json => {
+                    findings.push(talk::finding(kind, what));
+                }
+                Some(("saved" | "left", _)) => say(line)?,
+                _ => complain(line),
+            },
         }
     }
 }
@@ -100,6 +123,15 @@ impl Place {
 
     pub(super) fn whole(mountpoint: PathBuf) -> Place {
         Place { mountpoint, below: PathBuf::new() }
+    }
+
+    /// How safe the mount is, as `.dlio/stats.json` says it.
+    fn tell_as_json(&self) -> Result<(), Failure> {
+        let stats = talk::read(&self.mountpoint, "stats.json")?;
+        let stats: serde_json::Value =
+            serde_json::from_str(&stats).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
+        let mountpoint = self.mountpoint.display().to_string();
+        say(json::document(&json!({ "mountpoint": mountpoint, "safety": stats["safety"] })).trim_end())
     }
 
     /// `sync`, or `sync PATH` with the path below the mount, escaped as everywhere.

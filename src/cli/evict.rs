@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde_json::json;
 
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
+use crate::json;
 
 /// Delete the fast copies of files that are safe on the slow tier
 ///
@@ -24,6 +26,9 @@ pub(super) struct EvictArgs {
     /// Everything that can be evicted; the mount is optional if there is only one
     #[arg(long)]
     all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: &EvictArgs) -> Outcome {
@@ -35,11 +40,36 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
         }
         (false, paths) => paths.iter().map(|path| part_of_a_mount(path)).collect::<Result<_, Failure>>()?,
     };
-    let mut worst = Exit::Done;
+    let (mut worst, mut all) = (Exit::Done, Vec::new());
     for (mountpoint, below) in &places {
-        worst = worst.max(evict(mountpoint, below)?);
+        let evicted = evict(mountpoint, below, |line| {
+            if !args.json {
+                complain(line)
+            }
+        })?;
+        worst = worst.max(evicted.exit);
+        if args.json {
+            all.push(json!({
+                "mountpoint": mountpoint.display().to_string(),
+                "findings": evicted.findings.iter().map(|(kind, what)| talk::finding(kind, what)).collect::<Vec<_>>(),
+                "summary": evicted.summary,
+            }));
+        } else {
+            say(evicted.summary)?;
+        }
+    }
+    if args.json {
+        say(json::document(&json!({ "evicted": all })).trim_end())?;
     }
     Ok(worst)
+}
+
+/// What came of one place.
+struct Evicted {
+    exit: Exit,
+    /// What stays: `dirty` or `kept`, and which and why.
+    findings: Vec<(String, String)>,
+    summary: String,
 }
 
 fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
@@ -52,22 +82,25 @@ fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     }
 }
 
-fn evict(mountpoint: &Path, below: &Path) -> Outcome {
+/// `tell` hears of each file that stays at once.
+fn evict(mountpoint: &Path, below: &Path, tell: impl Fn(&str)) -> Result<Evicted, Failure> {
     let mut control = Control::ask(mountpoint, &format!("evict {}", talk::escaped(below)))?;
-    let mut worst = Exit::Done;
+    let (mut exit, mut findings) = (Exit::Done, Vec::new());
     loop {
         match control.listen()? {
-            Said::Done(text) => return say(text).map(|()| worst),
+            Said::Done(summary) => return Ok(Evicted { exit, findings, summary }),
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
             Said::Waiting(line) => {
-                worst = worst.max(match line.split_once(": ") {
-                    Some(("dirty", _)) => Exit::Undrained,
-                    Some(("kept", why)) if why.ends_with("is open") || why.ends_with("is pinned") => Exit::Failure,
-                    Some(("kept", _)) => Exit::Conflict,
+                let Some((which, what)) = line.split_once(": ") else { continue };
+                exit = exit.max(match which {
+                    "dirty" => Exit::Undrained,
+                    "kept" if what.ends_with("is open") || what.ends_with("is pinned") => Exit::Failure,
+                    "kept" => Exit::Conflict,
                     // How far it is.
                     _ => continue,
                 });
-                complain(line);
+                tell(&line);
+                findings.push((which.to_owned(), what.to_owned()));
             }
         }
     }

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::json;
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id, mountpoint_of};
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
@@ -50,7 +51,7 @@ pub(super) fn run(args: &FsckArgs) -> Outcome {
     let slow = args.slow.as_deref().map(|slow| open(slow).map_err(Failure::usage)).transpose()?;
     let report = tiers::fsck(open(&args.fast)?, slow, &boot_id()?, !args.dry_run)?;
     if args.json {
-        say(serde_json::to_string_pretty(&report).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?)?;
+        say(json::document(&report).trim_end())?;
     } else {
         report.findings.iter().try_for_each(|finding| say(line(finding)))?;
         complain(summary(&report));

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
+use crate::json;
 
 /// Take the pending changes at PATH, and below it, out of the order, so that everything behind them goes on
 ///
@@ -55,15 +56,16 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
     if !args.json {
         return say(said).map(|()| Exit::Done);
     }
-    let all = |kind: &str| -> Vec<&str> { lines.iter().filter_map(|line| line.strip_prefix(kind)).collect() };
+    let all =
+        |kind: &str| -> Vec<_> { lines.iter().filter_map(|line| line.strip_prefix(kind)).map(json::path_of).collect() };
     let document = serde_json::json!({
         "dry_run": args.dry_run,
         "kept": all("kept: "),
         "returned": all("returned: "),
-        "saved": all("saved: ").first(),
-        "said": said,
+        "saved": lines.iter().find_map(|line| line.strip_prefix("saved: ")),
+        "summary": said,
     });
-    say(format_args!("{document:#}")).map(|()| Exit::Done)
+    say(json::document(&document).trim_end()).map(|()| Exit::Done)
 }
 
 /// The mount and the path below it; of what was removed, by the directory above it. A symbolic link is meant itself.

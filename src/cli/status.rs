@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde_json::{Map, Value, json};
 
 use super::{Exit, Outcome, say, talk};
 use crate::error::Error;
+use crate::json;
 
 /// Say whether everything is on the slow tier, and how it is going
 ///
@@ -16,7 +18,7 @@ use crate::error::Error;
 #[command(after_long_help = "\
 Examples:
   dlio-fs status /mnt/train | head -1
-  dlio-fs status --json | jq '.[].safety'
+  dlio-fs status --json | jq '.mounts[].safety'
   dlio-fs status > /dev/null || echo 'not everything is safe'")]
 pub(super) struct StatusArgs {
     /// The mount, or a path on it; default: all mounts
@@ -52,19 +54,20 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
 }
 
 fn as_json(mountpoints: &[PathBuf]) -> Outcome {
-    let mut worst = Exit::Done;
-    let mut all = serde_json::Map::new();
+    let (mut worst, mut all) = (Exit::Done, Vec::new());
     for mountpoint in mountpoints {
         let parsed = look(mountpoint, "stats.json").map(|(text, exit)| (serde_json::from_str(&text), exit));
-        let (value, exit) = match parsed {
+        let (mut value, exit): (Map<String, Value>, Exit) = match parsed {
             Ok((Ok(value), exit)) => (value, exit),
-            Ok((Err(e), _)) => (serde_json::json!({ "error": e.to_string() }), Exit::Failure),
-            Err(e) => (serde_json::json!({ "error": e.to_string() }), Exit::Failure),
+            Ok((Err(e), _)) => (Map::from_iter([("error".to_owned(), e.to_string().into())]), Exit::Failure),
+            Err(e) => (Map::from_iter([("error".to_owned(), e.to_string().into())]), Exit::Failure),
         };
         worst = worst.max(exit);
-        all.insert(mountpoint.display().to_string(), value);
+        value.insert("mountpoint".to_owned(), mountpoint.display().to_string().into());
+        value.remove("schema");
+        all.push(value);
     }
-    say(serde_json::Value::Object(all))?;
+    say(json::document(&json!({ "mounts": all })).trim_end())?;
     if mountpoints.is_empty() { Err(talk::no_mount()) } else { Ok(worst) }
 }
 

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::{Exit, Failure};
 use crate::error::{Context, Error};
+use crate::json;
 use crate::mount::{self, MountEntry, Pulse};
 
 /// What of `.dlio/stats.json` the commands act upon.
@@ -213,6 +214,19 @@ pub(super) struct Control {
 /// A path below a mount as `control` takes it.
 pub(super) fn escaped(below: &Path) -> String {
     format!("/{}", crate::path::escape(below.as_os_str().as_encoded_bytes()))
+}
+
+/// For JSON, a line `KIND: PATH what is with it` of a reply, taken apart. Not each names a path.
+pub(super) fn finding(kind: &str, line: &str) -> serde_json::Value {
+    let (path, what) = match line.split_once(' ') {
+        Some((path, what)) if path.starts_with('/') => (Some(path.trim_end_matches(':')), what),
+        None if line.starts_with('/') => (Some(line), ""),
+        _ => (None, line),
+    };
+    let mut finding = path.map_or_else(serde_json::Map::new, |path| json::text("path", path));
+    finding.insert("kind".to_owned(), kind.into());
+    finding.insert("what".to_owned(), what.into());
+    finding.into()
 }
 
 /// A line of the daemon's reply.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use nix::errno::Errno;
+use serde_json::json;
 
 use super::drain::{self, Place, Waited};
 use super::holders::Holder;
@@ -12,6 +13,7 @@ use super::progress::Progress;
 use super::{Exit, Failure, Outcome, complain, holders, parse_duration, say, talk};
 use crate::config::Config;
 use crate::error::{Context, Error};
+use crate::json;
 use crate::mount::{self, Daemon, Detach, Left};
 use crate::stats::render::count;
 
@@ -50,6 +52,20 @@ pub(super) struct UmountArgs {
     /// Do not wait for the slow tier at all
     #[arg(long, conflicts_with = "timeout")]
     now: bool,
+    /// Print JSON: what stays on the fast tier
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a mount was left.
+enum End {
+    /// With everything on the slow tier, or with a part of it that goes on elsewhere.
+    Whole,
+    Left(Left),
+    /// So many files and changes are only on the fast tier: another user's daemon does not say which.
+    Counted(u64, u64),
+    /// Without asking its daemon.
+    TakenAway,
 }
 
 /// In which way a mount is left.
@@ -68,10 +84,36 @@ pub(super) enum How {
 
 pub(super) fn run(args: &UmountArgs) -> Outcome {
     let how = if args.now { How::Now } else { How::Drained(args.timeout) };
-    match (&args.mountpoint, &args.config) {
-        (Some(mountpoint), _) => leave_mount(mountpoint, how),
-        (None, Some(file)) => leave_mount(&configured(file).map_err(Failure::usage)?, how),
-        (None, None) => Err(Failure::new(Exit::Usage, "no mount point is given")),
+    let mountpoint = match (&args.mountpoint, &args.config) {
+        (Some(mountpoint), _) => mountpoint.clone(),
+        (None, Some(file)) => configured(file).map_err(Failure::usage)?,
+        (None, None) => return Err(Failure::new(Exit::Usage, "no mount point is given")),
+    };
+    if args.json { as_json(&mountpoint, how) } else { leave_mount(&mountpoint, how) }
+}
+
+fn as_json(named: &Path, how: How) -> Outcome {
+    let mountpoint = talk::the_mount(Some(named))?;
+    let end = end_mount(&mountpoint, how)?;
+    let (safe, files, changes, paths) = match &end {
+        End::Whole => (Some(true), Some(0), Some(0), Vec::new()),
+        End::Left(left) => (Some(left.is_nothing()), Some(left.files), Some(left.events), left.paths.clone()),
+        End::Counted(files, changes) => (Some(false), Some(*files), Some(*changes), Vec::new()),
+        End::TakenAway => (None, None, None, Vec::new()),
+    };
+    let mountpoint = mountpoint.display().to_string();
+    let left = json!({ "mountpoint": mountpoint, "safe": safe, "files": files, "changes": changes, "paths": paths.iter().map(|path| json::path_of(path)).collect::<Vec<_>>() });
+    say(json::document(&left).trim_end())?;
+    Ok(end.exit())
+}
+
+impl End {
+    fn exit(&self) -> Exit {
+        match self {
+            End::Whole => Exit::Done,
+            End::Left(left) if left.is_nothing() => Exit::Done,
+            End::Left(_) | End::Counted(..) | End::TakenAway => Exit::Undrained,
+        }
     }
 }
 
@@ -86,33 +128,37 @@ fn configured(file: &Path) -> Result<PathBuf, Error> {
 
 pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
     let mountpoint = talk::the_mount(Some(named))?;
+    end_mount(&mountpoint, how).and_then(|end| tell(&mountpoint, end))
+}
+
+fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
     // Called from inside of the mount, this process would be its last user.
     std::env::set_current_dir("/").at("go to", "/")?;
     if how == How::Force {
-        return leave_by(&mountpoint, mount::force);
+        return leave_by(mountpoint, mount::force);
     }
-    if talk::is_dead(&mountpoint)? {
-        return leave_dead(&mountpoint);
+    if talk::is_dead(mountpoint)? {
+        return leave_dead(mountpoint);
     }
-    let others = mount::also_at(&mount::mounts()?, &mountpoint);
+    let others = mount::also_at(&mount::mounts()?, mountpoint);
     if !others.is_empty() {
-        return leave_one_of_several(&mountpoint, &others);
+        return leave_one_of_several(mountpoint, &others);
     }
     if how == How::Lazily {
-        return leave_by(&mountpoint, |mountpoint| mount::detach(mountpoint, Detach::Now));
+        return leave_by(mountpoint, |mountpoint| mount::detach(mountpoint, Detach::Now));
     }
     // Before a long drain rather than after it.
-    refuse_if_busy(&mountpoint)?;
+    refuse_if_busy(mountpoint)?;
     mount::stopping("draining to the slow tier");
     match how {
         // What it may still be owed waits for a mount that can write.
-        How::Drained(_) | How::Quietly if Daemon::of(&mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
-        How::Drained(limit) => drain(&mountpoint, limit, Progress::watch)?,
-        How::Quietly => drain(&mountpoint, None, Progress::watch_on_terminals)?,
+        How::Drained(_) | How::Quietly if Daemon::of(mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
+        How::Drained(limit) => drain(mountpoint, limit, Progress::watch)?,
+        How::Quietly => drain(mountpoint, None, Progress::watch_on_terminals)?,
         _ => {}
     }
     leave_as(
-        &mountpoint,
+        mountpoint,
         if matches!(how, How::Drained(None) | How::Quietly) { Copies::WaitedFor } else { Copies::Ended },
     )
 }
@@ -137,52 +183,48 @@ fn drain(mountpoint: &Path, limit: Option<Duration>, watch: fn(&Path) -> Progres
 }
 
 /// The daemon goes on for the other places, so nothing need be drained.
-fn leave_one_of_several(mountpoint: &Path, others: &[PathBuf]) -> Outcome {
+fn leave_one_of_several(mountpoint: &Path, others: &[PathBuf]) -> Result<End, Failure> {
     unmount(mountpoint)?;
     let others: Vec<_> = others.iter().map(|path| path.display().to_string()).collect();
     complain(format_args!("{} is left; the same mount goes on at {}", mountpoint.display(), others.join(", ")));
-    Ok(Exit::Done)
+    Ok(End::Whole)
 }
 
 /// Takes the mount away without asking its daemon, and without waiting for it.
-fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -> Outcome {
+fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -> Result<End, Failure> {
     take_away(mountpoint).map_err(|errno| failed(mountpoint, errno))?;
     complain(format_args!(
         "{} is taken away without draining; mount the same tiers again to bring over what is only on the fast tier",
         mountpoint.display()
     ));
-    Ok(Exit::Undrained)
+    Ok(End::TakenAway)
 }
 
 /// Unmounts as it is, waits for the daemon to end, and lists what stays on the fast tier.
 pub(super) fn leave(mountpoint: &Path) -> Outcome {
-    leave_as(mountpoint, Copies::WaitedFor)
+    leave_as(mountpoint, Copies::WaitedFor).and_then(|end| tell(mountpoint, end))
 }
 
-fn leave_as(mountpoint: &Path, copies: Copies) -> Outcome {
+fn leave_as(mountpoint: &Path, copies: Copies) -> Result<End, Failure> {
     let daemon = Daemon::of(mountpoint);
     let standing = talk::standing(mountpoint)?;
     let device = mount::mounted_at(&mount::mounts()?, mountpoint).map(|mount| mount.device.clone());
     unmount(mountpoint)?;
     match daemon {
-        Some(daemon) => tell(mountpoint, wait_for_end(&daemon, &device.unwrap_or_default(), copies)?),
+        Some(daemon) => wait_for_end(&daemon, &device.unwrap_or_default(), copies).map(End::Left),
         // Another user's daemon: only what it said last is known.
-        None if standing.safety.safe => Ok(Exit::Done),
-        None => {
-            let (files, changes) = (count(standing.safety.files, "file"), count(standing.safety.events, "change"));
-            say(format_args!("{files} and {changes} are only on the fast tier"))?;
-            Ok(Exit::Undrained)
-        }
+        None if standing.safety.safe => Ok(End::Whole),
+        None => Ok(End::Counted(standing.safety.files, standing.safety.events)),
     }
 }
 
-fn leave_dead(mountpoint: &Path) -> Outcome {
+fn leave_dead(mountpoint: &Path) -> Result<End, Failure> {
     mount::detach(mountpoint, Detach::Now).map_err(|errno| failed(mountpoint, errno))?;
     complain(format_args!(
         "the daemon of {} was gone already; mount the same tiers again to bring over what is only on the fast tier",
         mountpoint.display()
     ));
-    Ok(Exit::Undrained)
+    Ok(End::TakenAway)
 }
 
 /// A look-up or a reader of `/proc` that passes by keeps a mount busy for a moment without being a user of it: only what
@@ -270,18 +312,24 @@ fn copy(holder: &Holder) -> String {
     format!("{holder}, which has the mount too, in a mount name space of its own")
 }
 
-fn tell(mountpoint: &Path, left: Left) -> Outcome {
-    if left.is_nothing() {
-        return Ok(Exit::Done);
+/// As lines: the files that stay to standard output, the rest beside it.
+fn tell(mountpoint: &Path, end: End) -> Outcome {
+    match &end {
+        End::Whole | End::TakenAway => {}
+        End::Counted(files, changes) => {
+            let (files, changes) = (count(*files, "file"), count(*changes, "change"));
+            say(format_args!("{files} and {changes} are only on the fast tier"))?;
+        }
+        End::Left(left) if left.is_nothing() => {}
+        End::Left(left) => {
+            left.paths.iter().try_for_each(say)?;
+            complain(format_args!(
+                "{} and {} stay on the fast tier; the next mount at {} goes on with them",
+                count(left.files, "file"),
+                count(left.events, "change"),
+                mountpoint.display()
+            ));
+        }
     }
-    for path in &left.paths {
-        say(path)?;
-    }
-    complain(format_args!(
-        "{} and {} stay on the fast tier; the next mount at {} goes on with them",
-        count(left.files, "file"),
-        count(left.events, "change"),
-        mountpoint.display()
-    ));
-    Ok(Exit::Undrained)
+    Ok(end.exit())
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
+use crate::json;
 
 /// Compare the two copies of files that are on both tiers, byte by byte
 ///
@@ -28,8 +29,8 @@ pub(super) fn run(args: &VerifyArgs) -> Outcome {
     let (mountpoint, below) = talk::mount_of(&args.path)?;
     let (worst, found, summary) = verify(&mountpoint, &below)?;
     if args.json {
-        let found: Vec<_> = found.iter().map(|(which, what)| json!({ "which": which, "what": what })).collect();
-        say(json!({ "findings": found, "summary": summary }))?;
+        let found: Vec<_> = found.iter().map(|(kind, what)| talk::finding(kind, what)).collect();
+        say(json::document(&json!({ "findings": found, "summary": summary })).trim_end())?;
     } else {
         found.iter().try_for_each(|(which, what)| say(format_args!("{which}: {what}")))?;
         complain(summary);

@@ -421,13 +421,15 @@ impl Control {
             Node::Windows => {
                 self.observer.collected().windows().text(self.stats.now()) + &epochs::text(&self.stats.epochs())
             }
-            Node::WindowsJson => self.observer.collected().windows().json(&self.stats.epochs()),
-            Node::TimelineJson => self.stats.timeline().json(),
+            Node::WindowsJson => {
+                self.observer.collected().windows().json(&self.stats.epochs(), self.stats.since_1970())
+            }
+            Node::TimelineJson => self.stats.timeline().json(self.stats.since_1970()),
             Node::Checkpoints => {
                 let now = self.stats.now();
                 safe::text(&self.checkpoints_for(&asker)?, now.as_secs_f64())
             }
-            Node::CheckpointsJson => json(&self.checkpoints_for(&asker)?),
+            Node::CheckpointsJson => safe::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
             Node::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
                 return Ok(What::Ops(Lines { stats: Arc::clone(&self.stats), reader }));
@@ -570,6 +572,7 @@ impl Control {
         render::Snapshot {
             safety: safety(&status),
             version: env!("CARGO_PKG_VERSION"),
+            mounted_at: self.stats.since_1970(),
             mounted_for: self.stats.now(),
             fast: tier(&status.fast),
             slow: tier(&status.slow),
@@ -631,11 +634,6 @@ impl Control {
             metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
         }
     }
-}
-
-/// For scripts. Ends with a newline.
-fn json(value: &impl serde::Serialize) -> String {
-    format!("{:#}\n", serde_json::json!(value))
 }
 
 /// Whether what a path, escaped, leads to belongs to a user.

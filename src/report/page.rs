@@ -3,6 +3,8 @@
 //! A renderer decides how a section looks; what is drawn stands in its tables too, so that no figure is only a picture. Every
 //! text that came from outside loses what a terminal or a browser might take for something else ([`shown`]).
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use super::advice::Advice;
 use super::summary::{Summary, faster, grouped, percent, render_count, seconds_text, share};
 use crate::stats::recording::{Epoch, Place, Process};
@@ -278,12 +280,12 @@ pub fn command(advice: &Advice) -> (String, Option<String>) {
 }
 
 /// `2026-11-22 09:28:20 UTC`.
-fn date(since: u64, after: f64) -> String {
-    if since == 0 {
+fn date(since: Duration, after: f64) -> String {
+    if since.is_zero() {
         return String::new();
     }
-    let moment = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(since);
-    let after = std::time::Duration::try_from_secs_f64(after).unwrap_or_default();
+    let moment = UNIX_EPOCH + since;
+    let after = Duration::try_from_secs_f64(after).unwrap_or_default();
     let moment = moment.checked_add(after).unwrap_or(moment);
     let told = humantime::format_rfc3339_seconds(moment).to_string();
     told.replace('T', " ").replace('Z', " UTC")

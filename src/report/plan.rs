@@ -80,6 +80,7 @@ pub struct Point {
 /// One that is chosen. `path`: from the mount's root, escaped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct File {
+    #[serde(flatten, with = "crate::json::path")]
     pub path: String,
     pub bytes: u64,
     pub seconds: f64,
@@ -495,7 +496,8 @@ mod tests {
         let why = |json: &str| Plan::read(json.as_bytes()).expect_err("no plan");
         assert!(why("{}").contains("no plan") && why("[]").contains("no plan"));
         assert!(why(&Plan { schema: 9, ..plan.clone() }.json()).contains("plan again"));
-        assert!(why(&plan.json().replace("/a", "/a b")).contains("no path"));
+        assert!(why(&plan.json().replace("\"/a\"", "\"a\"")).contains("no path"));
+        assert!(why(&plan.json().replace("\"/a\"", "\"/a b\",\"path_escaped\":true")).contains("no path"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::advice::{self, Advice};
 use super::calls::{self, Busy, Readers, Seen};
 use super::rebuild;
 use super::totals::{FileRow, Kind, Speeds, Totals};
+use crate::json;
 use crate::stats::access::{Pattern, SIZE_NAMES};
 use crate::stats::counters::{Op, Tier};
 use crate::stats::plans::Told;
@@ -76,8 +77,9 @@ pub struct Job {
     pub mountpoint: String,
     pub fast: Place,
     pub slow: Place,
-    /// Nanoseconds from 1970 to the mount.
-    pub since: u64,
+    /// From the beginning of 1970 to the mount.
+    #[serde(rename = "mounted_at", serialize_with = "json::as_timestamp")]
+    pub since: Duration,
     pub from: f64,
     pub until: f64,
     /// From the one to the other.
@@ -394,7 +396,7 @@ fn job(meta: &Meta) -> Job {
         mountpoint: meta.mountpoint.clone(),
         fast: meta.fast.clone(),
         slow: meta.slow.clone(),
-        since: meta.since,
+        since: Duration::from_nanos(meta.since),
         from: meta.from,
         until: meta.until,
         wall: (meta.until - meta.from).max(0.0),

@@ -82,6 +82,7 @@ pub struct Band {
 /// One file, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileRow {
+    #[serde(flatten, with = "crate::json::path")]
     pub path: String,
     pub size: u64,
     pub opens: u64,

@@ -117,6 +117,11 @@ impl Stats {
         found
     }
 
+    /// When the mount was made, from the beginning of 1970 on.
+    pub fn since_1970(&self) -> Duration {
+        self.epoch.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    }
+
     /// What is known besides files and calls; `about` has what others know: who, where, by which paths.
     pub fn meta(&self, about: Meta) -> Meta {
         let overview = self.windows.overview();

@@ -12,6 +12,7 @@ use super::catalog::Extent;
 use super::counters::Op;
 use super::record::{Common, Field, Record, failed};
 use super::render::{as_seconds, bytes, latency};
+use crate::json;
 
 /// All files of a mount.
 #[derive(Clone, Debug)]
@@ -38,6 +39,7 @@ pub struct AtHand {
 pub struct Busy {
     /// The mount's number of it, which a rename does not change.
     pub ino: u64,
+    #[serde(flatten, with = "json::path")]
     pub path: String,
     #[serde(flatten)]
     pub done: Done,
@@ -92,9 +94,7 @@ impl AtHand {
     pub fn json(mut self, limit: usize) -> String {
         self.files.sort_by_key(|file| (Reverse(file.done.time), file.ino));
         self.files.truncate(limit);
-        let mut out = serde_json::to_string(&self).expect("plain numbers and strings have a JSON form");
-        out.push('\n');
-        out
+        json::line(&self)
     }
 }
 
@@ -360,7 +360,7 @@ mod tests {
         let text = AtHand { files: all, known: 5 }.json(2);
         let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
         let file = &value["files"][0];
-        assert_eq!((&file["ino"], &file["path"]), (&9.into(), &"/ckpt/epoch%201".into()), "most time first");
+        assert_eq!((&file["ino"], &file["path"]), (&9.into(), &"/ckpt/epoch 1".into()), "most time first");
         let numbers = ["opens", "reads", "writes", "others", "errors", "bytes_read", "slow_bytes_read"];
         assert_eq!(numbers.map(|name| file[name].as_u64()), [1, 1, 0, 1, 1, 2048, 2048].map(Some));
         assert_eq!((file["time"].as_f64(), file["before"]["bytes_read"].as_u64()), (Some(12e-6), Some(48)));

@@ -227,16 +227,15 @@ pub fn table(figures: &[ProcessFigures]) -> String {
     out
 }
 
-/// The same as JSON, one object. Time is in seconds, `pid` null for everybody who is not known; command and control group are
-/// escaped. Ends with a newline.
+/// The same as JSON, one object. Time is in seconds, `pid` null for everybody who is not known. Ends with a newline.
 pub fn json(figures: &[ProcessFigures]) -> String {
     let one = |p: &ProcessFigures| {
         json!({
             "number": p.number,
             "pid": Some(p.identity.pid).filter(|pid| *pid > 0),
             "uid": Some(p.identity.uid).filter(|_| p.identity.pid > 0),
-            "command": path::escape(p.identity.command.as_bytes()),
-            "cgroup": path::escape(p.identity.cgroup.as_bytes()),
+            "command": p.identity.command,
+            "cgroup": p.identity.cgroup,
             "opens": p.opens,
             "reads": p.reads,
             "writes": p.writes,
@@ -245,7 +244,7 @@ pub fn json(figures: &[ProcessFigures]) -> String {
             "time": p.time.as_secs_f64(),
         })
     };
-    format!("{}\n", json!({ "processes": figures.iter().map(one).collect::<Vec<_>>() }))
+    crate::json::line(&json!({ "processes": figures.iter().map(one).collect::<Vec<_>>() }))
 }
 
 #[cfg(test)]
@@ -273,7 +272,7 @@ mod tests {
         assert!(value["processes"][0]["pid"].is_null(), "{value}");
         let known = &value["processes"][1];
         assert_eq!((&known["pid"], &known["opens"], &known["time"]), (&json!(7), &json!(1), &json!(0.0)));
-        assert_eq!(known["command"], "a%20%1B%5B31m");
+        assert_eq!(known["command"], "a \u{1b}[31m");
     }
 
     #[test]

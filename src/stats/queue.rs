@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::render::{as_optional_seconds, as_seconds, bytes, count, one_line, seconds};
+use crate::json;
 
 /// The pending events in the order in which they will be published. Durations are in seconds, sizes in bytes; the JSON
 /// keys are the field names.
@@ -23,6 +24,7 @@ pub struct Queue {
     pub conflicts_shown: Vec<String>,
     /// What an operator has set aside: it is not on its way. `aside_shown` has the first ones, by name.
     pub aside: u64,
+    #[serde(serialize_with = "json::paths")]
     pub aside_shown: Vec<String>,
 }
 
@@ -33,8 +35,10 @@ pub struct Pending {
     /// `content`, `make`, `link`, `rename`, `exchange`, `remove` or `attributes`.
     pub change: &'static str,
     /// From the mount's root, escaped.
+    #[serde(flatten, with = "json::path")]
     pub path: String,
     /// The other name of a link, rename or exchange.
+    #[serde(flatten, with = "json::to")]
     pub to: Option<String>,
     /// Of a content.
     pub size: Option<u64>,
@@ -97,9 +101,7 @@ impl Queue {
 
     /// The same as JSON, one object. Ends with a newline.
     pub fn json(&self) -> String {
-        let mut out = serde_json::to_string_pretty(self).expect("plain numbers and strings have a JSON form");
-        out.push('\n');
-        out
+        json::document(self)
     }
 
     fn lines(&self, out: &mut String) -> std::fmt::Result {

@@ -13,6 +13,7 @@ use super::catalog::Extent;
 use super::counters::{self, BUCKETS, Op, OpFigures};
 use super::trace;
 use crate::error::Errno;
+use crate::json;
 
 /// An estimate beyond this is none: the rate was measured while next to nothing moved.
 const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -22,6 +23,9 @@ const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 pub struct Snapshot {
     pub safety: Safety,
     pub version: &'static str,
+    /// From the beginning of 1970 on.
+    #[serde(serialize_with = "json::as_timestamp")]
+    pub mounted_at: Duration,
     #[serde(serialize_with = "as_seconds")]
     pub mounted_for: Duration,
     pub fast: Tier,
@@ -327,9 +331,7 @@ impl Snapshot {
 
     /// The text of `.dlio/stats.json`, one object. Ends with a newline.
     pub fn json(&self) -> String {
-        let mut out = serde_json::to_string_pretty(self).expect("plain numbers and strings have a JSON form");
-        out.push('\n');
-        out
+        json::document(self)
     }
 
     fn sections(&self, out: &mut String) -> std::fmt::Result {
@@ -616,6 +618,7 @@ mod tests {
         Snapshot {
             safety,
             version: "1.2.3",
+            mounted_at: Duration::ZERO,
             mounted_for: Duration::from_secs(90),
             fast: Tier { total: 10 * GIB, used: GIB, available: 9 * GIB },
             slow: Tier::default(),

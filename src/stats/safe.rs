@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::render::{bytes, count, seconds};
+use crate::json;
 
 /// A burst of writes that the engine has taken for a checkpoint (`src/tiers/bursts.rs`). Moments are seconds since the mount was
 /// made, negative before it; sizes bytes; the JSON keys are the field names.
@@ -17,6 +18,7 @@ pub struct Checkpoint {
     /// As its names tell.
     pub step: Option<u64>,
     /// From the mount's root, escaped: its directory, or its file.
+    #[serde(flatten, with = "json::path")]
     pub path: String,
     pub files: u64,
     pub bytes: u64,
@@ -51,6 +53,31 @@ impl Checkpoint {
             Checkpoint { verified: true, .. } => "verified",
         }
     }
+}
+
+/// The JSON of `.dlio/checkpoints`. `mounted`: since 1970. Ends with a newline.
+pub fn json(checkpoints: &[Checkpoint], mounted: Duration) -> String {
+    let at = |seconds: f64| json::moment(mounted, seconds);
+    let stamped = |one: &Checkpoint| Stamped {
+        began_at: at(one.began),
+        absorbed_at: at(one.absorbed),
+        durable_at: one.durable.and_then(at),
+        drained_at: one.drained.and_then(at),
+        checkpoint: one.clone(),
+    };
+    let all: Vec<Stamped> = checkpoints.iter().map(stamped).collect();
+    json::document(&serde_json::json!({ "checkpoints": all }))
+}
+
+/// With its moments as dates.
+#[derive(Serialize)]
+struct Stamped {
+    #[serde(flatten)]
+    checkpoint: Checkpoint,
+    began_at: Option<String>,
+    absorbed_at: Option<String>,
+    durable_at: Option<String>,
+    drained_at: Option<String>,
 }
 
 /// The text of `.dlio/checkpoints`. Ends with a newline. `now`: as the moments.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::render::{as_seconds, bytes, count, one_line, seconds};
+use crate::json;
 
 /// The failed files of a job that the text names; the JSON has more.
 const FAILURES_SHOWN: usize = 20;
@@ -56,6 +57,7 @@ pub struct Job {
 /// A file that is not staged. `path`: from the mount's root, escaped.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
+    #[serde(flatten, with = "json::path")]
     pub path: String,
     pub why: String,
 }
@@ -160,9 +162,7 @@ impl Staging {
 
     /// The same as JSON, one object. Ends with a newline.
     pub fn json(&self) -> String {
-        let mut out = serde_json::to_string_pretty(self).expect("plain numbers and strings have a JSON form");
-        out.push('\n');
-        out
+        json::document(self)
     }
 
     fn lines(&self, out: &mut String) -> std::fmt::Result {

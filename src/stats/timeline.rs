@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::recording;
+use crate::json;
 
 /// A span at first.
 pub const FINEST: Duration = Duration::from_millis(100);
@@ -129,13 +130,15 @@ impl Timeline {
     }
 
     /// The text of `.dlio/timeline.json`: seconds of a span, and a list for each amount. Ends with a newline.
-    pub fn json(&self) -> String {
+    pub fn json(&self, mounted: Duration) -> String {
         let list = |at: usize| self.spans.iter().map(|span| span.all()[at]).collect::<Vec<_>>();
-        let mut value = json!({ "span": self.width.as_secs_f64(), "until": self.last.0.as_secs_f64() });
+        let until = self.last.0.as_secs_f64();
+        let mut value =
+            json!({ "span": self.width.as_secs_f64(), "until": until, "until_at": json::moment(mounted, until) });
         for (at, name) in Amounts::NAMES.into_iter().enumerate() {
             value[name] = json!(list(at));
         }
-        format!("{value}\n")
+        json::line(&value)
     }
 }
 
@@ -204,7 +207,7 @@ mod tests {
         let mut timeline = Timeline::default();
         let totals = Amounts { read: [7, 8], calls: 3, ..Amounts::default() };
         timeline.sample(ms(90), totals);
-        let value: serde_json::Value = serde_json::from_str(&timeline.json()).expect("valid");
+        let value: serde_json::Value = serde_json::from_str(&timeline.json(Duration::ZERO)).expect("valid");
         assert_eq!((&value["span"], &value["read_slow"], &value["calls"]), (&json!(0.1), &json!([8]), &json!([3])));
         assert_eq!(value["drained"], json!([0]));
     }

@@ -18,6 +18,7 @@ use super::processes::ProcessFigures;
 use super::record::Record;
 use super::recording::Epoch;
 use super::render::{self, bytes};
+use crate::json;
 
 /// So many may be open at once: each file that is used costs a merge for each of them.
 pub const OPEN_MAX: usize = 8;
@@ -264,20 +265,24 @@ impl Overview {
     }
 
     /// The same for scripts, with all operations of each closed window, and the epochs that were found. Times in seconds since
-    /// the mount was made. Ends with a newline.
-    pub fn json(&self, epochs: &[Epoch]) -> String {
+    /// the mount was made, which was `mounted` after the beginning of 1970. Ends with a newline.
+    pub fn json(&self, epochs: &[Epoch], mounted: Duration) -> String {
+        let at = |time: &Duration| json::moment(mounted, time.as_secs_f64());
         let closed = |window: &Arc<Window>| {
             json!({
                 "name": window.name,
                 "began": window.began.as_secs_f64(),
+                "began_at": at(&window.began),
                 "ended": window.ended.as_secs_f64(),
+                "ended_at": at(&window.ended),
                 "files": window.used,
                 "processes": window.processes.len(),
                 "operations": render::Operation::all(window.operations.clone()),
             })
         };
-        let open = |(name, began): &(String, Duration)| json!({"name": name, "began": began.as_secs_f64()});
-        let mark = |(at, text): &(Duration, String)| json!({"at": at.as_secs_f64(), "text": text});
+        let open = |(name, began): &(String, Duration)| json!({"name": name, "began": began.as_secs_f64(), "began_at": at(began)});
+        let mark =
+            |(time, text): &(Duration, String)| json!({"at": time.as_secs_f64(), "time": at(time), "text": text});
         let value = json!({
             "closed": self.closed.iter().map(closed).collect::<Vec<_>>(),
             "open": self.open.iter().map(open).collect::<Vec<_>>(),
@@ -285,7 +290,7 @@ impl Overview {
             "marks": self.marks.marks.iter().map(mark).collect::<Vec<_>>(),
             "forgotten": {"windows": self.forgotten, "marks": self.marks.forgotten},
         });
-        format!("{value:#}\n")
+        json::document(&value)
     }
 }
 
@@ -362,7 +367,7 @@ mod tests {
         assert_eq!(rows[1], ["2.0s", "4.0s", "1", "0", "0", "B", "0.0", "0", "B", "epoch", "1"], "{text}");
         assert_eq!((&*rows[2], &*rows[5]), (&["7.0s", "2.0s", "open", "rest"][..], &["8.0s", "step", "100"][..]));
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        let json: serde_json::Value = serde_json::from_str(&overview.json(&[])).expect("valid");
+        let json: serde_json::Value = serde_json::from_str(&overview.json(&[], Duration::ZERO)).expect("valid");
         assert_eq!((&json["closed"][0]["name"], &json["closed"][0]["files"]), (&json!("epoch 1"), &json!(1)));
         assert_eq!((&json["open"][0]["name"], &json["marks"][0]["at"]), (&json!("rest"), &json!(8.0)));
     }

@@ -1031,7 +1031,7 @@ fn verify_names_a_damaged_copy_and_evicting_it_is_the_remedy() {
     assert_eq!((code, found.as_str()), (Some(1), line), "{summary}");
     let (code, report, _) = verify(&["--json"]);
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    assert_eq!((code, &report["findings"][0]["which"]), (Some(1), &"fast".into()), "{report}");
+    assert_eq!((code, &report["findings"][0]["kind"]), (Some(1), &"fast".into()), "{report}");
     succeeded(program().arg("evict").arg(mount.at("run/file-2")).output().unwrap());
     assert!(fs::read(mount.at("run/file-2")).unwrap() == content(2, 300_000));
     assert_eq!(verify(&[]).0, Some(0));

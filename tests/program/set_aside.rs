@@ -69,7 +69,7 @@ fn what_the_slow_tier_refuses_for_good_is_set_aside_and_everything_else_arrives(
     assert!(!mount.slow().join("later").exists());
     let (code, out, err) = dlio(&["set-aside", "--json"], &ckpt);
     let said: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out} {err}"));
-    assert_eq!((code, &said["kept"][0]), (0, &"/run/ckpt".into()), "{err}");
+    assert_eq!((code, &said["kept"][0]["path"]), (0, &"/run/ckpt".into()), "{err}");
     let saved = Path::new(said["saved"].as_str().unwrap()).join("run/ckpt");
     assert_eq!(fs::read(saved).unwrap(), b"weights");
 

@@ -146,7 +146,7 @@ pub(super) fn run(as_json: bool) -> Outcome {
         return Ok(Exit::Interrupted);
     };
     match as_json {
-        true => say(serde_json::json!(sights))?,
+        true => say(crate::json::document(&serde_json::json!({ "io_paths": sights })).trim_end())?,
         false => print(&sights)?,
     }
     let wrong = sights[0].steps.iter().filter(|step| step.exactly && step.done != step.seen).count();

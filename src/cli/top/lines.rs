@@ -53,7 +53,7 @@ pub(super) fn json(time: &str, mountpoint: &str, look: &Look, change: &Change) -
         value[name] = counted.as_ref().map_or(json!(null), |amounts| amounts[name].clone());
     }
     value["drained"] = json!(change.drained);
-    value.to_string()
+    crate::json::line(&value).trim_end().to_owned()
 }
 
 #[cfg(test)]

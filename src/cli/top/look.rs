@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json;
 use crate::stats::recording::Checkpoint;
 use crate::stats::render;
 
@@ -135,6 +136,7 @@ pub(super) struct Files {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct File {
     pub(super) ino: u64,
+    #[serde(flatten, with = "json::path")]
     pub(super) path: String,
     #[serde(flatten)]
     pub(super) done: Done,
@@ -171,7 +173,9 @@ pub(super) struct Processes {
 pub(super) struct Process {
     pub(super) number: u64,
     pub(super) pid: Option<u64>,
+    #[serde(deserialize_with = "json::escaped")]
     pub(super) command: String,
+    #[serde(deserialize_with = "json::escaped")]
     pub(super) cgroup: String,
     #[serde(flatten)]
     pub(super) done: Done,
@@ -189,7 +193,9 @@ pub(super) struct Queue {
 pub(super) struct Pending {
     pub(super) lsn: u64,
     pub(super) change: String,
+    #[serde(flatten, with = "json::path")]
     pub(super) path: String,
+    #[serde(flatten, with = "json::to")]
     pub(super) to: Option<String>,
     pub(super) size: Option<u64>,
     pub(super) state: String,
@@ -198,6 +204,12 @@ pub(super) struct Pending {
     pub(super) age: f64,
     pub(super) tries: u32,
     pub(super) eta: Option<f64>,
+}
+
+/// `checkpoints.json`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Checkpoints {
+    pub(super) checkpoints: Vec<Checkpoint>,
 }
 
 /// Takes the text of a file of `.dlio` apart. The error says what is wrong with it.
@@ -347,6 +359,7 @@ pub(super) mod tests {
         let snapshot = Snapshot {
             safety: safety.clone(),
             version: "1.2.3",
+            mounted_at: Duration::ZERO,
             mounted_for: Duration::from_millis(90_500),
             fast: render::Tier { total: 10, used: 3, available: 7 },
             slow: render::Tier::default(),
@@ -371,7 +384,7 @@ pub(super) mod tests {
         let mut timeline = crate::stats::timeline::Timeline::default();
         let totals = crate::stats::timeline::Amounts { read: [7, 8], drained: 5, ..Default::default() };
         timeline.sample(Duration::from_millis(250), totals);
-        let timeline = Timeline::parse(&timeline.json()).expect("our own");
+        let timeline = Timeline::parse(&timeline.json(Duration::ZERO)).expect("our own");
         let total = timeline.total();
         assert_eq!((total.read_fast, total.read_slow, total.drained, timeline.until), (7, 8, 5, 0.25));
         let queue: Queue = parse(&crate::stats::queue::Queue::default().json()).expect("our own");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use super::look::{self, Files, Look, Processes, Queue, Timeline};
+use super::look::{self, Checkpoints, Files, Look, Processes, Queue, Timeline};
 use super::table::View;
 use crate::cli::talk;
 use crate::error::{Errno, Error, Result};
@@ -66,7 +66,8 @@ fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
         }
     }
     if view.is_some() {
-        look.checkpoints = table(mountpoint, "checkpoints.json", look::parse)?.unwrap_or_default();
+        let checkpoints: Option<Checkpoints> = table(mountpoint, "checkpoints.json", look::parse)?;
+        look.checkpoints = checkpoints.unwrap_or_default().checkpoints;
     }
     Ok(look)
 }

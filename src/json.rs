@@ -1,0 +1,170 @@
+//! The JSON documents that scripts read: one object each, whose first key says which form it has. Described in `docs/json.md`.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::path::unescape;
+
+/// Raised when a key goes or means something else. A key that comes raises nothing.
+pub const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a, T: Serialize> {
+    schema: u32,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+/// A document over several lines, with a newline at its end. `body` is an object.
+pub fn document(body: &impl Serialize) -> String {
+    let document = Document { schema: SCHEMA, body };
+    let mut text = serde_json::to_string_pretty(&document).expect("plain numbers and strings have a JSON form");
+    text.push('\n');
+    text
+}
+
+/// The same in one line.
+pub fn line(body: &impl Serialize) -> String {
+    let document = Document { schema: SCHEMA, body };
+    let mut text = serde_json::to_string(&document).expect("plain numbers and strings have a JSON form");
+    text.push('\n');
+    text
+}
+
+/// A moment, counted from the beginning of 1970, as RFC 3339 has it: `2026-11-26T05:24:41.120Z`.
+pub fn timestamp(since_1970: Duration) -> Option<String> {
+    let moment = UNIX_EPOCH.checked_add(since_1970)?;
+    // Later than a date with four digits is no moment of ours.
+    (since_1970 < Duration::from_secs(253_402_300_800)).then(|| humantime::format_rfc3339_millis(moment).to_string())
+}
+
+/// A moment `seconds` after the mount was made, which was `mounted` after the beginning of 1970.
+pub fn moment(mounted: Duration, seconds: f64) -> Option<String> {
+    Duration::try_from_secs_f64(mounted.as_secs_f64() + seconds).ok().and_then(timestamp)
+}
+
+/// For a field that counts from the beginning of 1970.
+pub fn as_timestamp<S: serde::Serializer>(since_1970: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    timestamp(*since_1970).serialize(to)
+}
+
+/// What is escaped elsewhere, as a document has it: as it is if that is UTF-8. If not it stays escaped, and the key `NAME_escaped`
+/// is true.
+pub fn text(name: &str, escaped: &str) -> Map<String, Value> {
+    let plain = unescape(escaped).and_then(|bytes| String::from_utf8(bytes).ok());
+    let is_escaped = plain.is_none().then(|| (format!("{name}_escaped"), Value::Bool(true)));
+    let text = (name.to_owned(), Value::String(plain.unwrap_or_else(|| escaped.to_owned())));
+    [text].into_iter().chain(is_escaped).collect()
+}
+
+/// Such a text alone, as of a list.
+pub fn path_of(escaped: &str) -> Value {
+    Value::Object(text("path", escaped))
+}
+
+/// For a field that is a list of them.
+pub fn paths<S: serde::Serializer>(escaped: &[String], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(escaped.iter().map(|path| path_of(path)))
+}
+
+/// A text of a document, escaped for a terminal.
+pub fn escaped<'a, D: serde::Deserializer<'a>>(from: D) -> Result<String, D::Error> {
+    let text = String::deserialize(from)?;
+    Ok(crate::path::escape(text.as_bytes()))
+}
+
+/// The field `path` of a structure, which is escaped there. Goes with `flatten`.
+pub mod path {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// As [`text`](super::text).
+    pub fn serialize<S: Serializer>(escaped: &str, to: S) -> Result<S::Ok, S::Error> {
+        super::text("path", escaped).serialize(to)
+    }
+
+    #[derive(Deserialize)]
+    struct Path {
+        path: String,
+        #[serde(default)]
+        path_escaped: bool,
+    }
+
+    /// Escaped again.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<String, D::Error> {
+        let Path { path, path_escaped } = Path::deserialize(from)?;
+        Ok(if path_escaped { path } else { crate::path::escape(path.as_bytes()) })
+    }
+}
+
+/// The field `to`, where there is one.
+pub mod to {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// As [`text`](super::text).
+    pub fn serialize<S: Serializer>(escaped: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
+        match escaped {
+            Some(escaped) => super::text("to", escaped).serialize(to),
+            None => serde_json::json!({ "to": null }).serialize(to),
+        }
+    }
+
+    #[derive(Deserialize)]
+    struct To {
+        to: Option<String>,
+        #[serde(default)]
+        to_escaped: bool,
+    }
+
+    /// Escaped again.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<String>, D::Error> {
+        let To { to, to_escaped } = To::deserialize(from)?;
+        Ok(to.map(|to| if to_escaped { to } else { crate::path::escape(to.as_bytes()) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_says_first_which_form_it_has() {
+        let body = serde_json::json!({ "a": 1 });
+        assert_eq!(
+            (line(&body).as_str(), document(&body).lines().nth(1)),
+            ("{\"schema\":1,\"a\":1}\n", Some("  \"schema\": 1,"))
+        );
+    }
+
+    #[test]
+    fn a_moment_is_a_date_or_none() {
+        assert_eq!(timestamp(Duration::from_millis(1_764_134_681_120)).as_deref(), Some("2025-11-26T05:24:41.120Z"));
+        assert_eq!((timestamp(Duration::MAX), timestamp(Duration::from_secs(1 << 50))), (None, None));
+    }
+
+    #[derive(Debug, PartialEq, Serialize, serde::Deserialize)]
+    struct Named {
+        #[serde(flatten, with = "path")]
+        path: String,
+        #[serde(flatten, with = "to")]
+        to: Option<String>,
+        size: u64,
+    }
+
+    #[test]
+    fn a_path_is_as_it_is_where_that_is_text() {
+        let named = |path: &str, to: Option<&str>| Named { path: path.into(), to: to.map(str::to_owned), size: 1 };
+        for (named, text) in [
+            (named("/a%20b", None), r#"{"path":"/a b","to":null,"size":1}"#),
+            (named("/%C3%A9%25", Some("/c")), r#"{"path":"/é%","to":"/c","size":1}"#),
+            (
+                named("/%FF%20", Some("/%FE")),
+                r#"{"path":"/%FF%20","path_escaped":true,"to":"/%FE","to_escaped":true,"size":1}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&named).expect("a form"), text);
+            assert_eq!(serde_json::from_str::<Named>(text).expect("our own"), named);
+        }
+    }
+}
