@@ -74,8 +74,8 @@ use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, JobReports, Live, Observer};
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, Place};
+use crate::tiers::disk::os::{OsClock, OsDir};
 use crate::tiers::disk::{Clock, Dir};
-use crate::tiers::os::{OsClock, OsDir};
 use crate::tiers::{self, Ino, Tiers};
 
 /// Threads that answer the kernel. More than the slow-tier waits that may block some of them.
@@ -226,7 +226,7 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     let slow = tier(OsDir::open(&tree.by_descriptor()).at("open", tree.path().display())?);
     let boot = boot_id()?;
     #[cfg(debug_assertions)]
-    let ([fast, slow], boot) = tiers::faults::install([fast, slow], boot)?;
+    let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
     let open = if slow_is_writable { tiers::open } else { tiers::open_over_read_only };
     open(fast, slow, engine_options(&request.settings.config())?, clock, &boot)

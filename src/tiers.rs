@@ -20,7 +20,7 @@
 #[cfg(debug_assertions)]
 macro_rules! left_out {
     ($lapse:ident) => {
-        $crate::tiers::faults::is_left_out($crate::tiers::faults::Lapse::$lapse)
+        $crate::tiers::disk::faults::is_left_out($crate::tiers::disk::faults::Lapse::$lapse)
     };
 }
 #[cfg(not(debug_assertions))]
@@ -30,65 +30,18 @@ macro_rules! left_out {
     };
 }
 
-mod abilities;
-mod acl;
-mod aside;
-mod attrs;
-mod bursts;
+mod capacity;
 mod checkpoints;
-mod closed;
-mod closure;
-mod commit;
-mod data;
+mod copies;
 pub mod disk;
-mod drain;
-mod durable;
-mod evict;
-#[cfg(debug_assertions)]
-pub mod faults;
-mod few;
-mod file;
-mod fsck;
-mod full_slow;
-mod identity;
-mod latest;
-mod list;
 mod log;
-mod mend;
-mod modes;
-mod names;
-mod node;
-pub mod os;
-mod pace;
-mod parts;
-mod pins;
-mod plan;
-mod pool;
-mod publish;
-mod queue;
-mod recheck;
-mod record;
+mod model;
+mod objects;
+mod ops;
 mod recovery;
-mod replay;
-mod rescue;
-mod room;
-mod seal;
-mod set_aside;
-mod shards;
-mod slow;
-mod sorted;
-mod split;
-mod stage;
-mod staged;
 mod staging;
-mod state;
 mod status;
-mod step;
-pub mod sync;
-mod takeover;
-mod urgent;
-mod verify;
-mod view;
+mod writeback;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,31 +50,30 @@ use std::time::Duration;
 
 use crate::config::{Closed, FullSlow, Hours, Rules};
 use crate::error::{Errno, Error, Result};
+use capacity::pins::Pins;
+use copies::index::Copies;
+use disk::sync::{Mutex, RwLock};
+use disk::throttle::Bucket;
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
-use file::FileState;
 use log::Log;
-use pace::Bucket;
-use pins::Pins;
-use pool::Pool;
-use slow::SlowTier;
-use staged::Copies;
-use staging::Staging;
-use state::State as EngineState;
-use sync::{Mutex, RwLock};
-use urgent::Urgency;
-use view::Ages;
+use model::state::State as EngineState;
+use model::view::Ages;
+use objects::file::FileState;
+use objects::pool::Pool;
+use objects::slow_tier::SlowTier;
+use staging::jobs::Staging;
+use writeback::deadline::Urgency;
 
-pub use abilities::{Abilities, Lack};
-pub use evict::{Evictable, Evicted};
-pub use file::Pin;
-pub use fsck::{Finding, FsckReport, Severity, fsck};
-pub use recovery::{open, open_over_read_only};
-pub use rescue::{RescueReport, rescue};
-pub use set_aside::SetAside;
-pub use stage::Staged;
-pub use urgent::{Saved, Saving, Unsaved};
-
-pub use verify::{Bad, Verified, Verifying};
+pub use capacity::evict::{Evictable, Evicted};
+pub use objects::abilities::{Abilities, Lack};
+pub use objects::file::Pin;
+pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};
+pub use recovery::rescue::{RescueReport, rescue};
+pub use recovery::start::{open, open_over_read_only};
+pub use recovery::verify::{Bad, Verified, Verifying};
+pub use staging::copy_one::Staged;
+pub use writeback::deadline::{Saved, Saving, Unsaved};
+pub use writeback::set_aside::SetAside;
 
 /// An inode number of the view: ours, stable while the kernel or an object knows the file. The root is 1.
 pub type Ino = u64;
@@ -417,11 +369,11 @@ pub struct Tiers {
     urgency: Urgency,
     drain_rate: Mutex<Bucket>,
     /// Pieces of large files that the fast disk may begin with.
-    behind: Mutex<VecDeque<data::Piece>>,
+    behind: Mutex<VecDeque<ops::data::Piece>>,
     /// The latest listings, for whoever lists the same next.
-    recent: Mutex<list::Recent>,
+    recent: Mutex<ops::list::Recent>,
     /// Taken by the one who publishes; a group that an error interrupted.
-    publishing: Mutex<Option<publish::Unfinished>>,
+    publishing: Mutex<Option<writeback::publish::Unfinished>>,
     /// Damage in the log: nothing is published until somebody has looked.
     damaged: Option<String>,
     /// Bytes that the log lacked for this start: it takes no record, and the mount no change.

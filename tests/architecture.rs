@@ -23,10 +23,11 @@ const FLOORS: &[(&str, u8)] = &[
     ("stats", 2),
     ("report", 2),
     ("tiers::disk", 1),
-    ("tiers::bursts", 1),
-    ("tiers::few", 1),
-    ("tiers::pace", 1),
-    ("tiers::room", 1),
+    ("tiers::capacity::policy", 1),
+    ("tiers::capacity::rounds", 1),
+    ("tiers::checkpoints::bursts", 1),
+    ("tiers::checkpoints::forecast", 1),
+    ("tiers::model::small_deque", 1),
     ("stats::access", 1),
     ("stats::catalog", 1),
     ("stats::checkpoints", 1),
@@ -62,21 +63,21 @@ const PURE: &[&str] = &[
     "src/bench/sums.rs",
     "src/bench/text.rs",
     "src/bench/units.rs",
-    "src/tiers/record.rs",
-    "src/tiers/plan.rs",
-    "src/tiers/bursts.rs",
-    "src/tiers/checkpoints.rs",
-    "src/tiers/closure.rs",
-    "src/tiers/few.rs",
-    "src/tiers/pace.rs",
-    "src/tiers/room.rs",
-    "src/tiers/room/ahead.rs",
-    "src/tiers/room/rounds.rs",
-    "src/tiers/sorted.rs",
-    "src/tiers/acl.rs",
-    "src/tiers/node.rs",
-    "src/tiers/view.rs",
-    "src/tiers/state.rs",
+    "src/tiers/log/record.rs",
+    "src/tiers/model/publish_plan.rs",
+    "src/tiers/checkpoints/bursts.rs",
+    "src/tiers/checkpoints/index.rs",
+    "src/tiers/model/closure.rs",
+    "src/tiers/model/small_deque.rs",
+    "src/tiers/disk/throttle.rs",
+    "src/tiers/capacity/policy.rs",
+    "src/tiers/checkpoints/forecast.rs",
+    "src/tiers/capacity/rounds.rs",
+    "src/tiers/model/sorted_set.rs",
+    "src/tiers/disk/acl.rs",
+    "src/tiers/model/node.rs",
+    "src/tiers/model/view.rs",
+    "src/tiers/model/state.rs",
     "src/report/chrome.rs",
     "src/report/chrome/lanes.rs",
     "src/report/chrome/merge.rs",
@@ -192,11 +193,11 @@ fn pure_files_do_no_io_and_read_no_clock() {
 fn the_engine_has_no_lock_without_a_rank() {
     for (module, source) in sources()
         .iter()
-        .filter(|(name, _)| name.starts_with("tiers") && *name != "tiers::sync" && *name != "tiers::faults")
+        .filter(|(name, _)| name.starts_with("tiers") && *name != "tiers::disk::sync" && *name != "tiers::disk::faults")
     {
         let named =
             ["parking_lot", "std::sync::Mutex", "std::sync::RwLock"].iter().find(|word| code(source).contains(**word));
-        assert!(named.is_none(), "{module} names {}: use tiers::sync", named.unwrap_or(&""));
+        assert!(named.is_none(), "{module} names {}: use tiers::disk::sync", named.unwrap_or(&""));
     }
 }
 

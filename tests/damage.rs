@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
+use dlio_fs::tiers::disk::os::{OsClock, OsDir};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::os::{OsClock, OsDir};
 use dlio_fs::tiers::{self, Bad, Cx, Evicted, Ino, OpenMode, Options, ROOT, RescueReport, Severity, Tiers, Verified};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::os::{OsClock, OsDir};
 use dlio_fs::tiers::disk::{Access, Allocate, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Time};
-use dlio_fs::tiers::os::{OsClock, OsDir};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 

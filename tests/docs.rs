@@ -68,7 +68,9 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 /// The function a quotation names: its file and its name.
 fn function(quotation: &str) -> Option<(PathBuf, &str)> {
     let (file, name) = quotation.split_once(".rs::")?;
-    let folder = if file.contains('/') { "" } else { "src/tiers/" };
+    // A path of the engine may leave out where the engine is.
+    let is_whole = FOLDERS.iter().any(|folder| file.starts_with(folder));
+    let folder = if is_whole { "" } else { "src/tiers/" };
     Some((format!("{folder}{file}.rs").into(), name))
 }
 
@@ -397,9 +399,9 @@ fn the_programs_that_were_tried_are_those_that_the_tests_run() {
 
 #[test]
 fn what_is_not_there_is_noticed() {
-    let text = "see `evict.rs::evict`, `evict.rs::evic`, `tests/docs.rs`, `tests/none.rs`, [a](../LICENSE), [b](none.md), \
+    let text = "see `capacity/evict.rs::evict`, `capacity/evict.rs::evic`, `tests/docs.rs`, `tests/none.rs`, [a](../LICENSE), [b](none.md), \
         [c](../README.md#how-fast) and [d](../README.md#none)";
-    assert_eq!(missing_functions(text), ["src/tiers/evict.rs::evic"]);
+    assert_eq!(missing_functions(text), ["src/tiers/capacity/evict.rs::evic"]);
     assert_eq!(missing_files("docs/install.md", text), ["none.md", "../README.md#none", "tests/none.rs"]);
     assert_eq!(untried("git, one 1.0, two 2.0", "two==2.1\none==1.0\n"), ["two 2.0"]);
     assert_eq!(unknown_messages("> works again\n> works ... never at all", "\"works again\""), ["never at all"]);

@@ -11,7 +11,7 @@ use crate::json;
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id, mountpoint_of};
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
-use crate::tiers::os::OsDir;
+use crate::tiers::disk::os::OsDir;
 use crate::tiers::{self, Finding, FsckReport, Severity};
 
 /// Check a fast tier that is not mounted, and repair what is safe

@@ -12,7 +12,7 @@ use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id};
 use crate::tiers::disk::Dir;
-use crate::tiers::os::OsDir;
+use crate::tiers::disk::os::OsDir;
 use crate::tiers::{self, RescueReport};
 
 /// Restore every file that only the fast tier has into a directory, without a mount

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::render::{bytes, count, seconds};
 use crate::json;
 
-/// A burst of writes that the engine has taken for a checkpoint (`src/tiers/bursts.rs`). Moments are seconds since the mount was
+/// A burst of writes that the engine has taken for a checkpoint (`src/tiers/checkpoints/bursts.rs`). Moments are seconds since the mount was
 /// made, negative before it; sizes bytes; the JSON keys are the field names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

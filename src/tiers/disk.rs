@@ -4,6 +4,16 @@
 //! underneath that loses what was not synced, fails the Nth call or has no room. Names are single components, but for the path of
 //! [`Dir::walk`]: an implementation never follows a symbolic link and never leaves its tree. No policy here.
 
+pub(crate) mod acl;
+pub(crate) mod closed;
+#[cfg(debug_assertions)]
+pub mod faults;
+pub(crate) mod modes;
+pub mod os;
+pub(crate) mod shards;
+pub mod sync;
+pub(crate) mod throttle;
+
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;

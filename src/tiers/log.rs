@@ -21,16 +21,18 @@
 //!
 //! A crash between 1 and 3 leaves the room free, and nobody of ours writes to the tier before the next start.
 
+pub(crate) mod record;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::Lsn;
+use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Allocate, Dir, File};
-use crate::tiers::record::{Record, counter};
-use crate::tiers::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::tiers::sync::{Mutex, Rank};
+use crate::tiers::log::record::{Record, counter};
 
 /// A segment is closed once it is this long, in bytes.
 const SEGMENT: u64 = 16 << 20;
@@ -124,7 +126,7 @@ impl Log {
         let durable = self.durable();
         let text: String = records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable)).collect();
         #[cfg(debug_assertions)]
-        let text = crate::tiers::faults::held_back(text, tail.next, records.len());
+        let text = crate::tiers::disk::faults::held_back(text, tail.next, records.len());
         if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
             self.rotate(&mut tail)?;
         }
@@ -139,7 +141,7 @@ impl Log {
                 tracing::debug!(error = %e, "the ballast's room is not set aside for the log");
             }
             let mut again = tail.segment.write_at(text.as_bytes(), tail.len);
-            if again.as_ref().is_err_and(crate::tiers::data::is_full) {
+            if again.as_ref().is_err_and(crate::tiers::ops::data::is_full) {
                 // btrfs frees late, unless it is asked to.
                 self.cut_back(&mut tail)?;
                 again = self.fast.sync_all().and_then(|()| tail.segment.write_at(text.as_bytes(), tail.len));
@@ -378,7 +380,7 @@ fn drop_file(fast: &dyn Dir, name: &[u8]) -> bool {
 }
 
 pub(crate) fn is_full(error: &Error) -> bool {
-    matches!(error, Error::Io { source, .. } if crate::tiers::data::is_full(source))
+    matches!(error, Error::Io { source, .. } if crate::tiers::ops::data::is_full(source))
 }
 
 /// The tail of a log that goes on in the last of these segments.

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use crate::error::{Errno, Error, Result};
 use crate::path::escape;
+use crate::tiers::capacity::policy::Evicting;
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::throttle::Speed;
 use crate::tiers::disk::{Kind, Space};
-use crate::tiers::file::{Bytes, FileState};
-use crate::tiers::pace::Speed;
-use crate::tiers::queue::{Notes, copied_in, to_copy};
-use crate::tiers::room::Evicting;
-use crate::tiers::state::{Change, State as EngineState};
-use crate::tiers::sync::Mutex;
-use crate::tiers::{Cx, Ino, Lsn, State, Status, TierKind, Tiers, plan};
+use crate::tiers::model::publish_plan;
+use crate::tiers::model::state::{Change, State as EngineState};
+use crate::tiers::objects::file::{Bytes, FileState};
+use crate::tiers::writeback::queue::{Notes, copied_in, to_copy};
+use crate::tiers::{Cx, Ino, Lsn, State, Status, TierKind, Tiers};
 
 /// What each kind of background work last failed with, and whether that is the slow tier not answering.
 type Troubles = BTreeMap<&'static str, (bool, String)>;
@@ -345,7 +346,7 @@ impl Tiers {
     /// Everything waits for a version that no longer exists, because whoever wrote over it was cut off by a crash.
     pub(crate) fn held_by_cut_off(&self) -> Option<String> {
         let st = self.state.lock();
-        let (ino, _) = plan::blocker(&st)?;
+        let (ino, _) = publish_plan::blocker(&st)?;
         let cut_off = st.view.get(ino)?.file.as_ref()?.io.try_read()?.interrupted;
         cut_off.then(|| {
             let path = self.label_in(&st, ino);
@@ -403,7 +404,7 @@ impl Tiers {
     /// How large a file on the fast tier is, where nobody has to be waited for.
     fn size_at_once(&self, file: &FileState) -> Option<u64> {
         let io = file.io.try_read()?;
-        let object = io.object().filter(|object| object.home == crate::tiers::record::Home::Fast)?;
+        let object = io.object().filter(|object| object.home == crate::tiers::log::record::Home::Fast)?;
         let stat = match io.fd.clone() {
             Some(fd) => fd.stat(),
             None => self.pool.stat(object.number),
@@ -524,7 +525,7 @@ impl Tiers {
             (io.object(), has_copy && (io.copy.is_some() || (io.place == Bytes::Slow && io.fd.is_none())))
         };
         let tier = match object {
-            Some(object) if object.home == crate::tiers::record::Home::Fast => TierKind::Fast,
+            Some(object) if object.home == crate::tiers::log::record::Home::Fast => TierKind::Fast,
             _ => TierKind::Slow,
         };
         let state = if file.failed.load(Ordering::Acquire) {

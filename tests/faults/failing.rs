@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::MetadataOrder;
-use dlio_fs::tiers::faults::{CHANGING, LOOKING};
+use dlio_fs::tiers::disk::faults::{CHANGING, LOOKING};
 use parking_lot::Mutex;
 
 use crate::engine::{World, tree_of};

@@ -1,5 +1,5 @@
 //! Kills, power cuts and failing calls at every single step (promises P1, P3, P4, P5, P8 and P9), with a daemon and an engine
-//! in which calls fail on demand (`src/tiers/faults.rs`): `cargo xtask test points`.
+//! in which calls fail on demand (`src/tiers/disk/faults.rs`): `cargo xtask test points`.
 
 #![cfg(debug_assertions)] // What they need of the engine is in no release build.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::faults::VARIABLE;
+use dlio_fs::tiers::disk::faults::VARIABLE;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;

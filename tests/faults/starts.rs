@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dlio_fs::tiers::disk::MetadataOrder;
-use dlio_fs::tiers::faults::Tier;
+use dlio_fs::tiers::disk::faults::Tier;
 
 use crate::engine::World;
 use crate::script::Target;

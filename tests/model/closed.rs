@@ -6,8 +6,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use dlio_fs::config::{Config, Rule, Rules, Verify};
+use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Kind, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::sync::{Rank, held};
 use dlio_fs::tiers::{Cx, Evicted, Ino, OpenMode, ROOT, SetAttr, Tiers};
 use parking_lot::Mutex;
 use rand::SeedableRng;

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::thread;
 use std::time::Instant;
 
-use dlio_fs::tiers::faults::{Lapse, leaving_out};
+use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
 
 use crate::{aside, closed, run, steps, stories};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::sync::{Rank, held};
 use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use dlio_fs::error::Result as EngineResult;
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::Kind;
-use dlio_fs::tiers::sync::{Rank, held};
+use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::{Attr, Cx, Ino, OpenMode, ROOT, Tiers};
 use parking_lot::Mutex;
 

@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use dlio_fs::error::{Errno, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
+use dlio_fs::tiers::disk::sync::turns;
 use dlio_fs::tiers::disk::{Clock, Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::sync::turns;
 use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;

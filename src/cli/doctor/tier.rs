@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::Finding;
 use crate::error::Error;
 use crate::mount;
-use crate::tiers::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
+use crate::tiers::disk::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
 use crate::tiers::{Abilities, Lack};
 
 /// A tier that takes longer for these few calls is hung.

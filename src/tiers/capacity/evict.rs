@@ -1,0 +1,319 @@
+//! Making room on the fast tier: objects of clean files and staged copies go, in the order that `capacity/policy.rs` says.
+//!
+//! An object's proof is compared with the slow file once more just before (P6). Nothing that is open, dirty, unproven or pinned goes,
+//! nor the newest checkpoints. An operator may ask for the same at once, file by file.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::tiers::capacity::policy::{Amount, Candidate, Class, Limits, Order, Usage, Wanted};
+use crate::tiers::disk::{Access, Space, Stat};
+use crate::tiers::model::node::{Meta, Node, Seen};
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::model::state::{Clean, State};
+use crate::tiers::objects::file::FileState;
+use crate::tiers::objects::pool::{Pool, Proof};
+use crate::tiers::{Cx, Ino, Options, Progress, Tiers};
+
+/// How many files are looked at before the engine's lock is given back.
+const AT_ONCE: usize = 16;
+/// Share of the fast tier's inodes that is kept free.
+const INODES_KEPT: f64 = 0.05;
+
+/// What may go.
+enum Victim {
+    Object(Ino),
+    Copy(u64),
+}
+
+/// What can be evicted on demand, and what cannot because the slow tier does not have it.
+#[derive(Debug, Default)]
+pub struct Evictable {
+    /// Oldest drained first.
+    pub clean: Vec<Ino>,
+    /// Paths that only the fast tier has, as [`Tiers::path_of`] gives them; at most as many as asked for.
+    pub dirty: Vec<(Ino, String)>,
+    /// Files that only the fast tier has.
+    pub dirty_files: u64,
+}
+
+/// What came of evicting one file on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// Its object is gone; so many bytes.
+    Gone(u64),
+    /// It has none by now, or is dirty again.
+    NotClean,
+    /// It stays while it is open.
+    Open,
+    /// It, or a directory above it, is pinned.
+    Pinned,
+    /// The slow file is not the one that was proven; the next open of the file decides.
+    Changed,
+}
+
+impl Tiers {
+    /// The files at or below `below`, sorted by whether they could go. Names at most `limit` that cannot.
+    pub fn evictable(&self, below: Ino, limit: usize) -> Evictable {
+        let dirty = self.unsafe_files();
+        let st = self.state.lock();
+        let inside = |ino: &Ino| st.view.is_above(below, *ino);
+        let dirty: Vec<Ino> = dirty.into_iter().filter(inside).collect();
+        Evictable {
+            clean: st.clean.values().map(|clean| clean.ino).filter(inside).collect(),
+            dirty: dirty.iter().take(limit).map(|ino| (*ino, self.label_in(&st, *ino))).collect(),
+            dirty_files: dirty.len() as u64,
+        }
+    }
+
+    /// Evicts one file now, whatever the watermarks say. Waits for the slow tier.
+    pub fn evict_now(&self, cx: &Cx, ino: Ino) -> Result<Evicted> {
+        cx.slow()?;
+        let file = {
+            let st = self.state.lock();
+            let clean = st.clean_at.contains_key(&ino);
+            st.view.get(ino).filter(|_| clean).and_then(|node| node.file.clone())
+        };
+        let Some(file) = file else { return Ok(Evicted::NotClean) };
+        if file.opens.load(Ordering::Acquire) > 0 {
+            return Ok(Evicted::Open);
+        }
+        let size = file.io.read().object().and_then(|object| self.pool.stat(object.number).ok()).map_or(0, |s| s.size);
+        if self.path(ino).is_some_and(|path| self.stays(&path, size)) {
+            return Ok(Evicted::Pinned);
+        }
+        if !self.evict(&file)? {
+            let opened = file.opens.load(Ordering::Acquire) > 0;
+            return Ok(if opened { Evicted::Open } else { Evicted::Changed });
+        }
+        self.delete_doomed(cx)?;
+        Ok(Evicted::Gone(size))
+    }
+
+    /// Lets something go if the fast tier is above the high watermark, or still above the low one after that, short of inodes, or without
+    /// room for a checkpoint that is due.
+    pub fn evict_step(&self) -> Result<Progress> {
+        self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
+        if let Progress::Did = self.check_remembered()? {
+            return Ok(Progress::Did);
+        }
+        let ahead = {
+            let st = self.state.lock();
+            st.expected.ahead(self.stamp(self.uptime()), st.bursts.being_written())
+        };
+        let wanted = {
+            let (usage, limits) = (self.usage()?, self.limits());
+            let mut evicting = self.counters.evicting.lock();
+            let wanted = limits.to_free(&usage, *evicting, ahead);
+            *evicting = wanted.evicting;
+            wanted
+        };
+        let asks = Class::ALL.into_iter().any(|class| wanted.asks(class));
+        if asks && self.let_go(wanted)? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
+    }
+
+    /// What eviction and staging go by.
+    pub(crate) fn limits(&self) -> Limits {
+        let options = self.options();
+        let quotas = [None, None, options.staged_max];
+        let Options { high, low, reserve, keep, .. } = *options;
+        Limits { high, low, reserve, inodes: INODES_KEPT, quotas, keep }
+    }
+
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        let space = self.fast.space().at_fast("statfs", "fast tier")?;
+        // Only what is staged has a quota.
+        let classes = [0, 0, self.copies.extent().1];
+        let Space { avail, files, files_free, .. } = space;
+        Ok(Usage { total: space.capacity(), avail, files_total: files, files_free, classes })
+    }
+
+    /// Makes room for a write that found the tier full; `false` if nothing could go.
+    pub(crate) fn evict_for(&self, bytes: u64) -> Result<bool> {
+        let mut any = false;
+        loop {
+            let space = self.fast.space().at_fast("statfs", "fast tier")?;
+            let lacking = bytes.min(space.capacity() / 4).saturating_sub(space.avail);
+            let amount = Amount { bytes: lacking, files: 0 };
+            let wanted = Wanted { all: amount, data: amount, ..Wanted::default() };
+            if lacking == 0 || !self.let_go(wanted)? {
+                return Ok(any);
+            }
+            any = true;
+            if self.fast.space().is_ok_and(|now| now.avail <= space.avail) {
+                // What is gone is free only when the file system has written that down: btrfs does so every 30 s, or now. All else would
+                // have to go for it meanwhile.
+                self.fast.sync_all().at_fast("sync", "fast tier")?;
+            }
+        }
+    }
+
+    /// Makes room for what a start logs. Staged copies are not known yet: as many go as are found until there is room.
+    pub(crate) fn evict_for_a_start(&self) -> Result<()> {
+        const ROOM: u64 = 1 << 20;
+        let lacks = || -> Result<bool> {
+            let space = self.fast.space().at_fast("statfs", "fast tier")?;
+            Ok(space.avail < ROOM.min(space.capacity() / 4))
+        };
+        while lacks()? && self.find_copies_step()? == Progress::Did {
+            self.evict_for(ROOM)?;
+        }
+        self.evict_for(ROOM).map(drop)
+    }
+
+    /// Lets some of what is wanted go; `false`: there is nothing that could.
+    fn let_go(&self, wanted: Wanted) -> Result<bool> {
+        loop {
+            let order = Order::new(&self.limits(), self.checkpoints_here());
+            let candidates = self.candidates(&order);
+            let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
+            let mut any = false;
+            for at in order.pick(&described, wanted) {
+                any |= match candidates[at].0 {
+                    Victim::Object(ino) => self.evict_object(ino)?,
+                    Victim::Copy(number) => self.evict_copy(number)?.is_some(),
+                };
+            }
+            // What waits since the start comes behind all others that are clean: it is looked up only now.
+            if any || !self.meet_waiting()? {
+                return Ok(any);
+            }
+        }
+    }
+
+    fn evict_object(&self, ino: Ino) -> Result<bool> {
+        let file = self.state.lock().known_file(ino);
+        let Some(file) = file else { return Ok(false) };
+        let gone = self.evict(&file)?;
+        if gone {
+            self.delete_doomed(&Cx::internal())?;
+        }
+        Ok(gone)
+    }
+
+    /// Of each kind those that go first, of those that may go at all.
+    fn candidates(&self, order: &Order) -> Vec<(Victim, Candidate)> {
+        // Many at once: to find them takes a look at all.
+        let copies = self.copies.longest_unused(64 * AT_ONCE);
+        let st = self.state.lock();
+        let open = |node: &Node| {
+            let opens = node.file.as_ref().is_some_and(|file| file.opens.load(Ordering::Acquire) > 0);
+            node.pins > 0 || opens
+        };
+        let clean = st.clean.iter().filter_map(|(seq, clean)| {
+            let node = st.view.get(clean.ino).filter(|node| !open(node))?;
+            node.file.as_ref()?;
+            let is_checkpoint = st.bursts.is_checkpoint(clean.burst);
+            let class = if is_checkpoint { Class::Checkpoint } else { Class::Other };
+            let pinned = st.view.path(clean.ino).is_some_and(|path| self.stays(&path, clean.bytes));
+            let group = is_checkpoint.then_some(clean.burst);
+            let (last_used, bytes, drained) = (Duration::ZERO, clean.bytes, *seq);
+            Some((Victim::Object(clean.ino), Candidate { class, pinned, group, last_used, bytes, drained }))
+        });
+        let may_go = |(_, candidate): &(Victim, Candidate)| order.place(candidate).is_some();
+        let mut found: Vec<_> = clean.filter(may_go).take(AT_ONCE).collect();
+        drop(st);
+        let class = Class::Data;
+        let copies = copies.into_iter().map(|(number, bytes, last_used)| {
+            let pinned = self.is_copy_pinned(number, bytes);
+            (Victim::Copy(number), Candidate { class, pinned, group: None, last_used, bytes, drained: number })
+        });
+        found.extend(copies.filter(may_go));
+        found
+    }
+
+    /// The checkpoints of which something is on the fast tier.
+    fn checkpoints_here(&self) -> BTreeSet<u64> {
+        let st = self.state.lock();
+        let dirty = st.contents.values().flat_map(Few::iter).map(|(_, content)| content.burst());
+        let clean = st.clean.values().map(|clean| clean.burst);
+        dirty.chain(clean).filter(|burst| st.bursts.is_checkpoint(*burst)).collect()
+    }
+
+    /// Looks up some of the files whose objects have waited for that since the start, by the names they had then. Each is
+    /// tried once; `false`: there are no more.
+    fn meet_waiting(&self) -> Result<bool> {
+        let untried: Vec<u64> = {
+            let mut st = self.state.lock();
+            let untried = st.view.waiting.values_mut().filter(|waiting| !waiting.tried).take(AT_ONCE);
+            let numbers = untried.map(|waiting| {
+                waiting.tried = true;
+                waiting.object.number
+            });
+            numbers.collect()
+        };
+        self.meet(&untried, b"")?;
+        Ok(!untried.is_empty())
+    }
+
+    /// The clean objects whose files nobody has looked up since the start.
+    pub fn unmet(&self) -> Vec<u64> {
+        self.state.lock().view.waiting.values().map(|waiting| waiting.object.number).collect()
+    }
+
+    /// Looks up the files of these objects by the names they had, of those at or below the path `below`.
+    pub fn meet(&self, objects: &[u64], below: &[u8]) -> Result<()> {
+        for number in objects {
+            let object = match self.pool.open_object(*number, Access::Read) {
+                // Met, and gone, meanwhile.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.at_fast("open", "object")?,
+            };
+            let named = Pool::name_of(&*object).at_fast("read name of", "object")?;
+            if let Some(named) = named.filter(|named| is_at_or_below(&named.path, below)) {
+                self.look_up(&named.path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_up(&self, path: &[u8]) -> Result<()> {
+        match self.at_path(&Cx::internal(), path, |_| Ok(())) {
+            // Something else is there by now.
+            Err(Error::Posix(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn evict(&self, file: &Arc<FileState>) -> Result<bool> {
+        let path = self.state.lock().view.slow_path(file.ino);
+        let Some(path) = path else { return Ok(false) };
+        let twin = self.slow.stat(&path).at("stat on slow", self.label(file.ino))?;
+        let mut io = file.io.write();
+        let (Some(proof), Some(object), Some(twin)) = (io.clean(), io.object(), twin) else { return Ok(false) };
+        if Proof::of(&twin) != proof && !left_out!(CompareProof) {
+            // Changed by somebody else; the next open decides. Not ours to delete meanwhile, and last in line.
+            self.state.lock().set_clean(Clean { ino: file.ino, bytes: proof.size, burst: 0 });
+            return Ok(false);
+        }
+        let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
+        let mut st = self.state.lock();
+        let busy = st.view.get(file.ino).is_none_or(|node| node.pins > 0) || file.opens.load(Ordering::Acquire) > 0;
+        if busy || io.dirty {
+            return Ok(false);
+        }
+        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.drop_clean(&mut st, file, &mut io);
+        st.view.collect(file.ino);
+        self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Before a clean object goes: the view goes on showing what it showed.
+    pub(crate) fn remember_attrs(&self, st: &mut State, ino: Ino, shown: &Stat, proof: Proof) {
+        let now = self.uptime();
+        let Some(node) = st.view.get_mut(ino) else { return };
+        let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
+        let ctime = ctime.max(node.meta().ctime);
+        node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
+        node.seen = Seen::at(now);
+        node.set_twin(Some(proof));
+    }
+}
+
+pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
+    above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}

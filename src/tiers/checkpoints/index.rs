@@ -1,0 +1,756 @@
+//! Which checkpoints there are, and what has become of their files. Pure; events and moments come in.
+//!
+//! A checkpoint is a burst of versions (`checkpoints/bursts.rs`) of [`SMALLEST`] or more. Its files are known by their paths, which follow
+//! renames, so that none of them need stay in memory for it. One of its files is lost to it when it is removed, or when a newer
+//! burst has written it anew or put another in its place. A small one may be: pointers (`latest`) and logs are, each time.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::path::{escape, unescape};
+use crate::tiers::Lsn;
+use crate::tiers::checkpoints::bursts::SMALLEST;
+
+/// So many checkpoints are known, and so many files of them all; then the oldest goes. Of one with more files the rest is counted.
+const KEPT: usize = 200;
+const FILES_KEPT: usize = 20_000;
+/// So many are written down for the next mount, and the newest safe one.
+const SAVED: usize = 20;
+/// A file of less, and of less than a hundredth of its checkpoint, may be written anew without it.
+const HEAVY: u64 = 64 << 10;
+/// Names that a framework writes when the rest is there.
+const MARKERS: [&str; 8] = [
+    "checkpoint",
+    "latest",
+    ".metadata",
+    ".snapshot_metadata",
+    "commit_success.txt",
+    "latest_checkpointed_iteration.txt",
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+];
+/// After one of these, and so long without another file, a checkpoint is complete before its burst is over.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// A path from the mount's root, without a slash in front.
+type Path = Vec<u8>;
+
+/// The checkpoints of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    /// The newest version of each file that a checkpoint has.
+    files: BTreeMap<Path, File>,
+    bursts: BTreeMap<u64, Burst>,
+    /// Files as a mount before this one left them: whether they are still so is to be looked up.
+    unchecked: Vec<(Path, Lsn)>,
+    /// Something is new since that was asked.
+    changed: bool,
+    /// The last number of a mount before this one, and how many that were larger than [`SMALLEST`] have made room since.
+    resumed: u64,
+    forgotten: u64,
+}
+
+#[derive(Clone, Debug)]
+struct File {
+    burst: u64,
+    /// The event that has its bytes.
+    lsn: Lsn,
+    bytes: u64,
+    verified: bool,
+}
+
+/// Moments count from the beginning of 1970.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Burst {
+    began: Duration,
+    last: Duration,
+    files: u64,
+    bytes: u64,
+    /// The newest event of one of its files, and those whose bytes are not durable on fast.
+    upto: Lsn,
+    #[serde(skip)]
+    unsealed: HashSet<Lsn>,
+    durable: Option<Duration>,
+    published: Option<Duration>,
+    /// A framework has said that it is complete.
+    marked: bool,
+    /// Files of it that are known by name and still there; one that counts is not.
+    left: u64,
+    lost: bool,
+    /// Something of it was set aside.
+    #[serde(default)]
+    incomplete: bool,
+    /// Where it was when the first one that counts was lost, escaped, and its step.
+    place: Option<(String, Option<u64>)>,
+}
+
+/// One version of a file, as it gets its place in the order.
+#[derive(Debug)]
+pub(crate) struct Version {
+    pub(crate) burst: u64,
+    pub(crate) path: Path,
+    pub(crate) lsn: Lsn,
+    pub(crate) bytes: u64,
+    /// When it was opened, or first written to if that was later than soon after; and when it got its place.
+    pub(crate) began: Duration,
+    pub(crate) at: Duration,
+}
+
+/// What the next mount is told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Saved(Vec<SavedBurst>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedBurst {
+    number: u64,
+    burst: Burst,
+    files: Vec<SavedFile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedFile {
+    /// Escaped.
+    path: String,
+    lsn: Lsn,
+    bytes: u64,
+    verified: bool,
+}
+
+/// What is known besides when somebody looks.
+#[derive(Debug, Default)]
+pub(crate) struct Moment {
+    pub(crate) now: Duration,
+    /// What the slow tier has come to.
+    pub(crate) applied: Lsn,
+    /// The burst that is not over.
+    pub(crate) going_on: Option<u64>,
+    /// A large file that belongs to it is still being written.
+    pub(crate) writing: bool,
+    /// Files with bytes that no event has.
+    pub(crate) uncommitted: HashSet<Path>,
+}
+
+/// A checkpoint, for whoever looks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) number: u64,
+    pub(crate) step: Option<u64>,
+    pub(crate) path: Path,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    pub(crate) began: Duration,
+    pub(crate) last: Duration,
+    pub(crate) durable: Option<Duration>,
+    pub(crate) published: Option<Duration>,
+    pub(crate) complete: bool,
+    /// None of its files is lost, nor being written over.
+    pub(crate) whole: bool,
+    /// An operator has set something of it aside: it will not come to the slow tier as a whole.
+    pub(crate) incomplete: bool,
+    /// All of it is on the slow tier, under the names of now.
+    pub(crate) safe: bool,
+    /// Both copies of each file were compared.
+    pub(crate) verified: bool,
+    /// The newest that is complete and whole.
+    pub(crate) current: bool,
+}
+
+impl Book {
+    /// A version got its place in the order.
+    pub(crate) fn written(&mut self, version: Version) {
+        let Version { burst: number, path, lsn, bytes, began, at } = version;
+        self.make_room(number);
+        let again = self.files.get(&path).is_some_and(|file| file.burst == number);
+        let before = if again { self.files.remove(&path) } else { None };
+        self.removed(&path);
+        let listed = again || self.files.len() < FILES_KEPT;
+        let burst = self.bursts.entry(number).or_insert_with(|| Burst::new(began));
+        burst.bytes = burst.bytes + bytes - before.map_or(0, |file| file.bytes);
+        burst.files += u64::from(!again);
+        burst.left += u64::from(listed && !again);
+        burst.began = burst.began.min(began);
+        burst.last = at;
+        burst.marked |= is_marker(&path);
+        burst.unsealed.insert(lsn);
+        (burst.durable, burst.published) = (None, None);
+        burst.upto = burst.upto.max(lsn);
+        if listed {
+            self.files.insert(path, File { burst: number, lsn, bytes, verified: false });
+        }
+        self.changed = true;
+    }
+
+    /// A program has waited until now for an fsync of a file of this burst.
+    pub(crate) fn synced(&mut self, burst: u64, now: Duration) {
+        if let Some(burst) = self.bursts.get_mut(&burst) {
+            burst.last = burst.last.max(now);
+        }
+    }
+
+    /// Something has another name, with all below it; what was there is gone. `going_on`: the burst that is not over.
+    pub(crate) fn moved(&mut self, from: &[u8], to: &[u8], lsn: Lsn, going_on: Option<u64>) {
+        self.removed(to);
+        self.carry(&[(from, to)], lsn, going_on);
+    }
+
+    /// Two have each other's names.
+    pub(crate) fn exchanged(&mut self, a: &[u8], b: &[u8], lsn: Lsn, going_on: Option<u64>) {
+        self.carry(&[(a, b), (b, a)], lsn, going_on);
+    }
+
+    /// These events' bytes are durable on fast.
+    pub(crate) fn sealed(&mut self, events: impl Iterator<Item = Lsn>, now: Duration) {
+        let events: HashSet<Lsn> = events.collect();
+        for burst in self.bursts.values_mut() {
+            burst.seal(now, |lsn| events.contains(&lsn));
+        }
+    }
+
+    /// The slow tier has everything up to here.
+    pub(crate) fn published(&mut self, upto: Lsn, now: Duration) {
+        for burst in self.bursts.values_mut() {
+            burst.seal(now, |lsn| lsn <= upto);
+            if burst.upto <= upto && burst.published.is_none() && !burst.incomplete {
+                burst.published = Some(now);
+                self.changed = true;
+            }
+        }
+    }
+
+    /// These events have left the order, and the checkpoints that need them are none for the slow tier any more.
+    pub(crate) fn set_aside(&mut self, of_it: impl Fn(Lsn) -> bool) {
+        let mut of_files: HashSet<u64> =
+            self.files.values().filter(|file| of_it(file.lsn)).map(|file| file.burst).collect();
+        of_files.extend(self.bursts.iter().filter(|(_, burst)| of_it(burst.upto)).map(|(number, _)| *number));
+        for (number, burst) in &mut self.bursts {
+            if of_files.contains(number) && !burst.incomplete {
+                burst.incomplete = true;
+                self.changed = true;
+            }
+        }
+    }
+
+    /// Both copies of this file are the same.
+    pub(crate) fn verified(&mut self, path: &[u8]) {
+        if let Some(file) = self.files.get_mut(path) {
+            file.verified = true;
+        }
+    }
+
+    /// The slow copy of this event's version gives back what was written to it.
+    pub(crate) fn verified_version(&mut self, lsn: Lsn) {
+        if let Some(file) = self.files.values_mut().find(|file| file.lsn == lsn) {
+            file.verified = true;
+        }
+    }
+
+    /// The checkpoints that are complete, for the next mount: the newest, and the newest safe one.
+    pub(crate) fn saved(&self, moment: &Moment) -> Saved {
+        let complete: Vec<Told> = self.told(moment).into_iter().filter(|one| one.complete).collect();
+        let newest = complete.iter().skip(complete.len().saturating_sub(SAVED));
+        let safe = complete.iter().rfind(|one| one.whole && one.safe);
+        let mut saved: BTreeMap<u64, SavedBurst> = newest
+            .chain(safe)
+            .filter_map(|one| {
+                let burst = self.bursts.get(&one.number)?.clone();
+                Some((one.number, SavedBurst { number: one.number, burst, files: Vec::new() }))
+            })
+            .collect();
+        for (path, File { burst, lsn, bytes, verified }) in &self.files {
+            if let Some(saved) = saved.get_mut(burst) {
+                saved.files.push(SavedFile { path: escape(path), lsn: *lsn, bytes: *bytes, verified: *verified });
+            }
+        }
+        Saved(saved.into_values().collect())
+    }
+
+    /// Into a book in which nothing is yet. `only_durable`: what was not durable when it was saved is not believed in. Returns the
+    /// number, the beginning and the bytes of each, the oldest first.
+    pub(crate) fn restore(&mut self, saved: Saved, only_durable: bool) -> Vec<(u64, Duration, u64)> {
+        for SavedBurst { number, mut burst, files } in saved.0 {
+            if only_durable && burst.durable.is_none() {
+                continue;
+            }
+            burst.left = 0;
+            if burst.durable.is_none() {
+                burst.unsealed.extend(files.iter().map(|file| file.lsn));
+            }
+            for SavedFile { path, lsn, bytes, verified } in files {
+                let Some(path) = unescape(&path) else { continue };
+                self.unchecked.push((path.clone(), lsn));
+                self.files.insert(path, File { burst: number, lsn, bytes, verified });
+                burst.left += 1;
+            }
+            self.bursts.insert(number, burst);
+        }
+        self.resumed = self.bursts.keys().next_back().copied().unwrap_or(0);
+        self.bursts.iter().map(|(number, burst)| (*number, burst.began, burst.bytes)).collect()
+    }
+
+    /// How many checkpoints of this mount are not told any more.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// There is nothing to say about any path.
+    pub(crate) fn has_no_files(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The version that is on its way to this path after a start, if any is, and no file of a checkpoint if it is another one.
+    pub(crate) fn expect_version(&mut self, path: &[u8], lsn: Lsn) {
+        if self.files.get(path).is_some_and(|file| file.lsn != lsn) {
+            self.removed(path);
+        }
+    }
+
+    /// Some of the files that the mount before this one knew, with the bytes they should have; `None`: something is known of it since.
+    pub(crate) fn unchecked(&self, most: usize) -> Vec<(Path, Option<u64>)> {
+        let some = self.unchecked.iter().rev().take(most);
+        let same = |path, lsn| self.files.get(path).filter(|file: &&File| file.lsn == lsn);
+        some.map(|(path, lsn)| (path.clone(), same(path, *lsn).map(|file| file.bytes))).collect()
+    }
+
+    /// So many of them have been looked up.
+    pub(crate) fn checked(&mut self, many: usize) {
+        self.unchecked.truncate(self.unchecked.len().saturating_sub(many));
+    }
+
+    /// The number of the checkpoint whose file stands at this path with so many bytes.
+    pub(crate) fn burst_at(&self, path: &[u8], bytes: u64) -> Option<u64> {
+        self.files.get(path).filter(|file| file.bytes == bytes).map(|file| file.burst)
+    }
+
+    /// The numbers of the checkpoints that these events' versions belong to.
+    pub(crate) fn bursts_of_events(&self) -> HashMap<Lsn, u64> {
+        self.files.values().map(|file| (file.lsn, file.burst)).collect()
+    }
+
+    /// Whether something is new since this was asked before.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// All checkpoints, the oldest first.
+    pub(crate) fn told(&self, moment: &Moment) -> Vec<Told> {
+        let mut files: BTreeMap<u64, Vec<(&Path, &File)>> = BTreeMap::new();
+        for (path, file) in &self.files {
+            files.entry(file.burst).or_default().push((path, file));
+        }
+        let large = self.bursts.iter().filter(|(_, burst)| burst.bytes >= SMALLEST);
+        let mut told: Vec<Told> = large
+            .map(|(number, burst)| burst.told(*number, files.get(number).map_or(&[][..], Vec::as_slice), moment))
+            .collect();
+        if let Some(current) = told.iter_mut().rev().find(|one| one.complete && one.whole) {
+            current.current = true;
+        }
+        told
+    }
+
+    /// The path of the newest checkpoint that is complete, whole and safe.
+    pub(crate) fn latest_safe(&self, moment: &Moment) -> Option<Path> {
+        let told = self.told(moment);
+        let newest = told.into_iter().rev().find(|one| one.complete && one.whole && one.safe);
+        newest.map(|one| one.path)
+    }
+
+    /// How many files a checkpoint has.
+    pub(crate) fn files_of(&self, number: u64) -> u64 {
+        self.bursts.get(&number).map_or(0, |burst| burst.files)
+    }
+
+    fn carry(&mut self, moves: &[(&[u8], &[u8])], lsn: Lsn, going_on: Option<u64>) {
+        let mut carried = Vec::new();
+        for (from, to) in moves {
+            for path in self.at_or_below(from) {
+                let Some(file) = self.files.remove(&path) else { continue };
+                if let Some(burst) = self.bursts.get_mut(&file.burst) {
+                    burst.upto = lsn;
+                    // Of one that is written long ago it is no news when the slow tier got it.
+                    if going_on == Some(file.burst) {
+                        burst.published = None;
+                        burst.marked |= path != *from && is_temporary(from);
+                    }
+                }
+                carried.push(([to, &path[from.len()..]].concat(), file));
+            }
+        }
+        self.changed |= !carried.is_empty();
+        self.files.extend(carried);
+    }
+
+    fn at_or_below(&self, path: &[u8]) -> Vec<Path> {
+        let inside = [path, b"/"].concat();
+        let range = (Bound::Included(inside.as_slice()), Bound::Unbounded);
+        let below =
+            self.files.range::<[u8], _>(range).map(|(path, _)| path).take_while(|path| path.starts_with(&inside));
+        below.chain(self.files.get_key_value(path).map(|(path, _)| path)).cloned().collect()
+    }
+
+    /// The file of this path, if any, is not its checkpoint's any more: the name is gone, or has another file.
+    pub(crate) fn removed(&mut self, path: &[u8]) {
+        let Some(file) = self.files.get(path) else { return };
+        self.changed = true;
+        if let Some(burst) = self.bursts.get_mut(&file.burst) {
+            burst.left = burst.left.saturating_sub(1);
+            if file.bytes >= HEAVY || file.bytes.saturating_mul(100) >= burst.bytes {
+                burst.lost = true;
+                let of_it = self.files.iter().filter(|(_, other)| other.burst == file.burst);
+                let files: Vec<(&[u8], u64)> = of_it.map(|(path, file)| (path.as_slice(), file.bytes)).collect();
+                burst.place.get_or_insert_with(|| {
+                    let (path, step) = place(&files);
+                    (escape(&path), step)
+                });
+            }
+        }
+        self.files.remove(path);
+    }
+
+    /// Before a burst of this number gets a file: those before it that were no checkpoints go, and the oldest if there are too many.
+    fn make_room(&mut self, number: u64) {
+        let full = |book: &Book| book.bursts.len() >= KEPT || book.files.len() >= FILES_KEPT;
+        let small = self.bursts.iter().filter(|(at, burst)| **at != number && burst.bytes < SMALLEST);
+        let mut gone: HashSet<u64> = small.map(|(at, _)| *at).collect();
+        if full(self) {
+            let oldest = self.bursts.keys().next().copied().filter(|oldest| *oldest != number);
+            self.forgotten += u64::from(oldest.is_some_and(|oldest| oldest > self.resumed && !gone.contains(&oldest)));
+            gone.extend(oldest);
+        }
+        if !gone.is_empty() {
+            self.bursts.retain(|at, _| !gone.contains(at));
+            self.files.retain(|_, file| !gone.contains(&file.burst));
+        }
+    }
+}
+
+impl Burst {
+    fn new(began: Duration) -> Self {
+        Burst {
+            began,
+            last: began,
+            files: 0,
+            bytes: 0,
+            upto: 0,
+            unsealed: HashSet::new(),
+            durable: None,
+            published: None,
+            marked: false,
+            left: 0,
+            lost: false,
+            incomplete: false,
+            place: None,
+        }
+    }
+
+    fn seal(&mut self, now: Duration, durable: impl Fn(Lsn) -> bool) {
+        self.unsealed.retain(|lsn| !durable(*lsn));
+        if self.unsealed.is_empty() && self.durable.is_none() {
+            self.durable = Some(now);
+        }
+    }
+
+    fn told(&self, number: u64, files: &[(&Path, &File)], moment: &Moment) -> Told {
+        let named: Vec<(&[u8], u64)> = files.iter().map(|(path, file)| (path.as_slice(), file.bytes)).collect();
+        let before = || self.place.as_ref().and_then(|(path, step)| Some((unescape(path)?, *step)));
+        let (path, step) = before().unwrap_or_else(|| place(&named));
+        let over = moment.going_on != Some(number);
+        let said_so = self.marked && moment.now >= self.last + QUIET && !moment.writing;
+        let written_over = files.iter().any(|(path, _)| moment.uncommitted.contains(*path));
+        Told {
+            number,
+            step,
+            path,
+            files: self.files,
+            bytes: self.bytes,
+            began: self.began,
+            last: self.last,
+            durable: self.durable,
+            published: self.published,
+            complete: over || said_so,
+            whole: self.left > 0 && !self.lost && !self.incomplete && !written_over,
+            incomplete: self.incomplete,
+            safe: self.upto <= moment.applied && !self.incomplete,
+            verified: !files.is_empty() && files.iter().all(|(_, file)| file.verified),
+            current: false,
+        }
+    }
+}
+
+fn name_of(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+fn is_marker(path: &[u8]) -> bool {
+    MARKERS.iter().any(|marker| marker.as_bytes() == name_of(path))
+}
+
+fn is_temporary(path: &[u8]) -> bool {
+    String::from_utf8_lossy(name_of(path)).to_lowercase().contains("tmp")
+}
+
+/// Where a checkpoint of these files is, and its step: a directory that is named by the step; else the file, if one is large; else
+/// the directory that all large ones are in, but not the root.
+fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
+    let Some((largest, most)) = files.iter().min_by_key(|(path, bytes)| (std::cmp::Reverse(*bytes), *path)) else {
+        return (Path::new(), None);
+    };
+    let found = step_in(largest);
+    let step = found.map(|(_, step)| step);
+    let names: Vec<&[u8]> = largest.split(|byte| *byte == b'/').collect();
+    if let Some((at, _)) = found.filter(|(at, _)| at + 1 < names.len()) {
+        return (names[..=at].join(&b'/'), step);
+    }
+    let large = files.iter().filter(|(_, bytes)| *bytes >= HEAVY.min(*most));
+    let mut common = names.len();
+    for (path, _) in large {
+        let same = path.split(|byte| *byte == b'/').zip(&names).take_while(|(a, b)| a == *b).count();
+        common = common.min(same);
+    }
+    let path = if common == 0 { largest.to_vec() } else { names[..common].join(&b'/') };
+    (path, step)
+}
+
+/// The step that a path names, and in which of its names: what follows a word for it; else a name that is a number; else the last
+/// number of the file's name, or of its directory's.
+pub(crate) fn step_in(path: &[u8]) -> Option<(usize, u64)> {
+    const WORDS: [&str; 5] = ["step", "iter", "ckpt", "checkpoint", "epoch"];
+    let names: Vec<String> =
+        path.split(|byte| *byte == b'/').map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
+    let innermost = || names.iter().enumerate().rev();
+    let by_word = WORDS.iter().find_map(|word| innermost().find_map(|(at, name)| Some((at, behind(name, word)?))));
+    let whole = || innermost().find_map(|(at, name)| Some((at, name.split(".orbax").next()?.parse().ok()?)));
+    let last = || innermost().take(2).find_map(|(at, name)| Some((at, last_number(name)?)));
+    by_word.or_else(whole).or_else(last)
+}
+
+/// The number that stands behind a word, with no more than `=`, `-`, `_`, `.` or the word's own ending between.
+fn behind(name: &str, word: &str) -> Option<u64> {
+    name.rmatch_indices(word).find_map(|(at, _)| {
+        let rest = &name[at + word.len()..];
+        let rest = rest.strip_prefix("ation").or(rest.strip_prefix("point")).or(rest.strip_prefix('s')).unwrap_or(rest);
+        let rest = rest.trim_start_matches(['=', '-', '_', '.']);
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..digits].parse().ok()
+    })
+}
+
+/// Of a name without its ending and without `-00001-of-00005`, which is a part's number.
+fn last_number(name: &str) -> Option<u64> {
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    let stem = match stem.rsplit_once("-of-") {
+        Some((part, _)) => part.trim_end_matches(|c: char| c.is_ascii_digit()),
+        None => stem,
+    };
+    let end = stem.rfind(|c: char| c.is_ascii_digit())? + 1;
+    let begin = stem[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    stem[begin..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+    const MIB: u64 = 1 << 20;
+
+    fn write(book: &mut Book, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
+        let (began, at) = (S * (at - 1), S * at);
+        book.written(Version { burst, path: path.into(), lsn, bytes, began, at });
+    }
+
+    fn at(now: u32, applied: Lsn, going_on: Option<u64>) -> Moment {
+        Moment { now: S * now, applied, going_on, ..Moment::default() }
+    }
+
+    fn text(path: Option<Path>) -> Option<String> {
+        path.map(|path| String::from_utf8(path).expect("text"))
+    }
+
+    #[test]
+    fn the_step_is_read_from_the_names() {
+        for (path, step) in [
+            ("run/step=1200.ckpt", Some(1200)),
+            ("run/ckpt-1200", Some(1200)),
+            ("run/checkpoint-1200/model.safetensors", Some(1200)),
+            ("run/checkpoint-1200/model-00002-of-00005.safetensors", Some(1200)),
+            ("run/global_step1200/mp_rank_07_model_states.pt", Some(1200)),
+            ("run/iter_0001200/mp_rank_00/model_optim_rng.pt", Some(1200)),
+            ("run/epoch=3-step=1200.ckpt", Some(1200)),
+            ("run/epoch=3.ckpt", Some(3)),
+            ("run/steps_40/iteration_7.pt", Some(40)),
+            ("v2/1200/default/d/4f2e", Some(1200)),
+            ("v2/1200.orbax-checkpoint-tmp-17/state", Some(1200)),
+            ("run/ckpt-3.data-00000-of-00001", Some(3)),
+            ("run/model-09.keras", Some(9)),
+            ("run7/model.h5", Some(7)),
+            ("run7/pytorch_model-00002-of-00003.bin", Some(7)),
+            ("model.h5", None),
+            ("data/99999999999999999999.pt", None),
+            ("", None),
+        ] {
+            assert_eq!(step_in(path.as_bytes()).map(|(_, step)| step), step, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_place_is_the_step_s_directory_or_the_large_file_or_what_all_are_in() {
+        let place = |files: &[(&str, u64)]| {
+            let files: Vec<_> = files.iter().map(|(path, bytes)| (path.as_bytes(), *bytes)).collect();
+            String::from_utf8(place(&files).0).expect("text")
+        };
+        assert_eq!(place(&[("run/ckpt-1.pt", MIB), ("run/log.csv", 90)]), "run/ckpt-1.pt");
+        assert_eq!(place(&[("run/step_4/m.pt", MIB), ("run/step_4/r/o.pt", 2 * MIB), ("run/latest", 9)]), "run/step_4");
+        assert_eq!(place(&[("run/last/m.pt", MIB), ("run/last/o.pt", MIB), ("run/x.txt", 9)]), "run/last");
+        assert_eq!(place(&[("m.pt", MIB), ("o.pt", 2 * MIB)]), "o.pt", "not all of the mount");
+        assert_eq!(place(&[]), "");
+    }
+
+    #[test]
+    fn a_burst_becomes_complete_durable_safe_and_current() {
+        let mut book = Book::default();
+        write(&mut book, 1, "run/ckpt-1.tmp", 10, 2 * MIB, 5);
+        book.moved(b"run/ckpt-1.tmp", b"run/ckpt-1", 11, Some(1));
+        let one = |book: &Book, moment: &Moment| book.told(moment)[0].clone();
+        let told = one(&book, &at(6, 0, Some(1)));
+        assert_eq!(
+            (told.path.as_slice(), told.step, told.files, told.bytes),
+            (&b"run/ckpt-1"[..], Some(1), 1, 2 * MIB)
+        );
+        assert!(!told.complete && !told.safe && told.durable.is_none() && !told.current);
+        assert!(one(&book, &at(9, 0, None)).current);
+        book.sealed([10].into_iter(), S * 6);
+        assert_eq!(one(&book, &at(9, 10, None)).durable, Some(S * 6));
+        book.published(10, S * 7);
+        let told = one(&book, &at(9, 10, None));
+        assert!(!told.safe && told.published.is_none(), "it has not got its name yet");
+        book.published(11, S * 8);
+        let told = one(&book, &at(9, 11, None));
+        assert!(told.safe && told.published == Some(S * 8) && !told.verified);
+        assert_eq!(text(book.latest_safe(&at(9, 11, None))).as_deref(), Some("run/ckpt-1"));
+        assert_eq!(book.latest_safe(&at(9, 11, Some(1))), None, "it may go on");
+        book.verified_version(9);
+        assert!(!one(&book, &at(9, 11, None)).verified);
+        book.verified_version(10);
+        assert!(one(&book, &at(9, 11, None)).verified);
+        book.verified(b"run/ckpt-1");
+        assert!(one(&book, &at(9, 11, None)).verified);
+    }
+
+    #[test]
+    fn a_marker_says_that_it_is_complete_but_not_while_somebody_writes() {
+        let mut book = Book::default();
+        write(&mut book, 1, "run/1/__0_0.distcp", 10, 2 * MIB, 5);
+        assert!(!book.told(&at(9, 0, Some(1)))[0].complete);
+        write(&mut book, 1, "run/1/.metadata", 11, 100, 5);
+        assert!(!book.told(&at(5, 0, Some(1)))[0].complete, "the next file may just be opened");
+        assert!(book.told(&at(6, 0, Some(1)))[0].complete);
+        assert!(!book.told(&Moment { writing: true, ..at(6, 0, Some(1)) })[0].complete);
+        write(&mut book, 2, "v/7.orbax-checkpoint-tmp/d", 12, 2 * MIB, 20);
+        book.moved(b"v/7.orbax-checkpoint-tmp", b"v/7", 13, Some(2));
+        let told = book.told(&at(21, 0, Some(2)));
+        assert!(told[1].complete && told[1].path == b"v/7", "{told:?}");
+    }
+
+    #[test]
+    fn what_is_removed_or_replaced_is_not_offered_and_the_one_before_it_is() {
+        let mut book = Book::default();
+        write(&mut book, 1, "run/ckpt-1", 10, 2 * MIB, 5);
+        write(&mut book, 1, "run/checkpoint", 11, 50, 5);
+        write(&mut book, 2, "run/ckpt-2", 20, 2 * MIB, 15);
+        write(&mut book, 2, "run/checkpoint", 21, 50, 15);
+        let (all, first) = (at(30, 21, None), at(30, 11, None));
+        assert_eq!(text(book.latest_safe(&all)).as_deref(), Some("run/ckpt-2"));
+        assert_eq!(text(book.latest_safe(&first)).as_deref(), Some("run/ckpt-1"), "its pointer may be written anew");
+        let over = Moment { uncommitted: HashSet::from([b"run/ckpt-2".to_vec()]), ..at(30, 21, None) };
+        assert_eq!(text(book.latest_safe(&over)).as_deref(), Some("run/ckpt-1"), "somebody writes to it");
+        book.moved(b"run", b"kept", 22, None);
+        assert_eq!(book.told(&all).len(), 2);
+        assert_eq!(book.latest_safe(&all), None, "the slow tier has the former name");
+        let moved = at(30, 22, None);
+        book.removed(b"kept/ckpt-2");
+        assert_eq!(text(book.latest_safe(&moved)).as_deref(), Some("kept/ckpt-1"));
+        write(&mut book, 3, "kept/ckpt-1", 30, 2 * MIB, 40);
+        assert_eq!(book.latest_safe(&moved), None);
+        let told = book.told(&moved);
+        assert_eq!(
+            told.iter().map(|one| (one.number, one.whole, one.step)).collect::<Vec<_>>(),
+            [(1, false, Some(1)), (2, false, Some(2)), (3, true, Some(1))]
+        );
+        assert_eq!(told[1].path, b"kept/ckpt-2", "where it was");
+    }
+
+    #[test]
+    fn what_is_complete_is_known_to_the_next_mount_and_what_is_left_of_it() {
+        let mut book = Book::default();
+        for step in 1..=30 {
+            write(&mut book, step, &format!("run/ckpt-{step}"), step * 10, 2 * MIB, step as u32 * 5);
+        }
+        write(&mut book, 30, "run/\n", 301, 2 * MIB, 150);
+        write(&mut book, 31, "run/ckpt-31", 310, 2 * MIB, 155);
+        book.sealed((0..300).step_by(10), S * 151);
+        book.published(100, S * 151);
+        let moment = at(160, 100, Some(31));
+        let text = serde_json::to_string(&book.saved(&moment)).expect("as JSON");
+        let restored = |only_durable| {
+            let mut book = Book::default();
+            let told = book.restore(serde_json::from_str(&text).expect("a book"), only_durable);
+            (book, told)
+        };
+        let (mut next, told) = restored(false);
+        let numbers: Vec<u64> = told.iter().map(|(number, ..)| *number).collect();
+        assert_eq!(numbers, [10].into_iter().chain(11..=30).collect::<Vec<_>>(), "the safe one and the newest twenty");
+        assert_eq!(told[0], (10, S * 49, 2 * MIB));
+        assert_eq!(next.told(&moment), book.told(&moment)[9..30]);
+        let (durable, _) = restored(true);
+        assert_eq!(durable.told(&moment).len(), 20, "a power cut may have taken the newest one");
+        let (mut later, _) = restored(false);
+        later.published(290, S * 170);
+        let known = |book: &Book| {
+            let told = book.told(&moment).split_off(19);
+            told.iter().map(|one| (one.number, one.durable.is_some(), one.published.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(known(&later), [(29, true, true), (30, false, false)]);
+
+        // Since it was written down: removed, written anew, moved, and as it was.
+        next.removed(b"run/ckpt-27");
+        next.expect_version(b"run/ckpt-28", 320);
+        next.expect_version(b"run/ckpt-29", 290);
+        next.moved(b"run/ckpt-30", b"run/kept", 330, None);
+        assert_eq!(next.burst_at(b"run/ckpt-29", 2 * MIB), Some(29));
+        assert_eq!(next.burst_at(b"run/ckpt-29", MIB), None);
+        assert_eq!(next.bursts_of_events().get(&290), Some(&29));
+        let left: Vec<(u64, bool)> = next.told(&moment).iter().map(|one| (one.number, one.whole)).collect();
+        assert_eq!(left[17..], [(27, false), (28, false), (29, true), (30, true)]);
+        let some = next.unchecked(5);
+        assert_eq!(some.len(), 5);
+        next.checked(5);
+        let rest = next.unchecked(1_000);
+        let all: BTreeMap<Path, Option<u64>> = some.into_iter().chain(rest).collect();
+        assert_eq!((all.len(), all.values().flatten().count()), (22, 19), "{all:?}");
+        assert_eq!(all[&b"run/ckpt-29"[..]], Some(2 * MIB));
+        next.checked(1_000);
+        assert!(next.unchecked(9).is_empty());
+    }
+
+    #[test]
+    fn no_more_is_kept_than_there_is_room_for() {
+        let mut book = Book::default();
+        for burst in 1..=2 * KEPT as u64 {
+            write(&mut book, burst, &format!("log-{burst}"), burst * 2, 100, 5);
+        }
+        assert_eq!((book.bursts.len(), book.files.len()), (1, 1), "those were none");
+        for burst in 1_000..1_000 + 2 * KEPT as u64 {
+            write(&mut book, burst, &format!("ckpt-{burst}"), burst * 2, MIB, 5);
+        }
+        assert!(book.bursts.len() <= KEPT && book.told(&at(9, 0, None)).len() == book.bursts.len());
+        for n in 0..2 * FILES_KEPT as u64 {
+            write(&mut book, 9_000, &format!("set/{n}"), 10_000 + n, 1_000, 6);
+        }
+        let told = book.told(&at(9, 0, None));
+        assert_eq!(told.iter().map(|one| one.files).collect::<Vec<_>>(), [2 * FILES_KEPT as u64]);
+        assert!(book.files.len() <= FILES_KEPT);
+    }
+}

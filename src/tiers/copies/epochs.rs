@@ -1,0 +1,308 @@
+//! Which staged copies are durable. They are synced many at once, for an fsync of each would cost more than its copy.
+//!
+//! A copy is told the number of its *round*, and a sync of the whole file system ends a round. A copy counts if its round is
+//! one of this mount, for which the kernel has the bytes whatever the disk has, or stands in `staged/durable`:
+//!
+//! 1. before its first copy a mount writes to the file that the rounds after the last one known are taken, and syncs it;
+//! 2. a copy asks for its round when all its bytes are written, and is told it then;
+//! 3. the round is ended: whoever asks from now on is told the next one;
+//! 4. the file system is synced;
+//! 5. the file says that the rounds of this mount up to the ended one are durable, and takes one more ahead.
+//!
+//! A crash after any step costs the copies of the rounds that the file does not name: no mount takes their numbers again, and whoever
+//! finds one of them removes it. If step 4 or 5 fails, the round's copies do not count any more, and the mount goes on as a new one:
+//! what a failed sync left behind is never made good by a later one.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::tiers::disk::Dir;
+use crate::tiers::disk::sync::{Mutex, Rank};
+use crate::tiers::recovery::identity::{read_text, replace_text};
+
+const FILE: &[u8] = b"durable";
+/// Of so many mounts it is known what they made durable; copies of one before that do not count any more.
+const SPANS_KEPT: usize = 1_000;
+/// A copy waits no longer for the others of its round.
+const ROUND: Duration = Duration::from_secs(5);
+/// The same while a checkpoint is being written, which a sync of the file system would be in the way of.
+const ROUND_BESIDE_CHECKPOINT: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Durable {
+    dir: Arc<dyn Dir>,
+    rounds: Mutex<Rounds>,
+    /// Held by whoever takes rounds or ends one.
+    writing: Mutex<()>,
+}
+
+/// Pure; what is to be written and when, but not how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rounds {
+    /// First and last round of each mount that synced some, the oldest first.
+    spans: Vec<(u64, u64)>,
+    /// No mount before this one had this round or one behind it.
+    next: u64,
+    /// This mount's first round and the one under way.
+    ours: Option<(u64, u64)>,
+    /// When the first copy of the round under way asked for it.
+    since: Option<Duration>,
+}
+
+impl Rounds {
+    /// `fallback`: no mount before can have had this round.
+    fn parse(text: Option<&str>, fallback: u64) -> Self {
+        let parse = |text: &str| {
+            let mut lines = text.lines();
+            let next = lines.next()?.strip_prefix("next ")?.parse().ok()?;
+            let spans = lines.map(|line| {
+                let (first, last) = line.split_once(' ')?;
+                Some((first.parse().ok()?, last.parse().ok()?))
+            });
+            Some(Rounds { spans: spans.collect::<Option<_>>()?, next, ..Rounds::default() })
+        };
+        text.and_then(parse).unwrap_or(Rounds { next: fallback, ..Rounds::default() })
+    }
+
+    /// `ahead`: how many rounds behind the one under way are taken.
+    fn text(&self, ahead: u64) -> String {
+        let next = self.ours.map_or(self.next, |(_, now)| now + 1 + ahead);
+        let mut text = format!("next {next}\n");
+        for (first, last) in &self.spans[self.spans.len().saturating_sub(SPANS_KEPT)..] {
+            writeln!(text, "{first} {last}").expect("formatting into memory");
+        }
+        text
+    }
+
+    fn counts(&self, round: u64) -> bool {
+        self.ours.is_some_and(|(first, now)| (first..=now).contains(&round))
+            || self.spans.iter().any(|(first, last)| (first..=last).contains(&&round))
+    }
+
+    /// Step 1, if it has not been.
+    fn take(&mut self) {
+        self.ours.get_or_insert((self.next, self.next));
+    }
+
+    fn is_due(&self, now: Duration, beside_checkpoint: impl FnOnce() -> bool) -> bool {
+        let Some(since) = self.since else { return false };
+        now >= since + ROUND && (now >= since + ROUND_BESIDE_CHECKPOINT || !beside_checkpoint())
+    }
+
+    /// Step 3: the round that is ended.
+    fn end(&mut self) -> Option<u64> {
+        let (_, now) = self.ours.as_mut()?;
+        self.since = None;
+        *now += 1;
+        Some(*now - 1)
+    }
+
+    /// Step 5.
+    fn synced(&mut self, round: u64) {
+        let Some((first, _)) = self.ours else { return };
+        match self.spans.last_mut().filter(|span| span.0 == first) {
+            Some(span) => span.1 = round,
+            None => self.spans.push((first, round)),
+        }
+    }
+
+    /// What was not synced does not count, the copies included that were made meanwhile. The next rounds are taken anew.
+    fn failed(&mut self) {
+        if let Some((_, now)) = self.ours.take() {
+            self.next = now + 1;
+        }
+        self.since = None;
+    }
+}
+
+impl Durable {
+    /// `now`: seconds of the day's clock.
+    pub(crate) fn open(dir: Arc<dyn Dir>, now: u64) -> Result<Self> {
+        let rounds = Rounds::parse(read_text(&*dir, FILE)?.as_deref(), now);
+        let durable = Durable { dir, rounds: Mutex::default(), writing: Mutex::new(Rank::Publishing, ()) };
+        *durable.rounds.lock() = rounds;
+        Ok(durable)
+    }
+
+    /// Whether a copy of this round has the bytes that it had when it was made.
+    pub(crate) fn counts(&self, round: u64) -> bool {
+        self.rounds.lock().counts(round)
+    }
+
+    /// The round of a copy whose bytes are all written (2). To be asked with no lock held: the first copy of a mount waits for the disk.
+    pub(crate) fn round(&self, now: Duration) -> Result<u64> {
+        let under_way = || {
+            let mut rounds = self.rounds.lock();
+            let (_, round) = rounds.ours?;
+            rounds.since.get_or_insert(now);
+            Some(round)
+        };
+        if let Some(round) = under_way() {
+            return Ok(round);
+        }
+        let _one_at_a_time = self.writing.lock();
+        if let Some(round) = under_way() {
+            return Ok(round);
+        }
+        let mut wanted = self.rounds.lock().clone();
+        wanted.take(); // 1
+        replace_text(&*self.dir, FILE, &wanted.text(1))?;
+        let mut rounds = self.rounds.lock();
+        rounds.take();
+        rounds.since = Some(now);
+        Ok(rounds.next)
+    }
+
+    /// Whether the round under way has waited long enough.
+    pub(crate) fn is_due(&self, now: Duration, beside_checkpoint: impl FnOnce() -> bool) -> bool {
+        // Called without the lock: to ask about checkpoints takes the engine's.
+        let rounds = Rounds { since: self.rounds.lock().since, ..Rounds::default() };
+        rounds.is_due(now, beside_checkpoint)
+    }
+
+    /// Makes all copies durable that were finished before. After an error they do not count any more.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let _one_at_a_time = self.writing.lock();
+        let ended = {
+            let mut rounds = self.rounds.lock();
+            if rounds.since.is_none() { None } else { rounds.end() } // 3
+        };
+        let Some(ended) = ended else { return Ok(()) };
+        let mut wanted = self.rounds.lock().clone();
+        wanted.synced(ended);
+        let synced = self.dir.sync_all().map_err(|e| Error::io_on_fast("sync", "staged copies", e)); // 4
+        let synced = synced.and_then(|()| replace_text(&*self.dir, FILE, &wanted.text(1))); // 5
+        let mut rounds = self.rounds.lock();
+        match synced {
+            Ok(()) => rounds.synced(ended),
+            Err(_) => rounds.failed(),
+        }
+        synced
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    /// What a mount does with its rounds, and how it may end.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Copy,
+        Sync,
+        FailedSync,
+        /// The next mount reads what the file says.
+        Remount,
+        /// The sync is done, the file is not written.
+        CutAfterSync,
+    }
+
+    fn any_step(random: &mut SmallRng) -> Step {
+        match random.random_range(0..9) {
+            0..4 => Step::Copy,
+            4 | 5 => Step::Sync,
+            6 => Step::FailedSync,
+            7 => Step::Remount,
+            _ => Step::CutAfterSync,
+        }
+    }
+
+    /// The file and the rounds of one mount, as `Durable` has them.
+    struct Mount {
+        file: Option<String>,
+        rounds: Rounds,
+    }
+
+    impl Mount {
+        fn round(&mut self) -> u64 {
+            if self.rounds.ours.is_none() {
+                let mut wanted = self.rounds.clone();
+                wanted.take();
+                self.file = Some(wanted.text(1));
+                self.rounds.take();
+            }
+            self.rounds.ours.expect("it takes them first").1
+        }
+    }
+
+    /// One that was made, whether it was synced, and whether its bytes may be lost.
+    #[derive(Clone, Copy)]
+    struct Made {
+        round: u64,
+        synced: bool,
+        lost: bool,
+    }
+
+    #[test]
+    fn what_counts_was_synced_or_is_this_mount_s() {
+        for seed in 0..2_000 {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let mut mount = Mount { file: None, rounds: Rounds::parse(None, 1_000) };
+            let mut copies: Vec<Made> = Vec::new();
+            for _ in 0..60 {
+                let step = any_step(&mut random);
+                let lose = |copies: &mut Vec<Made>| copies.iter_mut().for_each(|copy| copy.lost |= !copy.synced);
+                // One that is made while a sync goes on.
+                let beside = |mount: &Mount| Made {
+                    round: mount.rounds.ours.expect("one is ended").1,
+                    synced: false,
+                    lost: false,
+                };
+                match step {
+                    Step::Copy => copies.push(Made { round: mount.round(), synced: false, lost: false }),
+                    Step::Sync => {
+                        let Some(ended) = mount.rounds.end() else { continue };
+                        mount.rounds.synced(ended);
+                        mount.file = Some(mount.rounds.text(1));
+                        copies.iter_mut().for_each(|copy| copy.synced |= !copy.lost);
+                    }
+                    Step::FailedSync => {
+                        if mount.rounds.end().is_some() {
+                            copies.push(beside(&mount));
+                            mount.rounds.failed();
+                            lose(&mut copies);
+                        }
+                    }
+                    Step::CutAfterSync | Step::Remount => {
+                        if let (Step::CutAfterSync, Some(ended)) = (step, mount.rounds.end()) {
+                            copies.push(beside(&mount));
+                            mount.rounds.synced(ended);
+                        }
+                        lose(&mut copies);
+                        mount.rounds = Rounds::parse(mount.file.as_deref(), 1_000);
+                    }
+                }
+                for Made { round, synced, lost } in &copies {
+                    assert!(!lost || !mount.rounds.counts(*round), "seed {seed}: a lost copy of round {round} counts");
+                    assert!(!synced || mount.rounds.counts(*round), "seed {seed}: a durable one of {round} does not");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_round_is_due_after_a_while_and_later_beside_a_checkpoint() {
+        let due = |since: Option<u64>, now: u64, beside| {
+            let rounds = Rounds { since: since.map(Duration::from_secs), ..Rounds::default() };
+            rounds.is_due(Duration::from_secs(now), || beside)
+        };
+        assert!(!due(None, 1_000, false));
+        assert!(!due(Some(10), 14, false) && due(Some(10), 15, false));
+        assert!(!due(Some(10), 69, true) && due(Some(10), 70, true));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_starts_behind_all_that_was() {
+        for text in [None, Some(""), Some("next x\n"), Some("next 5\n1 2 3\n"), Some("5\n")] {
+            let rounds = Rounds::parse(text, 1_700_000_000);
+            assert!(rounds.next == 1_700_000_000 && rounds.spans.is_empty(), "{text:?}");
+        }
+        let rounds = Rounds::parse(Some("next 9\n1 3\n7 7\n"), 1);
+        assert!(rounds.next == 9 && rounds.counts(2) && rounds.counts(7) && !rounds.counts(5) && !rounds.counts(9));
+    }
+}

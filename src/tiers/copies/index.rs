@@ -1,0 +1,673 @@
+//! Staged copies: what the fast tier has of slow files, only to be read from there.
+//!
+//! `staged/<shard>/<number>` is named by the inode number that the file has on the slow tier, so the file system is the index:
+//! a mount asks it when a file is opened, and a million copies cost a start nothing. A copy says of itself what it is a copy of, and
+//! is compared with the slow file before it is served (P11). It is in no record of the log and holds nothing that only it has: whatever
+//! is doubtful about one, it goes, and the file is read from the slow tier. Which copies a crash leaves whole: `copies/epochs.rs`.
+//!
+//! The first write of a file with a copy takes the copy for the file's object ([`Tiers::adopt_copy`]). A file with several names has
+//! none, nor one on a file system that is mounted inside of the slow tier.
+//!
+//! How a copy is made is in `staging/copy_one.rs`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use foldhash::{HashMap, HashSet};
+
+use crate::error::{Context, Errno, Result};
+use crate::path::{escape, unescape};
+use crate::tiers::capacity::evict::is_at_or_below;
+use crate::tiers::capacity::rounds::Rounds;
+use crate::tiers::copies::epochs::Durable;
+use crate::tiers::disk::shards::{Shard, Shards, file_name};
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::{Access, Dir, File, Kind, NewAttr, RenameMode, Time};
+use crate::tiers::log::record::{Home, ObjectId};
+use crate::tiers::model::node::Seen;
+use crate::tiers::model::state::State;
+use crate::tiers::objects::file::{Bytes, FileState};
+use crate::tiers::objects::pool::{Named, Pool, Proof};
+use crate::tiers::objects::slow_tier::{absent_is_none, is_elsewhere};
+use crate::tiers::ops::data::{dress, has_no_such_room, is_full};
+use crate::tiers::recovery::identity::ensure_dir;
+use crate::tiers::{Cx, Ino, Progress, Tiers};
+
+/// What a copy says of itself.
+const LABEL: &[u8] = b"user.dlio.staged";
+/// The path that the slow file had. Not in the label, which is read at each open: that fits into an inode of 256 bytes on ext4, while what
+/// does not has a block of its own, on another place of the disk.
+const PATH: &[u8] = b"user.dlio.path";
+
+/// A copy that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    pub(crate) number: u64,
+    pub(crate) fd: Arc<dyn File>,
+    pub(crate) proof: Proof,
+}
+
+/// The slow file whose equal a copy is, and the round that makes it durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Label {
+    proof: Proof,
+    round: u64,
+}
+
+impl Label {
+    /// `<round> <size> <mtime> <ctime>`. The copy is named by the rest of the proof.
+    fn encode(&self) -> String {
+        format!("{} {}", self.round, self.proof.encode_but_ino())
+    }
+
+    /// `None`: not one of ours.
+    fn decode(number: u64, text: &[u8]) -> Option<Self> {
+        let (round, proof) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Some(Label { proof: Proof::decode_but_ino(number, proof)?, round: round.parse().ok()? })
+    }
+
+    fn of(number: u64, file: &dyn File) -> io::Result<Option<Self>> {
+        Ok(file.get_xattr(LABEL)?.and_then(|text| Label::decode(number, &text)))
+    }
+}
+
+/// The path that the file had when it was copied.
+fn path_then(copy: &dyn File) -> io::Result<Option<Vec<u8>>> {
+    let text = copy.get_xattr(PATH)?;
+    Ok(text.and_then(|text| unescape(std::str::from_utf8(&text).ok()?)))
+}
+
+/// Of so many files without a copy it is remembered when they were read. Some 30 bytes each.
+const READ_KEPT: usize = 1 << 20;
+
+/// What is remembered of a copy.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    bytes: u64,
+    /// When it was last read to its end; if never, when it was made.
+    used: Seen,
+    round: u64,
+}
+
+/// All copies, as far as they were found: a copy may be gone although it stands here, and until all were found be there although
+/// it does not.
+#[derive(Debug, Default)]
+struct Index {
+    copies: HashMap<u64, Entry>,
+    bytes: u64,
+    /// Those that are being removed: as good as gone.
+    going: HashSet<u64>,
+    /// When files without a copy were last read to their end.
+    read: HashMap<u64, Seen>,
+    /// The directories that are still to be looked through; `None`: none was yet.
+    unread: Option<Vec<Shard>>,
+}
+
+impl Index {
+    fn is_complete(&self) -> bool {
+        self.unread.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    fn put(&mut self, number: u64, entry: Entry) {
+        let before = self.copies.insert(number, entry);
+        self.bytes = self.bytes + entry.bytes - before.map_or(0, |entry| entry.bytes);
+    }
+
+    fn take(&mut self, number: u64) -> u64 {
+        let bytes = self.copies.remove(&number).map_or(0, |entry| entry.bytes);
+        self.bytes -= bytes;
+        bytes
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Copies {
+    shards: Shards,
+    /// What is being made. A leftover is nothing.
+    making: Arc<dyn Dir>,
+    next: AtomicU64,
+    /// Of what is being made, as large as it will be.
+    making_bytes: AtomicU64,
+    index: Mutex<Index>,
+    /// What is read again, by directory.
+    rounds: Mutex<Rounds>,
+    durable: Durable,
+}
+
+/// A copy that is being made.
+#[derive(Debug)]
+pub(crate) struct Making<'a> {
+    all: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Copies {
+    /// `now`: by the day's clock; `dirs_kept`: of its directories that stay open.
+    pub(crate) fn open(ours: &dyn Dir, now: Time, dirs_kept: usize) -> Result<Self> {
+        let dir = ensure_dir(ours, b"staged")?;
+        let making = ensure_dir(&*dir, b"new")?;
+        for entry in making.list().at_fast("list", "staged/new")? {
+            making.unlink(&entry.name).at_fast("remove", "a staged copy that was not finished")?;
+        }
+        Ok(Copies {
+            durable: Durable::open(dir.clone(), now.sec.unsigned_abs())?,
+            shards: Shards::new(dir, dirs_kept),
+            making,
+            next: AtomicU64::new(0),
+            making_bytes: AtomicU64::new(0),
+            index: Mutex::default(),
+            rounds: Mutex::default(),
+        })
+    }
+
+    /// Counts a copy that is about to be made until what is returned is dropped. Second: the bytes of the others.
+    pub(crate) fn count(&self, bytes: u64) -> (Making<'_>, u64) {
+        let others = self.making_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (Making { all: &self.making_bytes, bytes }, others)
+    }
+
+    /// An empty file under a name of its own.
+    pub(crate) fn begin(&self) -> io::Result<(Vec<u8>, Arc<dyn File>)> {
+        let name = format!("{}", self.next.fetch_add(1, Ordering::Relaxed)).into_bytes();
+        let file = self.making.create(&name, 0o600)?;
+        Ok((name, file))
+    }
+
+    /// Throws away what [`Copies::begin`] made.
+    pub(crate) fn discard(&self, name: &[u8]) {
+        if let Err(error) = self.making.unlink(name) {
+            tracing::debug!(%error, "a staged copy that was not finished stays until the next start");
+        }
+    }
+
+    /// Tells a copy, whose bytes are all written, what it is. Returns its round.
+    pub(crate) fn label(&self, copy: &dyn File, proof: &Proof, path: &[u8], now: Duration) -> Result<u64> {
+        let round = self.durable.round(now)?;
+        let label = Label { proof: *proof, round }.encode();
+        // The label first: it takes the room in the inode.
+        let labelled = copy.set_xattr(LABEL, label.as_bytes());
+        labelled.and_then(|()| copy.set_xattr(PATH, escape(path).as_bytes())).at_fast("label", "a staged copy")?;
+        Ok(round)
+    }
+
+    /// The finished copy is the one of this slow file from now on, in place of another that may be there. `false`: that one is just
+    /// being removed.
+    pub(crate) fn finish(&self, name: &[u8], proof: &Proof, round: u64, now: Duration) -> io::Result<bool> {
+        let (number, bytes) = (proof.ino, proof.size);
+        if self.index.lock().going.contains(&number) {
+            return Ok(false);
+        }
+        let shard = self.shards.made(number)?;
+        self.making.rename(name, &*shard, &file_name(number), RenameMode::Replace)?;
+        let mut index = self.index.lock();
+        index.read.remove(&number);
+        index.put(number, Entry { bytes, used: Seen::at(now), round });
+        Ok(true)
+    }
+
+    /// The copy of this slow file, if there is one that is whole for certain.
+    pub(crate) fn find(&self, number: u64) -> io::Result<Option<Copy>> {
+        let known = {
+            let index = self.index.lock();
+            let unknown = !index.copies.contains_key(&number);
+            if unknown && (index.is_complete() || index.going.contains(&number)) {
+                return Ok(None);
+            }
+            index.copies.contains_key(&number)
+        };
+        let opened = self.shards.of(number).and_then(|shard| shard.open(&file_name(number), Access::Read));
+        let Some(fd) = absent_is_none(opened)? else {
+            self.index.lock().take(number);
+            return Ok(None);
+        };
+        let Some(label) = Label::of(number, &*fd)?.filter(|label| self.durable.counts(label.round)) else {
+            self.unlink(number, self.condemn(number))?;
+            return Ok(None);
+        };
+        if !known {
+            let bytes = fd.stat()?.size;
+            if bytes != label.proof.size {
+                // Whatever shortened it: a file system that was repaired, somebody's hand.
+                self.unlink(number, self.condemn(number))?;
+                return Ok(None);
+            }
+            let mut index = self.index.lock();
+            if !index.copies.contains_key(&number) {
+                index.put(number, Entry { bytes, used: Seen::NEVER, round: label.round });
+            }
+        }
+        Ok(Some(Copy { number, fd, proof: label.proof }))
+    }
+
+    /// Nobody finds it any more. Returns how many bytes it has; [`Copies::unlink`] is to follow.
+    fn condemn(&self, number: u64) -> u64 {
+        let mut index = self.index.lock();
+        index.going.insert(number);
+        index.take(number)
+    }
+
+    /// Removes a condemned one, of so many bytes, and returns these.
+    fn unlink(&self, number: u64, bytes: u64) -> io::Result<u64> {
+        let gone = absent_is_none(self.shards.of(number).and_then(|shard| shard.unlink(&file_name(number))));
+        self.index.lock().going.remove(&number);
+        gone.map(|_| bytes)
+    }
+
+    /// What was removed or finished stays so. Nothing to do where there never was one.
+    fn sync(&self, number: u64) -> io::Result<()> {
+        absent_is_none(self.shards.of(number).and_then(|shard| shard.sync())).map(drop)
+    }
+
+    /// It is an object of the pool from now on.
+    fn hand_over(&self, number: u64, pool: &Pool, object: u64) -> io::Result<()> {
+        self.index.lock().take(number);
+        pool.take_in(object, &*self.shards.of(number)?, &file_name(number))
+    }
+
+    /// A file of a directory was read to its end, from its copy or not. Returns the interval for `room::replaces`.
+    pub(crate) fn was_read(&self, number: u64, dir: Ino, now: Duration) -> Option<Duration> {
+        let before = {
+            let mut index = self.index.lock();
+            let Index { copies, read, .. } = &mut *index;
+            let seen = Seen::at(now);
+            match copies.get_mut(&number) {
+                Some(entry) => Some(std::mem::replace(&mut entry.used, seen)),
+                None if read.len() < READ_KEPT || read.contains_key(&number) => read.insert(number, seen),
+                None => None,
+            }
+        };
+        let before = before.filter(|seen| *seen != Seen::NEVER).map(Seen::since_start);
+        let mut rounds = self.rounds.lock();
+        if let Some(before) = before {
+            rounds.read_again(dir, before, now);
+        }
+        rounds.interval(dir, before, now)
+    }
+
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.index.lock().copies.contains_key(&number)
+    }
+
+    /// 0 if there is none.
+    fn bytes_of(&self, number: u64) -> u64 {
+        self.index.lock().copies.get(&number).map_or(0, |entry| entry.bytes)
+    }
+
+    /// Whether it is known that there is none.
+    fn are_none(&self) -> bool {
+        let index = self.index.lock();
+        index.copies.is_empty() && index.is_complete()
+    }
+
+    /// How many there are, and their bytes, as far as they were found.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        let index = self.index.lock();
+        (index.copies.len() as u64, index.bytes)
+    }
+
+    /// Those that were not opened for longest, at most so many, the longest unused first: numbers, bytes and when that was.
+    pub(crate) fn longest_unused(&self, most: usize) -> Vec<(u64, u64, Duration)> {
+        let index = self.index.lock();
+        let all = index.copies.iter().map(|(number, entry)| (entry.used, *number, entry.bytes));
+        let mut all: Vec<(Seen, u64, u64)> = all.collect();
+        drop(index);
+        if all.len() > most {
+            all.select_nth_unstable(most);
+            all.truncate(most);
+        }
+        all.sort_unstable();
+        all.into_iter().map(|(used, number, bytes)| (number, bytes, used.since_start())).collect()
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.index.lock().copies.keys().copied().collect()
+    }
+
+    /// Those that a sync has failed to make durable.
+    fn lost(&self) -> Vec<u64> {
+        let rounds: Vec<(u64, u64)> =
+            self.index.lock().copies.iter().map(|(number, entry)| (*number, entry.round)).collect();
+        rounds.into_iter().filter(|(_, round)| !self.durable.counts(*round)).map(|(number, _)| number).collect()
+    }
+
+    /// The path that the file had when it was copied.
+    pub(crate) fn path_of(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
+        let fd = self.shards.of(number)?.open(&file_name(number), Access::Read)?;
+        path_then(&*fd)
+    }
+
+    /// Looks through the next directory, and removes what is not whole for certain; `false`: all were.
+    fn look_through_one(&self) -> io::Result<bool> {
+        let next = {
+            let mut index = self.index.lock();
+            if index.unread.is_none() {
+                drop(index);
+                let all = self.shards.list()?;
+                index = self.index.lock();
+                index.unread = Some(all);
+            }
+            index.unread.as_ref().and_then(|unread| unread.last().copied())
+        };
+        let Some(next) = next else { return Ok(false) };
+        let shard = self.shards.at(next)?;
+        for number in self.shards.numbers_in(next)? {
+            let name = file_name(number);
+            let Some(stat) = absent_is_none(shard.stat(&name))? else { continue };
+            let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten();
+            let label = label.and_then(|text| Label::decode(number, &text));
+            let is_whole = |label: &Label| self.durable.counts(label.round) && label.proof.size == stat.size;
+            let Some(label) = label.filter(is_whole) else {
+                absent_is_none(shard.unlink(&name))?;
+                continue;
+            };
+            let mut index = self.index.lock();
+            if !index.copies.contains_key(&number) {
+                index.put(number, Entry { bytes: stat.size, used: Seen::NEVER, round: label.round });
+            }
+        }
+        // Only now: until then each one that is not found is looked for. Another thread may have been through the same one.
+        if let Some(unread) = &mut self.index.lock().unread {
+            unread.retain(|other| *other != next);
+        }
+        Ok(true)
+    }
+}
+
+impl Tiers {
+    /// Finds the copies of the mount before, a directory of them at a time.
+    pub fn find_copies_step(&self) -> Result<Progress> {
+        match self.copies.look_through_one().at_fast("look through", "the staged copies")? {
+            true => Ok(Progress::Did),
+            false => Ok(Progress::Idle),
+        }
+    }
+
+    /// What a copy of this file is named by, if it may have one.
+    pub(crate) fn copy_number(&self, ino: Ino) -> Option<u64> {
+        self.copy_number_in(&self.state.lock(), ino)
+    }
+
+    pub(crate) fn copy_number_in(&self, st: &State, ino: Ino) -> Option<u64> {
+        let node = st.view.get(ino).filter(|node| node.kind == Kind::File && node.meta().nlink == 1)?;
+        node.slow_id().filter(|id| id.0 == st.view.root_dev()).map(|id| id.1)
+    }
+
+    /// Called at each open: has a file whose bytes are on the slow tier read from its copy, if that is still its equal.
+    pub(crate) fn attach_copy(&self, cx: &Cx, state: &FileState) -> Result<()> {
+        if self.copies.are_none() {
+            return Ok(());
+        }
+        let attached = {
+            let io = self.shared(cx, state)?;
+            if io.place != Bytes::Slow || state.is_pinned() || (io.copy.is_none() && io.fd.is_some()) {
+                return Ok(());
+            }
+            io.copy.clone()
+        };
+        let Some(number) = self.copy_number(state.ino) else { return Ok(()) };
+        let found = match attached {
+            None => self.copies.find(number).map(|found| found.map(Box::new)).unwrap_or_else(|error| {
+                tracing::warn!(number, %error, "a staged copy cannot be opened; the file is read from the slow tier");
+                None
+            }),
+            copy => copy,
+        };
+        let Some(copy) = found else { return Ok(()) };
+        if !self.is_still_equal(cx, state.ino, &copy.proof)? {
+            tracing::info!(path = %self.label(state.ino), "the slow file has changed since it was copied; the staged copy is dropped");
+            return self.lose_copy(state, copy.number);
+        }
+        let mut io = state.io.write();
+        if io.place == Bytes::Slow && !state.is_pinned() && io.fd.is_none() {
+            io.copy = Some(copy);
+            drop(io);
+            self.set_staged(state.ino, true);
+        }
+        Ok(())
+    }
+
+    /// Makes all finished copies durable. After an error those that were not are removed, and nobody reads from them: what a failed
+    /// sync leaves of a file is not known.
+    pub fn sync_copies(&self) -> Result<()> {
+        let synced = self.copies.durable.sync();
+        let lost = if synced.is_err() { self.copies.lost() } else { Vec::new() };
+        for number in lost {
+            let file = {
+                let st = self.state.lock();
+                st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.get(ino)?.file.clone())
+            };
+            let gone = match file {
+                Some(file) => self.lose_copy(&file, number),
+                None => self.copies.unlink(number, self.copies.condemn(number)).at_fast("remove", "copy").map(drop),
+            };
+            if let Err(error) = gone {
+                tracing::warn!(number, %error, "a staged copy that is not durable could not be removed");
+            }
+        }
+        synced
+    }
+
+    /// Whether finished copies have waited long enough to be made durable.
+    pub(crate) fn copies_are_due(&self) -> bool {
+        self.copies.durable.is_due(self.uptime(), || self.saves())
+    }
+
+    fn set_staged(&self, ino: Ino, staged: bool) {
+        if let Some(node) = self.state.lock().view.get_mut(ino) {
+            node.staged = staged;
+        }
+    }
+
+    /// Whether the slow tier still has what was copied. An answer of the last `revalidate` counts, and with the slow tier down any.
+    fn is_still_equal(&self, cx: &Cx, ino: Ino, proof: &Proof) -> Result<bool> {
+        let asked = {
+            let st = self.state.lock();
+            let Some(node) = st.view.get(ino) else { return Ok(false) };
+            let twin = node.twin();
+            let fresh = node.seen.fresh(self.uptime(), self.options().revalidate);
+            if (fresh || self.slow.is_down()) && twin == Some(*proof) {
+                return Ok(true);
+            }
+            st.view.asked(self.uptime())
+        };
+        cx.slow()?;
+        let found = match self.at_slow(ino, |path, id| self.slow.stat_of(path, id)) {
+            Err(e) if is_elsewhere(&e) => return Ok(false),
+            found => found.at("stat on slow", self.label(ino))?,
+        };
+        let mut st = self.state.lock();
+        let applied = st.applied;
+        st.view.refresh(ino, &found, asked, applied);
+        Ok(Proof::of(&found) == *proof)
+    }
+
+    /// The file is read from the slow tier from now on.
+    pub(crate) fn lose_copy(&self, state: &FileState, number: u64) -> Result<()> {
+        let mut io = state.io.write();
+        if !state.is_pinned() {
+            io.copy = None;
+        }
+        drop(io);
+        self.set_staged(state.ino, false);
+        let gone = self.copies.unlink(number, self.copies.condemn(number));
+        gone.at_fast("remove", "a staged copy").map(drop)
+    }
+
+    /// Reading a file failed. If that was its copy, it is read from the slow tier from now on: `true`.
+    pub(crate) fn give_up_copy(&self, state: &FileState, error: &io::Error) -> Result<bool> {
+        let copy = state.io.read().copy.clone().filter(|_| !state.is_pinned());
+        let Some(copy) = copy else { return Ok(false) };
+        let path = self.label(state.ino);
+        tracing::warn!(path, %error, "the staged copy cannot be read; it is dropped, and the file is read from the slow tier");
+        self.lose_copy(state, copy.number).map(|()| true)
+    }
+
+    /// The file has other bytes from now on, in an object: its copy is of no use any more.
+    pub(crate) fn forget_copy(&self, ino: Ino) {
+        if let Some(number) = self.copy_number(ino) {
+            self.set_staged(ino, false);
+            self.drop_copy(number);
+        }
+    }
+
+    /// Of a file that is removed, or has other bytes.
+    pub(crate) fn drop_copy(&self, number: u64) {
+        if self.copies.has(number)
+            && let Err(error) = self.copies.unlink(number, self.copies.condemn(number))
+        {
+            tracing::debug!(number, %error, "a staged copy that is of no use could not be removed");
+        }
+    }
+
+    /// The same before its slow file is changed in place: durable when this returns, so that no byte changes under a proof (P6).
+    pub(crate) fn forget_copy_durably(&self, ino: Ino) -> Result<()> {
+        let Some(number) = self.copy_number(ino) else { return Ok(()) };
+        let condemned = self.copies.condemn(number);
+        let gone = self.copies.unlink(number, condemned).and_then(|_| self.copies.sync(number));
+        gone.at_fast("remove the staged copy of", self.label(ino))
+    }
+
+    /// Takes the copy of a file for its object, for the first write:
+    ///
+    /// 1. the copy says that it is an object with a proof, and no copy any more, durably and with its bytes. A crash here leaves what is no
+    ///    copy and is removed;
+    /// 2. it is renamed into the pool. A crash here leaves an object with a proof, which waits for its file as any other;
+    /// 3. it gets the attributes that the view shows, and its proof is taken back, durably (P6);
+    /// 4. a `bind` record says that the file's bytes are this object, ahead of its events.
+    ///
+    /// Whoever reads the copy, the kernel by itself too, goes on in the same file. `false`: there is no copy.
+    pub(crate) fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
+        if state.io.read().copy.is_none() {
+            return Ok(false);
+        }
+        let (birth, attr) = (self.birth_like(cx, state)?, self.getattr(cx, state.ino)?);
+        let mut io = state.io.write();
+        let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
+        let object = ObjectId { home: Home::Fast, number: self.pool.number() };
+        let label = || self.label(state.ino);
+        // Of a file that was removed the name it had, for the step that follows only: no record binds it.
+        let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
+        let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
+        become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
+        let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 2
+        if taken.at_fast("take the staged copy of", label())?.is_none() {
+            io.copy = None;
+            return Ok(false);
+        }
+        let fd = copy.fd.reopen().at_fast("open the staged copy of", label())?;
+        let times =
+            NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
+        let dressed = dress(&*fd, &birth); // 3
+        if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) {
+            // The attributes have room on the slow tier only, and so does what they belong to. Who reads the copy goes on.
+            io.copy = None;
+            drop(io);
+            self.set_staged(state.ino, false);
+            self.remove_object(object);
+            return Ok(false);
+        }
+        let taken = dressed.and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd));
+        let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
+            self.rebind_to(cx, state, &io, object) // 4
+        });
+        if let Err(e) = bound {
+            // What reads it goes on; the file is the slow one, as before.
+            self.remove_object(object);
+            return Err(e);
+        }
+        state.place(&mut io, Bytes::Object(object), Some(fd));
+        io.dirty = true;
+        drop(io);
+        self.set_staged(state.ino, false);
+        Ok(true)
+    }
+
+    /// Whether its file is pinned, under the name it has or, if nobody has looked it up, had.
+    pub(crate) fn is_copy_pinned(&self, number: u64, bytes: u64) -> bool {
+        self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path, bytes))
+    }
+
+    pub fn copy_path(&self, number: u64) -> Option<Vec<u8>> {
+        let known = {
+            let st = self.state.lock();
+            st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.path(ino))
+        };
+        known.or_else(|| self.copies.path_of(number).ok().flatten())
+    }
+
+    /// All copies, as far as they were found.
+    pub fn copies(&self) -> Vec<u64> {
+        self.copies.numbers()
+    }
+
+    /// Lets the copy of a file go; `false`: there is none that may go.
+    pub fn evict_copy_of(&self, ino: Ino) -> Result<bool> {
+        let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return Ok(false) };
+        Ok(self.evict_unpinned_copy(number)?.is_some())
+    }
+
+    /// Whether a copy's file is at or below this path, from the root.
+    pub fn is_copy_below(&self, number: u64, below: &[u8]) -> bool {
+        below.is_empty() || self.copy_path(number).is_some_and(|path| is_at_or_below(&path, below))
+    }
+
+    /// Lets a copy go if its file is not pinned. Returns the bytes that went.
+    pub fn evict_unpinned_copy(&self, number: u64) -> Result<Option<u64>> {
+        if self.is_copy_pinned(number, self.copies.bytes_of(number)) { Ok(None) } else { self.evict_copy(number) }
+    }
+
+    /// How many bytes it had; `None`: its file is open, so the room would not be free.
+    pub(crate) fn evict_copy(&self, number: u64) -> Result<Option<u64>> {
+        let bytes = {
+            let mut st = self.state.lock();
+            let ino = st.view.at_slow((st.view.root_dev(), number));
+            let node = ino.and_then(|ino| st.view.get_mut(ino));
+            let file = node.as_ref().and_then(|node| node.file.as_ref());
+            if file.is_some_and(|file| file.opens.load(Ordering::Acquire) > 0) {
+                return Ok(None);
+            }
+            if let Some(node) = node {
+                node.staged = false;
+            }
+            // Under the lock: who opens the file from now on does not find it.
+            self.copies.condemn(number)
+        };
+        let gone = self.copies.unlink(number, bytes).at_fast("remove", "a staged copy")?;
+        self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(gone))
+    }
+}
+
+/// Step 1 of taking a copy for an object. Also of one whose round was not synced yet.
+fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
+    Pool::set_name(&*copy.fd, &named)?;
+    Pool::set_proof(&*copy.fd, &copy.proof)?;
+    copy.fd.remove_xattr(LABEL)?;
+    copy.fd.remove_xattr(PATH)?;
+    copy.fd.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_round_trips_and_nonsense_is_none() {
+        let time = Time { sec: 1_700_000_000, nsec: 1 };
+        let proof = Proof { ino: 7, size: 12_288, mtime: time, ctime: time };
+        let label = Label { proof, round: 1_700_000_123 };
+        assert_eq!(Label::decode(7, label.encode().as_bytes()), Some(label.clone()));
+        assert!(label.encode().len() <= 60, "it has to fit into an inode of ext4: {}", label.encode());
+        for bad in ["", "1", "1 2", "x 3 4.0 5.0", "1 3 4.0", "1 a 2 3 4.0 5.0", "\u{1F600} 3 4.0"] {
+            assert_eq!(Label::decode(7, bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,648 @@
+//! The slow tree of a mount without root: what its owner has closed for himself is opened for the moment of a call that needs it.
+//!
+//! A directory that its owner may not write or search, a file that he may not read or write, are closed for the daemon as for every
+//! other program of that user; but what the mount has accepted before, or from root, goes there all the same (P15). No policy here:
+//! a wrapper around the directories of the slow tier, which root does not have.
+//!
+//! 1. The call is made as it is. Only EACCES goes on from here, for one call at a time.
+//! 2. What is closed and ours is looked for: the directory of the call, the other one of a rename or link, the node itself. A file that
+//!    is read on nobody's behalf ([`Access::Unnoticed`]) stays closed.
+//! 3. A note `w<inode>` in `tmp`, durable with its name, says the mode and where the node is, or will be.
+//! 4. The mode is opened for the owner, and the call made again. If it still answers EACCES: 2, with the next one.
+//! 5. The modes are set back, the last one first, through descriptors: the names may be others by now.
+//! 6. The notes are removed.
+//!
+//! Nobody is told of the modes in between: a look that met one waits, and looks again ([`Opener::look`]).
+//!
+//! A crash behind 4 leaves a note. The next start sets the mode back before it does anything else ([`close_again`]).
+
+use std::any::Any;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nix::errno::Errno;
+
+use crate::error::{Context, Result};
+use crate::path::{escape, unescape};
+use crate::tiers::disk::sync::{Mutex, Rank};
+use crate::tiers::disk::{
+    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+};
+use crate::tiers::objects::slow_tier::{absent_is_none, split};
+use crate::tiers::writeback::drain::remove_leftover;
+
+/// More than the longest note.
+const NOTE_MAX: usize = 64 << 10;
+
+/// What the directories and files of one slow tier share.
+#[derive(Debug)]
+struct Opener {
+    /// From 2 to 6, and while a mode is set: who sets one back must not set back what an event has set meanwhile. Whoever waits for it
+    /// waits for the slow tier anyway.
+    turn: Mutex<()>,
+    /// Odd while something is open.
+    changes: AtomicU64,
+    notes: OnceLock<Notes>,
+}
+
+/// Where notes are made, and whose files may be opened.
+#[derive(Debug)]
+struct Notes {
+    tmp: Arc<dyn Dir>,
+    uid: u32,
+}
+
+/// A directory, and the way to it.
+#[derive(Debug)]
+struct At {
+    opener: Arc<Opener>,
+    inner: Arc<dyn Dir>,
+    above: Option<(Arc<At>, Vec<u8>)>,
+}
+
+impl At {
+    fn path(&self) -> Vec<u8> {
+        self.above.as_ref().map_or_else(Vec::new, |(above, name)| above.path_of(name))
+    }
+
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let mut path = self.path();
+        if !path.is_empty() && name != b"." {
+            path.push(b'/');
+        }
+        path.extend_from_slice(if name == b"." { b"" } else { name });
+        path
+    }
+}
+
+/// What may be closed.
+#[derive(Clone, Copy)]
+enum Node<'a> {
+    Dir(&'a At),
+    /// With where a rename takes it.
+    Named(&'a At, &'a [u8], Option<(&'a At, &'a [u8])>),
+    File(&'a ClosableFile),
+    Inode(&'a ClosableInode),
+}
+
+impl Node<'_> {
+    fn hold(&self) -> io::Result<Held> {
+        match self {
+            Node::Dir(at) => Ok(Held::Dir(at.inner.clone())),
+            Node::Named(at, name, _) => at.inner.inode(name).map(Held::Inode),
+            Node::File(file) => Ok(Held::File(file.inner.clone())),
+            Node::Inode(held) => Ok(Held::Inode(held.inner.clone())),
+        }
+    }
+
+    fn paths(&self) -> Vec<Vec<u8>> {
+        match self {
+            Node::Dir(at) => vec![at.path()],
+            Node::Named(at, name, to) => {
+                [Some((*at, *name)), *to].into_iter().flatten().map(|(at, name)| at.path_of(name)).collect()
+            }
+            Node::File(file) => vec![file.at.path_of(&file.name)],
+            Node::Inode(held) => vec![held.at.path_of(&held.name)],
+        }
+    }
+}
+
+/// What a mode is read, opened and set back through, whatever has become of the name.
+enum Held {
+    Dir(Arc<dyn Dir>),
+    File(Arc<dyn File>),
+    Inode(Arc<dyn Inode>),
+}
+
+impl Held {
+    fn stat(&self) -> io::Result<Stat> {
+        match self {
+            Held::Dir(dir) => dir.stat(b"."),
+            Held::File(file) => file.stat(),
+            Held::Inode(inode) => inode.stat(),
+        }
+    }
+
+    fn set_perm(&self, perm: u32) -> io::Result<()> {
+        let new = NewAttr { perm: Some(perm), ..NewAttr::default() };
+        match self {
+            Held::Dir(dir) => dir.set_attr(b".", &new),
+            Held::File(file) => file.set_attr(&new),
+            Held::Inode(inode) => inode.set_attr(&new),
+        }
+    }
+
+    fn sync(&self, tmp: &dyn Dir) -> io::Result<()> {
+        match self {
+            Held::Dir(dir) => dir.sync(),
+            Held::File(file) => file.sync(),
+            // No descriptor to sync by.
+            Held::Inode(_) => tmp.sync_all(),
+        }
+    }
+}
+
+/// What is open for the moment.
+struct Opened<'a> {
+    notes: &'a Notes,
+    note: Vec<u8>,
+    held: Held,
+    perm: u32,
+}
+
+impl Opened<'_> {
+    /// Steps 5 and 6.
+    fn close(self) -> io::Result<()> {
+        let tmp = &self.notes.tmp;
+        self.held.set_perm(self.perm)?;
+        if tmp.order() != MetadataOrder::Journaled {
+            self.held.sync(&**tmp)?;
+        }
+        tmp.unlink(&self.note)
+    }
+}
+
+impl Opener {
+    /// Makes a call, step 1, and if it is denied what follows.
+    fn call<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match call() {
+            Err(e) if is_denied(&e) => {}
+            done => return done,
+        }
+        let Some(notes) = self.notes.get() else { return call() };
+        let _turn = self.turn.lock();
+        self.call_opened(notes, nodes, call)
+    }
+
+    /// The same for a call that sets a mode.
+    fn call_in_turn<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let Some(notes) = self.notes.get() else { return call() };
+        let _turn = self.turn.lock();
+        self.call_opened(notes, nodes, call)
+    }
+
+    /// One that tells of a mode.
+    fn look<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match self.unchanged(&call) {
+            Some(Err(e)) if is_denied(&e) => {}
+            Some(found) => return found,
+            None => {}
+        }
+        self.call_in_turn(nodes, call)
+    }
+
+    /// `None`: something was open meanwhile.
+    fn unchanged<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        let before = self.changes.load(Ordering::SeqCst);
+        let found = look();
+        (before.is_multiple_of(2) && self.changes.load(Ordering::SeqCst) == before).then_some(found)
+    }
+
+    fn call_opened<T>(&self, notes: &Notes, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let done = call();
+        if !done.as_ref().is_err_and(is_denied) {
+            return done;
+        }
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        let done = Self::open_and_call(done, notes, nodes, call);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        done
+    }
+
+    fn open_and_call<T>(
+        denied: io::Result<T>,
+        notes: &Notes,
+        nodes: &[Node<'_>],
+        call: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (mut opened, mut done) = (Vec::new(), denied);
+        for node in nodes {
+            if !done.as_ref().is_err_and(is_denied) {
+                break;
+            }
+            match notes.open_up(node) {
+                Ok(None) => continue,
+                Ok(Some(one)) => opened.push(one),
+                Err(e) => {
+                    done = Err(e);
+                    break;
+                }
+            }
+            done = call();
+        }
+        for one in opened.into_iter().rev() {
+            if let Err(error) = one.close() {
+                tracing::warn!(%error, "what was opened on the slow tier for one change is not closed again before the next start");
+            }
+        }
+        done
+    }
+}
+
+impl Notes {
+    /// Steps 2 to 4. `None`: it is not closed, or not ours.
+    fn open_up(&self, node: &Node<'_>) -> io::Result<Option<Opened<'_>>> {
+        let Ok(held) = node.hold() else { return Ok(None) };
+        let Ok(stat) = held.stat() else { return Ok(None) };
+        let perm = opened(stat.kind, stat.perm);
+        if stat.uid != self.uid || perm == stat.perm {
+            return Ok(None);
+        }
+        let note = self.write(&stat, &node.paths())?; // 3
+        match held.set_perm(perm) {
+            Ok(()) => Ok(Some(Opened { notes: self, note, held, perm: stat.perm })), // 4
+            Err(e) => self.tmp.unlink(&note).and(Err(e)),
+        }
+    }
+
+    fn write(&self, stat: &Stat, paths: &[Vec<u8>]) -> io::Result<Vec<u8>> {
+        let note = note_name(stat.ino);
+        let words: Vec<String> = paths.iter().map(|path| escape(path)).collect();
+        // One that is there is of something that is closed again.
+        absent_is_none(self.tmp.unlink(&note))?;
+        let file = self.tmp.create(&note, 0o600)?;
+        file.write_at(format!("{:o} {}\n", stat.perm, words.join(" ")).as_bytes(), 0)?;
+        if !left_out!(NoteDurable) {
+            file.sync()?;
+            self.tmp.sync()?;
+        }
+        Ok(note)
+    }
+}
+
+/// The mode with which the owner can do everything; the same for what has none that matters.
+fn opened(kind: Kind, perm: u32) -> u32 {
+    match kind {
+        Kind::Dir => perm | 0o700,
+        Kind::File => perm | 0o600,
+        _ => perm,
+    }
+}
+
+fn is_denied(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(Errno::EACCES as i32)
+}
+
+fn note_name(ino: u64) -> Vec<u8> {
+    format!("w{ino:016x}").into_bytes()
+}
+
+/// The inode in a note's name.
+fn note_of(name: &[u8]) -> Option<u64> {
+    let ino = u64::from_str_radix(std::str::from_utf8(name.strip_prefix(b"w")?).ok()?, 16).ok()?;
+    (note_name(ino) == name).then_some(ino)
+}
+
+/// The tree as [`crate::tiers::disk::closed`] says, if the modes in it hold for us.
+pub(crate) fn closable(root: Arc<dyn Dir>) -> Arc<dyn Dir> {
+    if !root.heeds_modes() {
+        return root;
+    }
+    let turn = Mutex::new(Rank::Opening, ());
+    let opener = Arc::new(Opener { turn, changes: AtomicU64::new(0), notes: OnceLock::new() });
+    Arc::new(ClosableDir(Arc::new(At { opener, inner: root, above: None })))
+}
+
+/// From here on what is closed is opened, with notes in `tmp`; first what a crash has left open is closed.
+pub(crate) fn begin(root: &Arc<dyn Dir>, tmp: &Arc<dyn Dir>) -> Result<()> {
+    let Some(ClosableDir(at)) = root.as_any().downcast_ref() else { return Ok(()) };
+    let inner = tmp.as_any().downcast_ref().map_or(tmp, |ClosableDir(at)| &at.inner).clone();
+    let uid = inner.stat(b".").at("stat", "tmp on the slow tier")?.uid;
+    // To look below what is closed, too, takes notes.
+    at.opener.notes.get_or_init(|| Notes { tmp: inner, uid });
+    for entry in tmp.list().at("list", "tmp on the slow tier")? {
+        close_again(root, &**tmp, &entry.name)?;
+    }
+    Ok(())
+}
+
+/// If this name in `tmp` is a note of something that a crash left open: sets its mode back. Whoever sweeps `tmp` asks this first.
+pub(crate) fn close_again(root: &Arc<dyn Dir>, tmp: &dyn Dir, note: &[u8]) -> Result<()> {
+    let Some(ino) = note_of(note) else { return Ok(()) };
+    let label = || String::from_utf8_lossy(note).into_owned();
+    let mut text = vec![0; NOTE_MAX];
+    // Opening a directory on the way to another one may have taken its note away already.
+    let Some(file) = absent_is_none(tmp.open(note, Access::Read)).at("open", label())? else { return Ok(()) };
+    let size = file.read_at(&mut text, 0).at("read", label())?;
+    // One that is not whole was not acted upon.
+    if let Some((perm, paths)) = parse(&text[..size]).filter(|_| !left_out!(CloseAgain)) {
+        for path in paths {
+            if close_at(root, &path, ino, perm).at("close again on slow", String::from_utf8_lossy(&path))? {
+                tracing::info!(path = %String::from_utf8_lossy(&path), "had been opened on the slow tier for one change when a crash came, and is closed again");
+                break;
+            }
+        }
+    }
+    remove_leftover(tmp, note)
+}
+
+fn parse(text: &[u8]) -> Option<(u32, Vec<Vec<u8>>)> {
+    let mut words = std::str::from_utf8(text).ok()?.strip_suffix('\n')?.split(' ');
+    let perm = u32::from_str_radix(words.next()?, 8).ok().filter(|perm| *perm <= 0o7777)?;
+    Some((perm, words.map(unescape).collect::<Option<_>>()?))
+}
+
+/// `false`: it is not there.
+fn close_at(root: &Arc<dyn Dir>, path: &[u8], ino: u64, perm: u32) -> io::Result<bool> {
+    let (dirs, name) = split(path);
+    let mut dir = root.clone();
+    for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        let Some(below) = absent_is_none(dir.dir(part))? else { return Ok(false) };
+        dir = below;
+    }
+    let name = if name.is_empty() { b"." } else { name };
+    let Some(held) = absent_is_none(dir.inode(name))? else { return Ok(false) };
+    let stat = held.stat()?;
+    if stat.ino != ino {
+        return Ok(false);
+    }
+    if stat.perm == opened(stat.kind, perm) {
+        held.set_attr(&NewAttr { perm: Some(perm), ..NewAttr::default() })?;
+        if dir.order() == MetadataOrder::Unknown {
+            dir.sync_all()?;
+        }
+    }
+    Ok(true)
+}
+
+#[derive(Debug)]
+struct ClosableDir(Arc<At>);
+
+impl ClosableDir {
+    /// A call on names of this directory only.
+    fn here<T>(&self, call: impl Fn(&dyn Dir) -> io::Result<T>) -> io::Result<T> {
+        self.0.opener.call(&[Node::Dir(&self.0)], || call(&*self.0.inner))
+    }
+
+    /// One that needs the node, too.
+    fn with_node<T>(&self, name: &[u8], call: impl Fn(&dyn Dir) -> io::Result<T>) -> io::Result<T> {
+        let nodes = [Node::Dir(&self.0), Node::Named(&self.0, name, None)];
+        let nodes = if name == b"." { &nodes[..1] } else { &nodes[..] };
+        self.0.opener.call(nodes, || call(&*self.0.inner))
+    }
+
+    fn file(&self, name: &[u8], inner: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(ClosableFile { at: self.0.clone(), name: name.to_vec(), inner })
+    }
+}
+
+/// The other directory of a call that has two; all of one tier are alike.
+fn other(to: &dyn Dir) -> io::Result<&At> {
+    to.as_any().downcast_ref().map(|ClosableDir(at)| &**at).ok_or_else(|| Errno::EXDEV.into())
+}
+
+impl Dir for ClosableDir {
+    fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        self.0.opener.look(&[Node::Dir(&self.0)], || self.0.inner.stat(name))
+    }
+
+    fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
+        self.0.opener.unchanged(|| self.0.inner.stat_at_hand(name)).flatten()
+    }
+
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        self.here(|dir| dir.stat_now(name))
+    }
+
+    fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let inner = self.with_node(name, |dir| dir.dir(name))?;
+        let above = Some((self.0.clone(), name.to_vec()));
+        Ok(Arc::new(ClosableDir(Arc::new(At { opener: self.0.opener.clone(), inner, above }))))
+    }
+
+    fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        let opened = match access {
+            Access::Unnoticed => self.here(|dir| dir.open(name, access)),
+            Access::Read | Access::ReadWrite => self.with_node(name, |dir| dir.open(name, access)),
+        };
+        opened.map(|file| self.file(name, file))
+    }
+
+    fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
+        self.here(|dir| dir.create(name, perm)).map(|file| self.file(name, file))
+    }
+
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        self.here(|dir| dir.mkdir(name, perm))
+    }
+
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
+        self.here(|dir| dir.mknod(name, kind, perm, rdev))
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        self.here(|dir| dir.symlink(name, target))
+    }
+
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        let inner = self.here(|dir| dir.inode(name))?;
+        Ok(Arc::new(ClosableInode { at: self.0.clone(), name: name.to_vec(), inner }))
+    }
+
+    /// A directory that comes into another one is itself written to.
+    fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
+        let (from, to) = (&*self.0, other(to)?);
+        let nodes = [
+            Node::Dir(from),
+            Node::Dir(to),
+            Node::Named(from, name, Some((to, to_name))),
+            Node::Named(to, to_name, Some((from, name))),
+        ];
+        self.0.opener.call(&nodes, || from.inner.rename(name, &*to.inner, to_name, mode))
+    }
+
+    fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        self.here(|dir| dir.unlink(name))
+    }
+
+    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        self.here(|dir| dir.rmdir(name))
+    }
+
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
+        self.here(|dir| dir.list())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.inner.sync()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.0.inner.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.0.inner.space()
+    }
+
+    fn order(&self) -> MetadataOrder {
+        self.0.inner.order()
+    }
+
+    fn rotates(&self) -> bool {
+        self.0.inner.rotates()
+    }
+
+    fn heeds_modes(&self) -> bool {
+        true
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[derive(Debug)]
+struct ClosableInode {
+    at: Arc<At>,
+    name: Vec<u8>,
+    inner: Arc<dyn Inode>,
+}
+
+impl ClosableInode {
+    /// A call on its extended attributes.
+    fn call<T>(&self, call: impl Fn(&dyn Inode) -> io::Result<T>) -> io::Result<T> {
+        self.at.opener.call(&[Node::Inode(self)], || call(&*self.inner))
+    }
+}
+
+impl Inode for ClosableInode {
+    fn stat(&self) -> io::Result<Stat> {
+        self.at.opener.look(&[], || self.inner.stat())
+    }
+
+    /// To open it, and to set its own mode back behind that, would undo the call.
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        let call = || self.inner.set_attr(new);
+        if new.perm.is_some() { self.at.opener.call_in_turn(&[], call) } else { call() }
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.call(|inode| inode.get_xattr(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.call(|inode| inode.set_xattr(key, value))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.call(|inode| inode.remove_xattr(key))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.call(|inode| inode.list_xattr())
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        self.inner.readlink()
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        let to = other(to)?;
+        self.at.opener.call(&[Node::Dir(to)], || self.inner.link(&*to.inner, to_name))
+    }
+}
+
+#[derive(Debug)]
+struct ClosableFile {
+    at: Arc<At>,
+    name: Vec<u8>,
+    inner: Arc<dyn File>,
+}
+
+impl ClosableFile {
+    fn call<T>(&self, call: impl Fn(&dyn File) -> io::Result<T>) -> io::Result<T> {
+        self.at.opener.call(&[Node::File(self)], || call(&*self.inner))
+    }
+}
+
+impl File for ClosableFile {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        let inner = self.call(|file| file.reopen())?;
+        Ok(Arc::new(ClosableFile { at: self.at.clone(), name: self.name.clone(), inner }))
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        self.at.opener.look(&[], || self.inner.stat())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_at(buf, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(what, offset, len)
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        self.inner.seek(what, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        let call = || self.inner.set_attr(new);
+        if new.perm.is_some() { self.at.opener.call_in_turn(&[], call) } else { call() }
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.call(|file| file.get_xattr(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.call(|file| file.set_xattr(key, value))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.call(|file| file.remove_xattr(key))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.call(|file| file.list_xattr())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    fn forget_cached(&self) {
+        self.inner.forget_cached();
+    }
+
+    fn write_behind(&self, range: Range<u64>) {
+        self.inner.write_behind(range);
+    }
+
+    fn place(&self) -> Option<u64> {
+        self.inner.place()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_that_is_not_whole_says_nothing() {
+        assert_eq!(parse(b"555 a/b%20c d\n"), Some((0o555, vec![b"a/b c".to_vec(), b"d".to_vec()])));
+        assert_eq!(parse(b"40 \n"), Some((0o40, vec![Vec::new()])), "the root");
+        for bad in [&b""[..], b"\n", b"555 a", b"9 a\n", b"77777 a\n", b"555 %\n"] {
+            assert_eq!(parse(bad), None, "{}", String::from_utf8_lossy(bad));
+        }
+        assert_eq!(note_of(&note_name(77)), Some(77));
+        assert_eq!(note_of(b"w77"), None);
+    }
+}

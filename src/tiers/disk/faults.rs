@@ -1,0 +1,756 @@
+//! Faults on demand, for tests: a wrapper around the tiers' directories that numbers the engine's calls, stops the process
+//! at one of them, fails them or leaves them out.
+//!
+//! Only in builds with debug assertions, which all tests use; nothing of it is in a release build. The daemon reads what to do from
+//! `DLIO_FAULTS`, words separated by blanks; without it the tiers are as they are:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `stop=before:N`, `stop=after:N` | the process aborts before or after the Nth changing call, counted over both tiers |
+//! | `stop=half:N` | the same, but half of the bytes of a write have been written; of another call, all |
+//! | `at=TIER:CALL[@PART]:FIRST:COUNT:WHAT` | of the calls `CALL` (or `any`) on `TIER` (or `any`), on paths that contain `PART`, `COUNT` (or `*`) from the `FIRST` one on end with `WHAT`: an errno, `short` (half of a write, then ENOSPC) or `lie` (success, and nothing was done) |
+//! | `record=PATH` | a line for each call is appended there: number of the changing call or `-`, tier, call, path |
+//! | `boot=ID` | this is another boot: what a power cut would have taken does not count |
+//!
+//! Calls have the names of the seam's methods (`disk`), but that a directory's `sync` is `sync_dir`. Owner, mode and times,
+//! which the seam sets with one call, are three here as they are for the kernel, so that a stop may fall between them.
+//! A stop happens with the count locked: no further changing call begins on any thread.
+//!
+//! The seam does not know in which order the engine means to make its calls. That order is switched off one step at a time by
+//! [`Lapse`], on one thread: `left_out!` asks for it where the step is.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{
+    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+};
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::escape;
+use crate::tiers::Lsn;
+
+/// What a daemon of such a build reads.
+pub const VARIABLE: &str = "DLIO_FAULTS";
+
+/// Calls that change a tier, or make changes durable.
+pub const CHANGING: [&str; 17] = [
+    "create",
+    "mkdir",
+    "mknod",
+    "symlink",
+    "link",
+    "rename",
+    "unlink",
+    "rmdir",
+    "set_attr",
+    "set_xattr",
+    "remove_xattr",
+    "write",
+    "set_len",
+    "allocate",
+    "sync",
+    "sync_dir",
+    "sync_all",
+];
+/// All others that may fail.
+pub const LOOKING: [&str; 11] =
+    ["stat", "dir", "open", "reopen", "readlink", "list", "get_xattr", "list_xattr", "space", "read", "seek"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    Fast,
+    Slow,
+}
+
+impl Tier {
+    fn name(self) -> &'static str {
+        match self {
+            Tier::Fast => "fast",
+            Tier::Slow => "slow",
+        }
+    }
+}
+
+/// Where the process stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Before,
+    Half,
+    After,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Fail(Errno),
+    Short,
+    Lie,
+}
+
+/// Some calls and how they end.
+#[derive(Clone, Debug)]
+struct Rule {
+    tier: Option<Tier>,
+    call: Option<String>,
+    part: Option<String>,
+    first: u64,
+    count: u64,
+    what: What,
+    seen: u64,
+}
+
+impl Rule {
+    /// Counts the call if it is one of these.
+    fn take(&mut self, tier: Tier, call: &str, path: &str) -> Option<What> {
+        let is_ours = self.tier.is_none_or(|wanted| wanted == tier)
+            && self.call.as_ref().is_none_or(|wanted| wanted == call)
+            && self.part.as_ref().is_none_or(|part| path.contains(part.as_str()));
+        if !is_ours {
+            return None;
+        }
+        self.seen += 1;
+        let since = self.seen.checked_sub(self.first)?;
+        (since < self.count).then_some(self.what)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    stop: Option<(Stop, u64)>,
+    rules: Vec<Rule>,
+    record: Option<PathBuf>,
+    boot: Option<String>,
+}
+
+impl Plan {
+    fn parse(text: &str) -> Option<Plan> {
+        let mut plan = Plan::default();
+        for word in text.split_whitespace() {
+            let (key, value) = word.split_once('=')?;
+            match key {
+                "stop" => plan.stop = Some(stop(value)?),
+                "at" => plan.rules.push(rule(value)?),
+                "record" => plan.record = Some(PathBuf::from(value)),
+                "boot" => plan.boot = Some(value.to_owned()),
+                _ => return None,
+            }
+        }
+        Some(plan)
+    }
+}
+
+fn stop(text: &str) -> Option<(Stop, u64)> {
+    let (when, number) = text.split_once(':')?;
+    let when = match when {
+        "before" => Stop::Before,
+        "half" => Stop::Half,
+        "after" => Stop::After,
+        _ => return None,
+    };
+    Some((when, number.parse().ok()?))
+}
+
+fn rule(text: &str) -> Option<Rule> {
+    let words: Vec<&str> = text.split(':').collect();
+    let [tier, call, first, count, what] = words[..] else { return None };
+    let tier = match tier {
+        "fast" => Some(Tier::Fast),
+        "slow" => Some(Tier::Slow),
+        "any" => None,
+        _ => return None,
+    };
+    let (call, part) = call.split_once('@').map_or((call, None), |(call, part)| (call, Some(part.to_owned())));
+    let is_known = CHANGING.contains(&call) || LOOKING.contains(&call) || call == "any";
+    let what = match what {
+        "short" => What::Short,
+        "lie" => What::Lie,
+        errno => What::Fail(errno_named(errno)?),
+    };
+    Some(Rule {
+        tier,
+        call: (call != "any").then(|| call.to_owned()),
+        part,
+        first: first.parse().ok()?,
+        count: if count == "*" { u64::MAX } else { count.parse().ok()? },
+        what,
+        seen: 0,
+    })
+    .filter(|_| is_known)
+}
+
+fn errno_named(name: &str) -> Option<Errno> {
+    [Errno::EIO, Errno::ENOSPC, Errno::EDQUOT, Errno::EACCES, Errno::EROFS]
+        .into_iter()
+        .find(|errno| format!("{errno:?}") == name)
+}
+
+/// A step of the engine's own order that is left out, or done at the wrong time, to see whether a test notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// A record is written with the next one, after the answer.
+    Append,
+    /// The view changes before the record is appended.
+    LogFirst,
+    /// A write after a commit logs no `bind`.
+    Bind,
+    /// No `breach` is logged.
+    Breach,
+    /// The `breach` of a sealed version is logged and not synced.
+    BreachDurable,
+    /// A seal is durable before the object is.
+    SealLast,
+    /// A start after a power cut takes every version for a sealed one.
+    Strike,
+    /// A copy counts although the version was written over meanwhile.
+    WrittenOver,
+    /// The steps of a group are done in reverse.
+    Turn,
+    /// Removals are the first steps of a batch.
+    RemoveLast,
+    /// No intents are logged.
+    Intents,
+    /// Intents are logged and not synced before the first step.
+    IntentsDurable,
+    /// Where the slow tier does not order its names, they are synced at the end of the group only.
+    EachStepDurable,
+    /// Steps are synced after `applied` is durable.
+    StepsDurable,
+    /// Files are proven clean before the view has followed.
+    FollowFirst,
+    /// `applied` passes the `bind` records of files that are ahead of it.
+    Rebind,
+    /// A start goes on with a group of which it has not all the intents.
+    AllIntents,
+    /// A placed copy is placed again, whatever has its name in `tmp` by now.
+    PlaceOnce,
+    /// What is not in `tmp` any more counts as placed.
+    FindPlaced,
+    /// Whatever has the old name is moved.
+    MoveOnce,
+    /// Whatever has the name is removed.
+    RemoveOnce,
+    /// Segments of the log go before the `applied` that makes them superfluous is durable.
+    AppliedDurable,
+    /// An object is deleted before the log is durable up to what made it superfluous.
+    DoomDurable,
+    /// Eviction does not look at the slow file.
+    CompareProof,
+    /// The log does not say what the slow tier had under a name.
+    Expect,
+    /// The log goes although what was set aside stands in it alone.
+    AsideAgain,
+    /// What is set aside is not durable before the slow tree goes on without it.
+    AsideDurable,
+    /// Without root: a start leaves open what a crash has left open.
+    CloseAgain,
+    /// Without root: what is closed is opened before the note of that is durable.
+    NoteDurable,
+}
+
+thread_local! {
+    static LEFT_OUT: Cell<Option<Lapse>> = const { Cell::new(None) };
+    /// For [`Lapse::Append`]: what is to be written with the next record, and the number which that one has if no start came
+    /// between.
+    static HELD_BACK: RefCell<Option<(Lsn, String)>> = const { RefCell::new(None) };
+}
+
+/// Does something with this step left out wherever the engine comes to it on this thread.
+pub fn leaving_out<T>(lapse: Lapse, act: impl FnOnce() -> T) -> T {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            LEFT_OUT.set(None);
+            HELD_BACK.take();
+        }
+    }
+    LEFT_OUT.set(Some(lapse));
+    let _reset = Reset;
+    act()
+}
+
+pub(crate) fn is_left_out(lapse: Lapse) -> bool {
+    LEFT_OUT.get() == Some(lapse)
+}
+
+/// What is written instead of these records: them, or with [`Lapse::Append`] those before them.
+pub(crate) fn held_back(text: String, first: Lsn, records: usize) -> String {
+    if !is_left_out(Lapse::Append) {
+        return text;
+    }
+    let before = HELD_BACK.replace(Some((first + records as u64, text)));
+    before.filter(|(next, _)| *next == first).map_or_else(String::new, |(_, text)| text)
+}
+
+/// How often each call was made on each tier.
+pub type Counts = BTreeMap<(Tier, &'static str), u64>;
+
+#[derive(Debug, Default)]
+struct Seen {
+    held: bool,
+    changing: u64,
+    counts: Counts,
+    fired: u64,
+    record: Option<fs::File>,
+    /// Inodes whose sync was failed, and how many of them were synced again all the same.
+    failed_syncs: BTreeSet<(Tier, u64)>,
+    synced_again: Vec<String>,
+}
+
+/// What is to happen, and what was seen. One for both tiers.
+#[derive(Debug, Default)]
+pub struct Faults {
+    plan: Mutex<Plan>,
+    seen: Mutex<Seen>,
+}
+
+/// Both tiers of a daemon, fast and slow, wrapped as the environment says, and the boot that it is to believe in.
+pub fn install([fast, slow]: [Arc<dyn Dir>; 2], boot: String) -> Result<([Arc<dyn Dir>; 2], String)> {
+    let Ok(plan) = std::env::var(VARIABLE) else { return Ok(([fast, slow], boot)) };
+    let faults = Arc::new(Faults::default());
+    faults.set(&plan)?;
+    let boot = faults.plan.lock().boot.clone().unwrap_or(boot);
+    Ok(([faults.wrap(Tier::Fast, fast), faults.wrap(Tier::Slow, slow)], boot))
+}
+
+impl Faults {
+    /// Replaces what is to happen from now on. Rules count from here.
+    pub fn set(&self, text: &str) -> Result<()> {
+        let refused = || Error::refused(format!("{VARIABLE}={text} is not understood"), "see src/tiers/disk/faults.rs");
+        let plan = Plan::parse(text).ok_or_else(refused)?;
+        let mut seen = self.seen.lock();
+        if let Some(path) = &plan.record {
+            let file = fs::OpenOptions::new().create(true).append(true).open(path);
+            seen.record = Some(file.at("open", path.display())?);
+        }
+        seen.fired = 0;
+        *self.plan.lock() = plan;
+        Ok(())
+    }
+
+    /// For one engine: what another one failed to sync, this one cannot know.
+    pub fn wrap(self: &Arc<Self>, tier: Tier, dir: Arc<dyn Dir>) -> Arc<dyn Dir> {
+        self.seen.lock().failed_syncs.retain(|(other, _)| *other != tier);
+        Arc::new(FaultyDir { at: At { faults: Arc::clone(self), tier, path: String::new() }, inner: dir })
+    }
+
+    /// How many calls ended otherwise than they would have, since the plan was set.
+    pub fn fired(&self) -> u64 {
+        self.seen.lock().fired
+    }
+
+    /// While held, calls pass and count for nothing: somebody looks.
+    pub fn hold(&self, held: bool) {
+        self.seen.lock().held = held;
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.seen.lock().counts.clone()
+    }
+
+    /// Files that were synced after a sync of theirs had failed: the second one proves nothing.
+    pub fn synced_again(&self) -> Vec<String> {
+        self.seen.lock().synced_again.clone()
+    }
+
+    /// Counts a call and says how it ends; does not return if the process stops before it.
+    fn enter(&self, at: &At, call: &'static str, path: &str) -> Ticket {
+        let mut seen = self.seen.lock();
+        if seen.held {
+            return Ticket { what: None, stop: None };
+        }
+        let mut plan = self.plan.lock();
+        *seen.counts.entry((at.tier, call)).or_default() += 1;
+        let changes = CHANGING.contains(&call);
+        let mut stop = None;
+        let mut number = String::from("-");
+        if changes {
+            seen.changing += 1;
+            number = seen.changing.to_string();
+            stop = plan.stop.filter(|(_, wanted)| *wanted == seen.changing).map(|(when, _)| when);
+        }
+        let what = plan.rules.iter_mut().filter_map(|rule| rule.take(at.tier, call, path)).next();
+        seen.fired += u64::from(what.is_some());
+        let end = what.map_or_else(String::new, |what| format!(" {what:?}"));
+        seen.note(&format!("{number} {} {call} {path}{end}", at.tier.name()));
+        if stop == Some(Stop::Before) {
+            std::process::abort();
+        }
+        Ticket { what, stop }
+    }
+
+    /// No other changing call begins while this one process goes down.
+    fn stop(&self) -> ! {
+        let _seen = self.seen.lock();
+        std::process::abort()
+    }
+
+    /// Inode numbers come back.
+    fn created(&self, at: &At, file: &dyn File) {
+        if let Ok(stat) = file.stat() {
+            self.seen.lock().failed_syncs.remove(&(at.tier, stat.ino));
+        }
+    }
+
+    fn file_synced(&self, at: &At, ino: Option<u64>, done: &io::Result<()>) {
+        let Some(ino) = ino else { return };
+        let mut seen = self.seen.lock();
+        if seen.failed_syncs.contains(&(at.tier, ino)) {
+            seen.synced_again.push(format!("{} {}", at.tier.name(), at.path));
+        }
+        if done.is_err() {
+            seen.failed_syncs.insert((at.tier, ino));
+        }
+    }
+}
+
+impl Seen {
+    /// One write a line: what was noted survives the abort. A line that is missing shows in the numbers.
+    fn note(&mut self, line: &str) {
+        if let Some(file) = &mut self.record {
+            file.write_all(format!("{line}\n").as_bytes()).unwrap_or_default();
+        }
+    }
+}
+
+/// How one call ends.
+struct Ticket {
+    what: Option<What>,
+    stop: Option<Stop>,
+}
+
+/// Where a wrapped directory or file is, for rules and records.
+#[derive(Clone, Debug)]
+struct At {
+    faults: Arc<Faults>,
+    tier: Tier,
+    path: String,
+}
+
+impl At {
+    fn below(&self, name: &[u8]) -> At {
+        At { path: self.path_of(name), ..self.clone() }
+    }
+
+    fn path_of(&self, name: &[u8]) -> String {
+        match (self.path.is_empty(), name) {
+            (_, b"." | b"") => self.path.clone(),
+            (true, name) => escape(name),
+            (false, name) => format!("{}/{}", self.path, escape(name)),
+        }
+    }
+
+    fn call<T>(&self, call: &'static str, name: &[u8], act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let ticket = self.faults.enter(self, call, &self.path_of(name));
+        let done = match ticket.what {
+            Some(What::Fail(errno)) => Err(errno.into()),
+            _ => act(),
+        };
+        self.leave(&ticket);
+        done
+    }
+
+    /// A call without an answer, which may be left out unnoticed.
+    fn act(&self, call: &'static str, name: &[u8], act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let ticket = self.faults.enter(self, call, &self.path_of(name));
+        let done = match ticket.what {
+            Some(What::Fail(errno)) => Err(errno.into()),
+            Some(What::Lie) => Ok(()),
+            Some(What::Short) | None => act(),
+        };
+        self.leave(&ticket);
+        done
+    }
+
+    fn leave(&self, ticket: &Ticket) {
+        if ticket.stop.is_some() {
+            self.faults.stop();
+        }
+    }
+}
+
+/// One change of attributes for each system call that it takes, in the seam's order.
+fn apart(new: &NewAttr) -> impl Iterator<Item = NewAttr> {
+    let owner = NewAttr { uid: new.uid, gid: new.gid, ..NewAttr::default() };
+    let mode = NewAttr { perm: new.perm, ..NewAttr::default() };
+    let times = NewAttr { atime: new.atime, mtime: new.mtime, ..NewAttr::default() };
+    [owner, mode, times].into_iter().filter(|part| *part != NewAttr::default())
+}
+
+#[derive(Debug)]
+struct FaultyDir {
+    at: At,
+    inner: Arc<dyn Dir>,
+}
+
+impl FaultyDir {
+    fn file(&self, name: &[u8], inner: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(FaultyFile { at: self.at.below(name), inner })
+    }
+}
+
+/// What a call that has two directories needs of the other one.
+fn unwrapped(dir: &dyn Dir) -> &dyn Dir {
+    dir.as_any().downcast_ref::<FaultyDir>().map_or(dir, |faulty| &*faulty.inner)
+}
+
+impl Dir for FaultyDir {
+    fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        self.at.call("stat", name, || self.inner.stat(name))
+    }
+
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        self.at.call("stat", name, || self.inner.stat_now(name))
+    }
+
+    fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let inner = self.at.call("dir", name, || self.inner.dir(name))?;
+        Ok(Arc::new(FaultyDir { at: self.at.below(name), inner }))
+    }
+
+    fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let at = path.split(|b| *b == b'/').fold(self.at.clone(), |at, name| at.below(name));
+        let inner = at.call("dir", b".", || self.inner.walk(path))?;
+        Ok(Arc::new(FaultyDir { at, inner }))
+    }
+
+    fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        self.at.call("open", name, || self.inner.open(name, access)).map(|file| self.file(name, file))
+    }
+
+    fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
+        let file = self.at.call("create", name, || self.inner.create(name, perm))?;
+        self.at.faults.created(&self.at, &*file);
+        Ok(self.file(name, file))
+    }
+
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        self.at.act("mkdir", name, || self.inner.mkdir(name, perm))
+    }
+
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
+        self.at.act("mknod", name, || self.inner.mknod(name, kind, perm, rdev))
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        self.at.act("symlink", name, || self.inner.symlink(name, target))
+    }
+
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        let inner = self.at.call("stat", name, || self.inner.inode(name))?;
+        Ok(Arc::new(FaultyInode { at: self.at.below(name), inner }))
+    }
+
+    fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
+        self.at.act("rename", name, || self.inner.rename(name, unwrapped(to), to_name, mode))
+    }
+
+    fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        self.at.act("unlink", name, || self.inner.unlink(name))
+    }
+
+    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        self.at.act("rmdir", name, || self.inner.rmdir(name))
+    }
+
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
+        self.at.call("list", b".", || self.inner.list())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.at.act("sync_dir", b".", || self.inner.sync())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.at.act("sync_all", b".", || self.inner.sync_all())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.at.call("space", b".", || self.inner.space())
+    }
+
+    fn order(&self) -> MetadataOrder {
+        self.inner.order()
+    }
+
+    fn rotates(&self) -> bool {
+        self.inner.rotates()
+    }
+
+    fn heeds_modes(&self) -> bool {
+        self.inner.heeds_modes()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[derive(Debug)]
+struct FaultyInode {
+    at: At,
+    inner: Arc<dyn Inode>,
+}
+
+impl Inode for FaultyInode {
+    fn stat(&self) -> io::Result<Stat> {
+        self.at.call("stat", b".", || self.inner.stat())
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        apart(new).try_for_each(|part| self.at.act("set_attr", b".", || self.inner.set_attr(&part)))
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.at.call("get_xattr", b".", || self.inner.get_xattr(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.at.act("set_xattr", b".", || self.inner.set_xattr(key, value))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.at.act("remove_xattr", b".", || self.inner.remove_xattr(key))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.at.call("list_xattr", b".", || self.inner.list_xattr())
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        self.at.call("readlink", b".", || self.inner.readlink())
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        self.at.act("link", b".", || self.inner.link(unwrapped(to), to_name))
+    }
+}
+
+#[derive(Debug)]
+struct FaultyFile {
+    at: At,
+    inner: Arc<dyn File>,
+}
+
+impl File for FaultyFile {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        let inner = self.at.call("reopen", b".", || self.inner.reopen())?;
+        Ok(Arc::new(FaultyFile { at: self.at.clone(), inner }))
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        self.at.call("stat", b".", || self.inner.stat())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.at.call("read", b".", || self.inner.read_at(buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let ticket = self.at.faults.enter(&self.at, "write", &self.at.path);
+        let half = || self.inner.write_at(&buf[..buf.len() / 2], offset);
+        let done = match (ticket.what, ticket.stop) {
+            (Some(What::Fail(errno)), _) => Err(errno.into()),
+            (Some(What::Lie), _) => Ok(()),
+            (Some(What::Short), _) => half().and(Err(Errno::ENOSPC.into())),
+            (None, Some(Stop::Half)) => half(),
+            (None, _) => self.inner.write_at(buf, offset),
+        };
+        self.at.leave(&ticket);
+        done
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.at.act("set_len", b".", || self.inner.set_len(len))
+    }
+
+    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        self.at.act("allocate", b".", || self.inner.allocate(what, offset, len))
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        self.at.call("seek", b".", || self.inner.seek(what, offset))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let done = self.at.act("sync", b".", || self.inner.sync());
+        self.at.faults.file_synced(&self.at, self.inner.stat().ok().map(|stat| stat.ino), &done);
+        done
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        apart(new).try_for_each(|part| self.at.act("set_attr", b".", || self.inner.set_attr(&part)))
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.at.call("get_xattr", b".", || self.inner.get_xattr(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.at.act("set_xattr", b".", || self.inner.set_xattr(key, value))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.at.act("remove_xattr", b".", || self.inner.remove_xattr(key))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.at.call("list_xattr", b".", || self.inner.list_xattr())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    fn place(&self) -> Option<u64> {
+        self.inner.place()
+    }
+
+    fn write_behind(&self, range: Range<u64>) {
+        self.inner.write_behind(range);
+    }
+
+    fn stay_in_place(&self) {
+        self.inner.stay_in_place();
+    }
+
+    fn forget_cached(&self) {
+        self.inner.forget_cached();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn words_are_understood_or_refused() {
+        let plan = Plan::parse("stop=half:12 at=fast:sync@log:2:*:EIO at=any:any:1:3:short boot=other").unwrap();
+        assert_eq!((plan.stop, plan.rules.len(), plan.boot.as_deref()), (Some((Stop::Half, 12)), 2, Some("other")));
+        for bad in ["stop", "stop=now:1", "at=fast:sync:1:EIO", "at=fast:sink:1:1:EIO", "at=fast:sync:1:1:EWHAT", "x=1"]
+        {
+            assert!(Plan::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_rule_takes_its_calls_only_and_as_many_as_it_says() {
+        let mut rule = rule("slow:write@tmp/:2:2:EIO").unwrap();
+        let mut take = |tier, call: &str, path: &str| rule.take(tier, call, path).is_some();
+        assert!(
+            !take(Tier::Fast, "write", "tmp/a")
+                && !take(Tier::Slow, "sync", "tmp/a")
+                && !take(Tier::Slow, "write", "a")
+        );
+        let taken: Vec<bool> = (0..5).map(|_| take(Tier::Slow, "write", "tmp/a")).collect();
+        assert_eq!(taken, [false, true, true, false, false]);
+    }
+}

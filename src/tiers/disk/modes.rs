@@ -1,0 +1,310 @@
+//! The objects of a mount without root: their owner can always read and write them, whatever mode their file has.
+//!
+//! `chmod 0444` is about what programs may do, and the daemon has to do more: it proves an object, names it, goes on writing through
+//! descriptors from before. So the mode of an object on the disk has `rw` for its owner, and what the file's mode lacks of that is data:
+//! `user.dlio.mode` beside it holds the file's mode. It counts where it is that of the disk but for these two bits; any other was there
+//! before a crash came between the two calls, or was set by somebody else, and the disk is right.
+//!
+//! A fast tier on which there may be such objects has a mark, so that root, who takes it over, reads their modes as well.
+
+use std::any::Any;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use crate::error::{Context, Result};
+use crate::tiers::disk::acl;
+use crate::tiers::disk::{
+    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+};
+use crate::tiers::objects::slow_tier::absent_is_none;
+
+const MODE: &[u8] = b"user.dlio.mode";
+/// In `.dlio-fs` on the fast tier.
+const MARK: &[u8] = b"modes";
+const OWNER: u32 = 0o600;
+
+/// `ours` is `.dlio-fs` on the fast tier: the same, with objects that have the modes of their files. A first mount without root marks it.
+pub(crate) fn with_modes(ours: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>> {
+    let marked = absent_is_none(ours.stat(MARK)).at_fast("stat", "modes")?.is_some();
+    if !marked && ours.heeds_modes() {
+        ours.create(MARK, OWNER).and_then(|_| ours.sync()).at_fast("create", "modes")?;
+    }
+    Ok(if marked || ours.heeds_modes() { Arc::new(ModeDir(ours.clone())) } else { ours.clone() })
+}
+
+/// To look at one that nothing is to be changed on.
+pub(crate) fn with_marked_modes(ours: &Arc<dyn Dir>) -> Arc<dyn Dir> {
+    match ours.stat(MARK) {
+        Ok(_) => Arc::new(ModeDir(ours.clone())),
+        Err(_) => ours.clone(),
+    }
+}
+
+fn shown(stat: Stat, recorded: Option<Vec<u8>>) -> Stat {
+    let recorded = recorded.and_then(|text| u32::from_str_radix(std::str::from_utf8(&text).ok()?, 8).ok());
+    let perm = recorded.filter(|perm| perm | OWNER == stat.perm).unwrap_or(stat.perm);
+    Stat { perm, ..stat }
+}
+
+fn record(file: &dyn File, perm: u32) -> io::Result<()> {
+    if perm & OWNER == OWNER { file.remove_xattr(MODE) } else { file.set_xattr(MODE, format!("{perm:o}").as_bytes()) }
+}
+
+#[derive(Debug)]
+struct ModeDir(Arc<dyn Dir>);
+
+fn inner(dir: &dyn Dir) -> &dyn Dir {
+    dir.as_any().downcast_ref().map_or(dir, |ModeDir(inner)| &**inner)
+}
+
+impl ModeDir {
+    /// Made by a daemon that did not know better.
+    fn open_closed(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        let perm = self.0.stat(name)?.perm;
+        self.0.set_attr(name, &NewAttr { perm: Some(perm | OWNER), ..NewAttr::default() })?;
+        let file = self.0.open(name, access)?;
+        record(&*file, perm)?;
+        Ok(file)
+    }
+}
+
+impl Dir for ModeDir {
+    fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        let stat = self.0.stat(name)?;
+        if stat.kind == Kind::File { Ok(shown(stat, self.0.get_xattr(name, MODE)?)) } else { Ok(stat) }
+    }
+
+    fn stat_at_hand(&self, _name: &[u8]) -> Option<io::Result<Stat>> {
+        None
+    }
+
+    fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        Ok(Arc::new(ModeDir(self.0.dir(name)?)))
+    }
+
+    fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        let opened = match self.0.open(name, access) {
+            Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => self.open_closed(name, access),
+            opened => opened,
+        };
+        Ok(Arc::new(ModeFile(opened?)))
+    }
+
+    fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
+        let file = self.0.create(name, perm | OWNER)?;
+        if perm & OWNER != OWNER {
+            record(&*file, perm)?;
+        }
+        Ok(Arc::new(ModeFile(file)))
+    }
+
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        self.0.mkdir(name, perm)
+    }
+
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
+        self.0.mknod(name, kind, perm, rdev)
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        self.0.symlink(name, target)
+    }
+
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        Ok(Arc::new(ModeInode { dir: self.0.clone(), name: name.to_vec(), inner: self.0.inode(name)? }))
+    }
+
+    fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
+        self.0.rename(name, inner(to), to_name, mode)
+    }
+
+    fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        self.0.unlink(name)
+    }
+
+    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        self.0.rmdir(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
+        self.0.list()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.0.space()
+    }
+
+    fn order(&self) -> MetadataOrder {
+        self.0.order()
+    }
+
+    fn rotates(&self) -> bool {
+        self.0.rotates()
+    }
+
+    fn heeds_modes(&self) -> bool {
+        self.0.heeds_modes()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The mode of an object is set through its file: nobody but the daemon gives the names in its pool away.
+#[derive(Debug)]
+struct ModeInode {
+    dir: Arc<dyn Dir>,
+    name: Vec<u8>,
+    inner: Arc<dyn Inode>,
+}
+
+impl Inode for ModeInode {
+    fn stat(&self) -> io::Result<Stat> {
+        let stat = self.inner.stat()?;
+        if stat.kind == Kind::File { Ok(shown(stat, self.inner.get_xattr(MODE)?)) } else { Ok(stat) }
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        match new.perm {
+            Some(_) if self.inner.stat()?.kind == Kind::File => {
+                ModeDir(self.dir.clone()).open(&self.name, Access::Read)?.set_attr(new)
+            }
+            _ => self.inner.set_attr(new),
+        }
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.inner.get_xattr(key)
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.inner.set_xattr(key, value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.inner.remove_xattr(key)
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.inner.list_xattr()
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        self.inner.readlink()
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        self.inner.link(inner(to), to_name)
+    }
+}
+
+#[derive(Debug)]
+struct ModeFile(Arc<dyn File>);
+
+impl File for ModeFile {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(ModeFile(self.0.reopen()?)))
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        Ok(shown(self.0.stat()?, self.0.get_xattr(MODE)?))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_at(buf, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        self.0.allocate(what, offset, len)
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        self.0.seek(what, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        if let Some(perm) = new.perm {
+            record(&*self.0, perm)?;
+            return self.0.set_attr(&NewAttr { perm: Some(perm | OWNER), ..*new });
+        }
+        if new.uid.is_none() && new.gid.is_none() {
+            return self.0.set_attr(new);
+        }
+        // A change of the owner takes suid away on the disk.
+        let lacks = OWNER & !self.stat()?.perm;
+        self.0.set_attr(new)?;
+        if lacks == 0 { Ok(()) } else { record(&*self.0, self.0.stat()?.perm & !lacks) }
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let value = self.0.get_xattr(key)?;
+        match value {
+            Some(list) if key == acl::ACCESS => {
+                let perm = self.stat()?.perm;
+                Ok(Some(acl::with_owner(&list, |_| ((perm >> 6) & 7) as u16).unwrap_or(list)))
+            }
+            value => Ok(value),
+        }
+    }
+
+    /// An access list is also the mode.
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        if key == acl::ACCESS
+            && let Some((perm, _)) = acl::mode_of(value, self.stat()?.perm)
+            && let Some(list) = acl::with_owner(value, |owner| owner | (OWNER >> 6) as u16)
+        {
+            record(&*self.0, perm)?;
+            return self.0.set_xattr(key, &list);
+        }
+        self.0.set_xattr(key, value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.0.remove_xattr(key)
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.0.list_xattr()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.descriptor()
+    }
+
+    fn forget_cached(&self) {
+        self.0.forget_cached();
+    }
+
+    fn write_behind(&self, range: Range<u64>) {
+        self.0.write_behind(range);
+    }
+
+    fn place(&self) -> Option<u64> {
+        self.0.place()
+    }
+}

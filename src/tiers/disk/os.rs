@@ -1,0 +1,684 @@
+//! The disk seam on Linux: directories, files and the clock of this machine.
+//!
+//! Every call is one `*at(2)` on a single name beneath an open descriptor, but for the walk to a directory, which takes a path; nothing
+//! follows a symbolic link, every descriptor is close-on-exec. A call cut short by a signal is made again, whoever calls never sees EINTR. Policy,
+//! retries after real failures and messages are left to the engine.
+
+use std::any::Any;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use chrono::Timelike as _;
+use fiemap::{Fiemap, FiemapExtentFlags};
+use nix::dir;
+use nix::errno::Errno;
+use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag};
+use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs};
+use nix::sys::statvfs::fstatvfs;
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
+use rustix::fs::{IFlags, RenameFlags, ioctl_getflags, ioctl_setflags, renameat_with};
+use std::ffi::OsStr;
+use xattr::FileExt as _;
+
+use super::{
+    Access, Allocate, Clock, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+    Time,
+};
+
+/// What every descriptor of ours is opened with.
+const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
+
+/// Of `openat2(2)`, since Linux 5.12: EAGAIN where a name is not in the kernel's memory.
+const RESOLVE_CACHED: ResolveFlag = ResolveFlag::from_bits_retain(0x20);
+
+/// nix has it for glibc only.
+pub const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
+
+/// Of a path that one system call takes (PATH_MAX, which counts the byte behind it).
+const PIECE_MAX: usize = 4096;
+
+/// An open directory of this machine.
+///
+/// New entries get their mode from the caller's `perm` less the process's umask (a daemon clears it once), and what
+/// the directory itself adds: a default ACL, the group of a set-group-ID directory.
+#[derive(Debug)]
+pub struct OsDir {
+    fd: fs::File,
+    /// The file system's device, where what the kernel remembers of it is what there is, and telling that takes no I/O.
+    remembered: Option<u64>,
+    /// Reading beneath it leaves the times of the last access, where the owner of a file lets us.
+    unnoticed: bool,
+}
+
+impl OsDir {
+    /// Opens a tier's root. Symbolic links in `path` are followed: the operator chose it.
+    ///
+    /// Errors: ENOENT, ENOTDIR, EACCES as `open(2)` gives them.
+    pub fn open(path: &Path) -> io::Result<OsDir> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = retry(|| fcntl::open(path, flags, Mode::empty()))?;
+        // A file system of other machines may have to ask them; of one that is not known nobody can say.
+        let kind = fstatfs(&fd).map(|s| s.filesystem_type());
+        let remembers = matches!(kind, Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC));
+        let remembered = if remembers { Some(retry(|| stat::fstat(&fd))?.st_dev) } else { None };
+        Ok(OsDir { fd: fd.into(), remembered, unnoticed: false })
+    }
+
+    /// The same for a mount that keeps no times of the last access (`noatime`).
+    pub fn unnoticed(self, unnoticed: bool) -> OsDir {
+        OsDir { unnoticed, ..self }
+    }
+
+    fn below(&self, fd: fs::File) -> OsDir {
+        // Another one may be mounted there.
+        let is_same = |dev: &u64| stat::fstat(&fd).is_ok_and(|s| s.st_dev == *dev);
+        OsDir { remembered: self.remembered.filter(is_same), fd, unnoticed: self.unnoticed }
+    }
+
+    fn open_at(&self, name: &OsStr, flags: OFlag, perm: u32) -> io::Result<fs::File> {
+        let open = |flags| retry(|| fcntl::openat(&self.fd, name, flags | SAFE, mode(perm))).map(fs::File::from);
+        if self.unnoticed && !flags.contains(OFlag::O_PATH) { unnoticed_if_may(open, flags) } else { open(flags) }
+    }
+
+    fn file(&self, fd: fs::File) -> Arc<dyn File> {
+        Arc::new(OsFile { fd, unnoticed: self.unnoticed })
+    }
+}
+
+impl Dir for OsDir {
+    fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        let name = entry_or_self(name)?;
+        let found = retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW));
+        let found = if is_closed(&found, name) { retry(|| stat::fstat(&self.fd)) } else { found };
+        found.map(|s| to_stat(&s))
+    }
+
+    fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
+        let name = entry(name).ok().filter(|_| self.remembered.is_some())?;
+        // What is mounted on the name is another file system.
+        let resolve = RESOLVE_CACHED | ResolveFlag::RESOLVE_NO_XDEV;
+        let how = OpenHow::new().flags(OFlag::O_PATH | SAFE).resolve(resolve);
+        match fcntl::openat2(&self.fd, name, how) {
+            Ok(fd) => Some(stat::fstat(&fd).map(|s| to_stat(&s)).map_err(Into::into)),
+            Err(Errno::ENOENT) => Some(Err(Errno::ENOENT.into())),
+            // Not in memory, or a kernel or sandbox that has no such call: whoever may wait finds out.
+            Err(_) => None,
+        }
+    }
+
+    /// A client of NFS believes a name for as long as it believes the attributes of its directory: so these are asked for first.
+    fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
+        if self.remembered.is_none() {
+            let flags = rustix::fs::AtFlags::STATX_FORCE_SYNC | rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            for name in [OsStr::from_bytes(b"."), entry_or_self(name)?] {
+                // What it fails with, the look below fails with, too.
+                rustix::fs::statx(&self.fd, name, flags, rustix::fs::StatxFlags::BASIC_STATS).ok();
+            }
+        }
+        self.stat(name)
+    }
+
+    fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let fd = self.open_at(entry(name)?, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
+        Ok(Arc::new(self.below(fd)))
+    }
+
+    /// Few system calls, however deep it lies: each takes as much of the path as the kernel takes.
+    fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        path.split(|b| *b == b'/').try_for_each(|name| entry(name).map(drop))?;
+        let mut walked: Option<fs::File> = None;
+        let mut rest = path;
+        while !rest.is_empty() {
+            let end = match rest.get(..PIECE_MAX) {
+                Some(most) => most.iter().rposition(|b| *b == b'/').ok_or(Errno::ENAMETOOLONG)?,
+                None => rest.len(),
+            };
+            let from = walked.as_ref().unwrap_or(&self.fd);
+            walked = Some(walk_from(from, OsStr::from_bytes(&rest[..end]))?);
+            rest = rest[end..].strip_prefix(b"/").unwrap_or_default();
+        }
+        Ok(Arc::new(self.below(walked.ok_or(Errno::EINVAL)?)))
+    }
+
+    fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        // O_NONBLOCK: a fifo that took the file's place must not hold us until somebody opens its other end.
+        let open = |access| self.open_at(entry(name)?, access | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, 0);
+        let opened = match access {
+            Access::Read => open(OFlag::O_RDONLY),
+            Access::ReadWrite => open(OFlag::O_RDWR),
+            Access::Unnoticed => unnoticed_if_may(open, OFlag::O_RDONLY),
+        };
+        let fd = opened.map_err(as_not_regular)?;
+        if kind(retry(|| stat::fstat(&fd))?.st_mode) != Kind::File {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(self.file(fd))
+    }
+
+    fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
+        let fd = self.open_at(entry(name)?, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL, perm)?;
+        Ok(self.file(fd))
+    }
+
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| stat::mkdirat(&self.fd, name, mode(perm)))
+    }
+
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
+        let name = entry(name)?;
+        let format = match kind {
+            Kind::File => SFlag::S_IFREG,
+            Kind::Fifo => SFlag::S_IFIFO,
+            Kind::Socket => SFlag::S_IFSOCK,
+            Kind::CharDevice => SFlag::S_IFCHR,
+            Kind::BlockDevice => SFlag::S_IFBLK,
+            Kind::Dir | Kind::Symlink => return Err(Errno::EINVAL.into()),
+        };
+        retry(|| stat::mknodat(&self.fd, name, format, mode(perm), rdev))
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| unistd::symlinkat(OsStr::from_bytes(target), &self.fd, name))
+    }
+
+    /// For itself the descriptor that is there serves: in a directory that is closed even for its owner `.` is not found.
+    fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
+        let fd = match name {
+            b"." => self.fd.try_clone()?,
+            name => self.open_at(entry(name)?, OFlag::O_PATH, 0)?,
+        };
+        Ok(Arc::new(OsInode { fd }))
+    }
+
+    fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
+        let (name, to_name, to) = (entry(name)?, entry(to_name)?, same_machine(to)?);
+        let flags = match mode {
+            // The plain call: not every file system knows the one with flags.
+            RenameMode::Replace => return retry(|| fcntl::renameat(&self.fd, name, &to.fd, to_name)),
+            RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
+        };
+        // nix has it for glibc only.
+        let call = || renameat_with(&self.fd, name, &to.fd, to_name, flags);
+        retry(|| call().map_err(|e| Errno::from_raw(e.raw_os_error())))
+    }
+
+    fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| unistd::unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir))
+    }
+
+    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        let name = entry(name)?;
+        retry(|| unistd::unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir))
+    }
+
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
+        // A descriptor of its own: the position in a directory belongs to the descriptor, and lists run side by side.
+        let flags = SAFE | OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        let open = |flags| retry(|| dir::Dir::openat(&self.fd, ".", flags, Mode::empty()));
+        let listed = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
+        let mut entries = Vec::new();
+        for found in listed {
+            let found = found?;
+            let name = found.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let kind = match found.file_type() {
+                Some(known) => from_dirent(known),
+                // Not every file system tells the type along with the name; a name that is gone by now is left out.
+                None => match self.stat(name) {
+                    Ok(is) => is.kind,
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                    Err(e) => return Err(e),
+                },
+            };
+            entries.push(DirEntry { name: name.to_vec(), ino: found.ino(), kind });
+        }
+        Ok(entries)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fd.sync_all()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        retry(|| unistd::syncfs(&self.fd))
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let s = retry(|| fstatvfs(&self.fd))?;
+        let unit = s.fragment_size();
+        Ok(Space {
+            total: s.blocks().saturating_mul(unit),
+            free: s.blocks_free().saturating_mul(unit),
+            avail: s.blocks_available().saturating_mul(unit),
+            files: s.files(),
+            files_free: s.files_free(),
+            block: u32::try_from(unit).unwrap_or(u32::MAX),
+            name_max: u32::try_from(s.name_max()).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// A file system that does not say what it is counts as unknown: the safe answer, only slower.
+    fn order(&self) -> MetadataOrder {
+        match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
+            Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC) => MetadataOrder::Journaled,
+            _ => MetadataOrder::Unknown,
+        }
+    }
+
+    fn rotates(&self) -> bool {
+        let Ok(dev) = retry(|| stat::fstat(&self.fd)).map(|stat| stat.st_dev) else { return false };
+        let device = format!("/sys/dev/block/{}:{}", stat::major(dev), stat::minor(dev));
+        // A partition has its disk's queue above itself.
+        let queue = ["queue/rotational", "../queue/rotational"].map(|name| Path::new(&device).join(name));
+        queue.iter().find_map(|path| fs::read_to_string(path).ok()).is_some_and(|text| text.trim() == "1")
+    }
+
+    fn heeds_modes(&self) -> bool {
+        heeds_modes()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// What a name led to, on this machine: a descriptor that only says which inode it is (`O_PATH`), or a directory's.
+#[derive(Debug)]
+struct OsInode {
+    fd: fs::File,
+}
+
+impl OsInode {
+    /// For calls that take no such descriptor. The kernel goes from there to the inode itself, by no name, and follows no link.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+
+    fn chmod(&self, perm: u32) -> io::Result<()> {
+        let path = self.path();
+        match retry(|| stat::fchmodat(fcntl::AT_FDCWD, &path, mode(perm), FchmodatFlags::FollowSymlink)) {
+            // The mode of a symbolic link cannot change, and nobody looks at it.
+            Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) && self.stat()?.kind == Kind::Symlink => {
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}
+
+impl Inode for OsInode {
+    fn stat(&self) -> io::Result<Stat> {
+        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = owner(new);
+            retry(|| unistd::fchownat(&self.fd, "", uid, gid, AtFlags::AT_EMPTY_PATH))?;
+        }
+        if let Some(perm) = new.perm {
+            self.chmod(perm)?;
+        }
+        if new.atime.is_some() || new.mtime.is_some() {
+            let (atime, mtime, path) = (time_spec(new.atime)?, time_spec(new.mtime)?, self.path());
+            let follow = UtimensatFlags::FollowSymlink;
+            retry(|| stat::utimensat(fcntl::AT_FDCWD, &path, &atime, &mtime, follow))?;
+        }
+        Ok(())
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        xattr::get_deref(self.path(), OsStr::from_bytes(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        xattr::set_deref(self.path(), OsStr::from_bytes(key), value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        absent_is_fine(xattr::remove_deref(self.path(), OsStr::from_bytes(key)))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(xattr::list_deref(self.path())?.map(OsStringExt::into_vec).collect())
+    }
+
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        match retry(|| fcntl::readlinkat(&self.fd, "")) {
+            // What the kernel says of anything that is no link, asked without a name.
+            Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => Err(Errno::EINVAL.into()),
+            target => target.map(OsStringExt::into_vec),
+        }
+    }
+
+    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
+        let (to_name, to, path) = (entry(to_name)?, same_machine(to)?, self.path());
+        retry(|| unistd::linkat(fcntl::AT_FDCWD, &path, &to.fd, to_name, AtFlags::AT_SYMLINK_FOLLOW))
+    }
+}
+
+/// An open regular file of this machine.
+#[derive(Debug)]
+pub struct OsFile {
+    fd: fs::File,
+    unnoticed: bool,
+}
+
+impl OsFile {
+    /// The descriptor, for calls that this seam does not have (passthrough, reflinks).
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl File for OsFile {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        // Through the descriptor: the file may have no name that we know.
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let open = |flags| retry(|| fcntl::open(path.as_str(), flags, Mode::empty()));
+        let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
+        let fd: OwnedFd = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
+        Ok(Arc::new(OsFile { fd: fd.into(), unnoticed: self.unnoticed }))
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.fd.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.fd.write_all_at(buf, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.fd.set_len(len)
+    }
+
+    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        let flags = match what {
+            Allocate::Extend => FallocateFlags::empty(),
+            Allocate::KeepSize => FallocateFlags::FALLOC_FL_KEEP_SIZE,
+            Allocate::PunchHole => FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE,
+            Allocate::ZeroRange => FallocateFlags::FALLOC_FL_ZERO_RANGE,
+            Allocate::ZeroRangeKeepSize => FallocateFlags::FALLOC_FL_ZERO_RANGE | FallocateFlags::FALLOC_FL_KEEP_SIZE,
+        };
+        let (offset, len) = (signed(offset)?, signed(len)?);
+        retry(|| fcntl::fallocate(&self.fd, flags, offset, len))
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        // Moves the descriptor's own position, which nothing here uses.
+        let whence = match what {
+            Seek::Data => Whence::SeekData,
+            Seek::Hole => Whence::SeekHole,
+        };
+        let offset = signed(offset)?;
+        retry(|| unistd::lseek(&self.fd, offset, whence)).map(i64::unsigned_abs)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fd.sync_all()
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        set_attr(&self.fd, new)
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.fd.get_xattr(OsStr::from_bytes(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.fd.set_xattr(OsStr::from_bytes(key), value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        absent_is_fine(self.fd.remove_xattr(OsStr::from_bytes(key)))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(self.fd.list_xattr()?.map(OsStringExt::into_vec).collect())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    fn forget_cached(&self) {
+        // Only advice: a file system that does not take it loses nothing.
+        fcntl::posix_fadvise(&self.fd, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+    }
+
+    fn write_behind(&self, range: Range<u64>) {
+        // For bytes that are dirty Linux takes this as: write them, wait for nothing, keep them until they are written.
+        let (Ok(from), Ok(len)) = (range.start.try_into(), (range.end - range.start).try_into()) else { return };
+        fcntl::posix_fadvise(&self.fd, from, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+    }
+
+    fn stay_in_place(&self) {
+        if matches!(fstatfs(&self.fd).map(|s| s.filesystem_type()), Ok(BTRFS_SUPER_MAGIC)) {
+            let set = ioctl_getflags(&self.fd).and_then(|flags| ioctl_setflags(&self.fd, flags | IFlags::NOCOW));
+            if let Err(error) = set {
+                tracing::debug!(%error, "btrfs will write the log elsewhere each time");
+            }
+        }
+    }
+
+    fn place(&self) -> Option<u64> {
+        let first = Fiemap::new(&self.fd).next()?.ok()?;
+        (!first.fe_flags.contains(FiemapExtentFlags::UNKNOWN)).then_some(first.fe_physical)
+    }
+}
+
+/// The clocks of this machine. `uptime` counts from when the machine booted, without the time it was suspended.
+#[derive(Debug, Default)]
+pub struct OsClock;
+
+impl Clock for OsClock {
+    fn now(&self) -> Time {
+        let t = clock_gettime(ClockId::CLOCK_REALTIME).expect("Linux always has this clock");
+        Time { sec: t.tv_sec(), nsec: t.tv_nsec() as u32 }
+    }
+
+    fn uptime(&self) -> Duration {
+        clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux always has this clock").into()
+    }
+
+    fn second_of_day(&self) -> u32 {
+        chrono::Local::now().num_seconds_from_midnight()
+    }
+}
+
+/// Opens so that nobody notices the reading; as it is, where the file is somebody else's and we are not root.
+fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> io::Result<T> {
+    match open(flags | OFlag::O_NOATIME) {
+        Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => open(flags),
+        opened => opened,
+    }
+}
+
+/// Opens the directory at a relative path, through no symbolic link.
+fn walk_from(dir: &fs::File, path: &OsStr) -> io::Result<fs::File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | SAFE;
+    let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH);
+    match retry(|| fcntl::openat2(dir, path, how)) {
+        Err(e) if matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::ENOSYS | Errno::EPERM)) => {}
+        opened => return opened.map(Into::into),
+    }
+    // A kernel or sandbox that has no such call.
+    let mut at: Option<fs::File> = None;
+    for name in path.as_bytes().split(|b| *b == b'/') {
+        let from = at.as_ref().unwrap_or(dir);
+        let fd = retry(|| fcntl::openat(from, OsStr::from_bytes(name), flags, Mode::empty()))?;
+        at = Some(fd.into());
+    }
+    at.ok_or_else(|| Errno::EINVAL.into())
+}
+
+fn set_attr(fd: &fs::File, new: &NewAttr) -> io::Result<()> {
+    if new.uid.is_some() || new.gid.is_some() {
+        let (uid, gid) = owner(new);
+        retry(|| unistd::fchown(fd, uid, gid))?;
+    }
+    if let Some(perm) = new.perm {
+        retry(|| stat::fchmod(fd, mode(perm)))?;
+    }
+    if new.atime.is_some() || new.mtime.is_some() {
+        let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
+        retry(|| stat::futimens(fd, &atime, &mtime))?;
+    }
+    Ok(())
+}
+
+/// Whether even `.` could not be looked up in a directory: its mode lets nobody but root search it.
+fn is_closed<T>(done: &io::Result<T>, name: &OsStr) -> bool {
+    name == "." && done.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EACCES as i32))
+}
+
+/// Whether this process has no CAP_DAC_OVERRIDE: then the modes of its files hold for itself, too. Nothing takes it away or gives it
+/// later.
+fn heeds_modes() -> bool {
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    static HEEDS: OnceLock<bool> = OnceLock::new();
+    let effective = |status: String| {
+        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    };
+    *HEEDS.get_or_init(|| match fs::read_to_string("/proc/self/status").ok().and_then(effective) {
+        Some(set) => set & DAC_OVERRIDE == 0,
+        None => !unistd::geteuid().is_root(),
+    })
+}
+
+/// Makes a call again for as long as a signal cuts it short.
+fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// A single component, and not a way out of the directory. A NUL is refused by the call itself.
+fn entry(name: &[u8]) -> io::Result<&OsStr> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(OsStr::from_bytes(name))
+}
+
+fn entry_or_self(name: &[u8]) -> io::Result<&OsStr> {
+    if name == b"." { Ok(OsStr::from_bytes(name)) } else { entry(name) }
+}
+
+fn same_machine(to: &dyn Dir) -> io::Result<&OsDir> {
+    to.as_any().downcast_ref().ok_or_else(|| Errno::EXDEV.into())
+}
+
+fn mode(perm: u32) -> Mode {
+    Mode::from_bits_truncate(perm & 0o7777)
+}
+
+fn owner(new: &NewAttr) -> (Option<Uid>, Option<Gid>) {
+    (new.uid.map(Uid::from_raw), new.gid.map(Gid::from_raw))
+}
+
+fn time_spec(time: Option<Time>) -> io::Result<TimeSpec> {
+    match time {
+        None => Ok(TimeSpec::UTIME_OMIT),
+        // Beyond a second lie the kernel's own marks for "now" and "leave it".
+        Some(t) if t.nsec >= 1_000_000_000 => Err(Errno::EINVAL.into()),
+        Some(t) => Ok(TimeSpec::new(t.sec, i64::from(t.nsec))),
+    }
+}
+
+fn signed(offset: u64) -> io::Result<i64> {
+    i64::try_from(offset).map_err(|_| Errno::EFBIG.into())
+}
+
+fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.raw_os_error() == Some(Errno::ENODATA as i32) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// What `open(2)` says of links, directories, sockets and dead devices, in the one word that this seam has for them.
+fn as_not_regular(e: io::Error) -> io::Error {
+    match e.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO | Errno::ENODEV) => Errno::EINVAL.into(),
+        _ => e,
+    }
+}
+
+fn kind(mode: u32) -> Kind {
+    match SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) {
+        SFlag::S_IFDIR => Kind::Dir,
+        SFlag::S_IFLNK => Kind::Symlink,
+        SFlag::S_IFIFO => Kind::Fifo,
+        SFlag::S_IFSOCK => Kind::Socket,
+        SFlag::S_IFCHR => Kind::CharDevice,
+        SFlag::S_IFBLK => Kind::BlockDevice,
+        _ => Kind::File,
+    }
+}
+
+fn from_dirent(kind: dir::Type) -> Kind {
+    match kind {
+        dir::Type::File => Kind::File,
+        dir::Type::Directory => Kind::Dir,
+        dir::Type::Symlink => Kind::Symlink,
+        dir::Type::Fifo => Kind::Fifo,
+        dir::Type::Socket => Kind::Socket,
+        dir::Type::CharacterDevice => Kind::CharDevice,
+        dir::Type::BlockDevice => Kind::BlockDevice,
+    }
+}
+
+fn to_stat(s: &FileStat) -> Stat {
+    let time = |sec, nsec: i64| Time { sec, nsec: nsec as u32 };
+    Stat {
+        dev: s.st_dev,
+        ino: s.st_ino,
+        kind: kind(s.st_mode),
+        perm: s.st_mode & 0o7777,
+        nlink: u32::try_from(s.st_nlink).unwrap_or(u32::MAX),
+        uid: s.st_uid,
+        gid: s.st_gid,
+        rdev: s.st_rdev,
+        size: s.st_size.unsigned_abs(),
+        blocks: s.st_blocks.unsigned_abs(),
+        atime: time(s.st_atime, s.st_atime_nsec),
+        mtime: time(s.st_mtime, s.st_mtime_nsec),
+        ctime: time(s.st_ctime, s.st_ctime_nsec),
+    }
+}

@@ -1,0 +1,123 @@
+//! A directory of very many numbered files: `<shard>/<number>`, both in hexadecimal. What they are is for others to know.
+//!
+//! A run of 256 numbers lies in one directory: what was made together, or lies together on the slow tier, is found in the same blocks of the disk,
+//! and one sync is enough for the names of what is made at the same time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::{Dir, Kind};
+
+/// One of 256 directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shard(u8);
+
+impl Shard {
+    /// Where the file of this number lies.
+    pub(crate) fn of(number: u64) -> Self {
+        // The low byte of what is left.
+        Shard((number >> 8) as u8)
+    }
+
+    /// The one of this name.
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        let shard = Shard(u8::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?);
+        (shard.name().as_bytes() == name).then_some(shard)
+    }
+
+    pub(crate) fn name(self) -> String {
+        format!("{:02x}", self.0)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shards {
+    dir: Arc<dyn Dir>,
+    /// At most so many are kept open: each costs a descriptor.
+    kept: usize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    open: BTreeMap<Shard, Arc<dyn Dir>>,
+    /// Those whose own name is durable.
+    named: BTreeSet<Shard>,
+}
+
+impl Shards {
+    pub(crate) fn new(dir: Arc<dyn Dir>, kept: usize) -> Self {
+        Shards { dir, kept, known: Mutex::default() }
+    }
+
+    /// The directory of this number. ENOENT if it was never made.
+    pub(crate) fn of(&self, number: u64) -> io::Result<Arc<dyn Dir>> {
+        self.at(Shard::of(number))
+    }
+
+    /// ENOENT if it was never made.
+    pub(crate) fn at(&self, shard: Shard) -> io::Result<Arc<dyn Dir>> {
+        let is_named = {
+            let known = self.known.lock();
+            if let Some(dir) = known.open.get(&shard) {
+                return Ok(Arc::clone(dir));
+            }
+            known.named.contains(&shard)
+        };
+        let dir = self.dir.dir(shard.name().as_bytes())?;
+        if !is_named {
+            // Whoever made it, another thread or a killed daemon, may not have come to this yet.
+            self.dir.sync()?;
+        }
+        let mut known = self.known.lock();
+        known.named.insert(shard);
+        if known.open.len() >= self.kept {
+            // Whoever uses one has it open until then.
+            known.open.clear();
+        }
+        Ok(Arc::clone(known.open.entry(shard).or_insert(dir)))
+    }
+
+    /// The same, made if it is not there.
+    pub(crate) fn made(&self, number: u64) -> io::Result<Arc<dyn Dir>> {
+        match self.of(number) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            there => return there,
+        }
+        match self.dir.mkdir(Shard::of(number).name().as_bytes(), 0o700) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+            _ => self.of(number),
+        }
+    }
+
+    /// Makes the names of these files durable.
+    pub(crate) fn sync_names(&self, numbers: impl Iterator<Item = u64>) -> io::Result<()> {
+        let shards: BTreeSet<Shard> = numbers.map(Shard::of).collect();
+        shards.into_iter().try_for_each(|shard| self.at(shard)?.sync())
+    }
+
+    /// The directories that are there.
+    pub(crate) fn list(&self) -> io::Result<Vec<Shard>> {
+        let dirs = self.dir.list()?.into_iter().filter(|entry| entry.kind == Kind::Dir);
+        Ok(dirs.filter_map(|entry| Shard::named(&entry.name)).collect())
+    }
+
+    /// The numbers of the files in one of them. What has another name, or lies in another directory than its number says, is none.
+    pub(crate) fn numbers_in(&self, shard: Shard) -> io::Result<Vec<u64>> {
+        let files = self.at(shard)?.list()?.into_iter().filter(|entry| entry.kind == Kind::File);
+        let numbers = files.filter_map(|entry| number_of(&entry.name));
+        Ok(numbers.filter(|number| Shard::of(*number) == shard).collect())
+    }
+}
+
+pub(crate) fn file_name(number: u64) -> Vec<u8> {
+    format!("{number:016x}").into_bytes()
+}
+
+/// The number in a file's name, for exactly what [`file_name`] writes.
+pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
+    let number = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
+    (file_name(number) == name).then_some(number)
+}

@@ -1,0 +1,462 @@
+//! The engine's locks, and the order in which they are taken.
+//!
+//! Whoever waits for a lock holds none of its [`Rank`] or of one behind it; two files' [`Rank::Io`] are taken by inode number.
+//! With debug assertions each lock checks that, whatever the other threads do at that moment: a wrong order is found by the
+//! first test that takes it, not by the one in which two threads meet. A lock that is only *tried* may be out of order.
+//!
+//! With debug assertions, too, each lock and each atomic of a file is a point at which a [`turns::Scheduler`] may let another
+//! thread go on: `tests/races` tries the orders of threads in the build that all other tests use.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use parking_lot as raw;
+
+#[cfg(not(debug_assertions))]
+pub(crate) use std::sync::atomic;
+#[cfg(debug_assertions)]
+pub(crate) use turns::atomic;
+
+/// In the order in which they are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Whoever publishes.
+    Publishing,
+    /// One file's bytes; its key is the inode number. The only one that may be held across a call to the slow tier, but for
+    /// `Publishing`.
+    Io,
+    /// What is opened on the slow tier for the moment of a call, in a mount without root (`disk/closed.rs`). Held across the calls
+    /// that do that, with nothing behind it.
+    Opening,
+    /// Names, events, references: memory and the append.
+    State,
+    /// Whoever syncs the log.
+    Syncing,
+    /// The end of the log.
+    Tail,
+    /// Taken for a look or a change in memory, with nothing behind it.
+    Leaf,
+}
+
+/// What the calling thread holds, in the order in which it was taken; nothing without debug assertions. For tests: no call to
+/// the slow tier is made with more than [`Rank::Io`], but where something is closed.
+pub fn held() -> Vec<Rank> {
+    order::held()
+}
+
+#[derive(Debug)]
+pub(crate) struct Mutex<T> {
+    place: order::Place,
+    inner: raw::Mutex<T>,
+}
+
+#[derive(Debug)]
+pub(crate) struct MutexGuard<'a, T> {
+    inner: raw::MutexGuard<'a, T>,
+    held: order::Held,
+    turn: turns::AtRelease,
+}
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(rank: Rank, value: T) -> Self {
+        Mutex { place: order::Place::new(rank, 0), inner: raw::Mutex::new(value) }
+    }
+
+    #[track_caller]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        let held = self.place.wait();
+        let inner = turns::take(|| self.inner.try_lock(), || self.inner.lock());
+        MutexGuard { inner, held, turn: turns::AtRelease }
+    }
+}
+
+/// A leaf.
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Mutex::new(Rank::Leaf, T::default())
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    /// To whoever waits longest, if somebody does.
+    pub(crate) fn unlock_fair(this: Self) {
+        let MutexGuard { inner, held: _held, turn: _turn } = this;
+        raw::MutexGuard::unlock_fair(inner);
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct RwLock<T> {
+    place: order::Place,
+    inner: raw::RwLock<T>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RwLockReadGuard<'a, T> {
+    inner: raw::RwLockReadGuard<'a, T>,
+    _held: order::Held,
+    _turn: turns::AtRelease,
+}
+
+#[derive(Debug)]
+pub(crate) struct RwLockWriteGuard<'a, T> {
+    inner: raw::RwLockWriteGuard<'a, T>,
+    _held: order::Held,
+    _turn: turns::AtRelease,
+}
+
+impl<T> RwLock<T> {
+    /// `key` orders the locks of one rank.
+    pub(crate) fn new(rank: Rank, key: u64, value: T) -> Self {
+        RwLock { place: order::Place::new(rank, key), inner: raw::RwLock::new(value) }
+    }
+
+    #[track_caller]
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        let held = self.place.wait();
+        let inner = turns::take(|| self.inner.try_read(), || self.inner.read());
+        RwLockReadGuard { inner, _held: held, _turn: turns::AtRelease }
+    }
+
+    #[track_caller]
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let held = self.place.wait();
+        let inner = turns::take(|| self.inner.try_write(), || self.inner.write());
+        RwLockWriteGuard { inner, _held: held, _turn: turns::AtRelease }
+    }
+
+    /// Of something that no other thread can know yet: it is not waited for, so it may be taken out of order.
+    pub(crate) fn write_new(&self) -> RwLockWriteGuard<'_, T> {
+        RwLockWriteGuard { inner: self.inner.write(), _held: self.place.taken(), _turn: turns::AtRelease }
+    }
+
+    pub(crate) fn try_read_for(&self, time: Duration) -> Option<RwLockReadGuard<'_, T>> {
+        // Where threads take turns there is no time: whoever would wait has waited in vain.
+        let inner = turns::take(|| Some(self.inner.try_read()), || self.inner.try_read_for(time))?;
+        Some(RwLockReadGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        turns::may_switch();
+        let inner = self.inner.try_read()?;
+        Some(RwLockReadGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
+    }
+
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        turns::may_switch();
+        let inner = self.inner.try_write()?;
+        Some(RwLockWriteGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
+    }
+}
+
+impl<T> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+/// The check of the order.
+#[cfg(debug_assertions)]
+mod order {
+    use std::cell::{Cell, RefCell};
+
+    use super::{Rank, turns};
+
+    thread_local! {
+        static HELD: RefCell<Vec<(u64, Place)>> = const { RefCell::new(Vec::new()) };
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) struct Place {
+        rank: Rank,
+        key: u64,
+    }
+
+    impl Place {
+        pub(super) fn new(rank: Rank, key: u64) -> Self {
+            Place { rank, key }
+        }
+
+        /// Before a lock is waited for.
+        #[track_caller]
+        pub(super) fn wait(self) -> Held {
+            if turns::are_taken() {
+                return Held(u64::MAX);
+            }
+            HELD.with_borrow(|held| {
+                let wrong = held.iter().find(|(_, other)| *other >= self);
+                assert!(wrong.is_none(), "waits for {self:?} while it holds {held:?}: see `tiers::sync`");
+            });
+            self.taken()
+        }
+
+        pub(super) fn taken(self) -> Held {
+            if turns::are_taken() {
+                return Held(u64::MAX);
+            }
+            let number = NEXT.get();
+            NEXT.set(number + 1);
+            HELD.with_borrow_mut(|held| held.push((number, self)));
+            Held(number)
+        }
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Held(u64);
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.with_borrow_mut(|held| held.retain(|(number, _)| *number != self.0));
+        }
+    }
+
+    pub(super) fn held() -> Vec<Rank> {
+        HELD.with_borrow(|held| held.iter().map(|(_, place)| place.rank).collect())
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod order {
+    use super::Rank;
+
+    #[derive(Clone, Copy, Debug)]
+    pub(super) struct Place;
+
+    #[derive(Debug)]
+    pub(super) struct Held;
+
+    impl Place {
+        pub(super) fn new(_: Rank, _: u64) -> Self {
+            Place
+        }
+        pub(super) fn wait(self) -> Held {
+            Held
+        }
+        pub(super) fn taken(self) -> Held {
+            Held
+        }
+    }
+
+    pub(super) fn held() -> Vec<Rank> {
+        Vec::new()
+    }
+}
+
+/// Threads that take turns, in an order that somebody else decides.
+#[cfg(debug_assertions)]
+pub mod turns {
+    use std::sync::OnceLock;
+
+    static SCHEDULER: OnceLock<Scheduler> = OnceLock::new();
+
+    /// Runs the threads of one process one at a time.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Scheduler {
+        /// Another thread may go on from here.
+        pub may_switch: fn(),
+        /// The calling thread cannot go on before another one has.
+        pub must_switch: fn(),
+    }
+
+    /// All locks of this process are asked for in turns from now on. Their order is not checked: these threads share one of the
+    /// operating system's, by which it would be.
+    pub fn install(scheduler: Scheduler) {
+        SCHEDULER.get_or_init(|| scheduler);
+    }
+
+    pub(super) fn are_taken() -> bool {
+        SCHEDULER.get().is_some()
+    }
+
+    pub(super) fn may_switch() {
+        if let Some(scheduler) = SCHEDULER.get() {
+            (scheduler.may_switch)();
+        }
+    }
+
+    /// A lock by trying, over and over, where threads take turns; else by waiting.
+    pub(super) fn take<G>(attempt: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+        let Some(scheduler) = SCHEDULER.get() else { return wait() };
+        (scheduler.may_switch)();
+        loop {
+            match attempt() {
+                Some(guard) => return guard,
+                None => (scheduler.must_switch)(),
+            }
+        }
+    }
+
+    /// The last field of a guard: whoever waits for the lock may have it as soon as it is free.
+    #[derive(Debug)]
+    pub(super) struct AtRelease;
+
+    impl Drop for AtRelease {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                may_switch();
+            }
+        }
+    }
+
+    /// What is used of `std::sync::atomic`.
+    pub(crate) mod atomic {
+        pub(crate) use std::sync::atomic::Ordering;
+
+        use super::may_switch;
+
+        macro_rules! atomics {
+            ($($name:ident($value:ty)),*) => {$(
+                #[derive(Debug, Default)]
+                pub(crate) struct $name(std::sync::atomic::$name);
+
+                impl $name {
+                    pub(crate) const fn new(value: $value) -> Self {
+                        $name(std::sync::atomic::$name::new(value))
+                    }
+                    pub(crate) fn load(&self, order: Ordering) -> $value {
+                        may_switch();
+                        self.0.load(order)
+                    }
+                    pub(crate) fn store(&self, value: $value, order: Ordering) {
+                        may_switch();
+                        self.0.store(value, order);
+                    }
+                    /// Nobody else has it: no turn.
+                    pub(crate) fn get_mut(&mut self) -> &mut $value {
+                        self.0.get_mut()
+                    }
+                }
+            )*};
+        }
+
+        macro_rules! changes {
+            ($($name:ident($value:ty): $($change:ident),*;)*) => {$(
+                impl $name {$(
+                    pub(crate) fn $change(&self, value: $value, order: Ordering) -> $value {
+                        may_switch();
+                        self.0.$change(value, order)
+                    }
+                )*}
+            )*};
+        }
+
+        impl AtomicU64 {
+            pub(crate) fn compare_exchange(
+                &self,
+                old: u64,
+                new: u64,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<u64, u64> {
+                may_switch();
+                self.0.compare_exchange(old, new, success, failure)
+            }
+        }
+
+        atomics! { AtomicBool(bool), AtomicU32(u32), AtomicU64(u64) }
+        changes! {
+            AtomicBool(bool): swap;
+            AtomicU32(u32): fetch_add, fetch_sub, swap;
+            AtomicU64(u64): fetch_max;
+        }
+    }
+}
+
+/// Threads wait for locks as the operating system has them wait.
+#[cfg(not(debug_assertions))]
+mod turns {
+    #[derive(Debug)]
+    pub(super) struct AtRelease;
+
+    pub(super) fn may_switch() {}
+
+    pub(super) fn take<G>(_: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+        wait()
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    fn locks() -> (Mutex<()>, RwLock<()>, RwLock<()>, Mutex<()>) {
+        let io = |key| RwLock::new(Rank::Io, key, ());
+        (Mutex::new(Rank::Publishing, ()), io(1), io(2), Mutex::new(Rank::State, ()))
+    }
+
+    #[test]
+    fn the_order_holds() {
+        let (publishing, one, two, state) = locks();
+        let all = (publishing.lock(), one.write(), two.read(), state.lock());
+        assert_eq!(held(), [Rank::Publishing, Rank::Io, Rank::Io, Rank::State]);
+        drop(all);
+        MutexGuard::unlock_fair(state.lock());
+        assert_eq!(held(), []);
+    }
+
+    #[test]
+    #[should_panic(expected = "waits for Place { rank: Io, key: 1 }")]
+    fn a_file_after_the_state_is_found() {
+        let (_, io, _, state) = locks();
+        let _state = state.lock();
+        drop(io.read());
+    }
+
+    #[test]
+    #[should_panic(expected = "waits for Place { rank: Io, key: 1 }")]
+    fn two_files_the_wrong_way_round_are_found() {
+        let (_, one, two, _) = locks();
+        let _two = two.read();
+        drop(one.read());
+    }
+
+    #[test]
+    #[should_panic(expected = "waits for Place { rank: Io, key: 1 }")]
+    fn a_second_shared_lock_is_found() {
+        let (_, one, ..) = locks();
+        let _one = one.read();
+        drop(one.read());
+    }
+
+    #[test]
+    fn what_is_only_tried_may_be_out_of_order() {
+        let (_, io, _, state) = locks();
+        let state = state.lock();
+        let tried = io.try_write();
+        assert!(tried.is_some());
+        drop(state);
+        assert_eq!(held(), [Rank::Io]);
+    }
+}

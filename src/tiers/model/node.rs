@@ -1,0 +1,662 @@
+//! What the view has many of: the node behind an inode number, the slot behind a name. How they hang together, and how they change
+//! when something is logged, published or seen, is `model/view.rs`'s; what is `pub(super)` here is for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::path::Name;
+use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
+use crate::tiers::objects::file::{Content, FileState};
+use crate::tiers::objects::pool::Proof;
+use crate::tiers::{Ino, Listing, Lsn};
+
+/// A name in a directory.
+pub(crate) type Place = (Ino, Name);
+
+/// Attributes of a node, as far as no object on fast knows better.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meta {
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u64,
+    pub(crate) nlink: u32,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+}
+
+impl Meta {
+    pub(super) fn of(stat: &Stat) -> Self {
+        let Stat { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime, .. } = *stat;
+        Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime }
+    }
+
+    pub(crate) fn change(&mut self, new: &NewAttr, now: Time) {
+        self.uid = new.uid.unwrap_or(self.uid);
+        self.gid = new.gid.unwrap_or(self.gid);
+        self.perm = new.perm.unwrap_or(self.perm);
+        self.atime = new.atime.unwrap_or(self.atime);
+        self.mtime = new.mtime.unwrap_or(self.mtime);
+        self.ctime = now;
+    }
+}
+
+/// Names of a node, as a rule one: no room is set aside for more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    One(Place),
+    /// None, or more than one.
+    #[allow(clippy::box_collection, reason = "in 8 bytes, for which `One` has room beside its own")]
+    Other(Option<Box<Vec<Place>>>),
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Names::Other(None)
+    }
+}
+
+impl std::ops::Deref for Names {
+    type Target = [Place];
+
+    fn deref(&self) -> &[Place] {
+        match self {
+            Names::One(place) => std::slice::from_ref(place),
+            Names::Other(places) => places.as_deref().map_or(&[], |places| places),
+        }
+    }
+}
+
+impl FromIterator<Place> for Names {
+    fn from_iter<T: IntoIterator<Item = Place>>(places: T) -> Self {
+        let mut places: Vec<Place> = places.into_iter().collect();
+        match (places.pop(), places.is_empty()) {
+            (None, _) => Names::default(),
+            (Some(one), true) => Names::One(one),
+            (Some(last), false) => {
+                places.push(last);
+                Names::Other(Some(Box::new(places)))
+            }
+        }
+    }
+}
+
+impl Names {
+    pub(super) fn add(&mut self, place: Place) {
+        *self = self.iter().cloned().chain([place]).collect();
+    }
+
+    pub(super) fn remove(&mut self, place: &Place) {
+        *self = self.iter().filter(|name| *name != place).cloned().collect();
+    }
+}
+
+/// When the slow tier was asked, by uptime, in four bytes. Rounded down: an answer seems older than it is, never younger.
+/// After eight years every answer is too old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seen(u32);
+
+impl Seen {
+    /// It is to be asked.
+    pub(crate) const NEVER: Seen = Seen(0);
+    const PER_SECOND: u128 = 16;
+
+    pub(crate) fn at(now: Duration) -> Self {
+        let ticks = now.as_nanos() * Self::PER_SECOND / Duration::from_secs(1).as_nanos();
+        Seen(u32::try_from(ticks + 1).unwrap_or(0))
+    }
+
+    /// The uptime of then; nothing for never.
+    pub(crate) fn since_start(self) -> Duration {
+        Duration::from_secs(1) * self.0.saturating_sub(1) / Self::PER_SECOND as u32
+    }
+
+    /// Whether an answer of then still holds.
+    pub(crate) fn fresh(self, now: Duration, limit: Duration) -> bool {
+        let Some(ticks) = self.0.checked_sub(1) else { return false };
+        let at = Duration::from_secs(1) * ticks / Self::PER_SECOND as u32;
+        now.saturating_sub(at) < limit
+    }
+}
+
+/// A million of these are in memory at once: what few nodes have is behind a pointer, what two fields would say alike is
+/// said once, and [`Meta`] is taken apart for its gaps.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    /// Changed through this mount: its times are the view's, not the slow tier's.
+    pub(crate) ours: bool,
+    /// The slow tier has it, as `slow_dev` and `slow_ino`.
+    pub(super) on_slow: bool,
+    /// The slow tier's twin shows what the node does.
+    twin_alike: bool,
+    rests: Rests,
+    /// It was read from a staged copy when it was last opened.
+    pub(crate) staged: bool,
+    perm: u16,
+    /// When the attributes were last read from the slow tier.
+    pub(crate) seen: Seen,
+    /// Pending events and open files.
+    pub(crate) pins: u32,
+    /// References the kernel holds.
+    pub(crate) refs: u64,
+    /// Names in the view. Empty: removed.
+    pub(crate) links: Names,
+    /// While the slow tier does not have it, the second one may be [`NO_NAMES`].
+    slow_dev: u64,
+    slow_ino: u64,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    /// Of atime, mtime and ctime.
+    nsec: [u32; 3],
+    sec: [i64; 3],
+    size: u64,
+    blocks: u64,
+    rare: Option<Box<Rare>>,
+    pub(crate) dir: Option<Box<DirNode>>,
+    /// Made when somebody opens or changes the file. Without it nobody uses the bytes, and `rests` says where they are: whoever
+    /// must know asks [`State::known_file`](crate::tiers::model::state::State::known_file).
+    pub(crate) file: Option<Arc<FileState>>,
+}
+
+/// What is known of a regular file's bytes while there is no state of the file. *Opened*: it was before, and by what is known
+/// nobody has changed it behind the mount since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rests {
+    OnSlow,
+    OnSlowOpened,
+    /// They are an object's, and nothing has changed since the newest of its pending versions.
+    Pending,
+    PendingOpened,
+}
+
+impl Rests {
+    pub(crate) fn new(pending: bool, opened: bool) -> Self {
+        match (pending, opened) {
+            (false, false) => Rests::OnSlow,
+            (false, true) => Rests::OnSlowOpened,
+            (true, false) => Rests::Pending,
+            (true, true) => Rests::PendingOpened,
+        }
+    }
+
+    fn is_pending(self) -> bool {
+        matches!(self, Rests::Pending | Rests::PendingOpened)
+    }
+
+    fn is_opened(self) -> bool {
+        matches!(self, Rests::OnSlowOpened | Rests::PendingOpened)
+    }
+}
+
+/// As the number of a node that the slow tier does not have: it has no names there either, whatever it has in the view. All new
+/// files are so while they wait.
+const NO_NAMES: u64 = u64::MAX;
+
+/// What few nodes have.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rare {
+    /// Names on the slow tier where they are not those of the view, nor none as [`NO_NAMES`] says.
+    slow: Option<Names>,
+    /// What the slow tier showed where that is not what the node shows.
+    twin: Option<Proof>,
+    /// The attributes hold a change that became this event.
+    meta_lsn: Lsn,
+    xattrs: Xattrs,
+    /// Of a symbolic link.
+    target: Vec<u8>,
+    /// Of a device.
+    rdev: u64,
+    /// Somebody else has put another file in its place, and the kernel was not shown that one yet: it lets in whom the one before let in.
+    unshown: bool,
+}
+
+/// Extended attributes the slow tier does not have yet; `None` removes.
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>;
+
+impl Node {
+    pub(super) fn new(kind: Kind, meta: Meta) -> Box<Node> {
+        let mut node = Box::new(Node {
+            kind,
+            ours: false,
+            on_slow: false,
+            twin_alike: false,
+            rests: Rests::OnSlow,
+            staged: false,
+            perm: 0,
+            seen: Seen::NEVER,
+            pins: 0,
+            refs: 0,
+            links: Names::default(),
+            slow_dev: 0,
+            slow_ino: 0,
+            uid: 0,
+            gid: 0,
+            nlink: 0,
+            nsec: [0; 3],
+            sec: [0; 3],
+            size: 0,
+            blocks: 0,
+            rare: None,
+            dir: (kind == Kind::Dir).then(Box::default),
+            file: None,
+        });
+        node.set_meta(meta);
+        node
+    }
+
+    /// Changes what few nodes have, and lets go of it where nothing is left.
+    fn change_rare<T>(&mut self, change: impl FnOnce(&mut Rare) -> T) -> T {
+        let mut rare = self.rare.take().unwrap_or_default();
+        let done = change(&mut rare);
+        self.rare = Some(rare).filter(|rare| **rare != Rare::default());
+        done
+    }
+
+    /// Names on the slow tier, as far as known.
+    pub(crate) fn slow(&self) -> &[Place] {
+        match &self.rare {
+            _ if self.has_no_slow_names() => &[],
+            Some(rare) => rare.slow.as_ref().unwrap_or(&self.links),
+            None => &self.links,
+        }
+    }
+
+    /// Whether the slow tier has it under other names than the view.
+    pub(crate) fn moved(&self) -> bool {
+        self.has_no_slow_names() || self.rare.as_ref().is_some_and(|rare| rare.slow.is_some())
+    }
+
+    fn has_no_slow_names(&self) -> bool {
+        !self.on_slow && self.slow_ino == NO_NAMES
+    }
+
+    /// The names it has on the slow tier, if they are others than in the view. To be put back by [`Node::put_moved`].
+    fn take_moved(&mut self) -> Option<Names> {
+        if self.has_no_slow_names() {
+            self.slow_ino = 0;
+            return Some(Names::default());
+        }
+        self.rare.as_mut().and_then(|rare| rare.slow.take())
+    }
+
+    fn put_moved(&mut self, moved: Option<Names>) {
+        let none = !self.on_slow && moved.as_deref().is_some_and(<[Place]>::is_empty);
+        if none {
+            self.slow_ino = NO_NAMES;
+        }
+        let moved = moved.filter(|_| !none);
+        if moved.is_some() || self.rare.is_some() {
+            self.change_rare(|rare| rare.slow = moved);
+        }
+    }
+
+    /// Its device and number on the slow tier, if that has it. What the slow tier showed before is not true of another.
+    pub(super) fn set_slow_id(&mut self, id: Option<(u64, u64)>) {
+        self.set_twin(None);
+        let moved = self.take_moved();
+        self.on_slow = id.is_some();
+        (self.slow_dev, self.slow_ino) = id.unwrap_or_default();
+        self.put_moved(moved);
+    }
+
+    /// Changes the names it has in the view, on the slow tier, or both.
+    pub(super) fn change_names(&mut self, view: bool, slow: bool, change: impl Fn(&mut Names)) {
+        if view && slow && !self.moved() {
+            return change(&mut self.links);
+        }
+        let mut on_slow = self.take_moved().unwrap_or_else(|| self.links.clone());
+        if view {
+            change(&mut self.links);
+        }
+        if slow {
+            change(&mut on_slow);
+        }
+        let moved = (on_slow != self.links).then_some(on_slow);
+        self.put_moved(moved);
+    }
+
+    pub(crate) fn meta(&self) -> Meta {
+        let time = |at: usize| Time { sec: self.sec[at], nsec: self.nsec[at] };
+        Meta {
+            perm: self.perm.into(),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rare.as_ref().map_or(0, |rare| rare.rdev),
+            nlink: self.nlink,
+            size: self.size,
+            blocks: self.blocks,
+            atime: time(0),
+            mtime: time(1),
+            ctime: time(2),
+        }
+    }
+
+    pub(crate) fn change_meta(&mut self, change: impl FnOnce(&mut Meta)) {
+        let mut meta = self.meta();
+        change(&mut meta);
+        self.set_meta(meta);
+    }
+
+    pub(super) fn set_meta(&mut self, meta: Meta) {
+        let twin = self.twin();
+        let Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime } = meta;
+        // Twelve bits.
+        self.perm = (perm & 0o7777) as u16;
+        (self.uid, self.gid, self.nlink) = (uid, gid, nlink);
+        (self.size, self.blocks) = (size, blocks);
+        self.sec = [atime.sec, mtime.sec, ctime.sec];
+        self.nsec = [atime.nsec, mtime.nsec, ctime.nsec];
+        if rdev != 0 || self.rare.is_some() {
+            self.change_rare(|rare| rare.rdev = rdev);
+        }
+        self.set_twin(twin);
+    }
+
+    /// What a twin shows that is alike.
+    fn proof(&self) -> Proof {
+        let Meta { size, mtime, ctime, .. } = self.meta();
+        Proof { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
+    }
+
+    /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
+    pub(crate) fn twin(&self) -> Option<Proof> {
+        if self.twin_alike { Some(self.proof()) } else { self.rare.as_ref().and_then(|rare| rare.twin) }
+    }
+
+    pub(crate) fn set_twin(&mut self, twin: Option<Proof>) {
+        self.twin_alike = twin == Some(self.proof());
+        let other = twin.filter(|_| !self.twin_alike);
+        if other.is_some() || self.rare.is_some() {
+            self.change_rare(|rare| rare.twin = other);
+        }
+    }
+
+    /// The attributes hold a change that became this event; 0: none.
+    pub(crate) fn meta_lsn(&self) -> Lsn {
+        self.rare.as_ref().map_or(0, |rare| rare.meta_lsn)
+    }
+
+    pub(crate) fn set_meta_lsn(&mut self, lsn: Lsn) {
+        self.change_rare(|rare| rare.meta_lsn = lsn);
+    }
+
+    pub(crate) fn xattrs(&self) -> Option<&Xattrs> {
+        self.rare.as_ref().map(|rare| &rare.xattrs)
+    }
+
+    /// The keys of the remembered extended attributes that are not removals.
+    pub(crate) fn kept_xattrs(&self) -> Vec<Vec<u8>> {
+        let kept = self.xattrs().into_iter().flatten().filter(|(_, (value, _))| value.is_some());
+        kept.map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(crate) fn change_xattrs<T>(&mut self, change: impl FnOnce(&mut Xattrs) -> T) -> T {
+        self.change_rare(|rare| change(&mut rare.xattrs))
+    }
+
+    /// Empty: not known, or no symbolic link.
+    pub(crate) fn target(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.target)
+    }
+
+    pub(crate) fn set_target(&mut self, target: Vec<u8>) {
+        self.change_rare(|rare| rare.target = target);
+    }
+
+    /// The slow tier has all attributes up to this event.
+    pub(crate) fn forget_attrs(&mut self, upto: Lsn) {
+        if self.rare.is_some() {
+            self.change_rare(|rare| {
+                rare.xattrs.retain(|_, (_, lsn)| *lsn > upto);
+                rare.meta_lsn = Some(rare.meta_lsn).filter(|lsn| *lsn > upto).unwrap_or_default();
+            });
+        }
+    }
+
+    /// Device and inode number on the slow tier; `None`: not there.
+    pub(crate) fn slow_id(&self) -> Option<(u64, u64)> {
+        self.on_slow.then_some((self.slow_dev, self.slow_ino))
+    }
+
+    /// Somebody else has changed the bytes.
+    pub(crate) fn changed_behind(&mut self) {
+        self.rests = Rests::new(self.rests.is_pending(), false);
+        if let Some(file) = &self.file {
+            file.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Somebody else has put another file in its place.
+    pub(crate) fn replaced_behind(&mut self) {
+        self.change_rare(|rare| rare.unshown = true);
+        if let Some(file) = &self.file {
+            file.replaced.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the kernel must look it up again before anybody is let in.
+    pub(crate) fn is_unshown(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.unshown)
+    }
+
+    pub(crate) fn refer(&mut self) {
+        self.refs += 1;
+    }
+
+    /// The kernel looks it up.
+    pub(crate) fn show(&mut self) {
+        self.refer();
+        if self.is_unshown() {
+            self.change_rare(|rare| rare.unshown = false);
+        }
+    }
+
+    /// Lets go of a file's state that says no more than [`Rests`] can. `newest`: of its pending versions.
+    pub(super) fn rest(&mut self, newest: Option<&Arc<Content>>) {
+        let state = self.file.as_mut().and_then(Arc::get_mut);
+        if let Some(rests) = state.and_then(|state| state.at_rest(newest)) {
+            self.rests = rests;
+            self.file = None;
+        }
+    }
+
+    /// The state of a regular file, made by `make` if there is none; that is told whether the file was opened.
+    pub(super) fn wake(&mut self, make: impl FnOnce(bool) -> FileState) -> &Arc<FileState> {
+        let opened = self.rests.is_opened();
+        self.file.get_or_insert_with(|| {
+            self.rests = Rests::OnSlow;
+            Arc::new(make(opened))
+        })
+    }
+
+    /// Whether the state is to be made of the pending versions.
+    pub(super) fn rests_pending(&self) -> bool {
+        self.file.is_none() && self.rests.is_pending()
+    }
+
+    /// Whether an object holds the bytes (or did a moment ago).
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.file.as_ref().map_or(self.rests.is_pending(), |file| file.holds_bytes())
+    }
+
+    /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
+    /// number from being given to another.
+    pub(crate) fn has_unknown_names(&self) -> bool {
+        let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
+        self.file.as_ref().is_some_and(held) && self.nlink as usize > self.links.len()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DirNode {
+    /// Every name has a slot. Of a directory that the slow tier has this ages by itself (`ops/recheck.rs`).
+    pub(crate) known: bool,
+    /// When the slow tier was last asked whether that still holds.
+    pub(crate) checked: Seen,
+    /// Whether somebody has asked for a name since.
+    pub(crate) used: AtomicBool,
+    /// What the slow tier showed of the directory then.
+    pub(crate) shown: Option<Box<Shown>>,
+    pub(crate) slots: BTreeMap<Name, Slot>,
+    /// Rises with every change of a slot; a slow call that ran meanwhile is repeated.
+    pub(crate) generation: u64,
+    /// Listings under way; slots are not collected meanwhile.
+    pub(crate) listers: u32,
+    /// The default ACL, once asked for.
+    pub(crate) default_acl: Option<Option<Vec<u8>>>,
+    /// The access ACL, once known.
+    pub(crate) access_acl: Option<Box<KnownAcl>>,
+    /// The latest listing.
+    pub(crate) listed: Option<Listed>,
+    /// Of one that is not known in full.
+    pub(crate) present: Option<Box<Present>>,
+}
+
+impl DirNode {
+    /// Whether the latest listing says that nothing has this name. It is no answer while the slow tier has one.
+    pub(super) fn lists_not(&self, name: &Name) -> bool {
+        self.present.as_ref().is_some_and(|present| !present.names.contains(name))
+    }
+
+    /// A slot goes that says that something has the name.
+    pub(super) fn forget_slot(&mut self, name: &Name) {
+        let slot = self.slots.remove(name);
+        if let (Some(present), Some(_)) = (&mut self.present, slot.and_then(|slot| slot.view())) {
+            present.names.insert(name.clone());
+        }
+    }
+
+    /// It is, or may be, another one on the slow tier.
+    pub(super) fn forget_acls(&mut self) {
+        self.default_acl = None;
+        self.access_acl = None;
+    }
+
+    /// It is known in full no more: names without a slot, and what slots say that is old, are looked up on the slow tier.
+    pub(crate) fn forget_others(&mut self) {
+        self.known = false;
+        self.shown = None;
+        self.generation += 1;
+    }
+}
+
+/// The access ACL of a directory, if it has one, and when the slow tier was asked for it; never, if it is on its way there.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownAcl {
+    pub(crate) asked: Seen,
+    pub(crate) list: Option<Vec<u8>>,
+}
+
+/// A directory that is known in full, as the slow tier showed it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) proof: Proof,
+    /// Since when it has shown the same, by uptime.
+    pub(crate) since: Duration,
+    /// It was listed so long after that a change behind the listing would have left other times.
+    pub(crate) settled: bool,
+}
+
+/// Every name that was listed, and those that have come and whose slots have gone since; when it was asked for, by uptime.
+#[derive(Debug)]
+pub(crate) struct Present {
+    pub(crate) asked: Duration,
+    pub(crate) names: BTreeSet<Name>,
+}
+
+/// A listing as long as somebody keeps it, when it was asked for by uptime, and the generation it is true for.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) asked: Duration,
+    pub(crate) generation: u64,
+    pub(crate) listing: Weak<Listing>,
+}
+
+/// One per name: as small as a node.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Slot {
+    pub(super) view: Option<NonZeroU64>,
+    pub(super) slow: Option<NonZeroU64>,
+    /// The directory's generation at the last change of the view.
+    pub(crate) changed: u64,
+    /// Pending events that touch this name.
+    pub(crate) pins: u32,
+    /// When the slow tier was last asked.
+    pub(crate) seen: Seen,
+}
+
+impl Slot {
+    /// Who the view has there.
+    pub(crate) fn view(&self) -> Option<Ino> {
+        self.view.map(NonZeroU64::get)
+    }
+
+    /// Who the slow tree has there.
+    pub(crate) fn slow(&self) -> Option<Ino> {
+        self.slow.map(NonZeroU64::get)
+    }
+
+    pub(crate) fn pending(&self) -> bool {
+        self.view != self.slow || self.pins > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a box for the node and a name, these are what a known file costs.
+    #[test]
+    fn what_there_is_a_million_of_is_small() {
+        let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<Names>());
+        assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
+    }
+
+    /// And what a pending one costs besides. Each has a lock, which in a build that checks the order of locks knows its place.
+    #[test]
+    fn what_a_million_may_wait_of_is_small() {
+        use crate::tiers::model::state::Event;
+
+        let place = if cfg!(debug_assertions) { 16 } else { 0 };
+        let sizes = (size_of::<Event>(), size_of::<Content>() - place, size_of::<FileState>() - place);
+        assert_eq!(sizes, (72, 80, 160), "bytes of an event, of a version, of the state of a file");
+    }
+
+    /// A file that is new to the slow tier has no names there: a box for what few have said so of each, in 160 bytes.
+    #[test]
+    fn a_new_file_has_nothing_that_few_have() {
+        let place: Place = (1, Name::new(b"new").expect("a name"));
+        let mut node = Node::new(Kind::File, Meta::default());
+        node.change_names(true, false, |names| names.add(place.clone()));
+        assert!(node.rare.is_none() && node.moved() && node.slow().is_empty() && node.links.len() == 1);
+        node.set_slow_id(Some((1, 7)));
+        assert!(node.moved() && node.slow().is_empty(), "it is there, under no name that is known");
+        node.change_names(false, true, |names| names.add(place.clone()));
+        assert!(node.rare.is_none() && !node.moved() && node.slow() == [place.clone()]);
+        node.change_names(false, true, |names| names.remove(&place));
+        node.set_slow_id(None);
+        assert!(node.rare.is_none() && node.moved() && node.slow().is_empty() && node.slow_id().is_none());
+        node.change_names(true, false, |names| names.remove(&place));
+        assert!(!node.moved() && node.links.is_empty(), "nor has it any in the view");
+    }
+
+    #[test]
+    fn an_answer_ages_from_the_moment_it_was_given_or_a_little_before() {
+        let (at, limit) = (Duration::from_millis(12_345), Duration::from_secs(1));
+        let seen = Seen::at(at);
+        assert!(seen.fresh(at, limit) && seen.fresh(at + Duration::from_millis(900), limit));
+        assert!(!seen.fresh(at + limit, limit));
+        assert!(!Seen::NEVER.fresh(Duration::ZERO, limit));
+        assert!(Seen::at(Duration::ZERO).fresh(Duration::ZERO, limit));
+        let late = Duration::from_secs(1 << 40);
+        assert!(!Seen::at(late).fresh(late, limit), "it must not seem young");
+    }
+}

@@ -1,0 +1,869 @@
+//! What to publish next, and by which steps. Pure: reads the state, decides, changes nothing.
+//!
+//! Events go to the slow tier in the order of the log, each as a *batch* of its own unless
+//!
+//! - (a) it is the content of a temporary file that the next event renames or removes: one step takes the slow tree from
+//!   before the first to behind the last, so no state in between is missed;
+//! - (b) a version's bytes no longer exist, because the file was rewritten in place: all events up to the version that
+//!   does exist go together;
+//! - (c) the tiers are under pressure.
+//!
+//! A batch of more than one event is published as a difference: new directories, new names, replacements, attributes,
+//! removals. It is cut before an event that moves something the slow tier already has.
+//!
+//! A *group* is a run of batches whose steps touch different names and inodes. Its intents are logged at once; since no
+//! two of its steps touch the same thing, each step can be recognised as done or not done by itself after a crash.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::tiers::disk::Kind;
+use crate::tiers::disk::sync::atomic::Ordering;
+use crate::tiers::log::record::{Path, Step};
+use crate::tiers::model::node::Place;
+use crate::tiers::model::state::{Change, Event, State};
+use crate::tiers::objects::file::{Content, Copied};
+use crate::tiers::writeback::parts::in_part;
+use crate::tiers::{Ino, Lsn};
+
+/// Events in one group, and in one batch under pressure.
+const GROUP_MAX: usize = 128;
+const PRESSURE_MAX: usize = 1024;
+/// Events that are looked through for removals that may go ahead of others.
+const AHEAD_MAX: usize = 16_384;
+
+/// What may be published.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Nothing pending.
+    Empty,
+    /// The oldest event has not settled.
+    Wait(Duration),
+    /// The oldest event waits for its bytes: to be sealed, copied, or to exist again.
+    Blocked,
+    Batches(Vec<Batch>),
+}
+
+/// Events that are published together, as indices into the queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Batch {
+    pub(crate) events: Range<usize>,
+    pub(crate) upto: Lsn,
+    /// The version that is published of each file with content in the batch, and the event it belongs to.
+    pub(crate) contents: HashMap<Ino, (Lsn, Arc<Content>)>,
+    /// Files whose version in this batch is gone and stood in for by an event behind it, because the batch was cut: until
+    /// then the slow tree is inside of a batch.
+    pub(crate) ahead: Vec<(Ino, Lsn)>,
+}
+
+/// A step on the slow tree, and what it means for the view's knowledge of it.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) step: Step,
+    pub(crate) effects: Vec<Effect>,
+    /// Of its batch.
+    pub(crate) upto: Lsn,
+}
+
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// The slow tier has this node (or nothing) there now.
+    Name(Place, Option<Ino>),
+    /// The node is this inode on the slow tier.
+    Identity(Ino, (u64, u64)),
+    /// The slow tier's attributes of the node changed.
+    Touched(Ino),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) now: Duration,
+    pub(crate) settle: Duration,
+    /// Nothing waits longer than this to settle: a file that is written to all the time never would.
+    pub(crate) live_after: Duration,
+    pub(crate) pressure: bool,
+    /// Nothing up to this event waits to settle.
+    pub(crate) front: Lsn,
+}
+
+/// Chooses the batches of the next group.
+pub(crate) fn next(st: &State, pace: Pace) -> Next {
+    let events = &st.events;
+    if events.is_empty() {
+        return Next::Empty;
+    }
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut touched = Touched::default();
+    let mut walk = Walk::default();
+    let mut at = 0;
+    while at < events.len() && at < GROUP_MAX {
+        let Some(batch) = batch_at(st, &mut walk, at, pace.pressure) else {
+            return done_or(batches, Next::Blocked);
+        };
+        let slice: Vec<&Event> = events.range(batch.events.clone()).collect();
+        let slice = &slice[..];
+        if let Some(left) = unsettled(slice, pace) {
+            return done_or(batches, Next::Wait(left));
+        }
+        let through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
+        if !is_ready(&batch) || !ready_through(st, &walk, batch.events.end, through, pace.pressure) {
+            return done_or(batches, Next::Blocked);
+        }
+        let alone = slice.len() > 1 || through > batch.upto || slice.iter().any(|event| moves_dir(st, &event.change));
+        if (alone && !batches.is_empty()) || !touched.add(st, slice) {
+            return Next::Batches(batches);
+        }
+        at = batch.events.end;
+        batches.push(batch);
+        if alone {
+            break;
+        }
+    }
+    Next::Batches(batches)
+}
+
+/// Versions that batches near the front of the queue wait for, in the order in which they are needed. Found as they are
+/// asked for: whoever copies takes the first.
+pub(crate) fn wanted(st: &State, pressure: bool) -> impl Iterator<Item = (Lsn, Ino, Arc<Content>)> + '_ {
+    let (mut walk, mut at) = (Walk::default(), 0);
+    let batches = std::iter::from_fn(move || {
+        if at >= st.events.len() {
+            return None;
+        }
+        let batch = batch_at(st, &mut walk, at, pressure);
+        at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
+        Some(batch)
+    });
+    let missing = batches.flatten().flat_map(|batch| {
+        let mut missing: Vec<_> = batch.contents.into_iter().filter(|(_, (_, content))| !content.is_copied()).collect();
+        missing.sort_by_key(|(_, (lsn, _))| *lsn);
+        missing.into_iter().map(|(ino, (lsn, content))| (lsn, ino, content))
+    });
+    missing.take(GROUP_MAX)
+}
+
+/// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
+/// since. With the uptime of the event that waits for it.
+pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
+    let events = &st.events;
+    let mut walk = Walk::default();
+    if events.is_empty() || batch_at(st, &mut walk, 0, false).is_some() {
+        return None;
+    }
+    events.iter().enumerate().find_map(|(i, event)| match &event.change {
+        Change::Content { ino, content, .. } if !content.exists() && walk.of(st, i, *ino).is_none() => {
+            Some((*ino, event.at))
+        }
+        _ => None,
+    })
+}
+
+/// Files whose removal may go ahead of all that is in front of it, in the order of the log: no event in front touches what it does, nobody
+/// has them open, and the slow tier has them under that name alone.
+pub(crate) fn removable_first(st: &State) -> Vec<Ino> {
+    let mut touched = Touched::default();
+    let mut found = Vec::new();
+    for event in st.events.iter().take(AHEAD_MAX) {
+        let other = Touched::by(st, &[event]);
+        if let Change::Remove { ino, at } = &event.change
+            && is_only_there(st, *ino, at)
+            && touched.is_apart_from(&other)
+        {
+            found.push(*ino);
+        }
+        touched.extend(other);
+    }
+    found
+}
+
+fn is_only_there(st: &State, ino: Ino, at: &Place) -> bool {
+    let Some(node) = st.view.get(ino) else { return false };
+    let is_open = node.file.as_ref().is_some_and(|file| file.opens.load(Ordering::Acquire) > 0);
+    node.kind == Kind::File && !is_open && slow_at(st, at) == Some(ino) && node.slow().len() == 1
+}
+
+fn done_or(batches: Vec<Batch>, otherwise: Next) -> Next {
+    if batches.is_empty() { otherwise } else { Next::Batches(batches) }
+}
+
+fn is_ready(batch: &Batch) -> bool {
+    batch.contents.values().all(|(_, content)| content.is_sealed() && content.is_copied())
+}
+
+/// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
+fn ready_through(st: &State, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
+    let mut walk = Walk { arrived: before.arrived.clone(), ..Walk::default() };
+    while st.events.get(at).is_some_and(|event| event.lsn <= through) {
+        match batch_at(st, &mut walk, at, pressure) {
+            Some(batch) if is_ready(&batch) => at = batch.events.end,
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn unsettled(slice: &[&Event], pace: Pace) -> Option<Duration> {
+    if pace.pressure {
+        return None;
+    }
+    let (first, last) = (slice.first()?, slice.last()?);
+    if first.lsn <= pace.front {
+        return None;
+    }
+    let (oldest, newest) = (first.at, last.at);
+    let left = (newest + pace.settle).min(oldest + pace.live_after).saturating_sub(pace.now);
+    (!left.is_zero()).then_some(left)
+}
+
+/// What a group touches already.
+#[derive(Default)]
+struct Touched {
+    places: HashSet<Place>,
+    inodes: HashSet<Ino>,
+}
+
+impl Touched {
+    fn by(st: &State, slice: &[&Event]) -> Self {
+        let mut places = HashSet::new();
+        let mut inodes = HashSet::new();
+        for event in slice {
+            places.extend(event.change.places().into_iter().cloned());
+            inodes.extend(event.change.inodes());
+        }
+        // Whoever the slow tier has under a touched name is touched too, and so are all slow names of a touched inode.
+        inodes.extend(places.iter().filter_map(|place| slow_at(st, place)));
+        for ino in &inodes {
+            places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow().iter().cloned()));
+        }
+        Touched { places, inodes }
+    }
+
+    fn is_apart_from(&self, other: &Touched) -> bool {
+        self.places.is_disjoint(&other.places) && self.inodes.is_disjoint(&other.inodes)
+    }
+
+    fn extend(&mut self, other: Touched) {
+        self.places.extend(other.places);
+        self.inodes.extend(other.inodes);
+    }
+
+    /// Adds a batch, unless it touches what is touched already.
+    fn add(&mut self, st: &State, slice: &[&Event]) -> bool {
+        let other = Touched::by(st, slice);
+        let is_apart = self.is_apart_from(&other);
+        if is_apart {
+            self.extend(other);
+        }
+        is_apart
+    }
+}
+
+fn slow_at(st: &State, (dir, name): &Place) -> Option<Ino> {
+    st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow()
+}
+
+fn on_slow(st: &State, ino: Ino) -> bool {
+    st.view.get(ino).is_some_and(|node| node.slow_id().is_some())
+}
+
+fn is_dir(st: &State, ino: Ino) -> bool {
+    st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir)
+}
+
+fn moves_dir(st: &State, change: &Change) -> bool {
+    match change {
+        Change::Rename { ino, .. } => is_dir(st, *ino),
+        Change::Exchange { a, b, .. } => is_dir(st, *a) || is_dir(st, *b),
+        _ => false,
+    }
+}
+
+/// A batch never spans these: directories of the slow tier that move or go, with all that is below them.
+fn cuts(st: &State, change: &Change) -> bool {
+    let dir_there = |ino: &Ino| is_dir(st, *ino) && on_slow(st, *ino);
+    match change {
+        Change::Rename { ino, replaced, .. } => dir_there(ino) || replaced.as_ref().is_some_and(dir_there),
+        Change::Exchange { a, b, .. } => is_dir(st, *a) || is_dir(st, *b),
+        Change::Remove { ino, .. } => dir_there(ino),
+        _ => false,
+    }
+}
+
+/// Whether event `i` renames a file into another part of the slow tree, behind a version of it that was made for that: no rename does
+/// it there, but the version is placed under the new name, and the old one removed.
+fn goes_across(st: &State, i: usize) -> bool {
+    let (Some(event), Some(before)) = (st.events.get(i), i.checked_sub(1).and_then(|i| st.events.get(i))) else {
+        return false;
+    };
+    match (&event.change, &before.change) {
+        (Change::Rename { ino, from, to, .. }, Change::Content { ino: same, .. }) => {
+            ino == same && st.view.are_apart(from.0, to.0)
+        }
+        _ => false,
+    }
+}
+
+/// The batch that begins with event `at`; `None` while a version it needs does not exist.
+fn batch_at(st: &State, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
+    let events = &st.events;
+    let mut sources = vec![walk.source(st, at)?];
+    let mut end = adjacent_end(st, walk, at);
+    if pressure && !cuts(st, &events[at].change) {
+        end = events.len().min(at + PRESSURE_MAX);
+    }
+    // Versions that no longer exist are stood in for by the next one that does; the batch reaches up to it.
+    let mut needed = sources[0] + 1;
+    end = end.max(needed);
+    for i in at + 1.. {
+        if i >= end {
+            if !goes_across(st, i) {
+                break;
+            }
+            // Its bytes are the version in front of it.
+            end = i + 1;
+        }
+        match walk.source(st, i) {
+            Some(j) => {
+                sources.push(j);
+                if j > i {
+                    needed = needed.max(j + 1);
+                    end = end.max(needed);
+                }
+            }
+            // From here on the batch was only taken long because it may be.
+            None if pressure || i >= needed => end = i,
+            None => return None,
+        }
+    }
+    if let Some(cut) = (at + 1..end).find(|i| cuts(st, &events[*i].change)) {
+        end = cut;
+    }
+    let mut contents = HashMap::new();
+    let mut ahead = Vec::new();
+    for (event, j) in events.range(at..end).zip(sources) {
+        if let Change::Content { ino, .. } = &event.change {
+            ahead.extend((j >= end).then(|| (*ino, events[j].lsn)));
+            match (events[j].lsn, &events[j].change) {
+                (lsn, Change::Content { content, .. }) if !content.is_early() => {
+                    contents.insert(*ino, (lsn, content.clone()));
+                }
+                // There already, or removed before it ever existed whole again: nothing to publish.
+                _ => {
+                    contents.remove(ino);
+                }
+            }
+        }
+    }
+    // What the batch itself removes need not be copied.
+    let gone = removed_in(st, walk, events.range(at..end));
+    contents.retain(|ino, _| !gone.contains(ino));
+    walk.arrived.extend(contents.keys());
+    Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead })
+}
+
+/// What is found on the way through the events, from batch to batch.
+#[derive(Default)]
+struct Walk {
+    /// Where versions come from: each file's history is gone through once, and not once per version.
+    stands: HashMap<Ino, (usize, Option<usize>)>,
+    /// Files that earlier batches bring to the slow tier.
+    arrived: HashSet<Ino>,
+}
+
+impl Walk {
+    /// The event that has the bytes of event `i`: itself, or the one that stands in for it.
+    fn source(&mut self, st: &State, i: usize) -> Option<usize> {
+        match &st.events[i].change {
+            Change::Content { ino, content, .. } if !content.exists() => self.of(st, i, *ino),
+            _ => Some(i),
+        }
+    }
+
+    /// As [`stand_in`]. What was found for an earlier event holds up to the event that was found.
+    fn of(&mut self, st: &State, i: usize, ino: Ino) -> Option<usize> {
+        match self.stands.get(&ino) {
+            Some((asked, found)) if *asked <= i && found.is_none_or(|j| j > i) => *found,
+            _ => {
+                let found = stand_in(st, i, ino);
+                self.stands.insert(ino, (i, found));
+                found
+            }
+        }
+    }
+}
+
+/// The event that stands in for content event `i` of `ino`: its next version that exists, or the loss of its last name.
+fn stand_in(st: &State, i: usize, ino: Ino) -> Option<usize> {
+    let lsn = st.events[i].lsn;
+    let versions = st.contents.get(&ino);
+    let next = versions.and_then(|versions| {
+        versions.behind(|(at, _)| *at <= lsn).find(|(_, content)| content.exists()).map(|(at, _)| *at)
+    });
+    let gone = || {
+        let unnamed = st.view.get(ino).is_none_or(|node| node.links.is_empty());
+        st.unnamed.get(&ino).copied().filter(|at| unnamed && *at > lsn)
+    };
+    let at = next.or_else(gone)?;
+    Some(st.events.partition_point(|event| event.lsn < at))
+}
+
+/// Files that lose their last name within these events and were never on the slow tier.
+fn removed_in<'a>(st: &State, walk: &Walk, slice: impl Iterator<Item = &'a Event> + Clone) -> HashSet<Ino> {
+    let linked: HashSet<Ino> = slice
+        .clone()
+        .filter_map(|event| if let Change::Link { ino, .. } = event.change { Some(ino) } else { None })
+        .collect();
+    let gone = slice.filter_map(|event| match event.change {
+        Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => Some(ino),
+        _ => None,
+    });
+    let unnamed = |ino: &Ino| st.view.get(*ino).is_none_or(|node| node.links.is_empty());
+    let there = |ino: &Ino| on_slow(st, *ino) || walk.arrived.contains(ino);
+    gone.filter(|ino| !there(ino) && !linked.contains(ino) && unnamed(ino)).collect()
+}
+
+/// Case (a): content of a file new to the slow tier, then its renames, its newer contents, or its removal.
+fn adjacent_end(st: &State, walk: &Walk, at: usize) -> usize {
+    let events = &st.events;
+    let (first, mut place) = match &events[at].change {
+        Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.arrived.contains(ino) => (*ino, at.clone()),
+        _ => return at + 1,
+    };
+    // What is copied does not wait for newer versions that are not: of a busy file there is always one.
+    let (mut copied, mut copied_end) = (is_copied(&events[at]), None);
+    let mut end = at + 1;
+    while let Some(event) = events.get(end) {
+        match &event.change {
+            Change::Rename { ino, from, to, .. } if *ino == first && **from == place => place = Place::clone(to),
+            Change::Content { ino, .. } if *ino == first => match is_copied(event) {
+                true => (copied, copied_end) = (true, None),
+                false if copied => copied_end = copied_end.or(Some(end)),
+                false => {}
+            },
+            Change::Remove { ino, at, .. } if *ino == first && *at == place => return end + 1,
+            _ => break,
+        }
+        end += 1;
+    }
+    copied_end.unwrap_or(end)
+}
+
+fn is_copied(event: &Event) -> bool {
+    matches!(&event.change, Change::Content { content, .. } if content.is_copied())
+}
+
+/// The steps of a group's batches. `made` has the prepared nodes of `make` events, by LSN.
+///
+/// `None` if something the plan needs is missing; the group is then planned again.
+pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<Vec<Planned>> {
+    let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new(), upto: 0 };
+    for batch in batches {
+        planner.upto = batch.upto;
+        let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
+        if events.len() == 1 {
+            planner.single(events[0], batch)?;
+        } else {
+            planner.difference(&events, batch)?;
+        }
+    }
+    Some(planner.out)
+}
+
+/// How many batches take more than one step: those can be seen half done.
+pub(crate) fn stepped(batches: &[Batch], planned: &[Planned]) -> u64 {
+    let steps = |batch: &Batch| planned.iter().filter(|planned| planned.upto == batch.upto).count();
+    batches.iter().filter(|batch| !batch.ahead.is_empty() || steps(batch) > 1).count() as u64
+}
+
+struct Planner<'a> {
+    st: &'a State,
+    made: &'a HashMap<Lsn, Copied>,
+    /// Directories this group puts on the slow tier.
+    dirs: HashMap<Ino, Place>,
+    out: Vec<Planned>,
+    /// Of the batch that is planned.
+    upto: Lsn,
+}
+
+impl Planner<'_> {
+    fn add(&mut self, step: Step, effects: Vec<Effect>) {
+        self.out.push(Planned { step, effects, upto: self.upto });
+    }
+
+    fn path(&self, (dir, name): &Place) -> Option<Path> {
+        let mut path = match self.dirs.get(dir) {
+            Some(place) => self.path(place)?,
+            None => self.st.view.slow_path(*dir)?,
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+        Some(path)
+    }
+
+    /// The slow inode number of whoever the slow tier has there.
+    fn over(&self, place: &Place) -> Option<u64> {
+        self.slow_ino(slow_at(self.st, place)?)
+    }
+
+    fn slow_ino(&self, ino: Ino) -> Option<u64> {
+        self.st.view.get(ino)?.slow_id().map(|id| id.1)
+    }
+
+    fn first_slow(&self, ino: Ino) -> Option<Path> {
+        self.st.view.slow_path(ino)
+    }
+
+    fn place(&mut self, ino: Ino, copied: &Copied, suffix: usize, at: &Place, content: Option<&Content>) -> Option<()> {
+        let mut tmp = copied.tmp.clone();
+        if suffix > 0 {
+            tmp.extend_from_slice(format!(".{suffix}").as_bytes());
+        }
+        let step = Step::Place {
+            tmp,
+            ino: copied.id.1,
+            path: self.path(at)?,
+            over: self.over(at),
+            node: ino,
+            object: content.map(|content| content.object()),
+            known: copied.known,
+        };
+        self.add(step, vec![Effect::Name(at.clone(), Some(ino)), Effect::Identity(ino, copied.id)]);
+        Some(())
+    }
+
+    fn single(&mut self, event: &Event, batch: &Batch) -> Option<()> {
+        match &event.change {
+            Change::Make { ino, at, .. } => {
+                let copied = self.made.get(&event.lsn)?.clone();
+                self.place(*ino, &copied, 0, at, None)?;
+                if is_dir(self.st, *ino) {
+                    self.dirs.insert(*ino, at.clone());
+                }
+            }
+            Change::Content { ino, at, .. } => {
+                if let Some((_, content)) = batch.contents.get(ino) {
+                    self.content(*ino, content.clone(), std::slice::from_ref(at))?;
+                }
+            }
+            Change::Link { ino, at } => self.link(*ino, at)?,
+            Change::Rename { ino, from, to, .. } => self.rename(*ino, from, to)?,
+            Change::Exchange { a, a_at, b, b_at } => self.exchange((*a, a_at), (*b, b_at))?,
+            Change::Remove { at, .. } => self.remove(at)?,
+            Change::SetAttr { .. } | Change::SetXattr { .. } => self.attributes(event)?,
+        }
+        Some(())
+    }
+
+    /// A version goes to every name the file has on the slow tier, or to the ones it gets.
+    fn content(&mut self, ino: Ino, content: Arc<Content>, new: &[Place]) -> Option<()> {
+        let copied = content.copy.lock().clone()?;
+        let names = self.st.view.get(ino).map(|node| node.slow().to_vec()).filter(|names| !names.is_empty());
+        for (i, at) in names.as_deref().unwrap_or(new).iter().enumerate() {
+            self.place(ino, &copied, i, at, Some(&content))?;
+        }
+        Some(())
+    }
+
+    fn link(&mut self, ino: Ino, at: &Place) -> Option<()> {
+        // A file whose content is late is not there to be linked; its content will come to all its names.
+        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
+        let step = Step::Link { path, ino: slow, to: self.path(at)? };
+        self.add(step, vec![Effect::Name(at.clone(), Some(ino)), Effect::Touched(ino)]);
+        Some(())
+    }
+
+    fn rename(&mut self, ino: Ino, from: &Place, to: &Place) -> Option<()> {
+        if slow_at(self.st, from) != Some(ino) {
+            return Some(());
+        }
+        if slow_at(self.st, to) == Some(ino) {
+            return self.remove(from);
+        }
+        let step =
+            Step::Move { path: self.path(from)?, ino: self.slow_ino(ino)?, to: self.path(to)?, over: self.over(to) };
+        self.add(
+            step,
+            vec![Effect::Name(to.clone(), Some(ino)), Effect::Name(from.clone(), None), Effect::Touched(ino)],
+        );
+        Some(())
+    }
+
+    fn exchange(&mut self, (a, a_at): (Ino, &Place), (b, b_at): (Ino, &Place)) -> Option<()> {
+        match (slow_at(self.st, a_at) == Some(a), slow_at(self.st, b_at) == Some(b)) {
+            (true, true) => {}
+            // The content of one of them is late or gone: the other one moves all the same.
+            (true, false) => return self.rename(a, a_at, b_at),
+            (false, true) => return self.rename(b, b_at, a_at),
+            (false, false) => return Some(()),
+        }
+        let step =
+            Step::Swap { a: self.path(a_at)?, a_ino: self.slow_ino(a)?, b: self.path(b_at)?, b_ino: self.slow_ino(b)? };
+        let effects = vec![
+            Effect::Name(b_at.clone(), Some(a)),
+            Effect::Name(a_at.clone(), Some(b)),
+            // Between the two one of them had no name for a moment.
+            Effect::Identity(a, self.st.view.get(a)?.slow_id()?),
+            Effect::Identity(b, self.st.view.get(b)?.slow_id()?),
+            Effect::Touched(a),
+            Effect::Touched(b),
+        ];
+        self.add(step, effects);
+        Some(())
+    }
+
+    fn remove(&mut self, at: &Place) -> Option<()> {
+        let Some(there) = slow_at(self.st, at) else { return Some(()) };
+        let step = Step::Remove { path: self.path(at)?, ino: self.slow_ino(there)?, dir: is_dir(self.st, there) };
+        self.add(step, vec![Effect::Name(at.clone(), None), Effect::Touched(there)]);
+        Some(())
+    }
+
+    /// A change of attributes, if the node is (or this group brings it) there.
+    fn attributes(&mut self, event: &Event) -> Option<()> {
+        let change = &event.change;
+        let ino = *change.inodes().first()?;
+        if self.is_overtaken(ino, event.lsn) {
+            return Some(());
+        }
+        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
+        self.attributes_at(change, path, slow);
+        Some(())
+    }
+
+    /// Whether the version on the slow tier is newer than the event, because it was published early.
+    fn is_overtaken(&self, ino: Ino, lsn: Lsn) -> bool {
+        self.st.early.get(&ino).is_some_and(|early| *early > lsn)
+    }
+
+    fn attributes_at(&mut self, change: &Change, path: Path, ino: u64) {
+        let (step, node) = match change {
+            Change::SetAttr { ino: node, new } => {
+                (Step::Attr { path, ino, new: self.st.as_overtaken(*node, **new) }, *node)
+            }
+            Change::SetXattr { ino: node, key, value } => {
+                (Step::Xattr { path, ino, key: key.to_vec(), value: value.as_deref().map(<[u8]>::to_vec) }, *node)
+            }
+            _ => return,
+        };
+        self.add(step, vec![Effect::Touched(node)]);
+    }
+
+    /// A batch as the difference between the slow tree before and behind it.
+    fn difference(&mut self, events: &[&Event], batch: &Batch) -> Option<()> {
+        let last = simulate(self.st, events);
+        let mut made: BTreeMap<Lsn, Ino> = BTreeMap::new();
+        for event in events {
+            if let Change::Make { ino, .. } = &event.change {
+                made.insert(event.lsn, *ino);
+            }
+        }
+        let by_ino = places_by_ino(&last);
+        let final_places = |ino: Ino| -> Vec<Place> { by_ino.get(&ino).cloned().unwrap_or_default() };
+        // New directories, parents first.
+        for ino in made.values().filter(|ino| is_dir(self.st, **ino)) {
+            if let Some(place) = final_places(*ino).first() {
+                self.dirs.insert(*ino, place.clone());
+            }
+        }
+        let mut new_dirs: Vec<(usize, Lsn, Ino)> = Vec::new();
+        for (lsn, ino) in made.iter().filter(|(_, ino)| self.dirs.contains_key(ino)) {
+            let depth = self.path(&self.dirs[ino])?.iter().filter(|b| **b == b'/').count();
+            new_dirs.push((depth, *lsn, *ino));
+        }
+        new_dirs.sort_unstable();
+        for (_, lsn, ino) in new_dirs {
+            let copied = self.made.get(&lsn)?.clone();
+            let at = self.dirs[&ino].clone();
+            self.place(ino, &copied, 0, &at, None)?;
+        }
+        // New names first, replacements second; each in log order.
+        let mut new: Vec<(bool, Lsn, Ino)> = Vec::new();
+        let mut seen = HashSet::new();
+        for event in events {
+            let ino = match &event.change {
+                Change::Make { ino, .. } if !is_dir(self.st, *ino) => *ino,
+                Change::Content { ino, .. } if batch.contents.contains_key(ino) => *ino,
+                _ => continue,
+            };
+            if !seen.insert(ino) {
+                continue;
+            }
+            let replaces =
+                on_slow(self.st, ino) || final_places(ino).iter().any(|place| slow_at(self.st, place).is_some());
+            new.push((replaces, event.lsn, ino));
+        }
+        let moved = moved(self.st, batch, &last);
+        for (ino, places) in &moved {
+            let replaces = places.iter().any(|place| slow_at(self.st, place).is_some());
+            let lsn = places.iter().filter_map(|place| last.get(place)).map(|(_, lsn)| *lsn).max();
+            new.push((replaces, lsn?, *ino));
+        }
+        new.sort_unstable();
+        for (_, lsn, ino) in new {
+            if let Some(places) = moved.get(&ino) {
+                self.moved_of_batch(batch, ino, places)?;
+            } else if let Some((_, content)) = batch.contents.get(&ino) {
+                self.contents_of_batch(ino, content.clone(), &final_places(ino), &last)?;
+            } else {
+                let copied = self.made.get(&lsn)?.clone();
+                for (i, at) in final_places(ino).iter().enumerate() {
+                    self.place(ino, &copied, i, at, None)?;
+                }
+            }
+        }
+        let placed: HashMap<Ino, (Path, u64)> = self
+            .out
+            .iter()
+            .filter_map(|planned| match &planned.step {
+                Step::Place { ino: slow, node, path, .. } => Some((*node, (path.clone(), *slow))),
+                _ => None,
+            })
+            .collect();
+        // Attributes, unless the version published already has them.
+        for event in events {
+            let Some(ino) = event.change.inodes().first().copied() else { continue };
+            let newer =
+                batch.contents.get(&ino).is_none_or(|(lsn, _)| *lsn < event.lsn) && !self.is_overtaken(ino, event.lsn);
+            if matches!(event.change, Change::SetAttr { .. } | Change::SetXattr { .. }) && newer {
+                self.attributes_of_batch(&event.change, placed.get(&ino), &final_places(ino), &last)?;
+            }
+        }
+        // Removals in log order.
+        for event in events {
+            for place in event.change.places() {
+                let vanishes = matches!(last.get(place), Some((None, lsn)) if *lsn == event.lsn);
+                if vanishes {
+                    self.remove(place)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn contents_of_batch(&mut self, ino: Ino, content: Arc<Content>, new: &[Place], last: &Last) -> Option<()> {
+        let copied = content.copy.lock().clone()?;
+        let old = self.st.view.get(ino).map(|node| node.slow().to_vec()).unwrap_or_default();
+        // Names it keeps, and names it gets.
+        let mut names: Vec<Place> =
+            old.into_iter().filter(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino))).collect();
+        for place in new {
+            if !names.contains(place) {
+                names.push(place.clone());
+            }
+        }
+        for (i, at) in names.iter().enumerate() {
+            self.place(ino, &copied, i, at, Some(&content))?;
+        }
+        Some(())
+    }
+
+    /// New names of a node that the slow tier had before and whose bytes do not change. They come from a link in `tmp`, so names may
+    /// be swapped and chained: nothing is overwritten before it is safe.
+    fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[Place]) -> Option<()> {
+        // Whoever has it open may write to it in place.
+        let (tmp, id) = (link_name(self.st, batch.upto, ino), self.st.view.get(ino)?.slow_id()?);
+        let copied = Copied { tmp, id, sum: None, known: None };
+        for (i, at) in places.iter().enumerate() {
+            self.place(ino, &copied, i, at, None)?;
+        }
+        Some(())
+    }
+
+    fn attributes_of_batch(
+        &mut self,
+        change: &Change,
+        placed: Option<&(Path, u64)>,
+        new: &[Place],
+        last: &Last,
+    ) -> Option<()> {
+        if let Some((path, slow)) = placed {
+            self.attributes_at(change, path.clone(), *slow);
+            return Some(());
+        }
+        let ino = *change.inodes().first()?;
+        let kept =
+            self.st.view.get(ino)?.slow().iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
+        let Some(place) = kept.or(new.first()) else { return Some(()) };
+        if let (Some(slow), Some(path)) = (self.slow_ino(ino), self.path(place)) {
+            self.attributes_at(change, path, slow);
+        }
+        Some(())
+    }
+}
+
+/// Nodes of the slow tier that a batch of several events gives further names, without new bytes, and those names.
+fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<Place>> {
+    let mut moved: BTreeMap<Ino, Vec<Place>> = BTreeMap::new();
+    for (place, (who, _)) in last {
+        if let Some(ino) = who
+            && !batch.contents.contains_key(ino)
+            && !is_dir(st, *ino)
+            && st.view.get(*ino).is_some_and(|node| node.slow_id().is_some() && !node.slow().contains(place))
+        {
+            moved.entry(*ino).or_default().push(place.clone());
+        }
+    }
+    moved.values_mut().for_each(|places| places.sort());
+    moved
+}
+
+/// What must be linked into `tmp` before a batch is published: the nodes, and the names of the links.
+pub(crate) fn to_link(st: &State, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
+    if batch.events.len() == 1 {
+        return Vec::new();
+    }
+    let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
+    let moved = moved(st, batch, &simulate(st, &events));
+    moved.into_keys().map(|ino| (ino, link_name(st, batch.upto, ino))).collect()
+}
+
+/// In the `tmp` of the part that it is in.
+fn link_name(st: &State, upto: Lsn, ino: Ino) -> Vec<u8> {
+    let name = format!("l{upto:016x}-{ino:x}").into_bytes();
+    let dir = st.view.get(ino).and_then(|node| node.slow().first()).map(|place| place.0);
+    let part = dir.and_then(|dir| st.view.slow_path(st.view.part_of(dir))).unwrap_or_default();
+    in_part(&part, &name)
+}
+
+/// The names each node has behind the batch, in the order in which it got them.
+fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<Place>> {
+    let mut all: Vec<_> = last.iter().filter_map(|(place, (who, lsn))| Some((*lsn, (*who)?, place))).collect();
+    all.sort_unstable_by_key(|(lsn, ..)| *lsn);
+    let mut by_ino: HashMap<Ino, Vec<Place>> = HashMap::new();
+    for (_, ino, place) in all {
+        by_ino.entry(ino).or_default().push(place.clone());
+    }
+    by_ino
+}
+
+/// Who has each touched name behind the batch, and the event that said so.
+type Last = HashMap<Place, (Option<Ino>, Lsn)>;
+
+fn simulate(st: &State, events: &[&Event]) -> Last {
+    let mut last: Last = HashMap::new();
+    let mut set = |place: &Place, who: Option<Ino>, lsn: Lsn| {
+        last.insert(place.clone(), (who, lsn));
+    };
+    for event in events {
+        match &event.change {
+            Change::Make { ino, at, .. } | Change::Link { ino, at } => set(at, Some(*ino), event.lsn),
+            // A file that is there keeps its names; a new one appears with its content.
+            Change::Content { ino, at, .. } if !on_slow(st, *ino) => set(at, Some(*ino), event.lsn),
+            Change::Rename { ino, from, to, .. } => {
+                set(to, Some(*ino), event.lsn);
+                set(from, None, event.lsn);
+            }
+            Change::Exchange { a, a_at, b, b_at } => {
+                set(b_at, Some(*a), event.lsn);
+                set(a_at, Some(*b), event.lsn);
+            }
+            Change::Remove { at, .. } => set(at, None, event.lsn),
+            _ => {}
+        }
+    }
+    last
+}

@@ -1,0 +1,680 @@
+//! What the engine's one lock protects: the view, the pending events and who refers to which object.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+
+use crate::tiers::checkpoints::bursts::{Bursts, PAUSE};
+use crate::tiers::checkpoints::forecast::Checkpoints;
+use crate::tiers::checkpoints::index::Book;
+use crate::tiers::disk::sync::atomic::Ordering;
+use crate::tiers::disk::{Kind, NewAttr, Time};
+use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Spec};
+use crate::tiers::model::node::{Node, Place};
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::model::view::View;
+use crate::tiers::objects::file::{Content, FileState};
+use crate::tiers::{Ino, Lsn};
+
+/// So many files are given back their state for those who only look.
+const WOKEN_KEPT: usize = 1024;
+/// Room for so many events stays when they are gone.
+const EVENTS_KEPT: usize = 1024;
+
+/// One ordered change of the view that the slow tier does not have yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) lsn: Lsn,
+    /// Uptime of the append.
+    pub(crate) at: Duration,
+    pub(crate) change: Change,
+}
+
+/// What changed, by inode. Places are the view's at the event's LSN. There may be a million: what makes a kind larger than `Content`
+/// is in boxes.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    Make { ino: Ino, at: Place, spec: Arc<Spec> },
+    Content { ino: Ino, at: Place, content: Arc<Content> },
+    Link { ino: Ino, at: Place },
+    Rename { ino: Ino, from: Box<Place>, to: Box<Place>, replaced: Option<Ino> },
+    Exchange { a: Ino, a_at: Box<Place>, b: Ino, b_at: Box<Place> },
+    Remove { ino: Ino, at: Place },
+    SetAttr { ino: Ino, new: Box<NewAttr> },
+    SetXattr { ino: Ino, key: Box<[u8]>, value: Option<Box<[u8]>> },
+}
+
+impl Change {
+    /// The names it touches.
+    pub(crate) fn places(&self) -> Vec<&Place> {
+        match self {
+            Change::Make { at, .. }
+            | Change::Content { at, .. }
+            | Change::Link { at, .. }
+            | Change::Remove { at, .. } => vec![at],
+            Change::Rename { from, to, .. } => vec![from, to],
+            Change::Exchange { a_at, b_at, .. } => vec![a_at, b_at],
+            Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
+        }
+    }
+
+    /// The name that leads to something else from then on, where it is one.
+    pub(crate) fn overwrites(&self) -> Option<&Place> {
+        match self {
+            Change::Make { at, .. } | Change::Link { at, .. } | Change::Remove { at, .. } => Some(at),
+            Change::Rename { to, .. } => Some(to),
+            Change::Content { .. } | Change::Exchange { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => None,
+        }
+    }
+
+    /// The inodes it touches.
+    pub(crate) fn inodes(&self) -> Vec<Ino> {
+        match self {
+            Change::Make { ino, .. }
+            | Change::Content { ino, .. }
+            | Change::Link { ino, .. }
+            | Change::Remove { ino, .. }
+            | Change::SetAttr { ino, .. }
+            | Change::SetXattr { ino, .. } => vec![*ino],
+            Change::Rename { ino, replaced, .. } => [Some(*ino), *replaced].into_iter().flatten().collect(),
+            Change::Exchange { a, b, .. } => vec![*a, *b],
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) view: View,
+    /// Not yet applied, by LSN.
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) applied: Lsn,
+    /// The content events among them were sealed up to here when somebody last looked, and perhaps further.
+    pub(crate) sealed: Lsn,
+    /// The content events among them, by file, and the last event that took a name away from a file.
+    pub(crate) contents: HashMap<Ino, Few<(Lsn, Arc<Content>)>>,
+    pub(crate) unnamed: HashMap<Ino, Lsn>,
+    /// Files whose bytes were those of a pending version until somebody asked for their state: the latest ones.
+    woken: VecDeque<Ino>,
+    /// Removed files whose object could not be let go of at once, because somebody was looking at it.
+    pub(crate) orphans: HashSet<Ino>,
+    /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
+    pub(crate) early: HashMap<Ino, Lsn>,
+    /// The newest `bind` record of each file with bytes that no event has; re-logged before `applied` passes it.
+    pub(crate) bound: BTreeMap<Lsn, (Ino, ObjectId)>,
+    pub(crate) bound_at: HashMap<Ino, Lsn>,
+    /// Since when a file has bytes that no event has.
+    pub(crate) uncommitted: HashMap<Ino, Duration>,
+    /// Files written in place on the slow tier and not synced there since.
+    pub(crate) in_place: HashSet<Ino>,
+    /// Of files written in place while changes of their times were on their way: the record that says so, and the time of the last
+    /// write. The changes before that record set this time.
+    pub(crate) overtaken: HashMap<Ino, (Lsn, Time)>,
+    /// The daemon before this one may have left more of those, of which nothing is known.
+    pub(crate) in_place_before: bool,
+    /// What was set aside and is no event again.
+    pub(crate) aside: HashMap<Ino, Aside>,
+    /// What was, and is one again, by that event: until it is applied a start may have to go back to what it was.
+    pub(crate) was_aside: BTreeMap<Lsn, Aside>,
+    /// How many events and files refer to an object.
+    pub(crate) objects: References,
+    /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
+    pub(crate) doomed: BTreeMap<ObjectId, Lsn>,
+    /// Clean files with an object, oldest drained first.
+    pub(crate) clean: BTreeMap<u64, Clean>,
+    pub(crate) clean_at: HashMap<Ino, u64>,
+    pub(crate) clean_next: u64,
+    /// Which versions were written together, and when the next such burst may come.
+    pub(crate) bursts: Bursts,
+    pub(crate) book: Book,
+    pub(crate) expected: Checkpoints,
+}
+
+/// How many events and files refer to each object. Those of the pool, of which there may be a million, are known by their numbers alone.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    in_pool: HashMap<u64, u32>,
+    others: HashMap<ObjectId, u32>,
+}
+
+impl References {
+    /// One more; returns how many there are now.
+    fn add(&mut self, object: ObjectId) -> u32 {
+        let count = match object.home {
+            Home::Fast => self.in_pool.entry(object.number).or_default(),
+            Home::Slow | Home::Split { .. } => self.others.entry(object).or_default(),
+        };
+        *count += 1;
+        *count
+    }
+
+    /// One less; returns how many are left, if there was any.
+    fn remove(&mut self, object: ObjectId) -> Option<u32> {
+        let count = match object.home {
+            Home::Fast => self.in_pool.get_mut(&object.number)?,
+            Home::Slow | Home::Split { .. } => self.others.get_mut(&object)?,
+        };
+        *count -= 1;
+        let left = *count;
+        if left == 0 {
+            match object.home {
+                Home::Fast => self.in_pool.remove(&object.number),
+                Home::Slow | Home::Split { .. } => self.others.remove(&object),
+            };
+        }
+        Some(left)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.in_pool.len() + self.others.len()
+    }
+
+    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> {
+        let in_pool = self.in_pool.keys().map(|number| ObjectId { home: Home::Fast, number: *number });
+        in_pool.chain(self.others.keys().copied())
+    }
+}
+
+/// Something that an operator has set aside. It refers to its object by itself, whatever the file goes on in.
+#[derive(Clone, Debug)]
+pub(crate) struct Aside {
+    pub(crate) kept: Kept,
+    /// Seconds since 1970.
+    pub(crate) since: u64,
+    /// The record that a start goes by; and the same once more, for when `applied` has passed it.
+    pub(crate) lsn: Lsn,
+    pub(crate) again: Option<Lsn>,
+}
+
+/// A clean file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clean {
+    pub(crate) ino: Ino,
+    pub(crate) bytes: u64,
+    /// Of its burst; 0: not known.
+    pub(crate) burst: u64,
+}
+
+impl State {
+    pub(crate) fn new(view: View) -> Self {
+        State {
+            view,
+            events: VecDeque::new(),
+            sealed: 0,
+            applied: 0,
+            contents: HashMap::new(),
+            unnamed: HashMap::new(),
+            woken: VecDeque::new(),
+            orphans: HashSet::new(),
+            early: HashMap::new(),
+            bound: BTreeMap::new(),
+            bound_at: HashMap::new(),
+            uncommitted: HashMap::new(),
+            in_place: HashSet::new(),
+            overtaken: HashMap::new(),
+            in_place_before: false,
+            aside: HashMap::new(),
+            was_aside: BTreeMap::new(),
+            objects: References::default(),
+            doomed: BTreeMap::new(),
+            clean: BTreeMap::new(),
+            clean_at: HashMap::new(),
+            clean_next: 0,
+            bursts: Bursts::default(),
+            book: Book::default(),
+            expected: Checkpoints::default(),
+        }
+    }
+
+    /// Queues an event that has just been logged; at a start perhaps one that has a place before others. What it touches stays in
+    /// memory until it is applied.
+    pub(crate) fn push(&mut self, lsn: Lsn, at: Duration, change: Change) {
+        for (dir, name) in change.places() {
+            if let Some(node) = self.view.get_mut(*dir) {
+                node.pins += 1;
+                if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
+                    slot.pins += 1;
+                }
+            }
+        }
+        for ino in change.inodes() {
+            if let Some(node) = self.view.get_mut(ino) {
+                node.pins += 1;
+            }
+        }
+        match &change {
+            Change::Content { ino, content, .. } => {
+                self.refer(content.object());
+                self.contents.entry(*ino).or_default().push_back((lsn, content.clone()));
+            }
+            Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
+                let last = self.unnamed.entry(*ino).or_default();
+                *last = lsn.max(*last);
+            }
+            _ => {}
+        }
+        // By a quarter and not by as much again: there may be a million.
+        if self.events.len() == self.events.capacity() {
+            self.events.reserve_exact((self.events.len() / 4).max(64));
+        }
+        let behind = self.events.iter().rev().take_while(|event| event.lsn > lsn).count();
+        self.events.insert(self.events.len() - behind, Event { lsn, at, change });
+    }
+
+    /// Lets go of every event up to `upto`; `now` is the log's newest LSN.
+    pub(crate) fn pop(&mut self, upto: Lsn, now: Lsn) {
+        while self.events.front().is_some_and(|event| event.lsn <= upto) {
+            let Some(event) = self.events.pop_front() else { return };
+            self.unpin(&event, now);
+            for ino in event.change.inodes() {
+                self.view.collect(ino);
+            }
+        }
+        // Of a thousand it is not worth its while.
+        if self.events.capacity() > EVENTS_KEPT && self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to((self.events.len() * 2).max(EVENTS_KEPT));
+        }
+        self.applied = self.applied.max(upto);
+        self.early.retain(|_, lsn| *lsn > upto);
+        self.unnamed.retain(|_, lsn| *lsn > upto);
+        self.overtaken.retain(|_, (lsn, _)| *lsn > upto);
+        let over: Vec<Lsn> = self.was_aside.range(..=upto).map(|(lsn, _)| *lsn).collect();
+        over.into_iter().for_each(|lsn| self.forget_was_aside(lsn, now));
+    }
+
+    /// Takes these events out of the order, wherever they are in it. What they touched is not collected yet.
+    pub(crate) fn take_out(&mut self, events: &[Lsn], now: Lsn) -> Vec<Event> {
+        let (taken, left): (Vec<Event>, VecDeque<Event>) = {
+            let (mut taken, mut left) = (Vec::new(), VecDeque::with_capacity(self.events.len()));
+            for event in std::mem::take(&mut self.events) {
+                match events.binary_search(&event.lsn) {
+                    Ok(_) => taken.push(event),
+                    Err(_) => left.push_back(event),
+                }
+            }
+            (taken, left)
+        };
+        self.events = left;
+        for event in &taken {
+            self.unpin(event, now);
+            self.forget_was_aside(event.lsn, now);
+        }
+        self.unnamed.clear();
+        for event in &self.events {
+            if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change {
+                self.unnamed.insert(*ino, event.lsn);
+            }
+        }
+        taken
+    }
+
+    fn unpin(&mut self, event: &Event, now: Lsn) {
+        if let Change::Content { ino, content, .. } = &event.change {
+            // Of a version that is not there any more no state is made.
+            self.wake(*ino);
+            content.applied.store(true, Ordering::Release);
+            self.unrefer(content.object(), now);
+            if let Some(versions) = self.contents.get_mut(ino) {
+                let is_first = versions.iter().next().is_some_and(|(first, _)| *first == event.lsn);
+                match is_first {
+                    true => drop(versions.pop_front()),
+                    false => versions.retain(|(lsn, _)| *lsn != event.lsn),
+                }
+                if versions.is_empty() {
+                    self.contents.remove(ino);
+                }
+            }
+        }
+        for (dir, name) in event.change.places() {
+            if let Some(node) = self.view.get_mut(*dir) {
+                node.pins -= 1;
+                if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
+                    slot.pins -= 1;
+                }
+            }
+        }
+        for ino in event.change.inodes() {
+            if let Some(node) = self.view.get_mut(ino) {
+                node.pins -= 1;
+            }
+        }
+    }
+
+    /// Something is set aside, or what is kept of it is another. `now` is the log's newest LSN.
+    pub(crate) fn set_aside(&mut self, ino: Ino, aside: Aside, now: Lsn) {
+        aside.kept.object().into_iter().for_each(|object| self.refer(object));
+        self.end_aside(ino, now);
+        self.aside.insert(ino, aside);
+    }
+
+    /// It is not there any more.
+    pub(crate) fn end_aside(&mut self, ino: Ino, now: Lsn) {
+        let ended = self.aside.remove(&ino).and_then(|aside| aside.kept.object());
+        ended.into_iter().for_each(|object| self.unrefer(object, now));
+    }
+
+    /// It is an event again, this one.
+    pub(crate) fn take_up(&mut self, ino: Ino, lsn: Lsn) -> bool {
+        let Some(aside) = self.aside.remove(&ino) else { return false };
+        self.was_aside.insert(lsn, aside);
+        true
+    }
+
+    fn forget_was_aside(&mut self, lsn: Lsn, now: Lsn) {
+        let ended = self.was_aside.remove(&lsn).and_then(|aside| aside.kept.object());
+        ended.into_iter().for_each(|object| self.unrefer(object, now));
+    }
+
+    /// The log is needed from here on for what is aside.
+    pub(crate) fn aside_from(&mut self) -> Option<Lsn> {
+        for aside in self.aside.values_mut() {
+            if let Some(again) = aside.again.filter(|again| *again <= self.applied) {
+                (aside.lsn, aside.again) = (again, None);
+            }
+        }
+        self.aside.values().chain(self.was_aside.values()).map(|aside| aside.lsn).min()
+    }
+
+    /// The state of a regular file, made if nobody has needed it so far. Ask for it before changing anything about a file: its
+    /// lock is what keeps others out.
+    pub(crate) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
+        self.wake(ino);
+        self.view.file(ino)
+    }
+
+    /// The same, but `None` too of a file whose bytes are on the slow tier and used by nobody.
+    pub(crate) fn known_file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
+        self.wake(ino);
+        self.view.get(ino)?.file.clone()
+    }
+
+    /// Makes the state of a file of which a pending version says all. What was made for somebody who only looked is let go of again
+    /// when as many others were.
+    fn wake(&mut self, ino: Ino) {
+        if !self.view.get(ino).is_some_and(Node::rests_pending) {
+            return;
+        }
+        if self.woken.len() == WOKEN_KEPT
+            && let Some(longest) = self.woken.pop_front()
+        {
+            self.rest(longest);
+        }
+        let versions = self.contents.get(&ino).into_iter().flat_map(Few::iter).map(|(_, content)| content);
+        if let Some(node) = self.view.get_mut(ino) {
+            node.wake(|opened| FileState::on_pending(ino, opened, versions));
+            self.woken.push_back(ino);
+        }
+    }
+
+    /// Lets go of a file's state of which the pending versions say all.
+    pub(crate) fn rest(&mut self, ino: Ino) {
+        let newest = self.contents.get(&ino).and_then(Few::back).map(|(_, content)| content);
+        if let Some(node) = self.view.get_mut(ino) {
+            node.rest(newest);
+        }
+    }
+
+    pub(crate) fn refer(&mut self, object: ObjectId) {
+        if self.objects.add(object) == 1 {
+            // A replay may come back to an object that a later record seemed to have replaced.
+            self.doomed.remove(&object);
+            object.head().into_iter().for_each(|head| self.refer(head));
+        }
+    }
+
+    /// One reference less; the last one dooms the object once the log is durable up to `lsn`.
+    pub(crate) fn unrefer(&mut self, object: ObjectId, lsn: Lsn) {
+        if self.objects.remove(object) == Some(0) {
+            self.doomed.insert(object, lsn);
+            object.head().into_iter().for_each(|head| self.unrefer(head, lsn));
+        }
+    }
+
+    /// Remembers that the file's bytes are ahead of its events, since when, and which record says so.
+    pub(crate) fn bind(&mut self, ino: Ino, lsn: Lsn, object: ObjectId, now: Duration) {
+        self.unbind(ino);
+        self.bound.insert(lsn, (ino, object));
+        self.bound_at.insert(ino, lsn);
+        self.uncommitted.entry(ino).or_insert(now);
+    }
+
+    fn unbind(&mut self, ino: Ino) {
+        if let Some(lsn) = self.bound_at.remove(&ino) {
+            self.bound.remove(&lsn);
+        }
+    }
+
+    /// What goes into the log in front of a record about the bytes of a file with several names.
+    pub(crate) fn names_record(&self, ino: Ino) -> Option<Record> {
+        let links = &self.view.get(ino)?.links;
+        let paths = || links.iter().filter_map(|place| self.view.path_at(place)).collect();
+        (links.len() > 1).then(|| Record::Names { ino, paths: paths() })
+    }
+
+    /// What goes into the log in front of the first event on a name. Nothing if changes of ours are on their way to what is there,
+    /// or may still come, or if the slow tier was not asked.
+    pub(crate) fn expect_before(&self, change: &Change) -> Option<Record> {
+        let at = change.overwrites()?;
+        let there = self.view.get(at.0)?.dir.as_ref()?.slots.get(&at.1).and_then(|slot| self.view.get(slot.slow()?));
+        // Whoever has it open, or finds it under another name, may write to it in place when it has lost this one.
+        let may_change = |node: &Node| {
+            node.meta().nlink > 1 || node.file.as_ref().is_some_and(|file| file.writers.load(Ordering::Acquire) > 0)
+        };
+        if there.is_some_and(may_change) { None } else { self.expect_record(at) }
+    }
+
+    /// The same of a file whose next bytes get an object.
+    pub(crate) fn expect_record(&self, at: &Place) -> Option<Record> {
+        let dir = self.view.get(at.0)?;
+        let slots = dir.dir.as_ref().filter(|_| dir.slow_id().is_some() && !left_out!(Expect))?;
+        let slow = match slots.slots.get(&at.1) {
+            None => slots.known.then_some(None)?,
+            Some(slot) if slot.pins > 0 => return None,
+            Some(slot) => match slot.slow() {
+                None => None,
+                Some(ino) if self.contents.contains_key(&ino) => return None,
+                Some(ino) => {
+                    let node = self.view.get(ino).filter(|node| node.kind == Kind::File)?;
+                    Some(node.twin().filter(|_| node.meta_lsn() <= self.applied)?)
+                }
+            },
+        };
+        Some(Record::Expect { path: self.view.path_at(at)?, slow })
+    }
+
+    /// What goes into the log in front of a `bind` record of the file.
+    pub(crate) fn before_bind(&self, ino: Ino) -> impl Iterator<Item = Record> + use<> {
+        let named = self.view.get(ino).and_then(|node| node.links.first());
+        [named.and_then(|at| self.expect_record(at)), self.names_record(ino)].into_iter().flatten()
+    }
+
+    /// The slow file has bytes that are not synced; it stays known until they are.
+    /// What the slow tier was asked about the file before does not count.
+    pub(crate) fn written_in_place(&mut self, ino: Ino, now: Duration) {
+        self.view.publish([ino], now);
+        if let Some(node) = self.view.get_mut(ino) {
+            node.set_twin(None);
+        }
+        if self.in_place.insert(ino)
+            && let Some(node) = self.view.get_mut(ino)
+        {
+            node.pins += 1;
+        }
+    }
+
+    pub(crate) fn synced_in_place(&mut self, ino: Ino) {
+        if self.in_place.remove(&ino)
+            && let Some(node) = self.view.get_mut(ino)
+        {
+            node.pins -= 1;
+        }
+    }
+
+    /// Whether changes of its times are on their way to the slow tier.
+    pub(crate) fn awaits_times(&self, ino: Ino) -> bool {
+        let sets_time = |change: &Change| match change {
+            Change::SetAttr { ino: other, new } => *other == ino && new.mtime.is_some(),
+            _ => false,
+        };
+        let awaits_any = self.view.get(ino).is_some_and(|node| node.meta_lsn() > self.applied);
+        awaits_any && self.events.iter().any(|event| sets_time(&event.change))
+    }
+
+    /// A record says that the file was written in place at `mtime`, after the changes of its times that are on their way.
+    pub(crate) fn overtake(&mut self, ino: Ino, lsn: Lsn, mtime: Time) {
+        if self.awaits_times(ino)
+            && let Some(node) = self.view.get_mut(ino)
+        {
+            node.change_meta(|meta| meta.mtime = mtime);
+            self.overtaken.insert(ino, (lsn, mtime));
+        }
+    }
+
+    /// What a pending change of attributes sets by now.
+    pub(crate) fn as_overtaken(&self, ino: Ino, new: NewAttr) -> NewAttr {
+        let written = self.overtaken.get(&ino).filter(|_| new.mtime.is_some());
+        NewAttr { mtime: written.map(|(_, mtime)| *mtime).or(new.mtime), ..new }
+    }
+
+    /// When a program began with what is not an event yet: at its open, if it wrote soon after. A log is open for hours.
+    pub(crate) fn began_to_write(&self, ino: Ino, now: Duration) -> Duration {
+        let first = self.uncommitted.get(&ino).copied().unwrap_or(now);
+        let open_for = self.view.get(ino).and_then(|node| node.file.as_ref()).map(|file| file.open_to_write_for(first));
+        first.saturating_sub(open_for.filter(|time| *time <= PAUSE).unwrap_or_default())
+    }
+
+    /// The file's bytes have all become events, or it is gone.
+    pub(crate) fn committed(&mut self, ino: Ino) {
+        self.unbind(ino);
+        self.uncommitted.remove(&ino);
+    }
+
+    /// The file was drained last; to call it again moves it behind all others.
+    pub(crate) fn set_clean(&mut self, clean: Clean) {
+        let ino = clean.ino;
+        self.unset_clean(ino);
+        self.clean.insert(self.clean_next, clean);
+        self.clean_at.insert(ino, self.clean_next);
+        self.clean_next += 1;
+    }
+
+    pub(crate) fn unset_clean(&mut self, ino: Ino) {
+        if let Some(at) = self.clean_at.remove(&ino) {
+            self.clean.remove(&at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::Name;
+    use crate::tiers::ROOT;
+    use crate::tiers::log::record::Attrs;
+    use crate::tiers::model::node::Meta;
+    use crate::tiers::model::view::tests::stat;
+    use crate::tiers::objects::file::Bytes;
+
+    fn state() -> State {
+        State::new(View::new(&stat(2, Kind::Dir), Duration::ZERO))
+    }
+
+    /// The state of an open file was kept of each that waited, in 300 bytes.
+    #[test]
+    fn a_file_that_waits_has_no_state_until_somebody_asks_for_it() {
+        let mut st = state();
+        let at = (ROOT, Name::new(b"waits").expect("a name"));
+        let (ino, object) = (st.view.new_ino(), ObjectId { home: Home::Fast, number: 1 });
+        st.view.add(ino, Kind::File, Meta::default());
+        st.view.set_view(at.0, &at.1, Some(ino));
+        let file = st.file(ino).expect("it is a file");
+        let version = |st: &mut State, lsn: Lsn, size: u64| {
+            let content = Arc::new(Content::new(object, size, Attrs::default(), 0));
+            st.push(lsn, Duration::ZERO, Change::Content { ino, at: at.clone(), content: content.clone() });
+            let mut io = file.io.write();
+            file.place(&mut io, Bytes::Object(object), None);
+            file.owe(&mut io, content);
+        };
+        version(&mut st, 1, 5);
+        st.rest(ino);
+        let is_awake = |st: &State| st.view.get(ino).expect("it is pending").file.is_some();
+        assert!(is_awake(&st), "somebody has it");
+        version(&mut st, 2, 9);
+        drop(file);
+        st.rest(ino);
+        st.view.collect(ino);
+        assert!(!is_awake(&st) && st.view.get(ino).expect("it is pending").holds_bytes());
+
+        let file = st.known_file(ino).expect("its versions say all");
+        let io = file.io.read();
+        let newest = st.contents[&ino].back().map(|(_, content)| content);
+        assert!(io.object() == Some(object) && io.ordered && !io.dirty && file.holds_bytes());
+        assert!(io.latest.as_ref().zip(newest).is_some_and(|(latest, newest)| Arc::ptr_eq(latest, newest)));
+        assert_eq!((io.owed.iter().count(), file.is_guarded(8), file.is_guarded(9)), (2, true, false));
+        drop(io);
+        file.io.write().dirty = true;
+        drop(file);
+        st.rest(ino);
+        assert!(is_awake(&st), "it is ahead of its versions");
+        let file = st.known_file(ino).expect("it is awake");
+        file.io.write().dirty = false;
+        file.failed.store(true, Ordering::Release);
+        drop(file);
+        st.rest(ino);
+        assert!(is_awake(&st), "whoever syncs it next must hear that the last one failed");
+        st.known_file(ino).expect("it is awake").failed.store(false, Ordering::Release);
+        st.rest(ino);
+        assert!(!is_awake(&st));
+        st.pop(2, 2);
+        let file = st.known_file(ino).expect("made before its last version went");
+        assert_eq!(file.io.read().object(), Some(object));
+    }
+
+    /// What comes in before others has its place before them, and the name it takes is not the last one for that.
+    #[test]
+    fn a_removal_that_comes_in_before_another_is_not_the_last() {
+        let mut st = state();
+        let ino = st.view.new_ino();
+        st.view.add(ino, Kind::File, Meta::default());
+        for (lsn, name) in [(5, "other"), (3, "left"), (7, "made")] {
+            let at = (ROOT, Name::new(name.as_bytes()).expect("a name"));
+            let change = match name {
+                "made" => Change::Link { ino, at },
+                _ => Change::Remove { ino, at },
+            };
+            st.push(lsn, Duration::ZERO, change);
+        }
+        assert_eq!(st.events.iter().map(|event| event.lsn).collect::<Vec<_>>(), [3, 5, 7]);
+        assert_eq!(st.unnamed[&ino], 5);
+    }
+
+    #[test]
+    fn no_more_than_some_are_awake_for_those_who_only_look() {
+        let mut st = state();
+        let files: Vec<Ino> = (0..2 * WOKEN_KEPT as u64)
+            .map(|number| {
+                let ino = st.view.new_ino();
+                let at = (ROOT, Name::new(format!("f{number}").as_bytes()).expect("a name"));
+                st.view.add(ino, Kind::File, Meta::default());
+                st.view.set_view(at.0, &at.1, Some(ino));
+                let object = ObjectId { home: Home::Fast, number };
+                let content = Arc::new(Content::new(object, 1, Attrs::default(), 0));
+                st.push(number + 1, Duration::ZERO, Change::Content { ino, at, content: content.clone() });
+                let file = st.file(ino).expect("it is a file");
+                let mut io = file.io.write();
+                file.place(&mut io, Bytes::Object(object), None);
+                file.owe(&mut io, content);
+                drop(io);
+                drop(file);
+                st.rest(ino);
+                ino
+            })
+            .collect();
+        for ino in &files {
+            assert!(st.known_file(*ino).is_some_and(|file| file.holds_bytes()));
+        }
+        let awake = files.iter().filter(|ino| st.view.get(**ino).is_some_and(|node| node.file.is_some()));
+        assert_eq!(awake.count(), WOKEN_KEPT);
+    }
+}

@@ -1,0 +1,895 @@
+//! The view in memory: every inode that is known, and where it is - in the view and on the slow tier.
+//!
+//! A [`Slot`] is one name in one directory, with both answers: who the view has there and who the slow tree has there.
+//! Appending an event moves the first, publishing moves the second; while the two differ (or an event that touches the name
+//! is pending) the slot is the truth. Otherwise it is a cache of the slow tree and ages. Directories made through the
+//! mount are *known in full*: a name without a slot is not there, and the slow tier need not be asked.
+//!
+//! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
+
+use std::collections::{self, BTreeSet};
+use std::num::NonZeroU64;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+
+use crate::path::Name;
+use crate::tiers::disk::{Kind, Stat};
+use crate::tiers::log::record::ObjectId;
+use crate::tiers::model::node::{DirNode, Meta, Node, Place, Seen, Slot};
+use crate::tiers::objects::file::FileState;
+use crate::tiers::objects::pool::Proof;
+use crate::tiers::{Ino, Lsn, ROOT};
+
+/// Own numbers start here; below, a slow-resident node shows its own inode number.
+pub(crate) const FIRST_OWN: Ino = 1 << 48;
+
+/// So long after a listing it is believed to have been all there is, should the slow tier stop answering.
+const PRESENT_FOR: Duration = Duration::from_secs(600);
+
+/// When the slow tier was asked something, for answers that arrive after it has been published to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// By uptime.
+    pub(crate) at: Duration,
+    pub(crate) published: u64,
+}
+
+/// A clean object found at start-up, not yet met by its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) object: ObjectId,
+    pub(crate) ino: Ino,
+    pub(crate) proof: Proof,
+    /// Eviction has looked for its file under the name it had.
+    pub(crate) tried: bool,
+}
+
+/// How old an answer of the slow tier may get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ages {
+    pub(crate) ours: Duration,
+    pub(crate) slow: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Boxed: a table has room for twice as many, and while it grows for three times.
+    pub(crate) nodes: HashMap<Ino, Box<Node>>,
+    /// The directories among them, and where aging goes on: behind this name of that one.
+    dirs: BTreeSet<Ino>,
+    aged: Option<(Ino, Option<Name>)>,
+    /// Nodes that do not have the number of their slow twin.
+    by_slow: HashMap<(u64, u64), Ino>,
+    /// By slow inode number.
+    pub(crate) waiting: HashMap<u64, Waiting>,
+    /// Nodes with one more link on the slow tier than they have names there, while they are published.
+    pub(crate) in_tmp: HashSet<Ino>,
+    /// How often [`View::publish`] was called.
+    published: u64,
+    /// Names that may have changed on the slow tier, and where the view is yet to follow: it knows better. Hashed by SipHash, for strangers
+    /// choose names; the other tables are of numbers.
+    following: collections::HashSet<Place>,
+    /// The numbers of waiting objects, and the slow inode that has each.
+    kept: HashMap<Ino, u64>,
+    /// Numbers promised by a listing for slow inodes whose own number is taken.
+    promised: HashMap<(u64, u64), Ino>,
+    next: Ino,
+    root_dev: u64,
+    /// A directory has another device than the root; and roots of parts of the slow tree that have not.
+    has_parts: bool,
+    parts: HashSet<(u64, u64)>,
+    /// During replay: the number the next node met on the slow tier had before the restart.
+    pub(crate) expected: Option<Ino>,
+}
+
+impl View {
+    pub(crate) fn new(root: &Stat, now: Duration) -> Self {
+        let mut view = View {
+            nodes: HashMap::new(),
+            dirs: BTreeSet::new(),
+            aged: None,
+            by_slow: HashMap::new(),
+            waiting: HashMap::new(),
+            in_tmp: HashSet::new(),
+            published: 0,
+            following: collections::HashSet::new(),
+            kept: HashMap::new(),
+            promised: HashMap::new(),
+            next: FIRST_OWN,
+            root_dev: root.dev,
+            has_parts: false,
+            parts: HashSet::new(),
+            expected: None,
+        };
+        let mut node = Node::new(Kind::Dir, Meta::of(root));
+        node.refs = 1;
+        node.seen = Seen::at(now);
+        view.insert(ROOT, node);
+        view.identify(ROOT, root);
+        view
+    }
+
+    fn insert(&mut self, ino: Ino, node: Box<Node>) -> &mut Node {
+        if node.kind == Kind::Dir {
+            self.dirs.insert(ino);
+        }
+        self.nodes.entry(ino).insert_entry(node).into_mut()
+    }
+
+    /// Of the file system that the slow tier's root lies on.
+    pub(crate) fn root_dev(&self) -> u64 {
+        self.root_dev
+    }
+
+    /// Of what the slow tier has, or gets, in this directory.
+    pub(crate) fn dev_of(&self, dir: Ino) -> u64 {
+        let mut at = dir;
+        while at != ROOT {
+            let Some(node) = self.nodes.get(&at) else { break };
+            // Of some that somebody else has removed the device is not known: it is 0.
+            if let Some((dev, _)) = node.slow_id().filter(|(dev, _)| *dev != 0) {
+                return dev;
+            }
+            let Some(above) = node.links.first().or(node.slow().first()) else { break };
+            at = above.0;
+        }
+        self.root_dev
+    }
+
+    /// No rename out of the part above goes into this directory, although it has the same device.
+    pub(crate) fn add_part(&mut self, id: (u64, u64)) {
+        self.parts.insert(id);
+        self.has_parts = true;
+    }
+
+    /// Whether no rename on the slow tier goes from outside of this directory into it.
+    pub(crate) fn is_part(&self, dir: Ino) -> bool {
+        if dir == ROOT || !self.has_parts {
+            return dir == ROOT;
+        }
+        let Some(node) = self.nodes.get(&dir).filter(|node| node.kind == Kind::Dir) else { return false };
+        let (Some(id), Some(above)) = (node.slow_id(), node.links.first().or(node.slow().first())) else {
+            return false;
+        };
+        self.parts.contains(&id) || (id.0 != 0 && id.0 != self.dev_of(above.0))
+    }
+
+    /// Whether something seems to be mounted on this directory: it can neither be renamed nor removed. The root of a btrfs subvolume, which
+    /// has a device of its own, too, can.
+    pub(crate) fn is_mount(&self, dir: Ino) -> bool {
+        const SUBVOLUME: u64 = 256;
+        let Some(node) = self.nodes.get(&dir).filter(|_| dir != ROOT && self.has_parts) else { return false };
+        let (Some(id), Some(above)) = (node.slow_id(), node.links.first().or(node.slow().first())) else {
+            return false;
+        };
+        id.0 != 0 && id.0 != self.dev_of(above.0) && id.1 != SUBVOLUME
+    }
+
+    /// The root of the part of the slow tree that a directory is, or will be, in.
+    pub(crate) fn part_of(&self, dir: Ino) -> Ino {
+        let mut at = dir;
+        while self.has_parts && at != ROOT && !self.is_part(at) {
+            let above = self.nodes.get(&at).and_then(|node| node.links.first().or(node.slow().first()));
+            at = above.map_or(ROOT, |above| above.0);
+        }
+        if self.has_parts { at } else { ROOT }
+    }
+
+    /// Whether two directories are in different parts.
+    pub(crate) fn are_apart(&self, a: Ino, b: Ino) -> bool {
+        a != b && self.has_parts && self.part_of(a) != self.part_of(b)
+    }
+
+    pub(crate) fn new_ino(&mut self) -> Ino {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Numbers up to this one are taken.
+    pub(crate) fn reserve(&mut self, ino: Ino) {
+        self.next = self.next.max(ino + 1);
+    }
+
+    pub(crate) fn get(&self, ino: Ino) -> Option<&Node> {
+        self.nodes.get(&ino).map(|node| &**node)
+    }
+
+    pub(crate) fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
+        self.nodes.get_mut(&ino).map(|node| &mut **node)
+    }
+
+    /// As [`State::file`](crate::tiers::model::state::State::file), of a file that does not rest on a pending version.
+    pub(super) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
+        let node = self.nodes.get_mut(&ino).filter(|node| node.kind == Kind::File)?;
+        Some(Arc::clone(node.wake(|opened| FileState::on_slow(ino, opened))))
+    }
+
+    /// The node that the slow tier has under this device and inode number.
+    pub(crate) fn at_slow(&self, id: (u64, u64)) -> Option<Ino> {
+        let same = || id.0 == self.root_dev && self.nodes.get(&id.1).is_some_and(|node| node.slow_id() == Some(id));
+        self.by_slow.get(&id).copied().or_else(|| same().then_some(id.1))
+    }
+
+    /// The directory's slots, if `ino` is a directory that still has a name.
+    pub(crate) fn live_dir(&self, ino: Ino) -> Option<&DirNode> {
+        let node = self.nodes.get(&ino)?;
+        (ino == ROOT || !node.links.is_empty()).then_some(node.dir.as_deref()?)
+    }
+
+    /// What the view has under this name, if that can be said without asking the slow tier. `trust`: however old.
+    pub(crate) fn known(&self, dir: Ino, name: &Name, now: Duration, ages: Ages, trust: bool) -> Option<Option<Ino>> {
+        let node = self.nodes.get(&dir)?;
+        let slots = node.dir.as_ref()?;
+        slots.used.store(true, Ordering::Relaxed);
+        let Some(slot) = slots.slots.get(name) else {
+            return (slots.known || !node.on_slow || (trust && slots.lists_not(name))).then_some(None);
+        };
+        if slot.pending() || slots.known || trust {
+            return Some(slot.view());
+        }
+        let ours = slot.view().and_then(|ino| self.nodes.get(&ino)).is_some_and(|node| node.ours || node.staged);
+        let limit = if ours { ages.ours } else { ages.slow };
+        (slot.seen.fresh(now, limit) || self.is_following(dir, name)).then_some(slot.view())
+    }
+
+    /// Called before the slow tier is asked what [`View::refresh`] is to take in.
+    pub(crate) fn asked(&self, now: Duration) -> Asked {
+        Asked { at: now, published: self.published }
+    }
+
+    /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
+    pub(crate) fn learn(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        stat: Option<&Stat>,
+        asked: Asked,
+        applied: Lsn,
+    ) -> Option<Ino> {
+        if let Some(kept) = self.keeps(dir, name, stat) {
+            self.slot_mut(dir, name).seen = Seen::at(asked.at);
+            if let Some(stat) = stat.filter(|stat| stat.kind == Kind::Dir) {
+                self.made_anew(kept, (stat.dev, stat.ino));
+            }
+            return Some(kept);
+        }
+        let found = stat.map(|stat| self.node_for(stat, asked, applied));
+        let slot = self.slot_mut(dir, name);
+        slot.seen = Seen::at(asked.at);
+        if slot.view() != found || slot.slow() != found {
+            self.set_both(dir, name, found);
+        }
+        found
+    }
+
+    /// A directory that somebody else has removed, or replaced, stays in the view while changes are on their way to it: publishing makes it
+    /// anew, or finds the other one.
+    fn keeps(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
+        let ino = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?.view()?;
+        let node = self.nodes.get(&ino).filter(|node| node.kind == Kind::Dir)?;
+        let same = stat.is_some_and(|stat| node.slow_id() == Some((stat.dev, stat.ino)));
+        (!same && self.owes_below(ino)).then_some(ino)
+    }
+
+    /// Whether changes are on their way to something in this directory.
+    pub(crate) fn owes_below(&self, ino: Ino) -> bool {
+        let Some(dir) = self.nodes.get(&ino).and_then(|node| node.dir.as_ref()) else { return false };
+        let is_dir = |ino: &Ino| self.nodes.get(ino).is_some_and(|node| node.kind == Kind::Dir);
+        let below = |slot: &Slot| slot.view().filter(is_dir).is_some_and(|ino| self.owes_below(ino));
+        dir.slots.values().any(|slot| slot.pending() || below(slot))
+    }
+
+    /// A directory is another one on the slow tier: what was in it is there no more, but for what is on its way.
+    pub(crate) fn made_anew(&mut self, ino: Ino, id: (u64, u64)) {
+        self.set_slow_id(ino, Some(id));
+        if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
+            dir.forget_others();
+            dir.forget_acls();
+            dir.slots.values_mut().for_each(|slot| slot.seen = Seen::NEVER);
+        }
+    }
+
+    /// What the slow tree, or what is on its way to it, has under a name.
+    pub(crate) fn below_on_slow(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        let slot = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?;
+        slot.slow().or(slot.view())
+    }
+
+    /// The node behind what the slow tier shows, made if it is new.
+    fn node_for(&mut self, stat: &Stat, asked: Asked, applied: Lsn) -> Ino {
+        let id = (stat.dev, stat.ino);
+        if let Some(ino) = self.at_slow(id) {
+            if self.nodes.get(&ino).is_some_and(|node| node.kind == stat.kind) {
+                self.refresh(ino, stat, asked, applied);
+                return ino;
+            }
+            // The slow tier gave the number to something else: the one we knew is gone.
+            self.set_slow_id(ino, None);
+        }
+        let ino = self.number_for(stat);
+        let mut node = Node::new(stat.kind, Meta::of(stat));
+        node.seen = Seen::at(asked.at);
+        self.insert(ino, node);
+        self.identify(ino, stat);
+        ino
+    }
+
+    /// The slow tier has just shown this of the node.
+    fn identify(&mut self, ino: Ino, stat: &Stat) {
+        self.set_slow_id(ino, Some((stat.dev, stat.ino)));
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.set_twin(Some(Proof::of(stat)));
+        }
+    }
+
+    fn number_for(&mut self, stat: &Stat) -> Ino {
+        if let Some(ino) = self.expected.take()
+            && !self.nodes.contains_key(&ino)
+        {
+            return ino;
+        }
+        if stat.dev == self.root_dev {
+            if let Some(ino) = self.kept_for(stat.ino, stat.kind) {
+                return ino;
+            }
+            if self.is_free(stat.ino) {
+                return stat.ino;
+            }
+        }
+        self.promised.remove(&(stat.dev, stat.ino)).unwrap_or_else(|| self.new_ino())
+    }
+
+    /// The number a slow file had before the restart, according to its object. The slow tier may have given its own number
+    /// to something else since.
+    fn kept_for(&self, slow_ino: u64, kind: Kind) -> Option<Ino> {
+        let Waiting { ino, .. } = self.waiting.get(&slow_ino)?;
+        let is_its = self.kept.get(ino) == Some(&slow_ino);
+        (kind == Kind::File && is_its && !self.nodes.contains_key(ino)).then_some(*ino)
+    }
+
+    /// Whether a slow inode may show its own number: nobody has it, or will have it back from before the restart.
+    fn is_free(&self, ino: Ino) -> bool {
+        ino > ROOT && ino < FIRST_OWN && !self.nodes.contains_key(&ino) && !self.kept.contains_key(&ino)
+    }
+
+    /// A clean object found at start-up, to be met by its file.
+    pub(crate) fn wait(&mut self, waiting: Waiting) {
+        // A file that was replaced may have left an object behind, and the slow tier gives inode numbers again: of two objects with the
+        // same number of either kind, the later proof is the true one.
+        let older = |other: &Waiting| other.proof.ctime > waiting.proof.ctime;
+        let same = self.kept.get(&waiting.ino).and_then(|slow_ino| self.waiting.get(slow_ino));
+        if !same.is_some_and(|other| other.ino == waiting.ino && older(other)) {
+            self.kept.insert(waiting.ino, waiting.proof.ino);
+        }
+        if !self.waiting.get(&waiting.proof.ino).is_some_and(older) {
+            self.waiting.insert(waiting.proof.ino, waiting);
+        }
+    }
+
+    /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
+    pub(crate) fn ino_shown(&mut self, id: (u64, u64), kind: Kind) -> Ino {
+        if let Some(ino) = self.at_slow(id) {
+            return ino;
+        }
+        let (dev, slow_ino) = id;
+        if dev == self.root_dev {
+            if let Some(ino) = self.kept_for(slow_ino, kind) {
+                return ino;
+            }
+            if self.is_free(slow_ino) {
+                return slow_ino;
+            }
+        }
+        if let Some(&ino) = self.promised.get(&id) {
+            return ino;
+        }
+        let ino = self.new_ino();
+        self.promised.insert(id, ino);
+        ino
+    }
+
+    /// Takes over attributes the slow tier shows, unless the view's are newer. An answer that was asked for before something
+    /// was published may show what was before; of the nodes that concerned, publishing says that they were seen since.
+    pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, asked: Asked, applied: Lsn) {
+        let in_tmp = self.in_tmp.contains(&ino);
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        if asked.published != self.published && node.seen >= Seen::at(asked.at) {
+            return;
+        }
+        let twin = node.twin();
+        let unchanged = twin == Some(Proof::of(stat));
+        node.seen = Seen::at(asked.at);
+        if twin.is_some() && !unchanged {
+            node.changed_behind();
+        }
+        let holds_bytes = node.holds_bytes();
+        if holds_bytes && twin.is_some_and(|twin| !twin.is_same_version(stat)) {
+            // Somebody else's. What we hold goes back to what we knew, and whoever publishes it must find out.
+            return;
+        }
+        if node.meta_lsn() > applied {
+            return;
+        }
+        let Meta { atime, mtime, ctime, nlink, .. } = node.meta();
+        // Our own publishing changed the times of the slow twin; the view keeps the ones it showed.
+        if node.ours && (twin.is_none() || unchanged || node.dir.is_some()) {
+            if node.dir.is_some() {
+                node.set_meta(Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) });
+            }
+            node.set_twin(Some(Proof::of(stat)));
+            return;
+        }
+        // The events of its names go through numbers of links that the view has behind it.
+        let opens = node.file.as_ref().map_or(0, |file| file.opens.load(Ordering::Acquire));
+        let pending = node.moved() || in_tmp || node.pins > opens;
+        let meta = Meta::of(stat);
+        node.set_meta(if pending { Meta { nlink, ..meta } } else { meta });
+        node.set_twin(Some(Proof::of(stat)));
+    }
+
+    /// Who has this number on the slow tier itself, not in something that is mounted there.
+    pub(crate) fn with_slow_ino(&self, ino: u64) -> Option<Ino> {
+        self.at_slow((self.root_dev, ino))
+    }
+
+    /// From now on the slow tier is not asked for these names, until it is called with others. Whoever has been, asks again.
+    pub(crate) fn follow(&mut self, following: collections::HashSet<Place>) {
+        for (dir, _) in &following {
+            if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
+                dir.generation += 1;
+            }
+        }
+        self.following = following;
+    }
+
+    pub(crate) fn is_following(&self, dir: Ino, name: &Name) -> bool {
+        !self.following.is_empty() && self.following.contains(&(dir, name.clone()))
+    }
+
+    /// The slow tier's side of these nodes has just been changed: what it was asked before does not count.
+    pub(crate) fn publish(&mut self, inos: impl IntoIterator<Item = Ino>, now: Duration) {
+        self.published += 1;
+        for ino in inos {
+            if let Some(node) = self.nodes.get_mut(&ino) {
+                node.seen = Seen::at(now);
+            }
+        }
+    }
+
+    fn slot_mut(&mut self, dir: Ino, name: &Name) -> &mut Slot {
+        // A directory that is gone gets a slot nobody sees; callers check for life first.
+        let dir =
+            self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("a directory the caller looked up");
+        dir.slots.entry(name.clone()).or_default()
+    }
+
+    /// Moves the view's side of a name, and the names of whoever came and went.
+    pub(crate) fn set_view(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+        self.set_sides(dir, name, to, true, false);
+    }
+
+    /// What is under a name on the slow tier is somebody else's, and the view has nothing there.
+    pub(crate) fn disown(&mut self, (dir, name): &Place, now: Duration) {
+        let theirs = self.slot_mut(*dir, name).slow();
+        self.set_both(*dir, name, None);
+        self.slot_mut(*dir, name).seen = Seen::at(now);
+        if let Some(theirs) = theirs {
+            self.collect(theirs);
+        }
+    }
+
+    /// Moves the slow tier's side of a name.
+    pub(crate) fn set_slow(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+        self.set_sides(dir, name, to, false, true);
+    }
+
+    fn set_both(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+        self.set_sides(dir, name, to, true, true);
+    }
+
+    fn set_sides(&mut self, dir: Ino, name: &Name, to: Option<Ino>, view: bool, slow: bool) {
+        let place = (dir, name.clone());
+        let slot = self.slot_mut(dir, name);
+        let (viewed, on_slow) = (slot.view(), slot.slow());
+        let to_raw = to.and_then(NonZeroU64::new);
+        slot.view = if view { to_raw } else { slot.view };
+        slot.slow = if slow { to_raw } else { slot.slow };
+        let mut leave = |who: Option<Ino>, view: bool, slow: bool| {
+            if let Some(node) = who.and_then(|ino| self.nodes.get_mut(&ino)) {
+                node.change_names(view, slow, |names| names.remove(&place));
+            }
+        };
+        if viewed == on_slow {
+            leave(viewed, view, slow);
+        } else {
+            leave(viewed.filter(|_| view), true, false);
+            leave(on_slow.filter(|_| slow), false, true);
+        }
+        if slow
+            && on_slow != to
+            && let Some(gone) = on_slow
+        {
+            self.leave_slow(gone);
+        }
+        if let Some(node) = to.and_then(|ino| self.nodes.get_mut(&ino)) {
+            node.change_names(view, slow, |names| names.add(place.clone()));
+        }
+        let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
+        dir.generation += 1;
+        let generation = dir.generation;
+        // Also if the slow tier's side has come to the view's: a listing may have been read there before.
+        if let Some(slot) = dir.slots.get_mut(name) {
+            slot.changed = generation;
+        }
+    }
+
+    /// A node that has lost the names it was known by on slow is no longer known there, unless something else keeps its number
+    /// from being given to another: under a name that nobody has looked up it is still the same.
+    fn leave_slow(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get(&ino) else { return };
+        if ino != ROOT && node.slow().is_empty() && !node.has_unknown_names() && !self.in_tmp.contains(&ino) {
+            self.set_slow_id(ino, None);
+        }
+    }
+
+    /// `tmp` on slow has no links of replaced files any more.
+    pub(crate) fn leave_tmp(&mut self, now: Duration) {
+        let left = std::mem::take(&mut self.in_tmp);
+        self.publish(left.iter().copied(), now);
+        for ino in left {
+            self.leave_slow(ino);
+            self.collect(ino);
+        }
+    }
+
+    /// A file goes on without what the slow tier has of it: that is another node from here on, under the same names there. Returns it.
+    pub(crate) fn detach(&mut self, ino: Ino) -> Option<Ino> {
+        let node = self.nodes.get(&ino)?;
+        let id = node.slow_id()?;
+        let (names, twin, alike) = (node.slow().to_vec(), node.twin(), Node::new(node.kind, node.meta()));
+        let other = self.new_ino();
+        self.insert(other, alike);
+        for (dir, name) in &names {
+            self.set_slow(*dir, name, Some(other));
+        }
+        self.set_slow_id(ino, None);
+        self.set_slow_id(other, Some(id));
+        let node = self.nodes.get_mut(&other)?;
+        node.set_twin(twin);
+        Some(other)
+    }
+
+    /// What is shown of a node is what the slow tier has.
+    pub(crate) fn give_back(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        (node.ours, node.seen) = (false, Seen::NEVER);
+        node.forget_attrs(Lsn::MAX);
+        if let Some(dir) = &mut node.dir {
+            dir.forget_others();
+            dir.forget_acls();
+        }
+    }
+
+    pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<(u64, u64)>) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        let old = node.slow_id();
+        node.set_slow_id(id);
+        self.has_parts |= node.kind == Kind::Dir && id.is_some_and(|id| id.0 != self.root_dev && id.0 != 0);
+        if let Some(old) = old
+            && self.by_slow.get(&old) == Some(&ino)
+        {
+            self.by_slow.remove(&old);
+        }
+        match id {
+            // Found by its number; somebody who had this identity before has it no more.
+            Some(id) if id == (self.root_dev, ino) => drop(self.by_slow.remove(&id)),
+            Some(id) => drop(self.by_slow.insert(id, ino)),
+            None => {}
+        }
+    }
+
+    /// A handle of `ino` is closed.
+    pub(crate) fn let_go(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.pins -= 1;
+        self.leave_slow(ino);
+    }
+
+    /// A node that only the view has so far.
+    pub(crate) fn add(&mut self, ino: Ino, kind: Kind, meta: Meta) -> &mut Node {
+        let mut node = Node::new(kind, meta);
+        node.ours = true;
+        if let Some(dir) = &mut node.dir {
+            dir.known = true;
+        }
+        if kind == Kind::File {
+            node.file = Some(Arc::new(FileState::on_slow(ino, false)));
+        }
+        self.insert(ino, node)
+    }
+
+    /// The view's path of a node, by its first name. `None` once it has none.
+    pub(crate) fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+        self.path_by(ino, |node| node.links.first())
+    }
+
+    /// Where a node is on the slow tier now.
+    pub(crate) fn slow_path(&self, ino: Ino) -> Option<Vec<u8>> {
+        self.path_by(ino, |node| node.slow().first())
+    }
+
+    fn path_by(&self, ino: Ino, name: impl Fn(&Node) -> Option<&Place>) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != ROOT {
+            let (parent, name) = name(self.nodes.get(&at)?)?;
+            names.push(name.as_bytes());
+            at = *parent;
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
+    pub(crate) fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+        join(self.path(*dir)?, name)
+    }
+
+    /// All the paths that are known of `ino` on the slow tier.
+    pub(crate) fn slow_paths(&self, ino: Ino) -> Vec<Vec<u8>> {
+        if ino == ROOT {
+            return vec![Vec::new()];
+        }
+        let names = self.get(ino).map(|node| node.slow()).unwrap_or_default();
+        names.iter().filter_map(|(dir, name)| join(self.slow_path(*dir)?, name)).collect()
+    }
+
+    /// Whether `ino` is `below` or one of the directories above it.
+    pub(crate) fn is_above(&self, ino: Ino, below: Ino) -> bool {
+        let mut at = below;
+        loop {
+            if at == ino {
+                return true;
+            }
+            match self.nodes.get(&at).and_then(|node| node.links.first()) {
+                Some((parent, _)) if at != ROOT => at = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Forgets a node, and the directories above it, if nothing needs them any more: no kernel reference, no event, no
+    /// object, no child. What is forgotten is found again on the slow tier. Of a node that is needed, what is not.
+    pub(crate) fn collect(&mut self, ino: Ino) {
+        let mut at = ino;
+        while at != ROOT {
+            let Some(node) = self.nodes.get_mut(&at) else { return };
+            node.rest(None);
+            let node = &self.nodes[&at];
+            let held = node.refs > 0
+                || node.pins > 0
+                || node.moved()
+                // Found again now, it would have a link too many.
+                || self.in_tmp.contains(&at)
+                || node.holds_bytes()
+                || node.dir.as_ref().is_some_and(|dir| dir.listers > 0 || !dir.slots.is_empty());
+            let shown = node.links.iter().any(|(dir, name)| {
+                let dir = self.nodes.get(dir).and_then(|node| node.dir.as_ref());
+                dir.is_some_and(|dir| dir.known || dir.listers > 0 || dir.slots.get(name).is_some_and(Slot::pending))
+            });
+            if held || shown {
+                return;
+            }
+            let parent = node.links.first().map(|link| link.0);
+            let found_as_another = node.slow_id().is_none_or(|(_, number)| number != at);
+            for (dir, name) in node.links.clone().iter() {
+                if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
+                    dir.forget_slot(name);
+                    if found_as_another {
+                        dir.listed = None;
+                    }
+                }
+            }
+            self.set_slow_id(at, None);
+            self.nodes.remove(&at);
+            self.dirs.remove(&at);
+            match parent {
+                Some(parent) => at = parent,
+                None => return,
+            }
+        }
+    }
+
+    /// The directories, `most` at once, of which the slow tier is to be asked whether they are still known in full: somebody has asked for
+    /// a name in them since it was last asked. The names of the others, and of those that it is not asked of in time, are looked up again.
+    /// It does not matter what is written there: a name of ours says nothing of the others' names.
+    pub(crate) fn age_dirs(&mut self, now: Duration, ages: Ages, most: usize) -> Vec<Ino> {
+        let mut due = Vec::new();
+        for ino in &self.dirs {
+            let Some(node) = self.nodes.get_mut(ino).filter(|node| node.on_slow) else { continue };
+            if let Some(dir) = &mut node.dir {
+                dir.present.take_if(|present| now.saturating_sub(present.asked) > PRESENT_FOR);
+            }
+            let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0) else { continue };
+            if dir.checked == Seen::NEVER {
+                // It has come to the slow tier since the last call, and until then all in it was ours.
+                dir.checked = Seen::at(now);
+            }
+            if dir.checked.fresh(now, ages.ours / 4 * 3) {
+                continue;
+            }
+            let used = dir.used.load(Ordering::Relaxed);
+            if used && due.len() < most {
+                due.push(*ino);
+            } else if !used || !dir.checked.fresh(now, ages.ours) {
+                dir.forget_others();
+            }
+        }
+        due
+    }
+
+    /// Drops cached negative answers and forgets what nobody needs, among the next `most` names; the next call goes on behind
+    /// them. `true`: that was the last one. All at once would keep everybody else waiting where a million are known.
+    pub(crate) fn age_names(&mut self, now: Duration, ages: Ages, most: usize) -> bool {
+        let mut left = most;
+        while left > 0 {
+            let (first, after) = self.aged.take().unwrap_or((ROOT, None));
+            // A directory that is gone by now is followed by the next one.
+            let Some(&ino) = self.dirs.range(first..).next() else { return true };
+            let after = after.filter(|_| ino == first);
+            let (looked_at, last) = self.age_names_of(ino, after, now, ages, left);
+            left -= looked_at.clamp(1, left);
+            if last.is_none() {
+                self.collect(ino);
+            }
+            self.aged = Some(if last.is_some() { (ino, last) } else { (ino + 1, None) });
+        }
+        false
+    }
+
+    /// In one directory, behind `after`. Returns how many names were looked at, and the last one if there are more.
+    fn age_names_of(
+        &mut self,
+        ino: Ino,
+        after: Option<Name>,
+        now: Duration,
+        ages: Ages,
+        most: usize,
+    ) -> (usize, Option<Name>) {
+        let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) else { return (0, None) };
+        if dir.listers > 0 {
+            return (0, None);
+        }
+        let known = dir.known;
+        let needed = |slot: &Slot| known || slot.pending() || slot.view.is_some() || slot.seen.fresh(now, ages.slow);
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let (mut stale, mut children, mut count, mut last) = (Vec::new(), Vec::new(), 0, None);
+        for (name, slot) in dir.slots.range(range).take(most) {
+            (count, last) = (count + 1, Some(name));
+            if !needed(slot) {
+                stale.push(name.clone());
+            }
+            children.extend(slot.view());
+        }
+        let last = last.filter(|_| count == most).cloned();
+        for name in stale {
+            dir.slots.remove(&name);
+        }
+        for child in children {
+            // Most of them the kernel refers to, and asking is quick.
+            if self.nodes.get(&child).is_some_and(|node| node.refs == 0) {
+                self.collect(child);
+            }
+        }
+        (count, last)
+    }
+
+    /// What must always hold; for tests.
+    pub(crate) fn check(&self) {
+        for (ino, node) in &self.nodes {
+            for (dir, name) in node.links.iter() {
+                let slot = self.nodes.get(dir).and_then(|node| node.dir.as_ref()).and_then(|dir| dir.slots.get(name));
+                assert_eq!(slot.and_then(Slot::view), Some(*ino), "link {name} of {ino}");
+            }
+            for (dir, name) in node.slow() {
+                let slot = self.nodes.get(dir).and_then(|node| node.dir.as_ref()).and_then(|dir| dir.slots.get(name));
+                assert_eq!(slot.and_then(Slot::slow), Some(*ino), "slow name {name} of {ino}");
+            }
+            if let Some(id) = node.slow_id() {
+                assert_eq!(self.at_slow(id), Some(*ino), "slow identity of {ino}");
+            }
+        }
+    }
+}
+
+fn join(mut dir: Vec<u8>, name: &Name) -> Option<Vec<u8>> {
+    if !dir.is_empty() {
+        dir.push(b'/');
+    }
+    dir.extend_from_slice(name.as_bytes());
+    Some(dir)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::tiers::disk::Time;
+    use crate::tiers::log::record::Home;
+
+    pub(in crate::tiers) fn stat(ino: u64, kind: Kind) -> Stat {
+        let time = Time::default();
+        Stat {
+            dev: 1,
+            ino,
+            kind,
+            perm: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    /// A replaced file had left an object, and the slow tier had given that one's inode number to another file: a listing showed the number
+    /// of the first file for it, and the look-up did not, for the first had it by then. Case 600243 of the model test.
+    #[test]
+    fn of_two_objects_of_one_file_the_later_keeps_its_number() {
+        for order in [[0, 1], [1, 0]] {
+            let mut view = View::new(&stat(2, Kind::Dir), Duration::ZERO);
+            let files = [(20, 1), (30, 2)].map(|(slow_ino, sec)| {
+                let ctime = Time { sec, nsec: 0 };
+                Stat { ctime, ..stat(slow_ino, Kind::File) }
+            });
+            for nth in order {
+                let object = ObjectId { home: Home::Fast, number: nth as u64 };
+                view.wait(Waiting { object, ino: 12, proof: Proof::of(&files[nth]), tried: false });
+            }
+            let shown = [20, 30].map(|slow_ino| view.ino_shown((1, slow_ino), Kind::File));
+            assert_eq!(shown, [20, 12]);
+            let asked = view.asked(Duration::ZERO);
+            let found = [1, 0].map(|nth| {
+                let name = Name::new(format!("n{nth}").as_bytes()).expect("a name");
+                view.learn(ROOT, &name, Some(&files[nth]), asked, 0)
+            });
+            assert_eq!(found, [Some(12), Some(20)]);
+        }
+    }
+
+    /// Aging was one piece of work under the lock: half a second in every second with a million files.
+    #[test]
+    fn names_age_a_few_at_a_time() {
+        let ages = Ages { ours: Duration::from_secs(30), slow: Duration::from_secs(1) };
+        let mut view = View::new(&stat(2, Kind::Dir), Duration::ZERO);
+        let asked = view.asked(Duration::ZERO);
+        let name = |number: u64| Name::new(format!("n{number}").as_bytes()).expect("a name");
+        for number in 0..10 {
+            let dir = view.learn(ROOT, &name(number), Some(&stat(100 + number, Kind::Dir)), asked, 0);
+            let dir = dir.expect("it is there");
+            for file in 0..number {
+                view.learn(dir, &name(file), Some(&stat(1000 + 100 * number + file, Kind::File)), asked, 0);
+            }
+            view.learn(dir, &name(99), None, asked, 0);
+        }
+        view.check();
+        let kept = view.known(ROOT, &name(7), Duration::ZERO, ages, true).flatten().expect("it is there");
+        view.get_mut(kept).expect("it is there").refs = 1;
+        let mut pieces = 1;
+        while !view.age_names(Duration::from_secs(60), ages, 3) {
+            pieces += 1;
+            view.check();
+        }
+        assert!(pieces > 10, "{pieces}");
+        let left: HashSet<Ino> = view.nodes.keys().copied().collect();
+        assert_eq!(left, HashSet::from_iter([ROOT, kept]));
+        let slots = |ino| view.live_dir(ino).map(|dir| dir.slots.len());
+        assert_eq!((slots(ROOT), slots(kept)), (Some(1), Some(0)));
+    }
+}

@@ -1,0 +1,7 @@
+//! Bytes of files: in the pool, on the slow tier, or split between them; and what the slow tier can do.
+
+pub(crate) mod abilities;
+pub(crate) mod file;
+pub(crate) mod pool;
+pub(crate) mod slow_tier;
+pub(crate) mod split;

@@ -1,0 +1,632 @@
+//! What the slow tier can do (P16): found out at the start by trying it in our own directory there, in a handful of calls. What is missing
+//! has an outcome that is the same each time:
+//!
+//! - extended attributes, ACLs: setting one is refused, as there; what comes along in a copy is left out and counted;
+//! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and counted; the same of all
+//!   attributes of symbolic links;
+//! - symbolic links, special files, further links: refused at the call;
+//! - names that it does not take, sizes and targets beyond what it is known to take are tried there before they are taken.
+//!
+//! What was not tried, or got an answer that says nothing of it, is taken for possible: then it is the step that meets the error.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{getegid, geteuid};
+
+use crate::error::Result;
+use crate::path::{NAME_MAX, Name, escape};
+use crate::tiers::disk::acl;
+use crate::tiers::disk::{Clock, Dir, File, Kind, NewAttr, RenameMode, Stat, Time};
+use crate::tiers::log::record::Attrs;
+use crate::tiers::objects::pool::PRIVATE;
+use crate::tiers::objects::slow_tier::SlowTier;
+use crate::tiers::ops::names::Birth;
+use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::{Cx, Tiers};
+
+/// No longer than this is spent on finding out at a start: a tier that hangs delays no mount.
+pub(crate) const AT_MOST: Duration = Duration::from_secs(1);
+/// What is tried in `tmp`, by these names.
+const FILE: &[u8] = b"tf";
+const OTHER: &[u8] = b"tg";
+const LINK: &[u8] = b"tl";
+const SYMLINK: &[u8] = b"ts";
+const FIFO: &[u8] = b"tp";
+const DIR: &[u8] = b"td";
+/// Characters that some file systems do not take in names: those of Windows.
+const RARE: &[u8] = b"\"*:<>?\\|";
+/// A name that has them, and bytes that are no text.
+const NAME: &[u8] = b"tn\x01\"*:<>?\\|\xff";
+/// Modes that are told apart from what a tier gives to all files.
+const FILE_PERM: u32 = 0o640;
+const DIR_PERM: u32 = 0o750;
+/// An owner and a group that nothing of ours has.
+const STRANGER: u32 = 1;
+/// A file of this size is tried; larger ones when they come.
+const LARGE: u64 = 1 << 40;
+/// Every file system takes these.
+const SIZE_EVERYWHERE: u64 = (1 << 31) - 1;
+const TARGET_EVERYWHERE: u64 = 255;
+/// With more than this free a tier that has no room for an attribute will never have any.
+const FREE: u64 = 1 << 20;
+
+/// What the slow tier can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    pub user_xattrs: bool,
+    pub acls: bool,
+    /// A file has the owner, the group, the mode that it was given.
+    pub owners: bool,
+    pub groups: bool,
+    pub modes: bool,
+    pub symlinks: bool,
+    /// What is set on a symbolic link is its own.
+    pub link_attrs: bool,
+    pub fifos: bool,
+    pub hard_links: bool,
+    /// A file has the same number for as long as it is there.
+    pub lasting_numbers: bool,
+    /// Names may have any bytes.
+    pub any_names: bool,
+    /// Renaming by exchange, and to free names only.
+    pub exchange: bool,
+    pub no_replace: bool,
+    pub time_grain: Duration,
+    /// Longest target of a symbolic link, and largest file, that it was found to take.
+    pub target_known: u64,
+    pub size_known: u64,
+    given: Given,
+}
+
+/// Something that a tier does not have, and what comes of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Lack {
+    pub what: &'static str,
+    pub then: &'static str,
+}
+
+/// What the tier gives to what is made there, whatever it was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Given {
+    uid: u32,
+    gid: u32,
+    /// `None`: the mode that it is made with.
+    file_perm: Option<u32>,
+    dir_perm: Option<u32>,
+}
+
+impl Default for Abilities {
+    /// All of them.
+    fn default() -> Self {
+        Abilities {
+            user_xattrs: true,
+            acls: true,
+            owners: true,
+            groups: true,
+            modes: true,
+            symlinks: true,
+            link_attrs: true,
+            fifos: true,
+            hard_links: true,
+            lasting_numbers: true,
+            any_names: true,
+            exchange: true,
+            no_replace: true,
+            time_grain: Duration::from_nanos(1),
+            target_known: u64::MAX,
+            size_known: u64::MAX,
+            given: Given::default(),
+        }
+    }
+}
+
+impl Abilities {
+    /// Tries all of them in a directory that is ours alone, as long as it takes no longer than `at_most`. Leaves nothing there. However long it
+    /// takes, owners are tried (believed to be possible where they are not, they would have everything held), and attributes of links (they
+    /// would be set on whatever file a link names).
+    pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration) -> Self {
+        type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
+        let tries: [Try; 13] = [
+            try_file,
+            try_link_attrs,
+            try_owner,
+            try_numbers,
+            try_xattrs,
+            try_times,
+            try_size,
+            try_dir,
+            try_symlink,
+            try_characters,
+            try_fifo,
+            try_link,
+            try_names,
+        ];
+        let (mut found, begun) = (Abilities::default(), clock.uptime());
+        for (number, try_it) in tries.into_iter().enumerate() {
+            if number > 2 && clock.uptime().saturating_sub(begun) > at_most {
+                tracing::info!("the slow tier is slow to answer; abilities not tried there yet are assumed");
+                break;
+            }
+            if let Err(error) = try_it(tmp, &mut found) {
+                tracing::debug!(%error, "an ability of the slow tier could not be tried");
+            }
+        }
+        for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR, NAME] {
+            if let Err(error) = remove_leftover(tmp, name) {
+                tracing::debug!(%error, "what was tried stays in tmp until the next start");
+            }
+        }
+        found
+    }
+
+    /// Once, for the log.
+    pub(crate) fn tell(&self) {
+        for Lack { what, then } in self.lacking() {
+            tracing::warn!("the slow tier does not have {what}: {then}");
+        }
+    }
+
+    /// What is missing, each with its outcome.
+    pub fn lacking(&self) -> Vec<Lack> {
+        const REFUSED: &str = "setting them is refused, and those that come along with a file are left out";
+        const GIVEN: &str =
+            "all files have what the tier gives, and changing it changes nothing (an NFS export needs no_root_squash)";
+        const NOT_MADE: &str = "making one is refused";
+        const OF_LINKS: &str =
+            "all have what the tier gives: what is set on one it would set on the file that the link names";
+        const FORGOTTEN: &str = "a file that the kernel has forgotten meanwhile looks like somebody else's: a new version of it is kept beside it, \
+             other changes are left out, all are told as conflicts; mount that tier with `-o noforget` (sshfs, exfat-fuse), and anew only when \
+             nothing is pending";
+        const NAMES: &str = "making one that it does not take is refused";
+        const RACE: &str = "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only";
+        let all = [
+            (self.user_xattrs, "user xattrs", REFUSED),
+            (self.acls, "ACLs", REFUSED),
+            (self.owners, "owners of files", GIVEN),
+            (self.groups, "groups of files", GIVEN),
+            (self.modes, "modes of files", GIVEN),
+            (self.symlinks, "symbolic links", NOT_MADE),
+            (self.link_attrs || !self.symlinks, "attributes of symbolic links", OF_LINKS),
+            (self.fifos, "special files", NOT_MADE),
+            (self.hard_links, "hard links", NOT_MADE),
+            (self.lasting_numbers, "inode numbers that last", FORGOTTEN),
+            (self.any_names, "names of any characters", NAMES),
+            (self.no_replace, "rename with NOREPLACE", RACE),
+            (self.exchange, "rename with EXCHANGE", RACE),
+            (self.time_grain < Duration::from_secs(1), "times below a second", "they are compared at its grain"),
+        ];
+        all.into_iter().filter(|(able, ..)| !able).map(|(_, what, then)| Lack { what, then }).collect()
+    }
+
+    /// What the tier takes of a change of attributes of such a node.
+    pub(crate) fn kept_by(&self, kind: Kind, new: &NewAttr) -> NewAttr {
+        if kind == Kind::Symlink && !self.link_attrs { NewAttr::default() } else { self.kept(new) }
+    }
+
+    /// The same of any but a symbolic link.
+    pub(crate) fn kept(&self, new: &NewAttr) -> NewAttr {
+        NewAttr {
+            uid: new.uid.filter(|_| self.owners),
+            gid: new.gid.filter(|_| self.groups),
+            perm: new.perm.filter(|_| self.modes),
+            ..*new
+        }
+    }
+
+    /// What a new node has from the tier, it has from its birth.
+    pub(crate) fn give(&self, kind: Kind, birth: &mut Birth) {
+        let is_given = kind == Kind::Symlink && !self.link_attrs;
+        if !self.owners || is_given {
+            birth.uid = self.given.uid;
+        }
+        if !self.groups || is_given {
+            birth.gid = self.given.gid;
+        }
+        let perm = match kind {
+            Kind::Dir => self.given.dir_perm,
+            Kind::Symlink => None,
+            _ => self.given.file_perm,
+        };
+        birth.perm = perm.filter(|_| !self.modes).unwrap_or(birth.perm);
+        birth.xattrs.retain(|(key, _)| self.has(key));
+    }
+
+    /// Whether there are attributes of this kind.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        match key {
+            acl::ACCESS | acl::DEFAULT => self.acls,
+            key if key.starts_with(b"user.") => self.user_xattrs,
+            _ => true,
+        }
+    }
+
+    /// Whether a node shows what it was given, as far as it can.
+    pub(crate) fn shows(&self, stat: &Stat, (uid, gid, perm): (u32, u32, u32)) -> bool {
+        let same = |able: bool, there: u32, wanted: u32| !able || there == wanted;
+        same(self.owners, stat.uid, uid) && same(self.groups, stat.gid, gid) && same(self.modes, stat.perm, perm)
+    }
+
+    /// Whether the tier may show the one time for the other.
+    pub(crate) fn same_time(&self, one: Time, other: Time) -> bool {
+        let nanos = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
+        (nanos(one) - nanos(other)).unsigned_abs() < self.time_grain.as_nanos().max(1)
+    }
+}
+
+/// Attributes that belong to the tier they are on: what they say holds for no other file, there or elsewhere.
+pub(crate) fn travels(key: &[u8]) -> bool {
+    // Lustre, GlusterFS.
+    const STAY: [&[u8]; 14] = [
+        b"trusted.lov",
+        b"trusted.lma",
+        b"trusted.lmv",
+        b"trusted.link",
+        b"trusted.fid",
+        b"trusted.hsm",
+        b"trusted.som",
+        b"trusted.dmv",
+        b"trusted.glusterfs.",
+        b"trusted.gfid",
+        b"trusted.afr.",
+        b"trusted.ec.",
+        b"trusted.pgfid.",
+        b"trusted.bit-rot.",
+    ];
+    match key {
+        acl::ACCESS | acl::DEFAULT | b"security.capability" => true,
+        key if key.starts_with(b"user.") => !key.starts_with(PRIVATE),
+        key => key.starts_with(b"trusted.") && !STAY.iter().any(|stays| key.starts_with(stays)),
+    }
+}
+
+fn is(error: &io::Error, codes: &[Errno]) -> bool {
+    error.raw_os_error().is_some_and(|code| codes.contains(&Errno::from_raw(code)))
+}
+
+/// An answer that will be the same next time.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    is(error, &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EPERM, Errno::EINVAL, Errno::ENOTTY])
+}
+
+/// Whether it can be done; an error that says nothing of that is one.
+fn can(done: io::Result<()>) -> io::Result<bool> {
+    match done {
+        Err(e) if is_refused(&e) => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
+/// What another one of these calls needs.
+fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR] {
+        remove_leftover(tmp, name).map_err(|e| io::Error::from(e.errno()))?;
+    }
+    tmp.create(FILE, FILE_PERM)?;
+    let made = tmp.stat(FILE)?;
+    let perm = Some(made.perm).filter(|perm| *perm != FILE_PERM);
+    found.given = Given { uid: made.uid, gid: made.gid, file_perm: perm, dir_perm: None };
+    Ok(())
+}
+
+/// Over SFTP (sshfs) what is set on a link is set on the file that it names, and that may be any of the server's. Seen by the link's own
+/// times: those of the file may be remembered from before.
+fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    // An even second, and long ago: every grain has it, and no link of now.
+    const ASKED: Time = Time { sec: 1_500_000_000, nsec: 0 };
+    if !can(tmp.symlink(SYMLINK, FILE))? {
+        found.symlinks = false;
+        return Ok(());
+    }
+    let set = can(tmp.set_attr(SYMLINK, &NewAttr { mtime: Some(ASKED), ..NewAttr::default() }))?;
+    found.link_attrs = set && tmp.stat(SYMLINK)?.mtime == ASKED;
+    tmp.unlink(SYMLINK)
+}
+
+/// A daemon of FUSE that leaves the numbers of files to its library lists this one for all of them. The library gives a file another number
+/// once the kernel has forgotten it, unless it is told not to (`-o noforget`), which nobody can see.
+fn try_numbers(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const UNKNOWN: u64 = 0xffff_ffff;
+    let shown = tmp.stat(FILE)?.ino;
+    let listed = tmp.list()?.into_iter().find(|entry| entry.name == FILE);
+    found.lasting_numbers = listed.is_none_or(|entry| entry.ino != UNKNOWN || shown == UNKNOWN);
+    Ok(())
+}
+
+fn try_xattrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    let unknown = |done: io::Result<()>| match done {
+        Err(e) if is(&e, &[Errno::EOPNOTSUPP, Errno::ENOSYS]) => Ok(false),
+        done => done.map(|()| true),
+    };
+    found.user_xattrs = unknown(tmp.set_xattr(FILE, b"user.dlio.try", b"1"))?;
+    // One that the mode does not say: the user has an entry of his own.
+    found.acls = unknown(tmp.set_xattr(FILE, acl::ACCESS, &acl::example()))?;
+    if found.acls {
+        tmp.remove_xattr(FILE, acl::ACCESS)?;
+    }
+    Ok(())
+}
+
+fn try_times(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    // An odd second, and a nanosecond that no grain divides.
+    let asked = Time { sec: 1_700_000_001, nsec: 123_456_789 };
+    tmp.set_attr(FILE, &NewAttr { mtime: Some(asked), ..NewAttr::default() })?;
+    let shown = tmp.stat(FILE)?.mtime;
+    found.time_grain = match (shown.sec == asked.sec, shown.nsec) {
+        (false, _) => Duration::from_secs(2),
+        (true, 0) => Duration::from_secs(1),
+        (true, nsec) => {
+            let grains = (0..9).rev().map(|digits| 10_u32.pow(digits));
+            let grain = grains.into_iter().find(|grain| nsec % grain == 0).unwrap_or(1);
+            Duration::from_nanos(u64::from(grain))
+        }
+    };
+    Ok(())
+}
+
+/// Not on a tier without holes: it would write them.
+fn try_size(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const HOLE: u64 = 1 << 20;
+    // What is beyond a limit of the daemon's own would end it.
+    if !getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft == RLIM_INFINITY) {
+        return Ok(());
+    }
+    let file = tmp.create(OTHER, FILE_PERM)?;
+    file.set_len(HOLE)?;
+    if file.stat()?.blocks * 512 >= HOLE {
+        return Ok(());
+    }
+    found.size_known = match file.set_len(LARGE) {
+        Ok(()) => LARGE,
+        Err(e) if is(&e, &[Errno::EFBIG, Errno::EINVAL]) => SIZE_EVERYWHERE,
+        Err(e) => return Err(e),
+    };
+    file.set_len(0)
+}
+
+/// Mode first: once it is a stranger's it may not be ours to change.
+fn try_owner(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const PERM: u32 = 0o604;
+    let made = tmp.stat(FILE)?;
+    // Refused twice, while other changes are taken: a tier that refuses all for now says nothing of this one.
+    let set = |new: NewAttr| {
+        let is_able = |done: io::Result<()>| match done {
+            Err(e) if is(&e, &[Errno::EACCES]) => Ok(false),
+            done => can(done),
+        };
+        if is_able(tmp.set_attr(FILE, &new))? {
+            return Ok(true);
+        }
+        tmp.set_attr(FILE, &NewAttr { mtime: Some(made.mtime), ..NewAttr::default() })?;
+        is_able(tmp.set_attr(FILE, &new))
+    };
+    found.modes = set(NewAttr { perm: Some(PERM), ..NewAttr::default() })? && tmp.stat(FILE)?.perm == PERM;
+    let is_root = geteuid().is_root();
+    let group = |gid: u32| NewAttr { gid: Some(gid), ..NewAttr::default() };
+    found.groups = match set(group(STRANGER))? {
+        true => tmp.stat(FILE)?.gid == STRANGER,
+        false if is_root => false,
+        // Nobody but root may give a file to any group.
+        false => set(group(getegid().as_raw()))? && tmp.stat(FILE)?.gid == getegid().as_raw(),
+    };
+    found.owners = match set(NewAttr { uid: Some(STRANGER), ..NewAttr::default() })? {
+        true => tmp.stat(FILE)?.uid == STRANGER,
+        false => !is_root && made.uid == geteuid().as_raw(),
+    };
+    Ok(())
+}
+
+fn try_dir(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    tmp.mkdir(DIR, DIR_PERM)?;
+    found.given.dir_perm = Some(tmp.stat(DIR)?.perm).filter(|perm| *perm != DIR_PERM);
+    Ok(())
+}
+
+fn try_symlink(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    const LENGTHS: [u64; 2] = [4095, 1023];
+    for length in LENGTHS {
+        match can(tmp.symlink(SYMLINK, &vec![b'a'; length as usize])) {
+            Ok(able) => {
+                found.symlinks = able;
+                found.target_known = length;
+                return Ok(());
+            }
+            Err(e) if is(&e, &[Errno::ENAMETOOLONG]) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    found.target_known = TARGET_EVERYWHERE;
+    Ok(())
+}
+
+fn try_characters(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    match tmp.create(NAME, FILE_PERM) {
+        Err(e) if is_of_name(&e) => found.any_names = false,
+        made => return made.and_then(|_| tmp.unlink(NAME)),
+    }
+    Ok(())
+}
+
+/// Errors that say something of a name; exfat-fuse has ENOENT for characters that it does not take.
+fn is_of_name(error: &io::Error) -> bool {
+    is_refused(error) || is(error, &[Errno::EILSEQ, Errno::ENOENT, Errno::EACCES, Errno::ENAMETOOLONG])
+}
+
+/// Whether every file system takes it.
+fn is_plain(name: &[u8]) -> bool {
+    name.iter().all(|byte| matches!(byte, b' '..=b'~') && !RARE.contains(byte))
+}
+
+fn try_fifo(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    let made = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0));
+    // Some make a file of it (exfat-fuse), which the kernel tells with EIO.
+    let is_other = || tmp.stat(FIFO).is_ok_and(|there| there.kind != Kind::Fifo);
+    found.fifos = if is_other() { false } else { made? };
+    Ok(())
+}
+
+/// Steps know a file by its number: two names of different ones (sshfs) would be two files, of which the second is somebody else's.
+fn try_link(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    found.hard_links = can(tmp.link(FILE, tmp, LINK))?;
+    if found.hard_links {
+        found.hard_links = tmp.stat(FILE)?.ino == tmp.stat(LINK)?.ino;
+        tmp.unlink(LINK)?;
+    }
+    Ok(())
+}
+
+fn try_names(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
+    found.no_replace = can(tmp.rename(FILE, tmp, LINK, RenameMode::NoReplace))?;
+    let file = if found.no_replace { LINK } else { FILE };
+    found.exchange = can(tmp.rename(file, tmp, DIR, RenameMode::Exchange))?;
+    Ok(())
+}
+
+impl SlowTier {
+    /// Whether an attribute was refused for good: there are none of its kind, or none so large.
+    pub(crate) fn never_takes(&self, error: &io::Error) -> bool {
+        let is_full = || self.root.space().is_ok_and(|space| space.avail <= FREE);
+        is(error, &[Errno::EOPNOTSUPP, Errno::E2BIG, Errno::ERANGE]) || (is(error, &[Errno::ENOSPC]) && !is_full())
+    }
+
+    /// Sets extended attributes of a file of ours that is not in its place yet. Returns the keys of those that are left out.
+    pub(crate) fn put_xattrs(
+        &self,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+        set: impl Fn(&[u8], &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let mut left_out = Vec::new();
+        for (key, value) in xattrs {
+            match set(key, value) {
+                // Some are root's to set, or none of the machine that serves the tier.
+                Err(e) if self.never_takes(&e) || (!key.starts_with(b"user.") && is_refused(&e)) => {
+                    left_out.push(key.clone());
+                }
+                done => done?,
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// As [`crate::tiers::writeback::drain::set_attrs`], as far as the tier can hold them.
+    pub(crate) fn set_attrs(&self, file: &dyn File, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
+        let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
+        let new = NewAttr { uid: Some(*uid), gid: Some(*gid), perm: Some(*perm), ..NewAttr::default() };
+        file.set_attr(&self.abilities.kept(&new))?;
+        let left_out = self.put_xattrs(xattrs, |key, value| file.set_xattr(key, value))?;
+        file.set_attr(&NewAttr { mtime: Some(*mtime), ..NewAttr::default() })?;
+        Ok(left_out)
+    }
+}
+
+impl Tiers {
+    /// What the slow tier was found to be able to do at the start.
+    pub fn abilities(&self) -> Abilities {
+        self.slow.abilities
+    }
+
+    /// Tells of attributes that the slow tier does not take: `path` has them in the mount only.
+    pub(crate) fn tell_left_out(&self, path: &str, keys: &[Vec<u8>]) {
+        for key in keys {
+            let key = escape(key);
+            self.counters.left_out.fetch_add(1, Ordering::Relaxed);
+            if self.slow.abilities.has(key.as_bytes()) {
+                self.counters.conflict(format!("/{path}: the slow tier does not take its attribute {key}, left out"));
+                tracing::warn!(path, key, "the slow tier does not take an attribute of this file; it is left out");
+            }
+        }
+    }
+
+    /// What the slow tier takes of a change of attributes of such a node; the rest is counted.
+    pub(crate) fn keep_of(&self, kind: Kind, new: &NewAttr) -> NewAttr {
+        let kept = self.slow.abilities.kept_by(kind, new);
+        if kept != *new {
+            self.counters.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        kept
+    }
+
+    /// Before a file becomes so large: EFBIG where the slow tier has none of that size.
+    pub(crate) fn admit_size(&self, cx: &Cx, size: u64) -> Result<()> {
+        let tried = |name: &[u8], size: u64| self.slow.tmp.create(name, 0o600).and_then(|file| file.set_len(size));
+        let round = size.checked_next_power_of_two().unwrap_or(size);
+        self.admit(cx, &self.slow.size_known, size, &[round, size], tried)
+    }
+
+    /// The same of a symbolic link: ENAMETOOLONG.
+    pub(crate) fn admit_target(&self, cx: &Cx, target: &[u8]) -> Result<()> {
+        let tried = |name: &[u8], _| self.slow.tmp.symlink(name, target);
+        let length = target.len() as u64;
+        self.admit(cx, &self.slow.target_known, length, &[length], tried)
+    }
+
+    /// Before something gets this name: the slow tier's own error where it does not take it, EINVAL where that says something else to a caller.
+    pub(crate) fn admit_name(&self, cx: &Cx, name: &Name) -> Result<()> {
+        let name = name.as_bytes();
+        if self.slow.abilities.any_names || is_plain(name) || self.slow.is_down() {
+            return Ok(());
+        }
+        cx.slow()?;
+        let tried = if name.len() < NAME_MAX { [b"p", name].concat() } else { name.to_vec() };
+        let refused = match self.slow.tmp.create(&tried, FILE_PERM) {
+            Ok(_) => return remove_leftover(&*self.slow.tmp, &tried),
+            Err(e) => e,
+        };
+        let plain = format!("p{:016x}", self.pool.number()).into_bytes();
+        let is_there = self.slow.tmp.create(&plain, FILE_PERM).is_ok();
+        remove_leftover(&*self.slow.tmp, &plain)?;
+        match refused {
+            e if !is_there || !is_of_name(&e) => Ok(()),
+            e if is(&e, &[Errno::EILSEQ, Errno::ENAMETOOLONG]) => {
+                Err(e.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw).into())
+            }
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// `known` is what the slow tier is known to take. Beyond that it is tried, if need be less of it.
+    fn admit(
+        &self,
+        cx: &Cx,
+        known: &AtomicU64,
+        wanted: u64,
+        tries: &[u64],
+        try_it: impl Fn(&[u8], u64) -> io::Result<()>,
+    ) -> Result<()> {
+        if wanted <= known.load(Ordering::Relaxed) || self.slow.is_down() {
+            return Ok(());
+        }
+        cx.slow()?;
+        let name = format!("p{:016x}", self.pool.number()).into_bytes();
+        let mut refused = Errno::EFBIG;
+        for size in tries {
+            let done = try_it(&name, *size);
+            remove_leftover(&*self.slow.tmp, &name)?;
+            match done {
+                Ok(()) => {
+                    known.fetch_max(*size, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(e) if is(&e, &[Errno::ENAMETOOLONG]) => refused = Errno::ENAMETOOLONG,
+                Err(e) if is(&e, &[Errno::EFBIG, Errno::EINVAL]) => {}
+                // It says nothing of the size.
+                Err(_) => return Ok(()),
+            }
+        }
+        Err(refused.into())
+    }
+
+    /// EPERM, as there, for a node of a kind that the slow tier does not have.
+    pub(crate) fn admit_kind(&self, kind: Kind) -> Result<()> {
+        let Abilities { symlinks, fifos, .. } = self.slow.abilities;
+        let able = match kind {
+            Kind::File | Kind::Dir => true,
+            Kind::Symlink => symlinks,
+            Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => fifos,
+        };
+        if able { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+}

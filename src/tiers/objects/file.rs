@@ -1,0 +1,490 @@
+//! One regular file's bytes: where they are, what has changed since they last got a place in the order, and which versions
+//! are still owed to the slow tier.
+//!
+//! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
+
+use crate::tiers::Ino;
+use crate::tiers::copies::index::Copy;
+use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
+use crate::tiers::disk::{File, Time};
+use crate::tiers::log::record::{Attrs, Home, Known, ObjectId};
+use crate::tiers::model::node::Rests;
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::objects::pool::Proof;
+use crate::tiers::recovery::verify::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct FileState {
+    pub(crate) ino: Ino,
+    pub(crate) io: RwLock<Io>,
+    /// The longest pending version that is still unchanged, in bytes: writes below it change a version somebody is owed.
+    guard: AtomicU64,
+    pub(crate) opens: AtomicU32,
+    pub(crate) writers: AtomicU32,
+    /// The uptime, in milliseconds and without what is beyond 32 bits, when somebody opened it to write and nobody else had: there may be
+    /// a million of these.
+    opened: AtomicU32,
+    /// Whether `io.place` is an object, readable without the lock.
+    holds: AtomicBool,
+    /// Whether suid or sgid may be set, so that a write by an unprivileged process must clear them.
+    pub(crate) privileged: AtomicBool,
+    /// How often somebody else changed the bytes on the slow tier, and that number at the last open (+ 1; 0: not opened).
+    pub(crate) changes: AtomicU32,
+    pub(crate) changes_opened: AtomicU32,
+    /// How often somebody else put another file in its place on the slow tier. Whoever had it open by then was let into the one before.
+    pub(crate) replaced: AtomicU32,
+    /// Whoever has been told where the bytes are and goes there without asking: while there is one, they stay there.
+    pins: AtomicU32,
+    /// See [`Author`].
+    author: AtomicU64,
+    /// A copy to the slow tier is under way.
+    pub(crate) draining: AtomicBool,
+    /// Its last fsync failed: what was written before it may be gone.
+    pub(crate) failed: AtomicBool,
+}
+
+/// Who has written since the bytes last became an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    Nobody,
+    /// By descriptors of this table only.
+    Table(u64),
+    /// Several, or somebody of whom the kernel did not say it.
+    Unknown,
+}
+
+/// As [`FileState::author`] keeps them.
+const NOBODY: u64 = 0;
+const UNKNOWN: u64 = u64::MAX;
+
+/// Where a file's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// Only on the slow tier, read from there.
+    Slow,
+    /// Only on the slow tier, and written there: too large to copy up, or with several names.
+    InPlace,
+    Object(ObjectId),
+}
+
+#[derive(Debug)]
+pub(crate) struct Io {
+    pub(crate) place: Bytes,
+    /// Open while a handle is.
+    pub(crate) fd: Option<Arc<dyn File>>,
+    /// Of a file on slow: what it is read from, instead of `fd`, while a handle is open. Boxed: of a million pending files none has one.
+    pub(crate) copy: Option<Box<Copy>>,
+    /// Changed since its bytes last became an event; a `bind` record says so in the log.
+    pub(crate) dirty: bool,
+    /// Its object lies on the slow tier and is committed: it will be published as it is, so what has changed of its attributes
+    /// since is in the view, as for a slow file.
+    pub(crate) attrs_in_view: bool,
+    /// Its mtime was set while it was dirty: the next write says in the log that it came after that.
+    pub(crate) stamped: bool,
+    /// The newest version that became an event and is not applied yet.
+    pub(crate) latest: Option<Arc<Content>>,
+    /// It has been an event at least once: changes of its attributes are events too.
+    pub(crate) ordered: bool,
+    /// Versions of this object that are owed to the slow tier.
+    pub(crate) owed: Few<Arc<Content>>,
+    /// Boxed: of a million pending files none is clean.
+    clean: Option<Box<Equal>>,
+    /// Left behind by a writer that a crash cut off: waits for a close or a sync.
+    pub(crate) interrupted: bool,
+}
+
+/// That the slow tier has the same bytes.
+#[derive(Debug)]
+struct Equal {
+    proof: Proof,
+    /// Uptime of the last comparison with the slow twin.
+    checked: Duration,
+}
+
+/// One version of a file on its way to the slow tier: the first `size` bytes of an object. A million may wait: what few have is in
+/// boxes, and [`Attrs`] are taken apart for their gaps.
+#[derive(Debug)]
+pub(crate) struct Content {
+    object: Object,
+    pub(crate) size: u64,
+    perm: u16,
+    uid: u32,
+    gid: u32,
+    sec: i64,
+    nsec: u32,
+    #[allow(clippy::box_collection, reason = "in 8 bytes")]
+    xattrs: Option<Box<Vec<Xattr>>>,
+    burst: u32,
+    /// Cleared by the first write into the first `size` bytes: the version no longer exists.
+    pub(crate) intact: AtomicBool,
+    /// The object's bytes and name are durable on fast.
+    pub(crate) sealed: AtomicBool,
+    /// Set before its seal is logged: whoever breaches it from then on makes that durable first.
+    pub(crate) sealing: AtomicBool,
+    /// The slow tier has it or something newer.
+    pub(crate) applied: AtomicBool,
+    /// The finished copy in `tmp`. Boxed: few of the versions that wait have one.
+    pub(crate) copy: Mutex<Option<Box<Copied>>>,
+    /// Published before its turn, in place of an older version that was gone.
+    pub(crate) early: AtomicBool,
+}
+
+/// Its name and its value.
+type Xattr = (Vec<u8>, Vec<u8>);
+
+/// As a rule one of the pool, in half the bytes.
+#[derive(Debug)]
+enum Object {
+    InPool(u64),
+    Other(Box<ObjectId>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Copied {
+    pub(crate) tmp: Vec<u8>,
+    /// Device and inode number on the slow tier.
+    pub(crate) id: (u64, u64),
+    /// The hash of its bytes, where they were copied.
+    pub(crate) sum: Option<Hash>,
+    /// As the slow tier shows it, where it does not change before it is placed.
+    pub(crate) known: Option<Known>,
+}
+
+impl Content {
+    pub(crate) fn new(object: ObjectId, size: u64, attrs: Attrs, burst: u64) -> Self {
+        let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
+        let object = match object.home {
+            Home::Fast => Object::InPool(object.number),
+            Home::Slow | Home::Split { .. } => Object::Other(Box::new(object)),
+        };
+        Content {
+            object,
+            size,
+            // Twelve bits.
+            perm: (perm & 0o7777) as u16,
+            uid,
+            gid,
+            sec: mtime.sec,
+            nsec: mtime.nsec,
+            xattrs: Some(xattrs).filter(|xattrs| !xattrs.is_empty()).map(Box::new),
+            burst: burst.try_into().unwrap_or(0),
+            intact: AtomicBool::new(true),
+            sealed: AtomicBool::new(false),
+            sealing: AtomicBool::new(false),
+            applied: AtomicBool::new(false),
+            copy: Mutex::default(),
+            early: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn object(&self) -> ObjectId {
+        match &self.object {
+            Object::InPool(number) => ObjectId { home: Home::Fast, number: *number },
+            Object::Other(object) => **object,
+        }
+    }
+
+    pub(crate) fn attrs(&self) -> Attrs {
+        let mtime = Time { sec: self.sec, nsec: self.nsec };
+        let xattrs = self.xattrs.as_deref().cloned().unwrap_or_default();
+        Attrs { perm: self.perm.into(), uid: self.uid, gid: self.gid, mtime, xattrs }
+    }
+
+    /// The number of its burst; 0: not known.
+    pub(crate) fn burst(&self) -> u64 {
+        self.burst.into()
+    }
+
+    pub(crate) fn is_intact(&self) -> bool {
+        self.intact.load(Ordering::Acquire)
+    }
+
+    /// Whether it is still owed, and its bytes are in its object.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.is_intact() && !self.applied.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_early(&self) -> bool {
+        self.early.load(Ordering::Acquire)
+    }
+
+    /// Whether these bytes are anywhere but on their way over.
+    pub(crate) fn exists(&self) -> bool {
+        self.is_intact() || self.is_copied() || self.is_early()
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    /// The version no longer exists anywhere.
+    pub(crate) fn lose(&self) {
+        self.intact.store(false, Ordering::Release);
+        *self.copy.lock() = None;
+    }
+
+    pub(crate) fn is_copied(&self) -> bool {
+        self.copy.lock().is_some()
+    }
+}
+
+impl FileState {
+    fn new(ino: Ino, place: Bytes) -> Self {
+        let io = Io {
+            place,
+            fd: None,
+            copy: None,
+            dirty: false,
+            stamped: false,
+            attrs_in_view: false,
+            latest: None,
+            ordered: false,
+            owed: Few::None,
+            clean: None,
+            interrupted: false,
+        };
+        FileState {
+            ino,
+            io: RwLock::new(Rank::Io, ino, io),
+            guard: AtomicU64::new(0),
+            opens: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            opened: AtomicU32::new(0),
+            holds: AtomicBool::new(matches!(place, Bytes::Object(_))),
+            // Until the mode is known.
+            privileged: AtomicBool::new(true),
+            changes: AtomicU32::new(0),
+            changes_opened: AtomicU32::new(0),
+            replaced: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            author: AtomicU64::new(NOBODY),
+            draining: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// One more writes.
+    pub(crate) fn open_to_write(&self, now: Duration) {
+        if self.writers.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.opened.store(now.as_millis() as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// How long before `now` that was, of the last 49 days.
+    pub(crate) fn open_to_write_for(&self, now: Duration) -> Duration {
+        Duration::from_millis((now.as_millis() as u32).wrapping_sub(self.opened.load(Ordering::Relaxed)).into())
+    }
+
+    /// `opened`: it has been opened before and, by what is known, not been changed behind the mount since.
+    pub(crate) fn on_slow(ino: Ino, opened: bool) -> Self {
+        let state = Self::new(ino, Bytes::Slow);
+        state.changes_opened.store(opened.into(), Ordering::Relaxed);
+        state
+    }
+
+    /// Of a file whose bytes are those of the newest of these versions, all that are pending, the oldest first.
+    pub(crate) fn on_pending<'a>(
+        ino: Ino,
+        opened: bool,
+        versions: impl Iterator<Item = &'a Arc<Content>> + Clone,
+    ) -> Self {
+        let newest = versions.clone().last();
+        let state = Self::new(ino, newest.map_or(Bytes::Slow, |newest| Bytes::Object(newest.object())));
+        state.changes_opened.store(opened.into(), Ordering::Relaxed);
+        let mut io = state.io.write_new();
+        let alive = versions.filter(|content| content.is_alive());
+        for content in alive.filter(|content| newest.is_some_and(|newest| newest.object().shares(content.object()))) {
+            state.owe(&mut io, Arc::clone(content));
+        }
+        io.ordered = newest.is_some();
+        io.latest = newest.cloned();
+        drop(io);
+        state
+    }
+
+    /// What is to be remembered to make it anew: by [`FileState::on_slow`], or of the pending versions, whose `newest` this is, by
+    /// [`FileState::on_pending`]. `None` if it says more, or somebody uses the bytes.
+    pub(crate) fn at_rest(&mut self, newest: Option<&Arc<Content>>) -> Option<Rests> {
+        let Io { place, fd, copy, dirty, stamped, attrs_in_view, latest, ordered, owed, clean, interrupted } =
+            self.io.get_mut();
+        owed.retain(|content| !content.applied.load(Ordering::Acquire));
+        let used = fd.is_some() || copy.is_some() || clean.is_some();
+        let marked = *dirty || *stamped || *attrs_in_view || *interrupted;
+        let open = [&mut self.opens, &mut self.writers, &mut self.pins].into_iter().any(|count| *count.get_mut() > 0);
+        let busy = *self.draining.get_mut() || *self.failed.get_mut();
+        if used || marked || open || busy {
+            return None;
+        }
+        let pending = match place {
+            Bytes::Slow if latest.is_none() && owed.is_empty() && !*ordered && *self.guard.get_mut() == 0 => false,
+            // One on the slow tier is handed over when it is published.
+            Bytes::Object(object @ ObjectId { home: Home::Fast, .. }) => {
+                let newest = newest.filter(|newest| newest.object() == *object)?;
+                latest.as_ref().filter(|latest| Arc::ptr_eq(latest, newest))?;
+                true
+            }
+            _ => return None,
+        };
+        Some(Rests::new(pending, *self.changes_opened.get_mut() == *self.changes.get_mut() + 1))
+    }
+
+    /// Somebody is about to write, by a descriptor of this table if that is known. The caller holds `io`.
+    pub(crate) fn writes(&self, table: Option<u64>) {
+        let table = table.unwrap_or(UNKNOWN);
+        let author = self.author.load(Ordering::Relaxed);
+        if author != table && author != UNKNOWN {
+            let first = self.author.compare_exchange(NOBODY, table, Ordering::Relaxed, Ordering::Relaxed);
+            if first.is_err_and(|author| author != table) {
+                self.author.store(UNKNOWN, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn author(&self) -> Author {
+        match self.author.load(Ordering::Relaxed) {
+            NOBODY => Author::Nobody,
+            UNKNOWN => Author::Unknown,
+            table => Author::Table(table),
+        }
+    }
+
+    /// All that was written has become an event, or is gone. The caller holds `io` exclusively.
+    pub(crate) fn forget_author(&self) {
+        self.author.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// Whether an object holds the bytes (or did a moment ago).
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.holds.load(Ordering::Acquire)
+    }
+
+    /// Whether the bytes must stay where they are. Asked with `io` held exclusively, nobody becomes one meanwhile.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+
+    /// Pins the bytes; the caller holds `io` at least shared.
+    pub(crate) fn pin(self: &Arc<Self>) -> Pin {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+        Pin(Arc::clone(self))
+    }
+
+    /// Moves the bytes. The caller holds `io` exclusively and passes it in.
+    pub(crate) fn place(&self, io: &mut Io, place: Bytes, fd: Option<Arc<dyn File>>) {
+        self.forget_author();
+        io.place = place;
+        io.fd = fd;
+        io.copy = None;
+        io.clean = None;
+        io.attrs_in_view = false;
+        io.latest = None;
+        io.owed = Few::None;
+        self.guard.store(0, Ordering::Release);
+        self.failed.store(false, Ordering::Release);
+        self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
+    }
+
+    /// The object stops where it is and `object` goes on behind it. What is owed of it is still there, and may still be
+    /// written over. The caller holds `io` exclusively and passes it in.
+    pub(crate) fn goes_on_in(&self, io: &mut Io, object: ObjectId, fd: Arc<dyn File>) {
+        io.place = Bytes::Object(object);
+        io.fd = Some(fd);
+        io.dirty = true;
+    }
+
+    /// Makes `content` a version that writes must not change unnoticed. The caller holds `io` exclusively.
+    pub(crate) fn owe(&self, io: &mut Io, content: Arc<Content>) {
+        // A copied one too: a crash before it is published takes the copy away.
+        io.owed.retain(|owed| owed.is_alive());
+        self.guard.fetch_max(content.size, Ordering::AcqRel);
+        io.ordered = true;
+        io.owed.push_back(content.clone());
+        io.latest = Some(content);
+    }
+
+    /// Whether a change of bytes from `offset` on may breach a version.
+    pub(crate) fn is_guarded(&self, offset: u64) -> bool {
+        // Acquire pairs with `owe`: a writer that came after the freeze sees its guard.
+        offset < self.guard.load(Ordering::Acquire)
+    }
+
+    /// Called before bytes from `offset` on change; the caller holds `io` at least shared, so no version is frozen
+    /// meanwhile.
+    pub(crate) fn breach(&self, io: &Io, offset: u64) {
+        let mut guard = 0;
+        for content in io.owed.iter() {
+            if offset < content.size {
+                content.intact.store(false, Ordering::Release);
+            } else {
+                guard = guard.max(content.size);
+            }
+        }
+        self.guard.store(guard, Ordering::Release);
+    }
+}
+
+/// The bytes of a file stay where they are, be it an object or the slow file, as long as this exists.
+#[derive(Debug)]
+pub struct Pin(Arc<FileState>);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Io {
+    /// The proof that the slow tier has the same bytes.
+    pub(crate) fn clean(&self) -> Option<Proof> {
+        self.clean.as_ref().map(|equal| equal.proof)
+    }
+
+    /// Uptime of the last comparison with the slow twin, of a clean file.
+    pub(crate) fn checked(&self) -> Duration {
+        self.clean.as_ref().map_or(Duration::ZERO, |equal| equal.checked)
+    }
+
+    pub(crate) fn set_clean(&mut self, proof: Proof) {
+        self.clean = Some(Box::new(Equal { proof, checked: self.checked() }));
+    }
+
+    pub(crate) fn set_checked(&mut self, now: Duration) {
+        if let Some(equal) = &mut self.clean {
+            equal.checked = now;
+        }
+    }
+
+    pub(crate) fn unset_clean(&mut self) {
+        self.clean = None;
+    }
+
+    pub(crate) fn object(&self) -> Option<ObjectId> {
+        match self.place {
+            Bytes::Object(id) => Some(id),
+            Bytes::Slow | Bytes::InPlace => None,
+        }
+    }
+
+    /// The object that has the file's attributes.
+    pub(crate) fn with_attrs(&self) -> Option<ObjectId> {
+        self.object().filter(|_| !self.attrs_in_view)
+    }
+
+    /// Whether a change of the attributes must leave the object alone.
+    pub(crate) fn goes_as_it_is(&self) -> bool {
+        !self.dirty && self.object().is_some_and(ObjectId::needs_slow)
+    }
+
+    /// Whether bytes of this version's object have changed since the last event; what goes on in another object has not.
+    pub(crate) fn is_ahead_of(&self, content: &Content) -> bool {
+        self.dirty && self.object().is_some_and(|object| object.shares(content.object()))
+    }
+
+    /// Written to since the last event, or never an event at all.
+    pub(crate) fn uncommitted(&self) -> bool {
+        self.dirty && self.object().is_some()
+    }
+}

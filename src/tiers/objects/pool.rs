@@ -1,0 +1,284 @@
+//! The pool: the objects on the fast tier, each one private file with the bytes of one version of one file.
+//!
+//! An object is `pool/<shard>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner, mode,
+//! times, extended attributes), so a daemon that is killed loses neither. `user.dlio.name` says which file it was last,
+//! for a rescue without a log; `user.dlio.clean` is the proof that the slow tier has the same bytes. Who refers to an
+//! object, and when it may go, is decided elsewhere.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Context, Error, Result};
+use crate::path::{escape, unescape};
+use crate::tiers::disk::shards::{self, Shards, file_name};
+use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat, Time};
+use crate::tiers::log::record::{COUNTER_MAX, counter, is_below_root};
+use crate::tiers::recovery::verify::Hash;
+use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::{Ino, Lsn};
+
+const CLEAN: &[u8] = b"user.dlio.clean";
+const NAME: &[u8] = b"user.dlio.name";
+const SUM: &[u8] = b"user.dlio.hash";
+
+/// Extended attributes of this prefix are ours and never shown.
+pub(crate) const PRIVATE: &[u8] = b"user.dlio.";
+
+/// What identifies one version of one file on the slow tier. Device numbers are left out: they change over reboots, and
+/// the slow tier itself is identified when it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proof {
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+}
+
+impl Proof {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Proof { ino: stat.ino, size: stat.size, mtime: stat.mtime, ctime: stat.ctime }
+    }
+
+    /// Whether this is the file as it was, but for what changes no byte of it: its names, owner and mode.
+    pub(crate) fn is_same_version(&self, stat: &Stat) -> bool {
+        (self.size, self.mtime) == (stat.size, stat.mtime)
+    }
+
+    pub(crate) fn encode(&self) -> String {
+        format!("{} {}", self.ino, self.encode_but_ino())
+    }
+
+    pub(crate) fn decode(text: &[u8]) -> Option<Self> {
+        let (ino, rest) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Proof::decode_but_ino(ino.parse().ok()?, rest)
+    }
+
+    /// Where the number is known from elsewhere.
+    pub(crate) fn encode_but_ino(&self) -> String {
+        let Proof { ino: _, size, mtime, ctime } = self;
+        format!("{size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)
+    }
+
+    pub(crate) fn decode_but_ino(ino: u64, text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let time = |words: &mut std::str::Split<'_, char>| {
+            let (sec, nsec) = words.next()?.split_once('.')?;
+            Some(Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? })
+        };
+        let size = words.next()?.parse().ok()?;
+        let (mtime, ctime) = (time(&mut words)?, time(&mut words)?);
+        words.next().is_none().then_some(Proof { ino, size, mtime, ctime })
+    }
+}
+
+/// The file an object was last, and the event that said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) lsn: Lsn,
+    pub(crate) ino: Ino,
+    pub(crate) path: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shards: Shards,
+    quarantine: Arc<dyn Dir>,
+    next: AtomicU64,
+}
+
+impl Pool {
+    /// `dirs_kept`: of its directories that stay open.
+    pub(crate) fn open(fast: &dyn Dir, dirs_kept: usize) -> Result<Self> {
+        let dir = fast.dir(b"pool").at_fast("open", "pool")?;
+        let quarantine = fast.dir(b"quarantine").at_fast("open", "quarantine")?;
+        Ok(Pool { shards: Shards::new(dir, dirs_kept), quarantine, next: AtomicU64::new(1) })
+    }
+
+    /// To look at objects of a tier that may have lost any directory. Of one that is missing the one above takes the place:
+    /// it has nothing of such a name.
+    pub(crate) fn open_what_is_left(ours: &Arc<dyn Dir>) -> Self {
+        let dir = ours.dir(b"pool").unwrap_or_else(|_| ours.clone());
+        let quarantine = ours.dir(b"quarantine").unwrap_or_else(|_| ours.clone());
+        Pool { shards: Shards::new(dir, 8), quarantine, next: AtomicU64::new(1) }
+    }
+
+    /// Numbers up to this one are taken, by an object or by a record of the log.
+    pub(crate) fn reserve(&self, number: u64) {
+        self.next.fetch_max(number + 1, Ordering::Relaxed);
+    }
+
+    /// A number no object has had.
+    pub(crate) fn number(&self) -> u64 {
+        // Relaxed: only uniqueness matters.
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Creates an empty object with these mode bits.
+    pub(crate) fn create(&self, number: u64, perm: u32) -> io::Result<Arc<dyn File>> {
+        self.shards.made(number)?.create(&file_name(number), perm)
+    }
+
+    /// A file from elsewhere on the same file system becomes this object.
+    pub(crate) fn take_in(&self, number: u64, from: &dyn Dir, name: &[u8]) -> io::Result<()> {
+        let shard = self.shards.made(number)?;
+        from.rename(name, &*shard, &file_name(number), RenameMode::NoReplace)
+    }
+
+    pub(crate) fn open_object(&self, number: u64, access: Access) -> io::Result<Arc<dyn File>> {
+        self.shards.of(number)?.open(&file_name(number), access)
+    }
+
+    /// To be read, wherever it is: a recovery may have put it aside.
+    pub(crate) fn open_kept(&self, number: u64) -> io::Result<Arc<dyn File>> {
+        match self.open_object(number, Access::Read) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.quarantine.open(&file_name(number), Access::Read),
+            opened => opened,
+        }
+    }
+
+    pub(crate) fn stat(&self, number: u64) -> io::Result<Stat> {
+        self.shards.of(number)?.stat(&file_name(number))
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
+        match self.shards.of(number).and_then(|shard| shard.unlink(&file_name(number))) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes the objects' names durable; their bytes are the files' own business.
+    pub(crate) fn sync_names(&self, numbers: impl Iterator<Item = u64>) -> io::Result<()> {
+        self.shards.sync_names(numbers)
+    }
+
+    pub(crate) fn set_name(file: &dyn File, named: &Named) -> io::Result<()> {
+        let Named { lsn, ino, path } = named;
+        file.set_xattr(NAME, format!("{lsn} {ino} {}", escape(path)).as_bytes())
+    }
+
+    /// What an object knew of its file, from its own attributes.
+    pub(crate) fn name_of(file: &dyn File) -> io::Result<Option<Named>> {
+        let Some(text) = file.get_xattr(NAME)? else { return Ok(None) };
+        let parse = |text: &[u8]| {
+            let mut words = std::str::from_utf8(text).ok()?.split(' ');
+            let (lsn, ino) = (counter(words.next()?)?, counter(words.next()?).filter(|ino| *ino != 0)?);
+            let path = unescape(words.next()?).filter(|path| is_below_root(path))?;
+            words.next().is_none().then_some(Named { lsn, ino, path })
+        };
+        Ok(parse(&text))
+    }
+
+    pub(crate) fn proof_of(file: &dyn File) -> io::Result<Option<Proof>> {
+        Ok(file.get_xattr(CLEAN)?.and_then(|text| Proof::decode(&text)))
+    }
+
+    /// Whether it has a proof, readable or not.
+    pub(crate) fn claims_to_be_clean(file: &dyn File) -> io::Result<bool> {
+        Ok(file.get_xattr(CLEAN)?.is_some())
+    }
+
+    /// Declares the object equal to this slow file, durably.
+    pub(crate) fn prove(file: &dyn File, proof: &Proof) -> io::Result<()> {
+        Self::set_proof(file, proof)?;
+        file.sync()
+    }
+
+    pub(crate) fn set_proof(file: &dyn File, proof: &Proof) -> io::Result<()> {
+        file.set_xattr(CLEAN, proof.encode().as_bytes())
+    }
+
+    /// Takes the proof back; durable when this returns, so that not one byte changes under a proof (promise P6).
+    pub(crate) fn disprove(file: &dyn File) -> io::Result<()> {
+        file.remove_xattr(CLEAN)?;
+        file.remove_xattr(SUM)?;
+        file.sync()
+    }
+
+    /// Remembers the hash of the bytes that were copied down, for [`crate::tiers::recovery::verify`]; made durable by the proof that
+    /// follows, and taken back with it. Without one less is known, and nothing is lost.
+    pub(crate) fn set_sum(file: &dyn File, sum: Option<Hash>) {
+        let done = match sum {
+            Some(sum) => file.set_xattr(SUM, sum.encode().as_bytes()),
+            // One of an earlier version must not stand beside the proof of this one.
+            None => file.remove_xattr(SUM),
+        };
+        if let Err(e) = done {
+            tracing::debug!(error = %e, "an object could not be told its hash");
+        }
+    }
+
+    pub(crate) fn sum_of(file: &dyn File) -> io::Result<Option<Hash>> {
+        Ok(file.get_xattr(SUM)?.and_then(|text| Hash::decode(&text)))
+    }
+
+    /// The number of every object in the pool. What has another name, lies in another directory or is no file is none, and
+    /// stays where it is: `fsck` names it.
+    pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for shard in self.shards.list().at_fast("list", "pool")? {
+            let listed = self.shards.numbers_in(shard).at_fast("list", format_args!("pool/{}", shard.name()))?;
+            numbers.extend(listed.into_iter().filter(|number| *number < COUNTER_MAX));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// The numbers of the objects put aside.
+    pub(crate) fn quarantined_numbers(&self) -> Result<Vec<u64>> {
+        let names = self.quarantine.list().at_fast("list", "quarantine")?;
+        Ok(names.iter().filter_map(|entry| number_of(&entry.name)).collect())
+    }
+
+    /// Puts an object aside with a reason: no record explains it, and nothing is ever deleted for that.
+    pub(crate) fn quarantine(&self, number: u64, why: &str) -> Result<()> {
+        let name = file_name(number);
+        let reason = [&name[..], b".why"].concat();
+        remove_leftover(&*self.quarantine, &reason)?;
+        let file = self.quarantine.create(&reason, 0o600).at_fast("create", "quarantine reason")?;
+        file.write_at(format!("{why}\n").as_bytes(), 0).at_fast("write", "quarantine reason")?;
+        let shard = self.shards.of(number).at_fast("open", "pool shard")?;
+        shard
+            .rename(&name, &*self.quarantine, &name, RenameMode::Replace)
+            .map_err(|e| Error::io_on_fast("quarantine", format!("object {number}"), e))
+    }
+
+    pub(crate) fn why_quarantined(&self, number: u64) -> String {
+        let why =
+            crate::tiers::recovery::identity::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
+        let why = why.ok().flatten().unwrap_or_default();
+        // Whoever wrote it: one printable line.
+        let line: String = why.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+        if line.is_empty() { "no reason is recorded".to_owned() } else { line }
+    }
+
+    pub(crate) fn quarantined(&self) -> Result<u64> {
+        let names = self.quarantine.list().at_fast("list", "quarantine")?;
+        Ok(names.iter().filter(|entry| !entry.name.ends_with(b".why")).count() as u64)
+    }
+}
+
+/// The number in an object's name.
+pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
+    shards::number_of(name).filter(|number| *number < COUNTER_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_round_trips_and_nonsense_proves_nothing() {
+        let proof = Proof {
+            ino: 12,
+            size: 1 << 40,
+            mtime: Time { sec: -5, nsec: 999_999_999 },
+            ctime: Time { sec: 1_700_000_000, nsec: 1 },
+        };
+        assert_eq!(Proof::decode(proof.encode().as_bytes()), Some(proof));
+        for bad in ["", "1 2 3 4", "1 2 3.0 4.0 5", "x 2 3.0 4.0"] {
+            assert_eq!(Proof::decode(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

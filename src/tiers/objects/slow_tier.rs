@@ -1,0 +1,423 @@
+//! The slow tier as the engine reaches it: directories by inode, nodes by path, and our own `tmp`.
+//!
+//! Every call here may block for as long as the slow tier likes, but for [`SlowTier::stat_at_hand`]. Nobody calls it with the state lock
+//! held.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use nix::errno::Errno;
+
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::sync::atomic::{AtomicBool, Ordering};
+use crate::tiers::disk::{Access, Dir, DirEntry, File, Inode, RenameMode, Stat};
+use crate::tiers::log::record::{ObjectId, Path};
+use crate::tiers::objects::abilities::Abilities;
+use crate::tiers::ops::commit::tmp_name;
+use crate::tiers::writeback::parts::{Parts, in_part};
+use crate::tiers::{Ino, Tiers};
+
+#[derive(Debug)]
+pub(crate) struct SlowTier {
+    pub(crate) root: Arc<dyn Dir>,
+    /// `<slow>/.dlio-fs/tmp/<uuid>`: copies not yet published, and objects that did not fit on fast.
+    pub(crate) tmp: Arc<dyn Dir>,
+    /// Those of the parts of the tree.
+    pub(crate) parts: Parts,
+    tmp_path: Path,
+    /// Used lately, at most `dirs_kept`.
+    dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
+    dirs_kept: usize,
+    /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
+    placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
+    /// What is being published, in that order, while the view still has everything where it was.
+    moving: Mutex<Vec<Moving>>,
+    left_open: LeftOpen,
+    /// Set while the movers find it not answering: what is cached is then trusted however old.
+    down: AtomicBool,
+    pub(crate) abilities: Abilities,
+    /// The longest target of a symbolic link, and the largest file, that it is known to take.
+    pub(crate) target_known: AtomicU64,
+    pub(crate) size_known: AtomicU64,
+}
+
+/// What a step of publishing does to a path at which the view still has what was there.
+#[derive(Debug)]
+pub(crate) enum Moving {
+    /// From the first to the second.
+    To(Path, Path),
+    /// Each to where the other was.
+    Exchanged(Path, Path),
+    /// Removed, or something else is there.
+    Gone(Path),
+}
+
+impl Moving {
+    /// Where it takes what was at `path`; `None` if it leaves that alone.
+    fn carry(&self, path: &[u8]) -> Option<Option<Path>> {
+        let below = |dir: &[u8]| path.strip_prefix(dir).filter(|below| matches!(below.first(), None | Some(b'/')));
+        let instead = |from: &[u8], to: &[u8]| Some(Some([to, below(from)?].concat()));
+        match self {
+            Moving::To(from, to) => instead(from, to),
+            Moving::Exchanged(a, b) => instead(a, b).or_else(|| instead(b, a)),
+            Moving::Gone(from) => below(from).map(|_| None),
+        }
+    }
+}
+
+/// So many files that were removed are remembered.
+const REMOVED_KEPT: usize = 4096;
+
+/// A file that is open and loses its name keeps, at an NFS client, the name `.nfs` and its number in sixteen digits and a counter in eight,
+/// in the same directory, until it is closed. Of files that our steps have removed these are nobody's to see.
+#[derive(Debug, Default)]
+struct LeftOpen {
+    removed: Mutex<VecDeque<u64>>,
+    /// Directories in `tmp` that hold some.
+    gone: Mutex<Vec<Path>>,
+}
+
+impl LeftOpen {
+    fn note(&self, ino: u64) {
+        let mut removed = self.removed.lock();
+        removed.truncate(REMOVED_KEPT - 1);
+        removed.push_front(ino);
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        let digits = name.strip_prefix(b".nfs").filter(|digits| digits.len() == 24);
+        let number = digits.and_then(|digits| std::str::from_utf8(&digits[..16]).ok());
+        number
+            .and_then(|number| u64::from_str_radix(number, 16).ok())
+            .is_some_and(|ino| self.removed.lock().contains(&ino))
+    }
+}
+
+/// Device and inode number on the slow tier.
+pub(crate) type SlowId = (u64, u64);
+
+impl SlowTier {
+    pub(crate) fn new(
+        root: Arc<dyn Dir>,
+        tmp: Arc<dyn Dir>,
+        tmp_path: Path,
+        parts: Parts,
+        abilities: Abilities,
+        dirs_kept: usize,
+    ) -> Self {
+        SlowTier {
+            dirs_kept,
+            root,
+            tmp,
+            parts,
+            tmp_path,
+            dirs: Mutex::default(),
+            placing: Mutex::default(),
+            moving: Mutex::default(),
+            left_open: LeftOpen::default(),
+            down: AtomicBool::new(false),
+            abilities,
+            target_known: AtomicU64::new(abilities.target_known),
+            size_known: AtomicU64::new(abilities.size_known),
+        }
+    }
+
+    /// Where a name in `tmp` is.
+    pub(crate) fn path_in_tmp(&self, tmp: &[u8]) -> Path {
+        let (part, name) = split(tmp);
+        in_part(part, &[&self.tmp_path, &b"/"[..], name].concat())
+    }
+
+    /// An object that lies here. Its name in `tmp` is looked up first: once publishing has taken that, or has exchanged it for
+    /// the version before, the object is among those that are being placed.
+    pub(crate) fn object(&self, object: ObjectId) -> io::Result<Arc<dyn File>> {
+        let in_tmp = self.tmp.open(&tmp_name(object), Access::ReadWrite);
+        self.placing.lock().get(&object).cloned().map_or(in_tmp, Ok)
+    }
+
+    pub(crate) fn stat_object(&self, object: ObjectId) -> io::Result<Stat> {
+        let in_tmp = self.tmp.stat(&tmp_name(object));
+        let placing = self.placing.lock().get(&object).cloned();
+        placing.map_or(in_tmp, |file| file.stat())
+    }
+
+    /// Called before an object is renamed into place; again if that was interrupted.
+    pub(crate) fn place(&self, object: ObjectId) -> io::Result<()> {
+        if let Some(file) = absent_is_none(self.object(object))? {
+            self.placing.lock().insert(object, file);
+        }
+        Ok(())
+    }
+
+    /// The same for one that has been renamed there already.
+    pub(crate) fn place_at(&self, object: ObjectId, path: &[u8]) -> io::Result<()> {
+        let opened = self.parent(path).and_then(|(dir, name)| dir.open(name, Access::ReadWrite));
+        if let Some(file) = absent_is_none(opened)? {
+            self.placing.lock().insert(object, file);
+        }
+        Ok(())
+    }
+
+    /// Its file refers to the published one by now.
+    pub(crate) fn placed(&self, object: ObjectId) {
+        self.placing.lock().remove(&object);
+    }
+
+    /// Called before the first of these steps, and without any once the view has followed.
+    pub(crate) fn set_moving(&self, moving: Vec<Moving>) {
+        *self.moving.lock() = moving;
+    }
+
+    /// Whether names are being moved on the slow tier which the view has where they were.
+    pub(crate) fn is_moving(&self) -> bool {
+        !self.moving.lock().is_empty()
+    }
+
+    /// Where publishing takes what the view has at `path`, in the order in which it gets there.
+    fn moved_to(&self, path: &[u8]) -> Vec<Path> {
+        let mut places = vec![path.to_vec()];
+        for step in self.moving.lock().iter() {
+            let next: Vec<Path> = places.iter().filter_map(|path| step.carry(path)?).collect();
+            next.into_iter().for_each(|path| {
+                if !places.contains(&path) {
+                    places.push(path);
+                }
+            });
+        }
+        places.split_off(1)
+    }
+
+    /// Whether `stat`, found at `path`, is who was looked for there; ESTALE if publishing has put something else in its place.
+    /// Whatever somebody else has put there passes: to notice that is the caller's.
+    pub(crate) fn expect(&self, path: &[u8], stat: &Stat, id: SlowId) -> io::Result<()> {
+        let is_left = || self.moving.lock().iter().any(|step| step.carry(path).is_some());
+        if (stat.dev, stat.ino) != id && is_left() {
+            return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
+        }
+        Ok(())
+    }
+
+    /// Does something to `id`, held at `path`: to nobody else, whatever the name is given to meanwhile. ESTALE if another one is there.
+    pub(crate) fn act<T>(
+        &self,
+        path: &[u8],
+        id: SlowId,
+        act: impl FnOnce(&dyn Inode) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (dir, name) = self.parent(path)?;
+        let inode = dir.inode(or_self(name))?;
+        let stat = inode.stat()?;
+        if (stat.dev, stat.ino) != id {
+            return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
+        }
+        act(&*inode)
+    }
+
+    /// Holds what is at `path`, if it has this number: for the steps of publishing, which know no more of it.
+    pub(crate) fn hold_now(&self, path: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(None) };
+        // What a client of a file server remembers of the name is too old for that.
+        let is_it = absent_is_none(dir.stat_now(or_self(name)))?.is_some_and(|stat| stat.ino == ino);
+        let held = if is_it { absent_is_none(dir.inode(or_self(name)))? } else { None };
+        let Some(inode) = held else { return Ok(None) };
+        let stat = inode.stat()?;
+        Ok((stat.ino == ino).then_some((inode, stat)))
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
+    /// The directory at `path`, component by component beneath the root, no symbolic link followed.
+    pub(crate) fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        if path.is_empty() { Ok(self.root.clone()) } else { self.root.walk(path) }
+    }
+
+    /// The directory above `path`, and the last name in it.
+    pub(crate) fn parent<'a>(&self, path: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
+        let (dir, name) = split(path);
+        Ok((self.walk(dir)?, name))
+    }
+
+    /// The directory that inode `ino` is on the slow tier, at `path` unless its descriptor is still open. `id` is checked:
+    /// between reading the path and walking it a published rename may have moved something else there.
+    pub(crate) fn dir(&self, ino: Ino, path: &[u8], id: (u64, u64)) -> io::Result<Arc<dyn Dir>> {
+        if let Some(dir) = self.dirs.lock().get(&ino) {
+            return Ok(dir.clone());
+        }
+        let dir = self.walk(path)?;
+        let stat = dir.stat(b".")?;
+        if (stat.dev, stat.ino) != id {
+            return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
+        }
+        let mut dirs = self.dirs.lock();
+        if dirs.len() >= self.dirs_kept {
+            dirs.clear();
+        }
+        dirs.insert(ino, dir.clone());
+        Ok(dir)
+    }
+
+    /// What a name is in directory `dir`, where nobody waits for that: its descriptor is still open, and the kernel remembers the name.
+    pub(crate) fn stat_at_hand(&self, dir: Ino, name: &[u8]) -> Option<Option<Stat>> {
+        let dir = self.dirs.lock().get(&dir).cloned()?;
+        absent_is_none(dir.stat_at_hand(name)?).ok()
+    }
+
+    pub(crate) fn forget_dir(&self, ino: Ino) {
+        self.dirs.lock().remove(&ino);
+    }
+
+    /// What is at `path`, for [`Tiers::at_slow`].
+    pub(crate) fn stat_of(&self, path: &[u8], id: SlowId) -> io::Result<Stat> {
+        let stat = self.stat(path)?.ok_or(Errno::ENOENT)?;
+        self.expect(path, &stat, id).map(|()| stat)
+    }
+
+    /// Called before a step takes the last name of a file away that somebody may read through the mount.
+    pub(crate) fn note_removed(&self, ino: u64) {
+        self.left_open.note(ino);
+    }
+
+    /// Every entry, but for what an NFS client keeps of files that are gone, as long as we have them open.
+    pub(crate) fn list(&self, dir: &dyn Dir) -> io::Result<Vec<DirEntry>> {
+        let mut entries = dir.list()?;
+        entries.retain(|entry| !self.left_open.has(&entry.name));
+        Ok(entries)
+    }
+
+    /// A directory that is to go, with nothing in it but what [`SlowTier::list`] leaves out, goes to `tmp` with that: the client lets nobody
+    /// rename or remove these files, but a directory above them. `false`: it cannot, or something else is in it.
+    pub(crate) fn move_left_open(&self, above: &dyn Dir, name: &[u8]) -> io::Result<bool> {
+        let dir = above.dir(name)?;
+        let holds_others = || dir.list().map(|all| !all.iter().all(|entry| self.left_open.has(&entry.name)));
+        if holds_others()? {
+            return Ok(false);
+        }
+        let gone = format!("g{:016x}", dir.stat(b".")?.ino).into_bytes();
+        if above.rename(name, &*self.tmp, &gone, RenameMode::Replace).is_err() {
+            return Ok(false);
+        }
+        if holds_others()? {
+            // Made there just now.
+            self.tmp.rename(&gone, above, name, RenameMode::Replace)?;
+            return Ok(false);
+        }
+        self.left_open.gone.lock().push(gone);
+        Ok(true)
+    }
+
+    /// Removes from `tmp` the directories of which all files have been closed by now.
+    pub(crate) fn remove_gone(&self) {
+        let mut gone = std::mem::take(&mut *self.left_open.gone.lock());
+        gone.retain(|name| absent_is_none(self.tmp.rmdir(name)).is_err());
+        self.left_open.gone.lock().append(&mut gone);
+    }
+
+    /// Opens what is at `path`, for [`Tiers::at_slow`].
+    pub(crate) fn open_of(&self, path: &[u8], id: SlowId, access: Access) -> io::Result<(Arc<dyn File>, Stat)> {
+        let (dir, name) = self.parent(path)?;
+        match dir.open(name, access) {
+            Ok(file) => {
+                let stat = file.stat()?;
+                self.expect(path, &stat, id).map(|()| (file, stat))
+            }
+            Err(e) => self.expect(path, &dir.stat(name)?, id).and(Err(e)),
+        }
+    }
+
+    /// A further link, in `tmp`, of what is at `path`, if that has this number.
+    pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
+        let (into, tmp) = self.tmp_of(tmp)?;
+        let (inode, _) = self.hold_now(path, ino)?.ok_or(Errno::ENOENT)?;
+        inode.link(&*into, tmp)
+    }
+
+    /// What is at `path`; `None` if nothing is, or no directory above it.
+    pub(crate) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
+        absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat(or_self(name))))
+    }
+
+    /// The same as [`Dir::stat_now`].
+    pub(crate) fn stat_now(&self, path: &[u8]) -> io::Result<Option<Stat>> {
+        absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat_now(or_self(name))))
+    }
+}
+
+impl Tiers {
+    /// Does something to what inode `ino` is on the slow tier, by its path there. While a step that touches its names, or those of a
+    /// directory above it, is published, it is to be found where the view has it or where publishing takes it, and the
+    /// view may have followed since its path was taken from it: then the answer may be about something else.
+    pub(crate) fn at_slow<T>(&self, ino: Ino, act: impl Fn(&[u8], SlowId) -> io::Result<T>) -> io::Result<T> {
+        let known = || {
+            let st = self.state.lock();
+            (st.view.slow_paths(ino), st.view.get(ino).and_then(|node| node.slow_id()))
+        };
+        let mut tried = None;
+        loop {
+            let before = known();
+            let (paths, Some(id)) = &before else { return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32)) };
+            let found = self.at_any(paths, |path| act(path, *id));
+            let is_elsewhere = found.as_ref().is_err_and(is_elsewhere);
+            if is_elsewhere && tried.is_none() {
+                // Of a directory that somebody else has removed, and made again, the descriptor that was kept leads nowhere.
+                self.slow.forget_dir(ino);
+            }
+            if if is_elsewhere { tried.as_ref() == Some(&before) } else { known() == before } {
+                return found;
+            }
+            tried = Some(before);
+        }
+    }
+
+    /// The first answer that is not that it is elsewhere; else that of the last path that the view has.
+    fn at_any<T>(&self, paths: &[Path], act: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
+        let mut found = Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
+        for path in paths {
+            found = act(path);
+            if !found.as_ref().is_err_and(is_elsewhere) {
+                break;
+            }
+            let moved = self.slow.moved_to(path).into_iter().map(|path| act(&path));
+            if let Some(there) = moved.into_iter().find(|found| !found.as_ref().is_err_and(is_elsewhere)) {
+                return there;
+            }
+        }
+        found
+    }
+}
+
+/// Nothing is there, or something else, or something else is where a directory above it was.
+pub(crate) fn is_elsewhere(error: &io::Error) -> bool {
+    use Errno::{ELOOP, ENOENT, ENOTDIR, ESTALE};
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(ENOENT | ESTALE | ENOTDIR | ELOOP))
+}
+
+/// The last name of the root's path is empty.
+fn or_self(name: &[u8]) -> &[u8] {
+    if name.is_empty() { b"." } else { name }
+}
+
+/// A path's directory and last name.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if matches!(e.raw_os_error(), Some(libc) if libc == Errno::ENOENT as i32 || libc == Errno::ENOTDIR as i32) => {
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,784 @@
+//! Attributes: who knows them, and changing them.
+//!
+//! A file with an object has its attributes on the object; only names, link count and the change time of its names are
+//! the view's. Everything else is known from memory while a change of it is pending, and from the slow tier otherwise.
+//! A change is logged first and applied to the object second; recovery applies it again.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::acl;
+use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time};
+use crate::tiers::log::record::{Attrs, Home, Record};
+use crate::tiers::model::node::{KnownAcl, Meta, Node, Seen};
+use crate::tiers::model::state::{Change, State};
+use crate::tiers::objects::abilities::travels;
+use crate::tiers::objects::file::{FileState, Io};
+use crate::tiers::objects::pool::PRIVATE;
+use crate::tiers::objects::slow_tier::is_elsewhere;
+use crate::tiers::ops::data::is_full;
+use crate::tiers::writeback::set_aside::{changed, changed_xattr};
+use crate::tiers::{Attr, Cx, Ino, ROOT, SetAttr, State as FileStatus, Tiers};
+
+const STATE: &[u8] = b"user.dlio.state";
+const TIER: &[u8] = b"user.dlio.tier";
+/// All attributes of a node up to this size, keys included, fit on every file system (ext4 has the least: a block).
+const XATTRS_EVERYWHERE: usize = 2048;
+
+impl Tiers {
+    /// What is known of the root, however old: it says who may look for what is in it.
+    pub fn root_as_known(&self) -> Option<Attr> {
+        let st = self.state.lock();
+        st.view.get(ROOT).map(|node| self.attr_of(ROOT, node))
+    }
+
+    pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
+        let file = {
+            let mut st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            if let Some(attr) = self.attr_in_memory(&st, ino, node) {
+                return Ok(attr);
+            }
+            st.known_file(ino)
+        };
+        if let Some(file) = file {
+            let io = self.shared(cx, &file)?;
+            if io.attrs_in_view {
+                let st = self.state.lock();
+                return Ok(self.attr_of(ino, st.view.get(ino).ok_or(Errno::ESTALE)?));
+            }
+            if let Some(object) = io.object() {
+                if object.needs_slow() {
+                    cx.slow()?;
+                }
+                let stat = match (&io.fd, object.home) {
+                    (Some(fd), _) => fd.stat(),
+                    (None, Home::Fast) => self.pool.stat(object.number),
+                    (None, Home::Slow) => self.slow.stat_object(object),
+                    (None, Home::Split { .. }) => self.open_object(cx, object)?.stat(),
+                };
+                let st = self.state.lock();
+                let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+                if object.needs_slow() && stat.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+                    // Somebody else has removed it: the file is still there, to be written again or removed.
+                    return Ok(self.attr_of(ino, node));
+                }
+                let stat = stat.at("stat", crate::tiers::ops::commit::label(object))?;
+                return Ok(self.attr_of_object(ino, node, &stat));
+            }
+            if io.place == crate::tiers::objects::file::Bytes::InPlace
+                && let Some(fd) = &io.fd
+            {
+                let fd = fd.clone();
+                drop(io);
+                // While a change of attributes is on its way, memory has both it and what was written since.
+                let pending = |st: &State, node: &Node| node.meta_lsn() > st.applied;
+                {
+                    let st = self.state.lock();
+                    let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+                    if pending(&st, node) {
+                        return Ok(self.attr_of(ino, node));
+                    }
+                }
+                cx.slow()?;
+                let stat = fd.stat().at("stat on slow", self.label(ino))?;
+                let st = self.state.lock();
+                let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+                let pending = pending(&st, node);
+                return Ok(if pending { self.attr_of(ino, node) } else { self.attr_of_object(ino, node, &stat) });
+            }
+        }
+        self.attr_from_memory_or_slow(cx, ino)
+    }
+
+    /// For the answer to a change that was made, which cannot fail any more: told that it needs the slow tier, the call would be made again,
+    /// and meet its own change. `otherwise`: what it was before, changed as it was.
+    pub(crate) fn attr_to_answer(&self, cx: &Cx, ino: Ino, otherwise: Attr) -> Attr {
+        self.getattr(&Cx::fast_only(cx.uid, cx.gid), ino).unwrap_or(otherwise)
+    }
+
+    pub(crate) fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
+        let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
+        // Without the block that our own extended attributes may take.
+        let blocks = blocks.min(size.div_ceil(4096) * 8);
+        let shown = Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, ..self.attr_of(ino, node) };
+        Attr { ctime: ctime.max(node.meta().ctime), ..shown }
+    }
+
+    pub(crate) fn attr_of(&self, ino: Ino, node: &Node) -> Attr {
+        let meta = node.meta();
+        Attr {
+            ino,
+            kind: node.kind,
+            perm: meta.perm,
+            nlink: meta.nlink,
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev: meta.rdev,
+            size: meta.size,
+            blocks: meta.blocks,
+            atime: meta.atime,
+            mtime: meta.mtime,
+            ctime: meta.ctime,
+            ttl: if node.ours { self.options().ttl_ours } else { self.options().ttl_slow },
+        }
+    }
+
+    /// The attributes of a node whose bytes nobody uses and no object has, where the view's hold.
+    pub(crate) fn attr_in_memory(&self, st: &State, ino: Ino, node: &Node) -> Option<Attr> {
+        let is_open = |file: &Arc<FileState>| file.opens.load(Ordering::Acquire) > 0;
+        let elsewhere = node.holds_bytes() || node.file.as_ref().is_some_and(is_open);
+        (!elsewhere && self.view_holds(st, ino, node)).then(|| self.attr_of(ino, node))
+    }
+
+    /// Whether the view's attributes of a node hold without asking the slow tier.
+    fn view_holds(&self, st: &State, ino: Ino, node: &Node) -> bool {
+        let limit = if node.ours || node.staged { self.options().revalidate } else { self.options().ttl_slow };
+        let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
+        let gone = node.slow().is_empty() && ino != ROOT;
+        fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none()
+    }
+
+    fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
+        let (id, place, path, asked) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            if self.view_holds(&st, ino, node) {
+                return Ok(self.attr_of(ino, node));
+            }
+            (node.slow_id(), node.slow().first().cloned(), st.view.slow_path(ino), st.view.asked(self.uptime()))
+        };
+        let found = match cx.slow() {
+            // Whoever may wait finds out what else is there.
+            Err(Error::NeedSlow) => {
+                let at_hand = place.and_then(|(dir, name)| self.slow.stat_at_hand(dir, name.as_bytes())).flatten();
+                Some(at_hand.filter(|stat| Some((stat.dev, stat.ino)) == id).ok_or(Error::NeedSlow)?)
+            }
+            asked => match asked.map(|()| self.at_slow(ino, |path, id| self.slow.stat_of(path, id)))? {
+                Err(e) if is_elsewhere(&e) => None,
+                found => Some(found.at("stat on slow", self.label(ino))?),
+            },
+        };
+        let mut st = self.state.lock();
+        let applied = st.applied;
+        let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+        match found {
+            Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, asked, applied),
+            // Publishing moves it, or what is above it, or has done so meanwhile: the next look-up of the name finds out.
+            _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
+            // Somebody else has removed the directory: it will be made anew.
+            _ if st.view.owes_below(ino) => {}
+            _ => {
+                // Or a create of the same name would find it taken.
+                drop(st);
+                self.look_again(ino);
+                return Err(Errno::ENOENT.into());
+            }
+        }
+        let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+        Ok(self.attr_of(ino, node))
+    }
+
+    /// The state of a regular file, for whoever changes it; `None` for what is none.
+    fn file_of(&self, ino: Ino) -> Result<Option<Arc<FileState>>> {
+        let mut st = self.state.lock();
+        st.view.get(ino).ok_or(Errno::ESTALE)?;
+        Ok(st.file(ino))
+    }
+
+    /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had been
+    /// opened and closed.
+    pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if let Some(size) = set.size {
+            let file = self.file_of(ino)?.ok_or(Errno::EISDIR)?;
+            let open = crate::tiers::OpenMode { write: true, ..Default::default() };
+            let handle = self.open(cx, ino, open)?;
+            let done = self.truncate(cx, &file, size);
+            // With another writer about, its close decides when these bytes are complete.
+            let alone = file.writers.load(Ordering::Acquire) == 1;
+            let done = done.and_then(|()| if alone { self.flush(cx, &handle) } else { Ok(()) });
+            self.release_uncommitted(cx, handle, alone);
+            done?;
+        }
+        if set.attr != NewAttr::default() {
+            self.change_attr(cx, ino, set.attr)?;
+        }
+        self.wake();
+        self.getattr(cx, ino)
+    }
+
+    /// Gives back a handle; unless `commit`, without making what was written an event.
+    fn release_uncommitted(&self, cx: &Cx, mut handle: crate::tiers::OpenFile, commit: bool) {
+        if !commit {
+            handle.state.writers.fetch_sub(1, Ordering::AcqRel);
+            handle.mode.write = false;
+        }
+        self.release(cx, handle);
+    }
+
+    pub(crate) fn change_attr(&self, cx: &Cx, ino: Ino, new: NewAttr) -> Result<()> {
+        let before = self.getattr(cx, ino)?;
+        let mut new = self.keep_of(before.kind, &new);
+        if new == NewAttr::default() {
+            return Ok(());
+        }
+        if before.kind != Kind::Dir && new.perm.is_none() && (new.uid.is_some() || new.gid.is_some()) {
+            // As the kernel's chown does; said explicitly, because the slow tier sees it later and by another caller.
+            let perm = chowned(before.perm);
+            new.perm = (perm != before.perm && self.slow.abilities.modes).then_some(perm);
+        }
+        let file = self.file_of(ino)?;
+        let mut io = file.as_ref().map(|file| file.io.write());
+        self.take_attrs(ino, &before, io.as_deref_mut());
+        // Before the event, which cannot be taken back where the object cannot be opened.
+        let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
+        let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
+        self.log_attr(cx, ino, &new, io.as_deref())?;
+        if let (Some(io), Some(fd)) = (io.as_deref_mut(), fd) {
+            if let Err(e) = fd.set_attr(&new) {
+                // The event would reach the slow tier all the same: another one undoes it.
+                let old = undone(&new, &before);
+                fd.set_attr(&old).unwrap_or_default();
+                self.log_attr(cx, ino, &old, Some(io))?;
+                return Err(Error::io("set attributes of", self.label(ino), e));
+            }
+            io.stamped |= io.dirty && new.mtime.is_some();
+        }
+        // Wherever they are: on the object, or in the view alone.
+        if let (Some(file), Some(perm)) = (&file, new.perm) {
+            file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Before a change of the attributes of a file whose object is to be published as it is: from here on the view has them.
+    fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
+        let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
+        let mut st = self.state.lock();
+        if st.aside.contains_key(&ino) {
+            return;
+        }
+        if let Some(node) = st.view.get_mut(ino) {
+            let Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
+            node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
+            io.attrs_in_view = true;
+        }
+    }
+
+    /// The reverse, before the object may change again.
+    pub(crate) fn give_attrs(&self, ino: Ino, io: &mut Io) -> Result<()> {
+        let (Some(fd), true) = (&io.fd, io.attrs_in_view) else { return Ok(()) };
+        let (meta, xattrs) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            (node.meta(), node.xattrs().cloned().unwrap_or_default())
+        };
+        let Meta { perm, uid, gid, atime, mtime, .. } = meta;
+        let new = NewAttr { uid: Some(uid), gid: Some(gid), perm: Some(perm), atime: Some(atime), mtime: Some(mtime) };
+        // The object lies on the slow tier.
+        let new = self.slow.abilities.kept(&new);
+        let given = xattrs.iter().try_for_each(|(key, (value, _))| match value {
+            Some(value) => {
+                fd.set_xattr(key, value).or_else(|e| if self.slow.never_takes(&e) { Ok(()) } else { Err(e) })
+            }
+            None => fd.remove_xattr(key),
+        });
+        given.and_then(|()| fd.set_attr(&new)).at("set attributes of", self.label(ino))?;
+        io.attrs_in_view = false;
+        Ok(())
+    }
+
+    fn log_attr(&self, cx: &Cx, ino: Ino, new: &NewAttr, io: Option<&Io>) -> Result<()> {
+        let now = self.now();
+        let mut st = self.state.lock();
+        let has_object = io.is_some_and(|io| io.with_attrs().is_some());
+        if self.log_attrs_aside(&mut st, ino, |attrs| changed(attrs, new))? {
+            return self.apply_attr(&mut st, ino, new, now, None, has_object);
+        }
+        let path = st.view.path(ino);
+        let event = path.filter(|_| self.is_in_order(&st, ino, io));
+        let Some(path) = event else {
+            // Travels with the content, or ends with the last handle.
+            cx.proceed()?;
+            return self.apply_attr(&mut st, ino, new, now, None, has_object);
+        };
+        let record = Record::SetAttr { path, ino, new: *new };
+        let change = Change::SetAttr { ino, new: Box::new(*new) };
+        let mut applied = Ok(());
+        self.log_event(cx, &mut st, record, change, |st, lsn| {
+            applied = self.apply_attr(st, ino, new, now, Some(lsn), has_object);
+        })?;
+        applied
+    }
+
+    /// Whether a change of the node is an event of its own: not for a file that has never become one.
+    fn is_in_order(&self, st: &State, ino: Ino, io: Option<&Io>) -> bool {
+        let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id().is_some());
+        match io {
+            Some(io) if io.object().is_some() => on_slow || io.ordered,
+            _ => true,
+        }
+    }
+
+    /// Changes the view's copy of the attributes. For a file with an object only what belongs to its names.
+    pub(crate) fn apply_attr(
+        &self,
+        st: &mut State,
+        ino: Ino,
+        new: &NewAttr,
+        now: Time,
+        lsn: Option<u64>,
+        has_object: bool,
+    ) -> Result<()> {
+        let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
+        node.ours = true;
+        if let Some(lsn) = lsn {
+            node.set_meta_lsn(lsn);
+            if new.mtime.is_some() {
+                // Newer than any write in place so far.
+                st.overtaken.remove(&ino);
+            }
+        }
+        if let Some(perm) = new.perm
+            && let Some((Some(list), at)) = node.xattrs().and_then(|xattrs| xattrs.get(acl::ACCESS))
+            && let Some(changed) = acl::chmod(list, perm)
+        {
+            let at = lsn.unwrap_or(*at);
+            node.change_xattrs(|xattrs| xattrs.insert(acl::ACCESS.to_vec(), (Some(changed), at)));
+        }
+        if let Some(perm) = new.perm
+            && let Some(known) = node.dir.as_mut().and_then(|dir| dir.access_acl.as_mut())
+        {
+            known.list = known.list.take().and_then(|list| acl::chmod(&list, perm));
+        }
+        if !has_object {
+            node.change_meta(|meta| meta.change(new, now));
+        }
+        Ok(())
+    }
+
+    /// Clears suid, and sgid of a group-executable file: somebody without privileges is about to change the bytes. The kernel, which goes
+    /// by the mode that it remembers, must not run them with these once they are there.
+    pub fn kill_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        let before = self.getattr(cx, ino)?.perm;
+        let perm = chowned(before);
+        if perm != before {
+            self.change_attr(cx, ino, NewAttr { perm: Some(perm), ..NewAttr::default() })?;
+            if let Some(forget) = self.forget_attrs.get() {
+                forget(ino);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn readlink(&self, cx: &Cx, ino: Ino) -> Result<Vec<u8>> {
+        {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            if node.kind != Kind::Symlink {
+                return Err(Errno::EINVAL.into());
+            }
+            if !node.target().is_empty() {
+                return Ok(node.target().to_vec());
+            }
+        }
+        cx.slow()?;
+        let target = self.at_slow(ino, |path, id| self.slow.act(path, id, |link| link.readlink()));
+        let target = target.at("read link on slow", self.label(ino))?;
+        if let Some(node) = self.state.lock().view.get_mut(ino) {
+            // A link's target never changes.
+            node.set_target(target.clone());
+        }
+        Ok(target)
+    }
+
+    /// `Ok(None)`: no such attribute. `user.dlio.state` and `user.dlio.tier` say what is not in any listing.
+    pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        if key.starts_with(PRIVATE) {
+            return self.own_xattr(ino, key);
+        }
+        let file = {
+            let mut st = self.state.lock();
+            st.view.get(ino).ok_or(Errno::ESTALE)?;
+            st.known_file(ino)
+        };
+        let mut open = None;
+        if let Some(file) = file {
+            let io = self.shared(cx, &file)?;
+            open.clone_from(&io.fd);
+            if let Some(object) = io.object() {
+                if io.attrs_in_view
+                    && let Some((value, _)) = self.state.lock().view.get(ino).and_then(|node| node.xattrs()?.get(key))
+                {
+                    return Ok(value.clone());
+                }
+                let fd = self.fd(cx, &io, object)?;
+                return unsupported_is_none(fd.get_xattr(key)).at("read attribute of", self.label(ino));
+            }
+        }
+        {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            if let Some((value, _)) = node.xattrs().and_then(|xattrs| xattrs.get(key)) {
+                return Ok(value.clone());
+            }
+            if open.is_none() && (node.slow_id().is_none() || st.view.slow_path(ino).is_none()) {
+                return Ok(None);
+            }
+        }
+        // The kernel asks for the ACL of each directory on the way, unless its owner asks: nobody waits for that.
+        if !self.slow.abilities.has(key) {
+            return Ok(None);
+        }
+        if let Some(list) = self.acl_in_memory(ino, key, false) {
+            return Ok(list);
+        }
+        let asked = Seen::at(self.uptime());
+        cx.slow()?;
+        // A file that is open may have lost all its names.
+        let found = match open {
+            Some(fd) => fd.get_xattr(key),
+            None => {
+                let found = self.at_slow(ino, |path, id| self.slow.act(path, id, |inode| inode.get_xattr(key)));
+                if found.as_ref().is_err_and(is_elsewhere) {
+                    return self.xattr_of_gone(ino);
+                }
+                found
+            }
+        };
+        let found = unsupported_is_none(found).at("read attribute on slow of", self.label(ino))?;
+        if key == acl::ACCESS
+            && let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut())
+        {
+            dir.access_acl = Some(Box::new(KnownAcl { asked, list: found.clone() }));
+        }
+        Ok(found)
+    }
+
+    /// What is known of a directory's access ACL: `None` if nothing is, or nothing that holds as long as its attributes would. `stale`: what is
+    /// known holds, however old.
+    pub fn acl_in_memory(&self, ino: Ino, key: &[u8], stale: bool) -> Option<Option<Vec<u8>>> {
+        let st = self.state.lock();
+        let node = st.view.get(ino).filter(|_| key == acl::ACCESS)?;
+        let known = node.dir.as_ref()?.access_acl.as_ref()?;
+        let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
+        let holds = stale || self.slow.is_down() || known.asked.fresh(self.uptime(), limit);
+        holds.then(|| known.list.clone())
+    }
+
+    /// Somebody else has removed it on the slow tier. The kernel, which asks for the ACL of what it opens, looks the name up once more then, and
+    /// may make it anew: with ENOENT it would do neither.
+    fn xattr_of_gone(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
+        if self.state.lock().view.owes_below(ino) {
+            // It will be made anew.
+            return Ok(None);
+        }
+        self.look_again(ino);
+        Err(Errno::ESTALE.into())
+    }
+
+    pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let file = {
+            let mut st = self.state.lock();
+            st.view.get(ino).ok_or(Errno::ESTALE)?;
+            st.known_file(ino)
+        };
+        let mut open = None;
+        if let Some(file) = file {
+            let io = self.shared(cx, &file)?;
+            open.clone_from(&io.fd);
+            if let Some(object) = io.object() {
+                let fd = self.fd(cx, &io, object)?;
+                let mut keys = unsupported_is_none(fd.list_xattr()).at("list attributes of", self.label(ino))?;
+                keys.retain(|key| !key.starts_with(PRIVATE));
+                if io.attrs_in_view
+                    && let Some(node) = self.state.lock().view.get(ino)
+                {
+                    keys.retain(|key| node.xattrs().is_none_or(|xattrs| !xattrs.contains_key(key)));
+                    keys.extend(node.kept_xattrs());
+                }
+                return Ok(keys);
+            }
+        }
+        let (pending, kept, on_slow) = {
+            let st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+            let on_slow = node.slow_id().is_some() && st.view.slow_path(ino).is_some();
+            (node.xattrs().cloned().unwrap_or_default(), node.kept_xattrs(), on_slow)
+        };
+        let mut keys = Vec::new();
+        if on_slow || open.is_some() {
+            cx.slow()?;
+            let listed = match open {
+                Some(fd) => fd.list_xattr(),
+                None => self.at_slow(ino, |path, id| self.slow.act(path, id, |inode| inode.list_xattr())),
+            };
+            keys = unsupported_is_none(listed).at("list attributes on slow of", self.label(ino))?;
+            keys.retain(|key| !pending.contains_key(key) && !key.starts_with(PRIVATE));
+        }
+        keys.extend(kept);
+        Ok(keys)
+    }
+
+    /// `create` and `replace` as XATTR_CREATE and XATTR_REPLACE.
+    pub fn set_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        self.change_xattr(cx, ino, key, Some(value), |exists| match exists {
+            true if create => Err(Errno::EEXIST),
+            false if replace => Err(Errno::ENODATA),
+            _ => Ok(()),
+        })
+    }
+
+    pub fn remove_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<()> {
+        self.change_xattr(cx, ino, key, None, |exists| if exists { Ok(()) } else { Err(Errno::ENODATA) })
+    }
+
+    fn change_xattr(
+        &self,
+        cx: &Cx,
+        ino: Ino,
+        key: &[u8],
+        value: Option<&[u8]>,
+        may: impl Fn(bool) -> Result<(), Errno>,
+    ) -> Result<()> {
+        if key.starts_with(PRIVATE) {
+            return Err(Errno::EPERM.into());
+        }
+        if !travels(key) || !self.slow.abilities.has(key) {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let old = self.get_xattr(cx, ino, key)?;
+        may(old.is_some())?;
+        let before = self.getattr(cx, ino)?;
+        if key.starts_with(b"user.") && !matches!(before.kind, Kind::File | Kind::Dir) {
+            return Err(Errno::EPERM.into());
+        }
+        // An access ACL is also the mode; one that says no more than the mode is not kept.
+        let mode =
+            value.filter(|_| key == acl::ACCESS).map(|list| acl::mode_of(list, before.perm).ok_or(Errno::EINVAL));
+        let mode = mode.transpose()?;
+        let kept = if mode.is_some_and(|(_, minimal)| minimal) { None } else { value };
+        let file = self.file_of(ino)?;
+        if let Some(value) = kept {
+            self.try_on_slow(cx, ino, key, value)?;
+        }
+        if let Some(file) = &file {
+            self.forget_clean(cx, file)?;
+        }
+        let mut io = file.as_ref().map(|file| file.io.write());
+        self.take_attrs(ino, &before, io.as_deref_mut());
+        // As in `change_attr`: opened before the event, which another one undoes if the object does not take the change.
+        let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
+        let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
+        self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
+        if let Some(fd) = fd {
+            let set = |value: Option<&[u8]>, perm: Option<u32>| {
+                value.map_or_else(|| fd.remove_xattr(key), |value| fd.set_xattr(key, value))?;
+                perm.map_or(Ok(()), |perm| fd.set_attr(&NewAttr { perm: Some(perm), ..NewAttr::default() }))
+            };
+            if let Err(e) = set(kept, mode.map(|(perm, _)| perm)) {
+                let perm = mode.map(|_| before.perm);
+                set(old.as_deref(), perm).unwrap_or_default();
+                self.log_xattr(cx, ino, key, old.as_deref(), perm, io.as_deref())?;
+                return Err(Error::io("set attribute of", self.label(ino), e));
+            }
+        }
+        drop(io);
+        self.wake();
+        Ok(())
+    }
+
+    /// Refuses a value for which the slow tier has no room beside the node's others, by trying them on a file in `tmp`: once
+    /// it is an event, it would hold the order for ever. What is small fits everywhere.
+    fn try_on_slow(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut all = Vec::new();
+        for other in self.list_xattr(cx, ino)?.into_iter().filter(|other| other != key && travels(other)) {
+            if let Some(value) = self.get_xattr(cx, ino, &other)? {
+                all.push((other, value));
+            }
+        }
+        // Behind those that are there: where each finds room depends on what was set before it.
+        all.push((key.to_vec(), value.to_vec()));
+        if all.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= XATTRS_EVERYWHERE {
+            return Ok(());
+        }
+        cx.slow()?;
+        let name = format!("p{:016x}", self.pool.number()).into_bytes();
+        let tmp = &*self.slow.tmp;
+        let file = match tmp.create(&name, 0o600) {
+            // A tier that takes no file for now says nothing about room beside others, and must not hold up the application.
+            Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem || is_full(&e) => return Ok(()),
+            file => file.at("try attribute on slow of", self.label(ino))?,
+        };
+        // ACLs name users that the file's owner decides about; what counts here is their size.
+        let tried = all.iter().enumerate().try_for_each(|(i, (key, value))| match key.starts_with(b"user.") {
+            true => file.set_xattr(key, value),
+            false => file.set_xattr(format!("user.p{i}").as_bytes(), value),
+        });
+        let removed = crate::tiers::writeback::drain::remove_leftover(tmp, &name);
+        tried.at("try attribute on slow of", self.label(ino)).and(removed)
+    }
+
+    /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
+    /// change is on the object, in the log or in neither. Whoever has it open to read goes on with the slow file; for who may
+    /// write the object becomes a new version, or the next write to a large file would go to the slow one in place.
+    fn forget_clean(&self, cx: &Cx, file: &Arc<FileState>) -> Result<()> {
+        if file.io.read().clean().is_none() {
+            return Ok(());
+        }
+        if file.writers.load(Ordering::Acquire) > 0 {
+            return self.make_writable(cx, file);
+        }
+        let is_open = file.opens.load(Ordering::Acquire) > 0;
+        let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;
+        let mut io = file.io.write();
+        let (Some(proof), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
+        if file.is_pinned() {
+            return Ok(());
+        }
+        let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
+        let mut st = self.state.lock();
+        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.drop_clean(&mut st, file, &mut io);
+        io.fd = fd;
+        Ok(())
+    }
+
+    fn log_xattr(
+        &self,
+        cx: &Cx,
+        ino: Ino,
+        key: &[u8],
+        value: Option<&[u8]>,
+        perm: Option<u32>,
+        io: Option<&Io>,
+    ) -> Result<()> {
+        let now = self.now();
+        let mut st = self.state.lock();
+        let has_object = io.is_some_and(|io| io.with_attrs().is_some());
+        let mode = perm.map(|perm| NewAttr { perm: Some(perm), ..NewAttr::default() });
+        let keep = |attrs: &mut Attrs| {
+            changed_xattr(attrs, key, value);
+            attrs.perm = perm.unwrap_or(attrs.perm);
+        };
+        if self.log_attrs_aside(&mut st, ino, keep)? {
+            apply_xattr(&mut st, ino, key, value, None, now, has_object);
+            return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
+        }
+        let event = st.view.path(ino).filter(|_| self.is_in_order(&st, ino, io));
+        let Some(path) = event else {
+            cx.proceed()?;
+            apply_xattr(&mut st, ino, key, value, None, now, has_object);
+            return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
+        };
+        let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));
+        let record = Record::SetXattr { path: path.clone(), ino, key: key.clone(), value: value.clone() };
+        let change = Change::SetXattr { ino, key: key.as_slice().into(), value: value.as_deref().map(Into::into) };
+        self.log_event(cx, &mut st, record, change, |st, lsn| {
+            apply_xattr(st, ino, &key, value.as_deref(), Some(lsn), now, has_object);
+        })?;
+        if let Some(new) = mode {
+            let record = Record::SetAttr { path, ino, new };
+            let mut applied = Ok(());
+            self.log_event(cx, &mut st, record, Change::SetAttr { ino, new: Box::new(new) }, |st, lsn| {
+                applied = self.apply_attr(st, ino, &new, now, Some(lsn), has_object);
+            })?;
+            applied?;
+        }
+        Ok(())
+    }
+
+    fn own_xattr(&self, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (status, tier) = self.file_status(ino)?;
+        let word = match key {
+            STATE => match status {
+                FileStatus::Slow => "slow",
+                FileStatus::Dirty => "dirty",
+                FileStatus::Draining => "draining",
+                FileStatus::Clean => "clean",
+                FileStatus::Staged => "staged",
+                FileStatus::Failed => "failed",
+                FileStatus::Saved => "saved",
+            },
+            TIER => match tier {
+                crate::tiers::TierKind::Fast => "fast",
+                crate::tiers::TierKind::Slow => "slow",
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some(word.as_bytes().to_vec()))
+    }
+
+    /// The slow tier's size, and its free space less what is pending.
+    pub fn statfs(&self, cx: &Cx) -> Result<Space> {
+        let pending = self.pending_bytes();
+        let space = match self.counters.slow_space() {
+            Some(space) if self.slow.is_down() || matches!(cx.slow(), Err(Error::NeedSlow)) => space,
+            _ => {
+                cx.slow()?;
+                let space = self.slow.root.space().at("statfs", "slow tier")?;
+                self.counters.set_slow_space(space);
+                space
+            }
+        };
+        Ok(Space { free: space.free.saturating_sub(pending), avail: space.avail.saturating_sub(pending), ..space })
+    }
+}
+
+/// A tier without extended attributes, or without this kind of them, has none. For its error the kernel would refuse others than the owner
+/// each look at the file: it asks for the ACL then.
+fn unsupported_is_none<T: Default>(found: std::io::Result<T>) -> std::io::Result<T> {
+    match found {
+        Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(T::default()),
+        found => found,
+    }
+}
+
+/// What takes `new` back.
+fn undone(new: &NewAttr, before: &Attr) -> NewAttr {
+    NewAttr {
+        uid: new.uid.map(|_| before.uid),
+        gid: new.gid.map(|_| before.gid),
+        perm: new.perm.map(|_| before.perm),
+        atime: new.atime.map(|_| before.atime),
+        mtime: new.mtime.map(|_| before.mtime),
+    }
+}
+
+/// Mode bits after a chown or a write by an unprivileged process (Linux `setattr_should_drop_suidgid`).
+fn chowned(perm: u32) -> u32 {
+    let perm = perm & !0o4000;
+    if perm & 0o2010 == 0o2010 { perm & !0o2000 } else { perm }
+}
+
+/// Changes the view's copy of an extended attribute. A file with an object has it there; what is an event is remembered
+/// all the same, because the object may be let go before it is published.
+pub(crate) fn apply_xattr(
+    st: &mut State,
+    ino: Ino,
+    key: &[u8],
+    value: Option<&[u8]>,
+    lsn: Option<u64>,
+    now: Time,
+    has_object: bool,
+) {
+    let Some(node) = st.view.get_mut(ino) else { return };
+    node.ours = true;
+    node.change_meta(|meta| meta.ctime = now);
+    if key == acl::DEFAULT
+        && let Some(dir) = &mut node.dir
+    {
+        dir.default_acl = None;
+    }
+    if key == acl::ACCESS
+        && let Some(dir) = &mut node.dir
+    {
+        dir.access_acl = Some(Box::new(KnownAcl { asked: Seen::NEVER, list: value.map(<[u8]>::to_vec) }));
+    }
+    if lsn.is_some() || !has_object {
+        let value = (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX));
+        node.change_xattrs(|xattrs| xattrs.insert(key.to_vec(), value));
+    }
+}

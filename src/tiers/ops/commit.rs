@@ -1,0 +1,558 @@
+//! Giving what was written its place in the order, and making it durable on fast.
+//!
+//! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file, and
+//! every `live_after` while it is held open. The event stands for the first `size` bytes the object has then; a later write
+//! below that breaches the version (see [`FileState::breach`]).
+//!
+//! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is synced
+//! up to the seal - and with it every record before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::sync::MutexGuard;
+use crate::tiers::disk::{Access, File};
+use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
+use crate::tiers::model::node::Seen;
+use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::view::Ages;
+use crate::tiers::objects::abilities::travels;
+use crate::tiers::objects::file::{Author, Bytes, Content, FileState, Io};
+use crate::tiers::objects::pool::{Named, Pool};
+use crate::tiers::objects::split::Split;
+use crate::tiers::ops::data::copy_bytes;
+use crate::tiers::{Cx, Ino, Lsn, OpenFile, Progress, ROOT, Tiers};
+
+/// A version about to become an event: read from the object before the state lock is taken.
+pub(crate) struct Frozen {
+    object: ObjectId,
+    size: u64,
+    attrs: Attrs,
+    fd: Arc<dyn File>,
+}
+
+impl Tiers {
+    /// One `close()` of one descriptor: what was written through it gets its place in the order, unless the close says nothing
+    /// of whether that is complete. If it was the last one, [`Tiers::release`] follows.
+    pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
+        if !file.mode.write || self.says_nothing(cx, &file.state) {
+            return Ok(());
+        }
+        self.commit(cx, &file.state).map(|_| ())
+    }
+
+    /// Of a close: a process that is started while another writes closes its copies of all descriptors; and a shell that has
+    /// opened a file for a command, and truncated it, closes the one it opened it by.
+    fn says_nothing(&self, cx: &Cx, state: &FileState) -> bool {
+        let only_truncated = || {
+            let io = state.io.read();
+            io.uncommitted()
+                && (io.ordered || self.state.lock().view.get(state.ino).is_some_and(|node| node.slow_id().is_some()))
+        };
+        match state.author() {
+            Author::Table(author) => cx.table.is_some_and(|table| table != author),
+            Author::Nobody => cx.table.is_some() && only_truncated(),
+            Author::Unknown => false,
+        }
+    }
+
+    /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too; but not
+    /// while somebody else writes: the kernel tells of a release when it comes to it, and who has opened the file anew since
+    /// may have truncated it and not written yet.
+    pub fn release(&self, cx: &Cx, file: OpenFile) {
+        let read = self.note_reading(&file);
+        let state = &file.state;
+        if file.mode.write {
+            let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
+            state.writers.fetch_sub(1, Ordering::AcqRel);
+            let alone = || state.writers.load(Ordering::Acquire) == 0;
+            if let Err(e) = unseen.and_then(|()| self.commit_if(cx, state, alone)) {
+                // Nobody is left to tell; the bytes stay bound to the file and `tick` tries again.
+                tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
+            }
+        }
+        let is_last = state.opens.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.counters.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+        if is_last
+            && let Some(mut io) = state.io.try_write()
+            && state.opens.load(Ordering::Acquire) == 0
+        {
+            io.fd = None;
+            io.copy = None;
+            if io.place == Bytes::InPlace {
+                io.place = Bytes::Slow;
+            }
+        }
+        let (ino, wrote) = (file.ino, file.mode.write);
+        // Whoever collects finds that nobody needs its state any more.
+        drop(file);
+        let mut st = self.state.lock();
+        st.view.let_go(ino);
+        self.settle_removed(&mut st, ino);
+        st.rest(ino);
+        st.view.collect(ino);
+        drop(st);
+        if let Some(read) = read {
+            self.promote(read);
+        }
+        if wrote {
+            self.wake();
+        }
+    }
+
+    /// D1: returns when bytes, name and every earlier record are durable on the fast tier.
+    ///
+    /// Errors: EIO if the tier could not make them durable, now or at an earlier fsync; it is not tried again.
+    pub fn fsync(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
+        let state = &file.state;
+        if state.failed.load(Ordering::Acquire) {
+            return Err(Errno::EIO.into());
+        }
+        if !state.holds_bytes() {
+            self.sync_in_place(cx, |ino| ino == state.ino)?;
+            return self.log.sync(self.log.last());
+        }
+        self.commit(cx, state)?;
+        let pending = self.unsealed(|ino, _| ino == state.ino, usize::MAX);
+        self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
+    }
+
+    /// What a program waits for, as part of the burst of what it has written: the next file that it writes then belongs to it, too.
+    fn while_in_burst<T>(&self, written: &[(Lsn, Ino, Arc<Content>)], wait: impl FnOnce() -> T) -> T {
+        let Some(burst) = written.last().map(|(.., content)| content.burst()) else { return wait() };
+        self.state.lock().bursts.syncing(burst);
+        let waited = wait();
+        let now = self.uptime();
+        let mut st = self.state.lock();
+        st.bursts.synced(burst, now);
+        if st.bursts.going_on() == Some(burst) {
+            st.book.synced(burst, self.stamp(now));
+        }
+        waited
+    }
+
+    /// D1 for a directory's names and for the files in it; for the root, D1 for everything.
+    pub fn fsync_dir(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        if ino == ROOT {
+            return self.sync_fast_as(cx);
+        }
+        let inside =
+            |st: &State, file: Ino| st.view.get(file).is_some_and(|node| node.links.iter().any(|(dir, _)| *dir == ino));
+        for state in self.uncommitted_files(|st, file| inside(st, file)) {
+            self.commit(cx, &state)?;
+        }
+        let within: std::collections::HashSet<Ino> = {
+            let st = self.state.lock();
+            st.in_place.iter().copied().filter(|file| inside(&st, *file)).collect()
+        };
+        self.sync_in_place(cx, |file| within.contains(&file))?;
+        let files: std::collections::HashSet<Ino> = {
+            let st = self.state.lock();
+            let named = st.events.iter().flat_map(|event| event.change.inodes()).filter(|file| inside(&st, *file));
+            named.collect()
+        };
+        let pending = self.unsealed(|file, _| files.contains(&file), usize::MAX);
+        self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
+    }
+
+    /// D1 for everything: commits, seals and syncs all that was written. Waits for the fast tier only, but for objects that
+    /// did not fit on it.
+    pub fn sync_fast(&self) -> Result<()> {
+        self.sync_fast_as(&Cx::internal())
+    }
+
+    fn sync_fast_as(&self, cx: &Cx) -> Result<()> {
+        self.sync_in_place(cx, |_| true)?;
+        for state in self.uncommitted_files(|_, _| true) {
+            self.commit(cx, &state)?;
+        }
+        let pending = self.unsealed(|_, _| true, usize::MAX);
+        self.seal_durably(cx, &pending)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Files written in place have their newest bytes on the slow tier only: they are synced there.
+    pub(crate) fn sync_in_place(&self, cx: &Cx, which: impl Fn(Ino) -> bool) -> Result<()> {
+        if self.state.lock().in_place_before {
+            cx.slow()?;
+            // Before the sync, which is not tried again if it fails.
+            self.state.lock().in_place_before = false;
+            self.slow.root.sync_all().at("sync", "slow tier")?;
+        }
+        let files: Vec<Ino> = self.state.lock().in_place.iter().copied().filter(|ino| which(*ino)).collect();
+        for ino in files {
+            cx.slow()?;
+            let file = self.state.lock().known_file(ino);
+            let held = file.and_then(|file| file.io.read().fd.clone().filter(|_| !file.holds_bytes()));
+            let fd = match held {
+                Some(fd) => fd,
+                None => match self.open_slow(cx, ino, Access::Read) {
+                    // Removed since.
+                    Err(e) if matches!(e.errno(), Errno::ESTALE | Errno::ENOENT) => {
+                        self.state.lock().synced_in_place(ino);
+                        continue;
+                    }
+                    other => other?,
+                },
+            };
+            // Before the sync: a write that comes meanwhile puts it back.
+            self.state.lock().synced_in_place(ino);
+            if let Err(e) = fd.sync() {
+                // Whoever asks next must hear of it, although this was the background's sync: another would succeed.
+                if let Some(file) = self.state.lock().file(ino) {
+                    file.failed.store(true, Ordering::Release);
+                }
+                return Err(Error::io("fsync on slow", self.label(ino), e));
+            }
+        }
+        Ok(())
+    }
+
+    fn uncommitted_files(&self, which: impl Fn(&State, Ino) -> bool) -> Vec<Arc<FileState>> {
+        let st = self.state.lock();
+        let files = st.uncommitted.keys().filter(|ino| which(&st, **ino));
+        files.filter_map(|ino| st.view.get(*ino)?.file.clone()).collect()
+    }
+
+    /// Makes a content event of what changed since the last one. Returns its LSN if there was anything.
+    pub(crate) fn commit(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
+        self.commit_if(cx, state, || true)
+    }
+
+    /// The same where `wanted` is still true once nobody can change the bytes.
+    fn commit_if(&self, cx: &Cx, state: &FileState, wanted: impl FnOnce() -> bool) -> Result<Option<Lsn>> {
+        if !state.io.read().uncommitted() {
+            return Ok(None);
+        }
+        let mut io = state.io.write();
+        if !wanted() {
+            return Ok(None);
+        }
+        let Some(frozen) = self.freeze_if_uncommitted(cx, Some(&mut io))? else { return Ok(None) };
+        let mut st = self.state.lock();
+        let lsn = self.commit_frozen(cx, &mut st, Some(state), Some(&mut io), Some(frozen))?;
+        drop(st);
+        drop(io);
+        self.wake();
+        Ok(lsn)
+    }
+
+    /// Commits a file that is rewritten all the time by way of a private copy of its bytes on fast, which no write can
+    /// breach. The file goes on in its own object, ahead of that event.
+    pub(crate) fn commit_copy(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
+        let mut io = state.io.write();
+        let (Some(live), Some(frozen)) = (io.object(), self.freeze_if_uncommitted(cx, Some(&mut io))?) else {
+            return Ok(None);
+        };
+        let copy = ObjectId { home: Home::Fast, number: self.pool.number() };
+        let made = self.pool.create(copy.number, 0o600).and_then(|fd| {
+            copy_bytes(&*frozen.fd, &*fd, frozen.size)?;
+            fd.set_len(frozen.size)
+        });
+        let committed = made.at("copy", label(copy)).and_then(|()| self.log_copy(state, frozen, copy, live));
+        if matches!(committed, Ok(Some(_))) {
+            io.ordered = true;
+        } else {
+            self.remove_object(copy);
+        }
+        committed
+    }
+
+    fn log_copy(&self, state: &FileState, frozen: Frozen, copy: ObjectId, live: ObjectId) -> Result<Option<Lsn>> {
+        let mut st = self.state.lock();
+        let Some(at) = st.view.get(state.ino).and_then(|node| node.links.first().cloned()) else { return Ok(None) };
+        let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
+        let Frozen { size, attrs, .. } = frozen;
+        let burst = self.note_burst(&mut st, state.ino, size);
+        let content = Arc::new(Content::new(copy, size, attrs.clone(), burst));
+        let change = Change::Content { ino: state.ino, at, content };
+        self.take_up_dirs(&mut st, &change)?;
+        let mut records = vec![
+            Record::Content { path: path.clone(), ino: state.ino, object: copy, size, attrs },
+            Record::Bind { path, ino: state.ino, object: live },
+        ];
+        records.splice(0..0, st.names_record(state.ino));
+        let last = self.log.append(&records)?;
+        let now = self.uptime();
+        self.note_checkpoint(&mut st, last - 1, &change);
+        st.push(last - 1, now, change);
+        st.committed(state.ino);
+        st.bind(state.ino, last, live, now);
+        self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
+        Ok(Some(last - 1))
+    }
+
+    /// First half, before the state lock: reads what the event will say from the object.
+    pub(crate) fn freeze_if_uncommitted(&self, cx: &Cx, io: Option<&mut Io>) -> Result<Option<Frozen>> {
+        let Some(io) = io.filter(|io| io.uncommitted()) else { return Ok(None) };
+        self.freeze(cx, io)
+    }
+
+    /// The same of a file that is set aside, whether or not it has changed: it is to become an event again.
+    pub(crate) fn freeze_aside(&self, cx: &Cx, ino: Ino, io: Option<&mut Io>) -> Result<Option<Frozen>> {
+        let is_aside = self.state.lock().aside.contains_key(&ino);
+        let Some(io) = io.filter(|_| is_aside) else { return Ok(None) };
+        self.freeze(cx, io)
+    }
+
+    fn freeze(&self, cx: &Cx, io: &mut Io) -> Result<Option<Frozen>> {
+        let Some(object) = io.object() else { return Ok(None) };
+        let fd = self.fd(cx, io, object)?;
+        let stat = fd.stat().at("stat", "object")?;
+        let xattrs = own_xattrs(&*fd)?;
+        let attrs = Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs };
+        Ok(Some(Frozen { object, size: stat.size, attrs, fd }))
+    }
+
+    /// Second half, under the state lock: logs and queues the event. A file without a name has no place in the order.
+    pub(crate) fn commit_frozen(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        state: Option<&FileState>,
+        io: Option<&mut Io>,
+        frozen: Option<Frozen>,
+    ) -> Result<Option<Lsn>> {
+        let (Some(state), Some(io), Some(frozen)) = (state, io, frozen) else { return Ok(None) };
+        let ino = state.ino;
+        let Some(at) = st.view.get(ino).and_then(|node| node.links.first().cloned()) else {
+            return Ok(None);
+        };
+        let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
+        let Frozen { object, size, attrs, fd } = frozen;
+        let burst = self.note_burst(st, ino, size);
+        let content = Arc::new(Content::new(object, size, attrs.clone(), burst));
+        let record = Record::Content { path: path.clone(), ino, object, size, attrs };
+        let change = Change::Content { ino, at, content: content.clone() };
+        if let Some(names) = st.names_record(ino) {
+            self.log.append(&[names])?;
+        }
+        let lsn = self.log_event_anyway(cx, st, record, change, |_, _| ())?;
+        state.owe(io, content);
+        state.forget_author();
+        io.dirty = false;
+        io.interrupted = false;
+        st.committed(ino);
+        self.take_up(cx, st, ino, lsn)?;
+        if object.home == Home::Fast {
+            // Only for a rescue without a log; the event itself is logged.
+            if let Err(e) = Pool::set_name(&*fd, &Named { lsn, ino, path }) {
+                tracing::debug!(ino, error = %e, "an object could not be told its name");
+            }
+        }
+        Ok(Some(lsn))
+    }
+
+    /// A version is complete; returns the number of the burst it belongs to.
+    fn note_burst(&self, st: &mut State, ino: Ino, size: u64) -> u64 {
+        let now = self.uptime();
+        let began = st.began_to_write(ino, now);
+        let (burst, over) = st.bursts.add(began, now, size);
+        if let Some(over) = over {
+            st.expected.learn(self.stamp(over.began), over.bytes);
+        }
+        burst
+    }
+
+    /// The object's descriptor: the one kept open, or one for this call.
+    pub(crate) fn fd(&self, cx: &Cx, io: &Io, object: ObjectId) -> Result<Arc<dyn File>> {
+        if object.needs_slow() {
+            cx.slow()?;
+        }
+        match &io.fd {
+            Some(fd) => Ok(fd.clone()),
+            None => self.open_object(cx, object),
+        }
+    }
+
+    pub(crate) fn open_object(&self, cx: &Cx, object: ObjectId) -> Result<Arc<dyn File>> {
+        match object.home {
+            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at_fast("open", label(object)),
+            Home::Slow => {
+                cx.slow()?;
+                self.slow.object(object).at("open", label(object))
+            }
+            Home::Split { .. } => Ok(Arc::new(self.open_split(cx, object)?.ok_or(Errno::EIO)?)),
+        }
+    }
+
+    /// The two parts of an object that has two.
+    pub(crate) fn open_split(&self, cx: &Cx, object: ObjectId) -> Result<Option<Split>> {
+        let (Home::Split { at, .. }, Some(head)) = (object.home, object.head()) else { return Ok(None) };
+        let tail = self.open_object(cx, object.tail())?;
+        Ok(Some(Split::new(self.open_object(cx, head)?, tail, at)))
+    }
+
+    /// The first so many content events that are not sealed yet, in LSN order.
+    pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
+        let mut st = self.state.lock();
+        let done = |content: &Content| content.is_sealed() || content.applied.load(Ordering::Acquire);
+        let behind = st.events.partition_point(|event| event.lsn <= st.sealed);
+        let open = st.events.range(behind..).filter_map(|event| match &event.change {
+            Change::Content { ino, content, .. } if !done(content) => Some((event.lsn, *ino, content)),
+            _ => None,
+        });
+        let mut open = open.peekable();
+        let sealed = match (open.peek(), st.events.back()) {
+            (Some((first, ..)), _) => first - 1,
+            (None, last) => last.map_or(st.sealed, |last| last.lsn),
+        };
+        let wanted = open.filter(|(lsn, ino, _)| which(*ino, *lsn));
+        let wanted = wanted.take(most).map(|(lsn, ino, content)| (lsn, ino, content.clone())).collect();
+        st.sealed = sealed;
+        wanted
+    }
+
+    /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached
+    /// answers age.
+    pub fn tick(&self) -> Result<Progress> {
+        let (now, cx) = (self.uptime(), Cx::internal());
+        let due = |st: &State, ino: Ino| {
+            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options().live_after)
+        };
+        for state in self.uncommitted_files(due) {
+            if state.io.read().interrupted {
+                continue;
+            }
+            if self.commit(&cx, &state)?.is_some() {
+                self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.delete_doomed(&cx)?;
+        self.look_at_checkpoints(now);
+        let ages = self.ages();
+        let mut st = self.state.lock();
+        for ino in std::mem::take(&mut st.orphans) {
+            self.settle_removed(&mut st, ino);
+            st.view.collect(ino);
+        }
+        drop(st);
+        self.recent.lock().age(now, ages.slow);
+        self.age_names(now, ages);
+        self.log.restore_if_room();
+        if let Err(error) = self.log.check() {
+            tracing::error!(%error, "the fast tier fails; changes are refused until it is repaired and mounted again");
+        }
+        Ok(Progress::Idle)
+    }
+
+    /// All names, or a part of them if there are many, in pieces between which others get the lock.
+    fn age_names(&self, now: Duration, ages: Ages) {
+        const PIECE: usize = 1024;
+        const ALL_OF: usize = 4 * PIECE;
+        const PARTS: usize = 16;
+        let mut left = (self.state.lock().view.nodes.len() / PARTS).max(ALL_OF);
+        while left > 0 {
+            let mut st = self.state.lock();
+            if st.view.age_names(now, ages, PIECE) {
+                return;
+            }
+            MutexGuard::unlock_fair(st);
+            left = left.saturating_sub(PIECE);
+        }
+    }
+
+    /// Deletes the objects nobody refers to, once the log says so durably.
+    pub(crate) fn delete_doomed(&self, cx: &Cx) -> Result<()> {
+        let needed = self.state.lock().doomed.values().max().copied();
+        let Some(needed) = needed else { return Ok(()) };
+        if !left_out!(DoomDurable) {
+            self.log.sync(needed)?;
+        }
+        let doomed: Vec<_> = {
+            let mut st = self.state.lock();
+            let durable = if left_out!(DoomDurable) { needed } else { self.log.durable() };
+            st.doomed.extract_if(.., |_, lsn| *lsn <= durable).collect()
+        };
+        for (object, _) in doomed {
+            if object.needs_slow() {
+                cx.slow()?;
+            }
+            self.remove_object(object);
+        }
+        Ok(())
+    }
+
+    /// Deletes an object's file; of one in two parts the tail, for the head goes when nobody refers to it. A leftover is
+    /// found by the next start's recovery.
+    pub(crate) fn remove_object(&self, object: ObjectId) {
+        let removed = match object.home {
+            Home::Fast => self.pool.remove(object.number),
+            Home::Slow | Home::Split { .. } => self.slow.tmp.unlink(&tmp_name(object)),
+        };
+        let failed = removed.err().filter(|e| e.kind() != std::io::ErrorKind::NotFound);
+        // Where it is the tier that fails, so does the next.
+        let told = self.counters.undeleted.swap(failed.is_some(), Ordering::Relaxed);
+        if let Some(error) = failed.filter(|_| !told) {
+            tracing::warn!(object = %label(object), %error, "an object that is not needed could not be deleted");
+        }
+    }
+
+    /// Lets go of a file's object once the file has no name and nobody has it open.
+    pub(crate) fn settle_removed(&self, st: &mut State, ino: Ino) {
+        let Some(node) = st.view.get(ino) else { return };
+        if !node.links.is_empty() || ino == ROOT {
+            return;
+        }
+        let Some(file) = st.known_file(ino) else { return };
+        st.committed(ino);
+        if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
+            return;
+        }
+        // `io` comes before the state lock; when somebody is just looking, `tick` comes back to it.
+        let Some(mut io) = file.io.try_write() else {
+            st.orphans.insert(ino);
+            return;
+        };
+        if let Some(object) = io.object() {
+            file.place(&mut io, Bytes::Slow, None);
+            io.dirty = false;
+            st.unset_clean(ino);
+            let lsn = self.log.last();
+            st.unrefer(object, lsn);
+            // What the object said of size and times nobody remembers: should the file be found under another name, it is as the slow tier
+            // has it.
+            if let Some(node) = st.view.get_mut(ino) {
+                (node.ours, node.seen) = (false, Seen::NEVER);
+            }
+        }
+    }
+
+    /// A path for messages.
+    pub(crate) fn label(&self, ino: Ino) -> String {
+        self.path_of(ino).unwrap_or_else(|| format!("removed file {ino}"))
+    }
+}
+
+pub(crate) fn label(object: ObjectId) -> String {
+    match object.home {
+        Home::Fast => format!("object {}", object.number),
+        Home::Slow | Home::Split { .. } => format!("object {} on the slow tier", object.number),
+    }
+}
+
+/// An object's name in the slow tier's `tmp`.
+pub(crate) fn tmp_name(object: ObjectId) -> Vec<u8> {
+    format!("o{:016x}", object.number).into_bytes()
+}
+
+/// The file's own extended attributes: not ours, nor those of the tier it lies on.
+pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let keys = match fd.list_xattr() {
+        Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Vec::new(),
+        other => other.at("list attributes of", "object")?,
+    };
+    let mut all = Vec::new();
+    for key in keys.into_iter().filter(|key| travels(key)) {
+        if let Some(value) = fd.get_xattr(&key).at("read attributes of", "object")? {
+            all.push((key, value));
+        }
+    }
+    all.sort();
+    Ok(all)
+}

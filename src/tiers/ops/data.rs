@@ -1,0 +1,1027 @@
+//! Opening, reading and writing: which tier's file the bytes go to, and how a file moves from one to the other.
+//!
+//! A write goes to the object the inode has *now*. Before the first byte after a commit changes ([`Tiers::make_writable`]):
+//!
+//! 1. a clean object's proof is taken back, durably (P6);
+//! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
+//! 3. if it is a byte of a version that is still owed, a `breach` record says that this one no longer exists, durably if
+//!    the version may count as sealed ([`Tiers::breach`], P4);
+//! 4. the byte is written.
+//!
+//! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
+//! kernel reads it by itself) is written in place. A file that stops fitting on fast goes on on slow from there. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::sync::RwLockReadGuard;
+use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
+use crate::tiers::log::record::{Home, ObjectId, Record};
+use crate::tiers::model::node::{Meta, Seen};
+use crate::tiers::model::state::State;
+use crate::tiers::model::view::Asked;
+use crate::tiers::objects::abilities::travels;
+use crate::tiers::objects::file::{Bytes, Content, FileState, Io, Pin};
+use crate::tiers::objects::pool::{Pool, Proof};
+use crate::tiers::objects::slow_tier::{SlowId, absent_is_none};
+use crate::tiers::objects::split::Split;
+use crate::tiers::ops::commit::{label, own_xattrs, tmp_name};
+use crate::tiers::ops::names::Birth;
+use crate::tiers::status::is_broken;
+use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
+
+/// Bytes copied at a time.
+pub(crate) const CHUNK: usize = 1 << 20;
+/// The fast disk begins with a large file whenever so many bytes of it were written.
+const PIECE: u64 = 8 << 20;
+/// So many pieces wait for that.
+const BEHIND_MAX: usize = 64;
+/// Of an open file.
+pub(crate) type Piece = (Arc<dyn File>, Range<u64>);
+/// A fast-only caller waits this long for somebody who moves the file's bytes, then asks again with slow access.
+const BRIEF: Duration = Duration::from_millis(20);
+/// The part of the fast tier below which new files go to the slow tier at once: 1/50.
+const FLOOR: u64 = 50;
+
+impl Tiers {
+    pub fn open(&self, cx: &Cx, ino: Ino, mode: OpenMode) -> Result<OpenFile> {
+        let state = {
+            let mut st = self.state.lock();
+            let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
+            if node.kind != Kind::File {
+                return Err(Errno::EISDIR.into());
+            }
+            if node.is_unshown() {
+                return Err(Errno::ESTALE.into());
+            }
+            node.pins += 1;
+            let state = st.file(ino).ok_or(Errno::ESTALE)?;
+            self.count_open(&state);
+            state
+        };
+        let file = self.hold_open(state, mode);
+        match self.prepare_open(cx, &file.state, mode).and_then(|()| Ok(file.expect_same()?)) {
+            Ok(()) => Ok(file),
+            Err(e) => {
+                if mode.write {
+                    file.state.writers.fetch_sub(1, Ordering::AcqRel);
+                }
+                // Nothing was written through it: not a close.
+                self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
+                if matches!(e.errno(), Errno::ENOENT | Errno::ESTALE) && cx.slow().is_ok() {
+                    // For the kernel, which looks the name up once more.
+                    self.look_again(ino);
+                    return Err(Errno::ESTALE.into());
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Of a file whose node is locked.
+    pub(crate) fn count_open(&self, state: &FileState) {
+        if state.opens.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.counters.open_files.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The handle of a file whose open count was raised under the state lock. It takes the state: whoever had another hold on it at the
+    /// release would keep it in memory for good.
+    pub(crate) fn hold_open(&self, state: Arc<FileState>, mode: OpenMode) -> OpenFile {
+        if mode.write {
+            state.open_to_write(self.uptime());
+        }
+        let replaced = state.replaced.load(Ordering::Acquire);
+        OpenFile { ino: state.ino, mode, state, replaced, read: AtomicU64::new(0) }
+    }
+
+    fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
+        self.open_bytes(cx, state, mode)?;
+        if mode.write && state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) }
+    }
+
+    /// Stores through a mapping of a pinned file do not come to us: from a writer's open to its release it counts as changed.
+    pub(crate) fn changed_unseen(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        if self.shared(cx, state)?.place != Bytes::InPlace {
+            self.make_writable(cx, state)?;
+        }
+        let io = state.io.read();
+        if io.object().is_some() {
+            state.writes(None);
+            self.breach(state, &io, 0)?;
+        } else {
+            self.state.lock().written_in_place(state.ino, self.uptime());
+        }
+        Ok(())
+    }
+
+    fn open_bytes(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
+        self.revalidate(cx, state)?;
+        if mode.write {
+            self.leave_shared(cx, state)?;
+        }
+        if mode.truncate {
+            self.truncate(cx, state, 0)?;
+        }
+        self.attach_copy(cx, state)?;
+        let place = self.shared(cx, state)?.place;
+        let has_fd = || {
+            let io = state.io.read();
+            io.fd.is_some() || io.copy.is_some()
+        };
+        if has_fd() {
+            return Ok(());
+        }
+        match place {
+            Bytes::Object(object) => {
+                let fd = match self.open_object(cx, object) {
+                    // Published meanwhile.
+                    Err(e) if e.errno() == Errno::ENOENT && state.io.read().object() != Some(object) => {
+                        return self.open_bytes(cx, state, OpenMode { truncate: false, ..mode });
+                    }
+                    other => other?,
+                };
+                let mut io = state.io.write();
+                if io.object() == Some(object) && io.fd.is_none() {
+                    io.fd = Some(fd);
+                }
+            }
+            Bytes::Slow | Bytes::InPlace => {
+                let fd = self.open_slow(cx, state.ino, Access::Read)?;
+                let mut io = state.io.write();
+                if io.object().is_none() && io.fd.is_none() && io.copy.is_none() {
+                    io.fd = Some(fd);
+                }
+            }
+        }
+        if has_fd() { Ok(()) } else { self.open_bytes(cx, state, OpenMode { truncate: false, ..mode }) }
+    }
+
+    /// Has the file's bytes stay where they are, for the kernel to read them there by itself. With `quiet`, only if nobody
+    /// writes and no byte is ahead of the order; without, beside somebody who has them pinned already.
+    pub fn pin(&self, ino: Ino, quiet: bool) -> Option<Pin> {
+        let state = self.state.lock().known_file(ino)?;
+        if !quiet {
+            // Pinned already, so the bytes do not move, whoever holds the lock. It must not fail: the kernel refuses an open that
+            // takes another path than those before.
+            return state.is_pinned().then(|| state.pin());
+        }
+        let io = state.io.try_read()?;
+        // Of a file in two parts the kernel cannot read by itself.
+        let whole = io.place != Bytes::InPlace && io.object().is_none_or(|object| object.head().is_none());
+        let settled = !io.dirty && whole && state.writers.load(Ordering::Acquire) == 0;
+        settled.then(|| state.pin())
+    }
+
+    /// What a pinned file is read from. The descriptor is there, so it is waited for: without it the open would take another
+    /// path than those before, which the kernel refuses. Nobody holds the lock of a pinned file across a slow call.
+    pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
+        let io = file.state.io.read();
+        io.copy.as_ref().map(|copy| &copy.fd).or(io.fd.as_ref()).cloned()
+    }
+
+    /// Whether nobody has changed the bytes behind the mount since this was last asked, at the open before.
+    pub fn unchanged_since_open(&self, file: &OpenFile) -> bool {
+        let now = file.state.changes.load(Ordering::Acquire) + 1;
+        file.state.changes_opened.swap(now, Ordering::AcqRel) == now
+    }
+
+    /// P11: compares a clean object with its slow twin, at most every `revalidate`. A slow file changed by somebody else is
+    /// the newer version: the object is let go. With the slow tier down the fast copy is served.
+    fn revalidate(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        let (proof, checked) = {
+            let io = self.shared(cx, state)?;
+            (io.clean(), io.checked())
+        };
+        let Some(proof) = proof else { return Ok(()) };
+        if state.is_pinned() || self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate
+        {
+            return Ok(());
+        }
+        cx.slow()?;
+        let asked = self.state.lock().view.asked(self.uptime());
+        let found = match self.at_slow(state.ino, |path, id| self.slow.stat_of(path, id)) {
+            Err(e) if e.raw_os_error() == Some(Errno::ESTALE as i32) => return Ok(()),
+            found => absent_is_none(found).at("stat on slow", self.label(state.ino))?,
+        };
+        let same = found.as_ref().is_some_and(|stat| Proof::of(stat) == proof);
+        let mut io = state.io.write();
+        if io.clean() != Some(proof) || state.is_pinned() {
+            return Ok(());
+        }
+        io.set_checked(self.uptime());
+        if same {
+            return Ok(());
+        }
+        let mut st = self.state.lock();
+        // An event of ours under way changes the twin too; publishing renews the proof when it is done.
+        let under_way = |ino| st.view.get(ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire));
+        if under_way(state.ino) || st.view.in_tmp.contains(&state.ino) {
+            return Ok(());
+        }
+        tracing::info!(path = %self.label_in(&st, state.ino), "changed on the slow tier by somebody else; the fast copy is dropped");
+        self.drop_clean(&mut st, state, &mut io);
+        state.changes.fetch_add(1, Ordering::AcqRel);
+        if let Some(stat) = found
+            && stat.kind == Kind::File
+        {
+            adopt(&mut st, state.ino, &stat, asked);
+        }
+        Ok(())
+    }
+
+    /// A clean file with names that nobody has looked up is written in place: a new version of it would not reach them.
+    fn leave_shared(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        let shared = |st: &State| {
+            st.view
+                .get(state.ino)
+                .is_some_and(|node| node.meta().nlink as usize > node.links.len() && !node.slow().is_empty())
+        };
+        if !shared(&self.state.lock()) || self.shared(cx, state)?.clean().is_none() {
+            return Ok(());
+        }
+        let mut io = state.io.write();
+        let (Some(proof), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
+        let shown = self.pool.stat(object.number).at_fast("stat", label(object))?;
+        let mut st = self.state.lock();
+        if shared(&st) && !state.is_pinned() {
+            self.remember_attrs(&mut st, state.ino, &shown, proof);
+            self.drop_clean(&mut st, state, &mut io);
+        }
+        Ok(())
+    }
+
+    /// Lets go of a clean file's object; the bytes are the slow tier's from now on.
+    pub(crate) fn drop_clean(&self, st: &mut State, state: &FileState, io: &mut Io) {
+        let Some(object) = io.object() else { return };
+        state.place(io, Bytes::Slow, None);
+        st.unset_clean(state.ino);
+        let lsn = self.log.last();
+        st.unrefer(object, lsn);
+    }
+
+    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for one who does.
+    pub(crate) fn shared<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockReadGuard<'a, Io>> {
+        if let Some(io) = state.io.try_read_for(BRIEF) {
+            return Ok(io);
+        }
+        cx.slow()?;
+        Ok(state.io.read())
+    }
+
+    /// Opens what the slow tier has for this inode, checking that it is the same.
+    pub(crate) fn open_slow(&self, cx: &Cx, ino: Ino, access: Access) -> Result<Arc<dyn File>> {
+        for _ in 0..3 {
+            let (id, asked) = {
+                let st = self.state.lock();
+                (st.view.get(ino).and_then(|node| node.slow_id()).ok_or(Errno::ESTALE)?, st.view.asked(self.uptime()))
+            };
+            cx.slow()?;
+            let opened = self.at_slow(ino, |path, id| self.slow.open_of(path, id, access));
+            let (fd, stat) = match opened {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.at("open on slow", self.label(ino))?,
+            };
+            if (stat.dev, stat.ino) == id {
+                let mut st = self.state.lock();
+                let applied = st.applied;
+                st.view.refresh(ino, &stat, asked, applied);
+                return Ok(fd);
+            }
+            self.adopt_replacement(ino, id, &stat, asked);
+        }
+        Err(Errno::ESTALE.into())
+    }
+
+    /// Another file stands under a slow-only file's name: the view follows, unless publishing is what changed it.
+    fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: Asked) {
+        let mut st = self.state.lock();
+        let known = st.view.at_slow((stat.dev, stat.ino)).is_some();
+        let Some(node) = st.view.get_mut(ino) else { return };
+        if node.slow_id() == Some(old) && !node.moved() && !known {
+            node.changed_behind();
+            adopt(&mut st, ino, stat, asked);
+        }
+    }
+
+    /// The descriptor of what holds the bytes, and whether that is on fast. It outlives the file's lock.
+    fn readable(&self, cx: &Cx, file: &OpenFile) -> Result<(Arc<dyn File>, bool)> {
+        for _ in 0..3 {
+            let io = self.shared(cx, &file.state)?;
+            file.expect_same()?;
+            if let Some(copy) = &io.copy {
+                return Ok((copy.fd.clone(), true));
+            }
+            if let Some(fd) = io.fd.clone() {
+                return Ok((fd, io.object().is_some_and(|object| object.home == Home::Fast)));
+            }
+            drop(io);
+            // The object was let go of since it was opened.
+            self.open_bytes(cx, &file.state, OpenMode { read: true, ..OpenMode::default() })?;
+        }
+        Err(Errno::EIO.into())
+    }
+
+    /// Fills `buf`; a short count means end of file.
+    pub fn read(&self, cx: &Cx, file: &OpenFile, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let (fd, on_fast) = self.readable(cx, file)?;
+        if !on_fast {
+            cx.slow()?;
+            self.counters.read_from_slow(self.uptime());
+        }
+        match fd.read_at(buf, offset) {
+            Err(error) if self.give_up_copy(&file.state, &error)? => self.read(cx, file, buf, offset),
+            Err(error) if on_fast && self.give_up_object(cx, &file.state, &error)? => self.read(cx, file, buf, offset),
+            read => {
+                let got = match on_fast {
+                    true => read.at_fast("read", self.label(file.ino))?,
+                    false => read.at("read on slow", self.label(file.ino))?,
+                };
+                file.read.fetch_add(got as u64, Ordering::Relaxed);
+                Ok(got)
+            }
+        }
+    }
+
+    /// Reading a file on the fast tier failed. Where the slow tier has the same, it is read from there from now on: `true`. As at every
+    /// eviction the proof is compared once more (P6): bad in one place, the object is still all there is of a file that is gone there.
+    fn give_up_object(&self, cx: &Cx, state: &FileState, error: &std::io::Error) -> Result<bool> {
+        let proof = state.io.read().clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
+        let Some(proof) = proof else { return Ok(false) };
+        self.fast_has_failed();
+        cx.slow()?;
+        let Some(path) = self.state.lock().view.slow_path(state.ino) else { return Ok(false) };
+        let twin = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
+        let mut io = state.io.write();
+        let same = twin.is_some_and(|twin| Proof::of(&twin) == proof) && io.clean() == Some(proof);
+        let Some(object) = io.object().filter(|_| same && !state.is_pinned()) else { return Ok(false) };
+        let shown = self.pool.stat(object.number);
+        let mut st = self.state.lock();
+        // An event under way needs the object's attributes.
+        if st.view.get(state.ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire)) {
+            return Ok(false);
+        }
+        let path = self.label_in(&st, state.ino);
+        tracing::warn!(path, %error, "the fast copy cannot be read; it is dropped, and the file is read from the slow tier");
+        if let Ok(shown) = shown {
+            self.remember_attrs(&mut st, state.ino, &shown, proof);
+        }
+        self.drop_clean(&mut st, state, &mut io);
+        Ok(true)
+    }
+
+    /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.
+    pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
+        let end = offset + bytes.len() as u64;
+        self.admit_size(cx, end)?;
+        if kill_privileges && file.state.privileged.load(Ordering::Relaxed) {
+            self.kill_privileges(cx, file.ino)?;
+        }
+        self.change(cx, &file.state, offset, offset..end, |fd| {
+            file.expect_same()?;
+            fd.write_at(bytes, offset)
+        })?;
+        self.write_behind(&file.state, offset..end);
+        Ok(())
+    }
+
+    /// What was written goes to the fast disk while the program writes on, so that its fsync has little left to wait for. The background
+    /// begins with it: the disk may have a line to wait in. Where much is left to begin with already, the fsync does it.
+    fn write_behind(&self, state: &FileState, written: Range<u64>) {
+        let pieces = written.start / PIECE * PIECE..written.end / PIECE * PIECE;
+        if pieces.is_empty() {
+            return;
+        }
+        let on_fast = |io: &Io| io.object().is_some_and(|object| object.home == Home::Fast);
+        let io = state.io.read();
+        let Some(fd) = io.fd.clone().filter(|_| on_fast(&io)) else { return };
+        drop(io);
+        let mut behind = self.behind.lock();
+        if behind.len() < BEHIND_MAX {
+            behind.push_back((fd, pieces));
+            drop(behind);
+            self.wake();
+        }
+    }
+
+    /// Has the fast disk begin with what was written to large files since.
+    pub(crate) fn begin_behind(&self) {
+        loop {
+            let next = self.behind.lock().pop_front();
+            let Some((fd, piece)) = next else { return };
+            fd.write_behind(piece);
+        }
+    }
+
+    pub fn allocate(&self, cx: &Cx, file: &OpenFile, what: Allocate, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if matches!(what, Allocate::Extend | Allocate::ZeroRange) {
+            self.admit_size(cx, end)?;
+        }
+        // Room without other bytes breaches no version.
+        let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
+        self.change(cx, &file.state, from, offset..end, |fd| {
+            file.expect_same()?;
+            fd.allocate(what, offset, len)
+        })
+    }
+
+    /// Changes bytes from `from` on, through the file that holds them; moves the bytes where they can be changed first.
+    /// `span`: where room may be needed.
+    fn change(
+        &self,
+        cx: &Cx,
+        state: &Arc<FileState>,
+        from: u64,
+        span: Range<u64>,
+        act: impl Fn(&dyn File) -> std::io::Result<()>,
+    ) -> Result<()> {
+        loop {
+            let io = self.shared(cx, state)?;
+            match (io.place, &io.fd) {
+                (Bytes::Object(object), Some(fd)) if io.dirty && !io.stamped => {
+                    if object.needs_slow() {
+                        cx.slow()?;
+                    }
+                    self.breach(state, &io, from)?; // 3
+                    state.writes(cx.table);
+                    let done = act(&**fd);
+                    drop(io);
+                    match done {
+                        Err(e) if is_full(&e) => self.make_room(cx, state, object, &span, e)?,
+                        other if object.home == Home::Fast => return other.at_fast("write", label(object)),
+                        other => return other.at("write", label(object)),
+                    }
+                    continue;
+                }
+                (Bytes::InPlace, Some(fd)) => {
+                    let fd = fd.clone();
+                    drop(io);
+                    cx.slow()?;
+                    self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
+                    let overtakes = self.state.lock().awaits_times(state.ino);
+                    let done = act(&*fd).and_then(|()| fd.stat());
+                    // Also if it failed: some of it may be there, and must be durable before anybody is told that all is.
+                    self.state.lock().written_in_place(state.ino, self.uptime());
+                    let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
+                    return done.and_then(|stat| self.changed_in_place(cx, state, &*fd, &stat, overtakes));
+                }
+                _ => {}
+            }
+            drop(io);
+            self.make_writable(cx, state)?;
+        }
+    }
+
+    /// Before bytes from `from` on change: the versions that have them no longer exist. The caller holds `io`, shared or not.
+    fn breach(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
+        let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
+        let broken = || io.owed.iter().filter(|content| content.is_alive() && from < content.size);
+        if broken().next().is_some() && !left_out!(Breach) {
+            let lsn = self.log.append(&[Record::Breach { ino: state.ino, object, from }])?;
+            // Looked at behind the append: a seal that is logged later is not durable without the breach.
+            if broken().any(|content| content.sealing.load(Ordering::SeqCst)) && !left_out!(BreachDurable) {
+                self.log.sync(lsn)?;
+            }
+        }
+        state.breach(io, from);
+        Ok(())
+    }
+
+    /// After a write in place: what the slow file shows now is what the view shows. A change of its times that was on its way
+    /// before (`overtakes`) is older than the write, and would undo its mtime. The write is out of the order, and so is its time: as an
+    /// event behind that change it might find the file under no name. So the change gets another meaning:
+    ///
+    /// 1. a record says that from here on it sets the time of the write, whoever applies it, after a crash too;
+    /// 2. the change may have been applied since the bytes changed: the time is set once more. Publishing looks for 1 after each change.
+    fn changed_in_place(&self, cx: &Cx, state: &FileState, fd: &dyn File, stat: &Stat, overtakes: bool) -> Result<()> {
+        let (ino, Stat { size, blocks, mtime, ctime, .. }) = (state.ino, *stat);
+        let overtakes = {
+            let mut st = self.state.lock();
+            if let Some(node) = st.view.get_mut(ino) {
+                node.change_meta(|meta| *meta = Meta { size, blocks, mtime, ctime, ..*meta });
+            }
+            overtakes || st.awaits_times(ino)
+        };
+        if !overtakes {
+            return Ok(());
+        }
+        // Of two writers the one whose time the record has last sets it last.
+        let _io = state.io.write();
+        {
+            let mut st = self.state.lock();
+            if let Some(node) = st.view.get_mut(ino) {
+                node.change_meta(|meta| meta.mtime = mtime);
+            }
+            if st.awaits_times(ino) {
+                cx.proceed()?;
+                let lsn = self.log.append(&[Record::Overtaken { ino, slow: stat.ino, mtime }])?; // 1
+                st.overtake(ino, lsn, mtime);
+            }
+        }
+        let set = fd.set_attr(&NewAttr { mtime: Some(mtime), ..NewAttr::default() }); // 2
+        self.state.lock().written_in_place(ino, self.uptime());
+        set.at("set the time of a write in place on slow", format_args!("inode {ino}"))
+    }
+
+    /// Brings the file into a state in which its bytes may change (the numbers are the module's).
+    pub(crate) fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        self.log.takes_records()?;
+        let place = self.shared(cx, state)?.place;
+        if !matches!(place, Bytes::Object(_)) {
+            return self.copy_up(cx, state, u64::MAX);
+        }
+        let mut io = state.io.write();
+        let Some(object) = io.object() else { return Ok(()) };
+        if io.fd.is_none() {
+            io.fd = Some(self.open_object(cx, object)?);
+        }
+        if io.dirty {
+            if io.stamped {
+                self.log_bind(&mut self.state.lock(), state.ino, object)?;
+                io.stamped = false;
+            }
+            return Ok(());
+        }
+        cx.proceed()?;
+        if io.clean().is_some()
+            && let Some(fd) = &io.fd
+        {
+            Pool::disprove(&**fd).at_fast("take back the proof of", label(object))?; // 1
+            io.unset_clean();
+        }
+        if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
+            // Without a name no record can say that a version which is still owed has changed: it stays as it is.
+            drop(io);
+            return self.leave_object(cx, state, object);
+        }
+        if object.needs_slow() {
+            let is_of = |content: &Content| content.object() == object;
+            let stays = |latest: &Content| is_of(latest) && (latest.is_copied() || latest.size == 0);
+            if io.latest.as_ref().is_some_and(|latest| stays(latest)) {
+                // About to be published by renaming this very file: from here on it does not change any more. Nor does an empty
+                // one: no record could say which of its bytes did.
+                drop(io);
+                return self.leave_object(cx, state, object);
+            }
+            self.give_attrs(state.ino, &mut io)?;
+            // No version of it survives the next byte.
+            self.breach(state, &io, 0)?; // 3
+            io.owed.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
+        }
+        let mut st = self.state.lock();
+        st.unset_clean(state.ino);
+        if !left_out!(Bind) {
+            self.log_bind(&mut st, state.ino, object)?; // 2
+        }
+        io.dirty = true;
+        io.stamped = false;
+        Ok(())
+    }
+
+    /// Goes on in a new object with the same bytes.
+    pub(crate) fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
+        let source = {
+            // Under the lock: an object on the slow tier is not handed over meanwhile.
+            let io = self.shared(cx, state)?;
+            if io.object() != Some(object) {
+                return Ok(());
+            }
+            self.fd(cx, &io, object)?
+        };
+        let size = source.stat().at("stat", label(object))?.size;
+        let (id, fd) = self.copy_of(cx, state, &*source, size)?;
+        let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object) && !io.dirty);
+        if !matches!(installed, Ok(true)) {
+            self.remove_object(id);
+        }
+        installed.map(|_| ())
+    }
+
+    /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it ends
+    /// with its last handle.
+    fn log_bind(&self, st: &mut State, ino: Ino, object: ObjectId) -> Result<()> {
+        let Some(path) = st.view.path(ino) else { return Ok(()) };
+        self.room_for_event(st)?;
+        let bind = Record::Bind { path, ino, object };
+        let records: Vec<Record> = st.before_bind(ino).chain([bind]).collect();
+        let lsn = self.log.append(&records)?;
+        let now = self.uptime();
+        st.bind(ino, lsn, object, now);
+        Ok(())
+    }
+
+    /// Gives a slow-only file an object with its first `keep` bytes, or has it written in place.
+    fn copy_up(&self, cx: &Cx, state: &Arc<FileState>, keep: u64) -> Result<()> {
+        if keep > 0 && self.adopt_copy(cx, state)? {
+            return Ok(());
+        }
+        cx.slow()?;
+        let held = state.io.read().fd.clone();
+        let (source, named) = match (self.open_slow(cx, state.ino, Access::Read), held) {
+            (Ok(source), _) => (source, 1),
+            // The name it was opened by is gone; others may be left that nobody has looked up.
+            (Err(e), Some(held)) if e.errno() == Errno::ESTALE => (held, 0),
+            (Err(e), _) => return Err(e),
+        };
+        let stat = source.stat().at("stat on slow", self.label(state.ino))?;
+        let keep = keep.min(stat.size);
+        let in_place = keep > self.options().copy_up_max || state.is_pinned();
+        if stat.nlink > named || (stat.nlink > 0 && in_place) {
+            let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
+            let mut io = state.io.write();
+            if io.object().is_none() {
+                self.forget_copy_durably(state.ino)?;
+                io.place = Bytes::InPlace;
+                io.fd = Some(fd);
+            }
+            return Ok(());
+        }
+        let (object, fd) = self.copy_of(cx, state, &*source, keep)?;
+        let times = NewAttr { mtime: Some(stat.mtime), atime: Some(stat.atime), ..NewAttr::default() };
+        let installed = fd
+            .set_attr(&times)
+            .at("copy up", self.label(state.ino))
+            .and_then(|()| self.install(cx, state, object, fd, |io| io.object().is_none()));
+        if !matches!(installed, Ok(true)) {
+            self.remove_object(object);
+        }
+        installed.map(|_| ())
+    }
+
+    /// A new object with the file's attributes and the first bytes of `source`, on fast if they fit there.
+    fn copy_of(&self, cx: &Cx, state: &FileState, source: &dyn File, size: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        let birth = self.birth_like(cx, state)?;
+        let mut made = self.new_object(cx, &birth, size, || self.path(state.ino))?;
+        let fill = |fd: &dyn File| copy_bytes(source, fd, size).and_then(|()| fd.set_len(size));
+        let mut filled = fill(&*made.1);
+        if filled.as_ref().is_err_and(is_full) && !made.0.needs_slow() {
+            self.remove_object(made.0);
+            made = self.spill_object(cx, &birth, self.pool.number())?;
+            filled = fill(&*made.1);
+        }
+        if filled.is_err() {
+            self.remove_object(made.0);
+        }
+        filled.at("copy", self.label(state.ino)).map(|()| made)
+    }
+
+    /// What a new object of this file starts with, but for its bytes.
+    pub(crate) fn birth_like(&self, cx: &Cx, state: &FileState) -> Result<Birth> {
+        let attr = self.getattr(cx, state.ino)?;
+        let mut xattrs = Vec::new();
+        let keys = match self.list_xattr(cx, state.ino) {
+            // Its object lay on the slow tier, and somebody else has removed it.
+            Err(e) if e.errno() == Errno::ENOENT => Vec::new(),
+            keys => keys?,
+        };
+        for key in keys.into_iter().filter(|key| travels(key)) {
+            if let Some(value) = self.get_xattr(cx, state.ino, &key)? {
+                xattrs.push((key, value));
+            }
+        }
+        Ok(Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs })
+    }
+
+    /// Makes `object` the file's bytes, ahead of its events. `false` if `expected` no longer holds: nothing was done.
+    fn install(
+        &self,
+        cx: &Cx,
+        state: &Arc<FileState>,
+        object: ObjectId,
+        fd: Arc<dyn File>,
+        expected: impl Fn(&Io) -> bool,
+    ) -> Result<bool> {
+        let mut io = state.io.write();
+        if !expected(&io) {
+            return Ok(false);
+        }
+        self.rebind_to(cx, state, &io, object)?;
+        let was_on_slow = io.object().is_none();
+        state.place(&mut io, Bytes::Object(object), Some(fd));
+        io.dirty = true;
+        io.interrupted = false;
+        drop(io);
+        if was_on_slow {
+            self.forget_copy(state.ino);
+        }
+        Ok(true)
+    }
+
+    /// The log and the references say `object` from here on; the caller does the same with `io`, which it holds.
+    pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, object: ObjectId) -> Result<()> {
+        cx.proceed()?;
+        let mut st = self.state.lock();
+        self.log_bind(&mut st, state.ino, object)?;
+        st.refer(object);
+        st.unset_clean(state.ino);
+        if let Some(old) = io.object() {
+            let lsn = self.log.last();
+            st.unrefer(old, lsn);
+        }
+        Ok(())
+    }
+
+    /// Creates an object for the file that `path` tells: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8).
+    /// There, too, if a rule says that what is written to that path is not to be absorbed.
+    pub(crate) fn new_object(
+        &self,
+        cx: &Cx,
+        birth: &Birth,
+        size: u64,
+        path: impl FnOnce() -> Option<Vec<u8>>,
+    ) -> Result<(ObjectId, Arc<dyn File>)> {
+        let number = self.pool.number();
+        if !self.options().rules.absorbs(path) {
+            return self.new_slow_object(cx, birth, number);
+        }
+        if self.takes_new(size) {
+            let id = ObjectId { home: Home::Fast, number };
+            let made = self.pool.create(number, birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
+            match made {
+                Ok(fd) => return Ok((id, fd)),
+                Err(e) if is_full(&e) || has_no_such_room(&e) => self.remove_object(id),
+                Err(e) if is_broken(&e) && !self.slow.is_down() => {
+                    self.remove_object(id);
+                    self.fast_has_failed();
+                }
+                Err(e) => {
+                    self.remove_object(id);
+                    return Err(Error::io_on_fast("create", label(id), e));
+                }
+            }
+        }
+        self.spill_object(cx, birth, number)
+    }
+
+    /// Whether the fast tier is where a new object of this size belongs. One that fails is better than a slow tier that is not there.
+    fn takes_new(&self, size: u64) -> bool {
+        self.fits(size) && (!self.fast_fails() || self.slow.is_down())
+    }
+
+    /// An object that did not fit.
+    fn spill_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        let made = self.new_slow_object(cx, birth, number)?;
+        self.counters.spilled.fetch_add(1, Ordering::Relaxed);
+        Ok(made)
+    }
+
+    fn new_slow_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
+        cx.slow()?;
+        let id = ObjectId { home: Home::Slow, number };
+        let made = self.slow.tmp.create(&tmp_name(id), birth.perm);
+        let made = made.and_then(|fd| self.dress_on_slow(&*fd, birth).map(|()| fd));
+        match made {
+            Ok(fd) => Ok((id, fd)),
+            Err(e) => {
+                self.remove_object(id);
+                Err(Error::io("create", label(id), e))
+            }
+        }
+    }
+
+    /// As [`dress`], as far as the slow tier can hold it.
+    fn dress_on_slow(&self, fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
+        if (birth.uid, birth.gid) != (0, 0) {
+            let perm = (birth.perm & 0o6000 != 0).then_some(birth.perm);
+            let owned = NewAttr { uid: Some(birth.uid), gid: Some(birth.gid), perm, ..NewAttr::default() };
+            fd.set_attr(&self.slow.abilities.kept(&owned))?;
+        }
+        let left_out = self.slow.put_xattrs(&birth.xattrs, |key, value| fd.set_xattr(key, value))?;
+        self.counters.left_out.fetch_add(left_out.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the fast tier has room for this many bytes and some to spare.
+    pub(crate) fn fits(&self, size: u64) -> bool {
+        self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.capacity() / FLOOR)
+    }
+
+    /// A change of `object` found no room: room is made by eviction, or the file is split there. `full` is what the tier said,
+    /// and the answer if it was the slow one.
+    fn make_room(
+        &self,
+        cx: &Cx,
+        state: &FileState,
+        object: ObjectId,
+        span: &Range<u64>,
+        full: std::io::Error,
+    ) -> Result<()> {
+        let on_fast = match object.home {
+            Home::Fast => true,
+            Home::Split { at, .. } => span.start < at,
+            Home::Slow => false,
+        };
+        if !on_fast {
+            return Err(Error::io("write on slow", self.label(state.ino), full));
+        }
+        cx.slow()?;
+        if self.evict_for(span.end)? { Ok(()) } else { self.split(cx, state, object, span.start, full) }
+    }
+
+    /// The bytes from `at` on go to the slow tier's `tmp`:
+    ///
+    /// 1. the tail is made, with what is behind the point already: nothing, unless the file is not written from its beginning to
+    ///    its end. What is before the point stays where it is. A kill here leaves a tail that the next start puts aside;
+    /// 2. a `bind` record names both parts;
+    /// 3. the file goes on in both.
+    fn split(&self, cx: &Cx, state: &FileState, object: ObjectId, at: u64, full: std::io::Error) -> Result<()> {
+        let attr = self.getattr(cx, state.ino)?;
+        let mut io = state.io.write();
+        let (Some(source), true) = (io.fd.clone(), io.object() == Some(object)) else { return Ok(()) };
+        let head = match object.home {
+            Home::Split { head, .. } => head,
+            _ => object.number,
+        };
+        if state.is_pinned() {
+            return Err(Error::io("write", self.label(state.ino), full));
+        }
+        let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs: own_xattrs(&*source)? };
+        let (tail, fd) = self.spill_object(cx, &birth, self.pool.number())?; // 1
+        let moved = source
+            .stat()
+            .and_then(|stat| {
+                copy_data(&*source, &*fd, at..stat.size, &mut |_, _| Ok(()))?;
+                fd.set_len(stat.size)?;
+                Ok(at.min(stat.size))
+            })
+            .at("move to the slow tier", self.label(state.ino))
+            .and_then(|at| {
+                let id = ObjectId { home: Home::Split { head, at }, ..tail };
+                let fd = Split::new(self.open_object(cx, id.head().unwrap_or(id))?, fd, at);
+                self.rebind_to(cx, state, &io, id)?; // 2
+                state.goes_on_in(&mut io, id, Arc::new(fd)); // 3
+                Ok(())
+            });
+        if moved.is_err() {
+            self.remove_object(tail);
+        }
+        moved
+    }
+
+    /// Sets the file's length, as ftruncate or O_TRUNC.
+    pub(crate) fn truncate(&self, cx: &Cx, state: &Arc<FileState>, size: u64) -> Result<()> {
+        self.admit_size(cx, size)?;
+        let (place, fresh) = {
+            let io = self.shared(cx, state)?;
+            (io.place, io.dirty && io.latest.is_none())
+        };
+        match place {
+            Bytes::Object(_) if size > 0 || fresh || state.is_pinned() => {
+                self.change(cx, state, size, size..size, |fd| fd.set_len(size))
+            }
+            Bytes::Object(object) => {
+                let (id, fd) = self.new_object(cx, &self.birth_like(cx, state)?, 0, || self.path(state.ino))?;
+                let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object));
+                if !matches!(installed, Ok(true)) {
+                    self.remove_object(id);
+                }
+                if installed? { Ok(()) } else { self.truncate(cx, state, size) }
+            }
+            Bytes::Slow | Bytes::InPlace => {
+                self.copy_up(cx, state, size)?;
+                self.change(cx, state, size, size..size, |fd| fd.set_len(size))
+            }
+        }
+    }
+
+    pub fn seek(&self, cx: &Cx, file: &OpenFile, what: Seek, offset: u64) -> Result<u64> {
+        let (fd, on_fast) = self.readable(cx, file)?;
+        if !on_fast {
+            cx.slow()?;
+        }
+        fd.seek(what, offset).at("seek", format_args!("inode {}", file.ino))
+    }
+
+    /// Copies between two open files; returns the bytes copied, fewer than asked at the end of the source.
+    pub fn copy_range(
+        &self,
+        cx: &Cx,
+        from: &OpenFile,
+        from_offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let mut buf = vec![0; len.min(CHUNK as u64) as usize];
+        let mut done = 0;
+        while done < len {
+            let want = buf.len().min((len - done) as usize);
+            let got = self.read(cx, from, &mut buf[..want], from_offset + done)?;
+            if got == 0 {
+                break;
+            }
+            self.write(cx, to, &buf[..got], to_offset + done, false)?;
+            done += got as u64;
+        }
+        Ok(done)
+    }
+}
+
+/// From here on the file is what somebody else has put there.
+fn adopt(st: &mut State, ino: Ino, stat: &Stat, asked: Asked) {
+    let (id, applied) = ((stat.dev, stat.ino), st.applied);
+    let Some(node) = st.view.get_mut(ino) else { return };
+    if node.slow_id() != Some(id) {
+        node.replaced_behind();
+    }
+    node.ours = false;
+    node.seen = Seen::NEVER;
+    st.view.set_slow_id(ino, Some(id));
+    st.view.refresh(ino, stat, asked, applied);
+}
+
+/// Gives a new object its owner, the mode bits a chown cleared, and its extended attributes.
+pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
+    if (birth.uid, birth.gid) != (0, 0) {
+        fd.set_attr(&NewAttr {
+            uid: Some(birth.uid),
+            gid: Some(birth.gid),
+            perm: (birth.perm & 0o6000 != 0).then_some(birth.perm),
+            ..NewAttr::default()
+        })?;
+    }
+    for (key, value) in &birth.xattrs {
+        fd.set_xattr(key, value)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn is_full(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
+/// An attribute is larger than any of this file system.
+pub(crate) fn has_no_such_room(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::E2BIG | Errno::ERANGE))
+}
+
+/// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
+pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
+    Ok(copy_data(from, to, 0..len, &mut |_, _| Ok(()))?)
+}
+
+/// Bytes could not be copied: not read, or not written.
+#[derive(Debug)]
+pub(crate) enum NotCopied {
+    Read(std::io::Error),
+    Written(std::io::Error),
+}
+
+impl From<NotCopied> for std::io::Error {
+    fn from((NotCopied::Read(why) | NotCopied::Written(why)): NotCopied) -> Self {
+        why
+    }
+}
+
+/// Where the next data of a file is in a range; its end if there is none. Only a hole is passed over, which nobody needs to read.
+pub(crate) fn next_data(file: &dyn File, range: Range<u64>) -> std::io::Result<u64> {
+    if range.is_empty() {
+        return Ok(range.end);
+    }
+    match file.seek(Seek::Data, range.start) {
+        Ok(data) => Ok(data.min(range.end)),
+        // No data behind this point, or a file system that does not know holes.
+        Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(range.end),
+        Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(range.start),
+        Err(e) => Err(e),
+    }
+}
+
+/// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, shown its bytes, and may
+/// end it with an error. The target has a hole there.
+pub(crate) fn copy_data(
+    from: &dyn File,
+    to: &dyn File,
+    range: Range<u64>,
+    watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
+) -> Result<(), NotCopied> {
+    use NotCopied::{Read, Written};
+    let (mut at, len) = (range.start, range.end);
+    let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
+    loop {
+        at = next_data(from, at..len).map_err(Read)?;
+        if at == len {
+            break;
+        }
+        let end = from.seek(Seek::Hole, at).unwrap_or(len).min(len);
+        while at < end {
+            let want = buf.len().min((end - at) as usize);
+            let got = from.read_at(&mut buf[..want], at).map_err(Read)?;
+            if got == 0 {
+                return Ok(());
+            }
+            to.write_at(&buf[..got], at).map_err(Written)?;
+            watch(at, &buf[..got]).map_err(Written)?;
+            let written = at..at + got as u64;
+            at = written.end;
+            if at < len {
+                to.write_behind(written);
+            }
+        }
+    }
+    Ok(())
+}

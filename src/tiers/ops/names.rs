@@ -1,0 +1,848 @@
+//! The namespace: looking up, listing, making, linking, renaming, removing.
+//!
+//! Every operation is a loop of two halves: find out what the names are (which may need the slow tier and takes no lock
+//! across it), then, under the state lock, check that they still are and log, queue and apply the event at once. Nothing
+//! is changed before the second half, so the loop, or the caller with slow access, may start over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::Name;
+use crate::tiers::disk::acl;
+use crate::tiers::disk::sync::RwLockWriteGuard;
+use crate::tiers::disk::{Kind, RenameMode, Stat};
+use crate::tiers::log::record::{Attrs, Path, Record, Spec};
+use crate::tiers::model::node::{KnownAcl, Meta, Node, Seen, Slot};
+use crate::tiers::model::state::{Change, Clean, State};
+use crate::tiers::model::view::Asked;
+use crate::tiers::objects::file::{Bytes, FileState, Io};
+use crate::tiers::objects::pool::Proof;
+use crate::tiers::objects::slow_tier::{absent_is_none, is_elsewhere};
+use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
+
+/// Our own directory at the root of the slow tier, and of each part of it that no rename reaches; not part of the tree.
+pub(crate) const OURS: &[u8] = b".dlio-fs";
+
+/// A new node's attributes, after umask or default ACL and setgid directory.
+pub(crate) struct Birth {
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tiers {
+    /// Looks up a name and counts one kernel reference to what it finds, given back by [`Tiers::forget`].
+    pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
+        self.lookup_as(cx, parent, name, Node::show)
+    }
+
+    /// The same for ourselves: the kernel hears nothing of it.
+    pub fn find(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
+        self.lookup_as(cx, parent, name, Node::refer)
+    }
+
+    fn lookup_as(&self, cx: &Cx, parent: Ino, name: &Name, refer: fn(&mut Node)) -> Result<Attr> {
+        if let Some(attr) = self.look_up_in_memory(parent, name, refer) {
+            return Ok(attr);
+        }
+        loop {
+            let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+            let attr = match self.getattr(cx, ino) {
+                // Gone between the two: look again.
+                Err(Error::Posix(Errno::ENOENT)) if self.resolve(cx, parent, name)? != Some(ino) => continue,
+                // Let go of, as nobody refers to it yet. By now another look-up may have learned it anew: not asked.
+                Err(Error::Posix(Errno::ESTALE)) => continue,
+                other => other?,
+            };
+            let mut st = self.state.lock();
+            match st.view.get_mut(ino) {
+                Some(node) => refer(node),
+                None => continue,
+            }
+            return Ok(attr);
+        }
+    }
+
+    /// The same by one look at the view, where that has all there is to say. A listing asks for each of its entries.
+    fn look_up_in_memory(&self, parent: Ino, name: &Name, refer: fn(&mut Node)) -> Option<Attr> {
+        let (now, ages, trust) = (self.uptime(), self.ages(), self.slow.is_down());
+        let mut st = self.state.lock();
+        if is_ours(&st, parent, name) {
+            return None;
+        }
+        let ino = st.view.known(parent, name, now, ages, trust)??;
+        let attr = self.attr_in_memory(&st, ino, st.view.get(ino)?)?;
+        refer(st.view.get_mut(ino)?);
+        Some(attr)
+    }
+
+    /// Gives back kernel references.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        let mut st = self.state.lock();
+        let Some(node) = st.view.get_mut(ino) else { return };
+        node.refs = node.refs.saturating_sub(count);
+        if node.refs == 0 && ino != ROOT {
+            self.settle_removed(&mut st, ino);
+            st.view.collect(ino);
+        }
+    }
+
+    /// Does something to what is at a path, from the root. It and the directories above it are referred to meanwhile, or they may be
+    /// forgotten before the next name is looked up.
+    pub(crate) fn at_path<T>(&self, cx: &Cx, path: &[u8], act: impl FnOnce(Ino) -> Result<T>) -> Result<T> {
+        let mut on_the_way = Vec::new();
+        let mut walk = || {
+            let mut at = ROOT;
+            for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+                at = self.find(cx, at, &Name::new(name)?)?.ino;
+                on_the_way.push(at);
+            }
+            Ok(at)
+        };
+        let done = walk().and_then(act);
+        on_the_way.into_iter().for_each(|ino| self.forget(ino, 1));
+        done
+    }
+
+    /// Who the view has under a name.
+    pub(crate) fn resolve(&self, cx: &Cx, dir: Ino, name: &Name) -> Result<Option<Ino>> {
+        loop {
+            let (generation, id, asked) = {
+                let st = self.state.lock();
+                if is_ours(&st, dir, name) {
+                    return Ok(None);
+                }
+                let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
+                let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
+                if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
+                    return Ok(found);
+                }
+                (slots.generation, node.slow_id().ok_or(Errno::ESTALE)?, st.view.asked(self.uptime()))
+            };
+            let stat = match cx.slow() {
+                Err(Error::NeedSlow) => self.slow.stat_at_hand(dir, name.as_bytes()).ok_or(Error::NeedSlow)?,
+                asked => asked.and_then(|()| self.stat_in(dir, id, name))?,
+            };
+            let mut st = self.state.lock();
+            let unchanged = st.view.live_dir(dir).is_some_and(|slots| slots.generation == generation);
+            if unchanged {
+                return Ok(self.learn(&mut st, dir, name, stat.as_ref(), asked));
+            }
+        }
+    }
+
+    fn stat_in(&self, dir: Ino, id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
+        let found = self.at_slow(dir, |path, _| absent_is_none(self.slow.dir(dir, path, id)?.stat(name.as_bytes())));
+        if found.as_ref().is_err_and(is_elsewhere) {
+            if self.state.lock().view.owes_below(dir) {
+                // Somebody else has removed it: it will be made anew, with what is on its way.
+                return Ok(None);
+            }
+            self.look_again(dir);
+        }
+        found.at("stat on slow", self.label(dir))
+    }
+
+    /// Takes in a slow look-up, and what it says about objects that were waiting for their file.
+    pub(crate) fn learn(
+        &self,
+        st: &mut State,
+        dir: Ino,
+        name: &Name,
+        stat: Option<&Stat>,
+        asked: Asked,
+    ) -> Option<Ino> {
+        let applied = st.applied;
+        let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
+        let found = st.view.learn(dir, name, stat, asked, applied);
+        if let Some(ino) = found
+            && let Some(stat) = stat
+        {
+            self.attach_waiting(st, ino, stat);
+        }
+        if before != found
+            && let Some(gone) = before
+        {
+            self.settle_removed(st, gone);
+            st.view.collect(gone);
+        }
+        found
+    }
+
+    /// Gives a file the proven object that has been waiting for it since the start, if it still is what was proven.
+    fn attach_waiting(&self, st: &mut State, ino: Ino, stat: &Stat) {
+        let Some(waiting) = st.view.waiting.get(&stat.ino).copied() else { return };
+        let Some(file) = st.file(ino) else { return };
+        // Nobody else has met this file yet, so this does not wait; if somebody has, the next look-up attaches it.
+        let Some(mut io) = file.io.try_write() else { return };
+        if io.place != Bytes::Slow || io.fd.is_some() {
+            return;
+        }
+        st.view.waiting.remove(&stat.ino);
+        let own = self.pool.stat(waiting.object.number);
+        let tier = &self.slow.abilities;
+        let as_proven = own.is_ok_and(|own| {
+            let same_bytes = own.size == stat.size && tier.same_time(own.mtime, stat.mtime);
+            same_bytes && tier.shows(stat, (own.uid, own.gid, own.perm))
+        });
+        if Proof::of(stat) != waiting.proof || !as_proven {
+            // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut took
+            // the record of it.
+            let lsn = self.log.last();
+            st.doomed.insert(waiting.object, lsn);
+            return;
+        }
+        file.place(&mut io, Bytes::Object(waiting.object), None);
+        io.set_clean(waiting.proof);
+        io.set_checked(self.uptime());
+        drop(io);
+        st.refer(waiting.object);
+        let burst = st.view.path(ino).and_then(|path| st.book.burst_at(&path, stat.size)).unwrap_or(0);
+        st.set_clean(Clean { ino, bytes: stat.size, burst });
+    }
+
+    /// The directory's generation if it is empty.
+    fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
+        let (listing, generation) = self.list_since(cx, ino)?;
+        if listing.entries.len() > 2 { Err(Errno::ENOTEMPTY.into()) } else { Ok(generation) }
+    }
+
+    /// `mode` has the caller's bits; the umask is applied here, unless a default ACL replaces it. Counts one reference.
+    pub fn mkdir(&self, cx: &Cx, parent: Ino, name: &Name, mode: u32, umask: u32) -> Result<Attr> {
+        self.make(cx, parent, name, Kind::Dir, mode, umask, 0, &[])
+    }
+
+    /// Any node but a directory or symbolic link; for a regular file the same as creating and closing it.
+    #[allow(clippy::too_many_arguments)]
+    pub fn mknod(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        if kind == Kind::File {
+            let open = OpenMode { write: true, ..OpenMode::default() };
+            let (attr, file) = self.create(cx, parent, name, mode, umask, open)?;
+            let closed = self.flush(cx, &file);
+            self.release(cx, file);
+            // It is there, so this call is not made again: what the flush could not do the release does, or the next commit.
+            return if matches!(closed, Err(Error::NeedSlow)) { Ok(attr) } else { closed.map(|()| attr) };
+        }
+        self.make(cx, parent, name, kind, mode, umask, rdev, &[])
+    }
+
+    pub fn symlink(&self, cx: &Cx, parent: Ino, name: &Name, target: &[u8]) -> Result<Attr> {
+        self.make(cx, parent, name, Kind::Symlink, 0o777, 0, 0, target)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn make(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        umask: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Result<Attr> {
+        self.admit_kind(kind)?;
+        self.admit_name(cx, name)?;
+        if kind == Kind::Symlink {
+            self.admit_target(cx, target)?;
+        }
+        let birth = self.birth(cx, parent, kind, mode, umask)?;
+        let now = self.now();
+        let attrs = Attrs { perm: birth.perm, uid: birth.uid, gid: birth.gid, mtime: now, xattrs: birth.xattrs };
+        let spec = Arc::new(Spec { kind, attrs, rdev, target: target.to_vec() });
+        let made = loop {
+            if self.resolve(cx, parent, name)?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, None)? {
+                continue;
+            }
+            let path = self.path_in(&st, parent, name)?;
+            let ino = st.view.new_ino();
+            let record = Record::Make { path, ino, spec: (*spec).clone() };
+            let change = Change::Make { ino, at: (parent, name.clone()), spec: spec.clone() };
+            self.log_event(cx, &mut st, record, change, |st, lsn| {
+                add_made(st, ino, &spec, (parent, name.clone()), lsn)
+            })?;
+            touch(&mut st, parent, now);
+            if kind == Kind::Dir {
+                add_subdir(&mut st, parent, 1);
+            }
+            refer_kernel(&mut st, ino);
+            // Nobody else has met it yet.
+            break self.attr_of(ino, st.view.get(ino).ok_or(Errno::EIO)?);
+        };
+        self.wake();
+        Ok(made)
+    }
+
+    /// Creates a regular file and opens it; EEXIST if the name is there. The file is logged as bound to an empty object,
+    /// and reaches the slow tier with its first committed content.
+    pub fn create(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        umask: u32,
+        open: OpenMode,
+    ) -> Result<(Attr, OpenFile)> {
+        if self.resolve(cx, parent, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        self.admit_name(cx, name)?;
+        let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
+        let path = || self.path_in(&self.state.lock(), parent, name).ok();
+        let (object, fd) = self.new_object(cx, &birth, 0, path)?;
+        // What the answer says is known before there is a name: an error must not leave one.
+        let stat = fd.stat().at("stat", crate::tiers::ops::commit::label(object));
+        let bound = stat.and_then(|stat| Ok((self.bind_new(cx, parent, name, object, fd, &birth)?, stat)));
+        let (state, stat) = match bound {
+            Ok(bound) => bound,
+            Err(e) => {
+                self.remove_object(object);
+                return Err(e);
+            }
+        };
+        let file = self.hold_open(state, open);
+        let st = self.state.lock();
+        let node = st.view.get(file.ino).ok_or(Errno::ESTALE)?;
+        Ok((self.attr_of_object(file.ino, node, &stat), file))
+    }
+
+    fn bind_new(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &Name,
+        object: crate::tiers::log::record::ObjectId,
+        fd: Arc<dyn crate::tiers::disk::File>,
+        birth: &Birth,
+    ) -> Result<Arc<FileState>> {
+        let (now, uptime) = (self.now(), self.uptime());
+        loop {
+            if self.resolve(cx, parent, name)?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, None)? {
+                continue;
+            }
+            let path = self.path_in(&st, parent, name)?;
+            self.room_for_event(&st)?;
+            cx.proceed()?;
+            let ino = st.view.new_ino();
+            let expected = st.expect_record(&(parent, name.clone()));
+            let records: Vec<Record> = expected.into_iter().chain([Record::Bind { path, ino, object }]).collect();
+            let lsn = self.log.append(&records)?;
+            let meta = Meta {
+                perm: birth.perm,
+                uid: birth.uid,
+                gid: birth.gid,
+                nlink: 1,
+                ctime: now,
+                mtime: now,
+                atime: now,
+                ..Meta::default()
+            };
+            let node = st.view.add(ino, Kind::File, meta);
+            node.refs = 1;
+            node.pins = 1;
+            let state = node.file.clone().ok_or(Errno::EIO)?;
+            {
+                let mut io = state.io.write_new();
+                state.place(&mut io, Bytes::Object(object), Some(fd));
+                io.dirty = true;
+            }
+            state.privileged.store(birth.perm & 0o6000 != 0, Ordering::Relaxed);
+            self.count_open(&state);
+            st.refer(object);
+            st.view.set_view(parent, name, Some(ino));
+            st.bind(ino, lsn, object, uptime);
+            touch(&mut st, parent, now);
+            return Ok(state);
+        }
+    }
+
+    pub fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &Name) -> Result<Attr> {
+        let before = self.getattr(cx, ino)?;
+        if !self.slow.abilities.hard_links {
+            return Err(Errno::EPERM.into());
+        }
+        self.admit_name(cx, name)?;
+        let file = self.state.lock().file(ino);
+        loop {
+            if self.resolve(cx, parent, name)?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let now = self.now();
+            let mut io = file.as_ref().map(|file| file.io.write());
+            let frozen = match self.freeze_if_uncommitted(cx, io.as_deref_mut())? {
+                None => self.freeze_aside(cx, ino, io.as_deref_mut())?,
+                frozen => frozen,
+            };
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, None)? {
+                continue;
+            }
+            let path = st.view.path(ino).filter(|_| ino != ROOT).ok_or(Errno::ENOENT)?;
+            let to = self.path_in(&st, parent, name)?;
+            if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
+                return Err(Errno::EPERM.into());
+            }
+            // As there: a file has all its names in one part.
+            if st.view.get(ino).and_then(|node| node.links.first()).is_some_and(|at| st.view.are_apart(at.0, parent)) {
+                return Err(Errno::EXDEV.into());
+            }
+            self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
+            let at = (parent, name.clone());
+            let change = Change::Link { ino, at: at.clone() };
+            self.log_event(cx, &mut st, Record::Link { path, to, ino }, change, |st, _| {
+                st.view.set_view(at.0, &at.1, Some(ino))
+            })?;
+            if let Some(node) = st.view.get_mut(ino) {
+                node.change_meta(|meta| (meta.nlink, meta.ctime) = (meta.nlink + 1, now));
+                node.ours = true;
+            }
+            touch(&mut st, parent, now);
+            refer_kernel(&mut st, ino);
+            drop((st, io));
+            self.wake();
+            return Ok(self.attr_to_answer(cx, ino, Attr { nlink: before.nlink + 1, ctime: now, ..before }));
+        }
+    }
+
+    pub fn unlink(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
+        loop {
+            let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+            let now = self.now();
+            let mut st = self.state.lock();
+            if !self.still(&st, parent, name, Some(ino))? {
+                continue;
+            }
+            if st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir) {
+                return Err(Errno::EISDIR.into());
+            }
+            // Whoever has it open may still write to it, and takes the copy for that.
+            let opens = st.view.get(ino).and_then(|node| Some(node.file.as_ref()?.opens.load(Ordering::Acquire)));
+            let copy = self.copy_number_in(&st, ino).filter(|_| opens.unwrap_or(0) == 0);
+            self.remove(cx, &mut st, ino, parent, name, false, now)?;
+            drop(st);
+            copy.into_iter().for_each(|number| self.drop_copy(number));
+            break;
+        }
+        self.wake();
+        Ok(())
+    }
+
+    pub fn rmdir(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
+        loop {
+            let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+            {
+                let st = self.state.lock();
+                if st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir) {
+                    return Err(Errno::ENOTDIR.into());
+                }
+                if st.view.is_mount(ino) {
+                    return Err(Errno::EBUSY.into());
+                }
+            }
+            let generation = self.empty_since(cx, ino)?;
+            let now = self.now();
+            let mut st = self.state.lock();
+            let empty = st.view.live_dir(ino).is_some_and(|dir| dir.generation == generation);
+            if !empty || !self.still(&st, parent, name, Some(ino))? {
+                continue;
+            }
+            self.remove(cx, &mut st, ino, parent, name, true, now)?;
+            add_subdir(&mut st, parent, -1);
+            break;
+        }
+        self.wake();
+        Ok(())
+    }
+
+    /// Logs and applies the removal of a name. A file that never became an event has nothing to remove on the slow tier:
+    /// its record is kept for recovery, its event is not queued.
+    #[allow(clippy::too_many_arguments)]
+    fn remove(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+        dir: bool,
+        now: crate::tiers::disk::Time,
+    ) -> Result<()> {
+        let path = self.path_in(st, parent, name)?;
+        let record = Record::Remove { path, ino, dir };
+        let slot = st.view.live_dir(parent).and_then(|dir| dir.slots.get(name));
+        let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
+        if never_seen {
+            cx.proceed()?;
+            self.log.append(&[record])?;
+            st.view.set_view(parent, name, None);
+        } else {
+            let change = Change::Remove { ino, at: (parent, name.clone()) };
+            self.log_event(cx, st, record, change, |st, _| st.view.set_view(parent, name, None))?;
+        }
+        self.lost_name(st, ino, now);
+        touch(st, parent, now);
+        Ok(())
+    }
+
+    /// After a name of `ino` went away.
+    fn lost_name(&self, st: &mut State, ino: Ino, now: crate::tiers::disk::Time) {
+        if let Some(node) = st.view.get_mut(ino) {
+            let left = if node.kind == Kind::Dir { 0 } else { node.meta().nlink.saturating_sub(1) };
+            node.change_meta(|meta| (meta.nlink, meta.ctime) = (left, now));
+            node.ours = true;
+        }
+        if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
+            st.end_aside(ino, self.log.last());
+        }
+        self.settle_removed(st, ino);
+        st.view.collect(ino);
+    }
+
+    pub fn rename(&self, cx: &Cx, parent: Ino, name: &Name, to: Ino, to_name: &Name, mode: RenameMode) -> Result<()> {
+        {
+            let st = self.state.lock();
+            if is_ours(&st, parent, name) || is_ours(&st, to, to_name) {
+                return Err(Errno::EPERM.into());
+            }
+        }
+        self.admit_name(cx, to_name)?;
+        while !self.try_rename(cx, (parent, name), (to, to_name), mode)? {}
+        self.wake();
+        Ok(())
+    }
+
+    /// One attempt; `false` if the names changed between looking and acting.
+    fn try_rename(
+        &self,
+        cx: &Cx,
+        (parent, name): (Ino, &Name),
+        (to, to_name): (Ino, &Name),
+        mode: RenameMode,
+    ) -> Result<bool> {
+        let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
+        let other = self.resolve(cx, to, to_name)?;
+        match (mode, other) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
+            // Two names of one inode: POSIX has rename do nothing.
+            (_, Some(other)) if other == ino => return Ok(true),
+            _ => {}
+        }
+        let exchange = mode == RenameMode::Exchange;
+        let (file, other_file, empty, across) = {
+            let mut st = self.state.lock();
+            let node = st.view.get(ino).ok_or(Errno::ENOENT)?;
+            let target = other.and_then(|ino| st.view.get(ino));
+            let is_dir = node.kind == Kind::Dir;
+            if let Some(target) = target
+                && !exchange
+            {
+                match (is_dir, target.kind == Kind::Dir) {
+                    (true, false) => return Err(Errno::ENOTDIR.into()),
+                    (false, true) => return Err(Errno::EISDIR.into()),
+                    _ => {}
+                }
+            }
+            if is_dir && st.view.is_above(ino, to) {
+                return Err(Errno::EINVAL.into());
+            }
+            if exchange && other.is_some_and(|other| st.view.is_above(other, parent)) {
+                return Err(Errno::EINVAL.into());
+            }
+            let empty = is_dir && target.is_some() && !exchange;
+            let across = st.view.are_apart(parent, to);
+            // As there, but for one file with one name: its newest version goes to the other part, and the old name away.
+            if across && (exchange || node.kind != Kind::File || node.meta().nlink > 1) {
+                return Err(Errno::EXDEV.into());
+            }
+            let is_held = |ino: Ino| st.view.is_mount(ino) || (empty && st.view.is_part(ino));
+            if is_dir && (st.view.is_mount(ino) || other.is_some_and(is_held)) {
+                return Err(Errno::EBUSY.into());
+            }
+            let other_file = other.filter(|_| exchange).and_then(|ino| st.file(ino));
+            (st.file(ino), other_file, empty, across)
+        };
+        if across && let Some(file) = &file {
+            self.make_writable(cx, file)?;
+        }
+        let empty = match other {
+            Some(other) if empty => Some((other, self.empty_since(cx, other)?)),
+            _ => None,
+        };
+        let now = self.now();
+        let (mut io, mut other_io) = lock_both(file.as_ref(), other_file.as_ref());
+        let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
+        let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
+        // What is set aside is so under its old name no more: it becomes an event, behind this one, for its old directory may be what the
+        // slow tier does not take.
+        let (aside, other_aside) = match (&frozen, &other_frozen) {
+            (None, None) if !across => (
+                self.freeze_aside(cx, ino, io.as_deref_mut())?,
+                other.map_or(Ok(None), |other| self.freeze_aside(cx, other, other_io.as_deref_mut()))?,
+            ),
+            _ => (None, None),
+        };
+        if across && frozen.is_none() {
+            // It is so large that it is written in place; or somebody else has committed it just now.
+            let in_place = io.as_ref().is_none_or(|io| io.object().is_none());
+            return if in_place { Err(Errno::EXDEV.into()) } else { Ok(false) };
+        }
+        let mut st = self.state.lock();
+        if across != st.view.are_apart(parent, to) {
+            return Ok(false);
+        }
+        if !self.still(&st, parent, name, Some(ino))? || !self.still(&st, to, to_name, other)? {
+            return Ok(false);
+        }
+        if empty.is_some_and(|(dir, generation)| st.view.live_dir(dir).is_none_or(|dir| dir.generation != generation)) {
+            return Ok(false);
+        }
+        let (path, to_path) = (self.path_in(&st, parent, name)?, self.path_in(&st, to, to_name)?);
+        self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
+        self.commit_frozen(cx, &mut st, other_file.as_deref(), other_io.as_deref_mut(), other_frozen)?;
+        let (from, target) = ((parent, name.clone()), (to, to_name.clone()));
+        let record = Record::Rename { path, to: to_path, ino, exchange };
+        let change = match other {
+            Some(other) if exchange => Change::Exchange { a: ino, a_at: from.into(), b: other, b_at: target.into() },
+            replaced => Change::Rename { ino, from: from.into(), to: target.into(), replaced },
+        };
+        let moved = change.clone();
+        self.log_event(cx, &mut st, record, change, |st, _| apply_rename(st, &moved))?;
+        move_subdirs(&mut st, ino, other.filter(|_| exchange), parent, to);
+        if let Some(other) = other
+            && !exchange
+        {
+            if st.view.get(other).is_some_and(|node| node.kind == Kind::Dir) {
+                add_subdir(&mut st, to, -1);
+            }
+            self.lost_name(&mut st, other, now);
+        }
+        for moved in [Some(ino), other.filter(|_| exchange)].into_iter().flatten() {
+            if let Some(node) = st.view.get_mut(moved) {
+                node.change_meta(|meta| meta.ctime = now);
+                node.ours = true;
+            }
+        }
+        touch(&mut st, parent, now);
+        touch(&mut st, to, now);
+        self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), aside)?;
+        self.commit_frozen(cx, &mut st, other_file.as_deref(), other_io.as_deref_mut(), other_aside)?;
+        Ok(true)
+    }
+
+    /// Whether the name still is what `resolve` said; ENOENT if its directory has been removed.
+    fn still(&self, st: &State, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
+        if is_ours(st, dir, name) {
+            return Err(Errno::EPERM.into());
+        }
+        st.view.live_dir(dir).ok_or(Errno::ENOENT)?;
+        // However old by now: it was fresh a moment ago, and any change would have changed the slot.
+        Ok(st.view.known(dir, name, self.uptime(), self.ages(), true) == Some(who))
+    }
+
+    pub(crate) fn path_in(&self, st: &State, dir: Ino, name: &Name) -> Result<Path> {
+        Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?)
+    }
+
+    /// P9: memory and log are bounded; at `max_pending` changes are refused. Bytes that were taken before are none: their
+    /// commit is never refused, or nothing could be published that waits for it, and no room made.
+    pub(crate) fn room_for_event(&self, st: &State) -> Result<()> {
+        if self.refuses_changes(st) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    }
+
+    pub(crate) fn refuses_changes(&self, st: &State) -> bool {
+        st.events.len() as u64 >= self.options().max_pending
+    }
+
+    /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.
+    pub(crate) fn log_event(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        record: Record,
+        change: Change,
+        apply: impl FnOnce(&mut State, Lsn),
+    ) -> Result<Lsn> {
+        self.room_for_event(st)?;
+        self.log_event_anyway(cx, st, record, change, apply)
+    }
+
+    pub(crate) fn log_event_anyway(
+        &self,
+        cx: &Cx,
+        st: &mut State,
+        record: Record,
+        change: Change,
+        apply: impl FnOnce(&mut State, Lsn),
+    ) -> Result<Lsn> {
+        cx.proceed()?;
+        self.take_up_dirs(st, &change)?;
+        let expected = st.expect_before(&change);
+        let records: Vec<Record> = expected.into_iter().chain([record]).collect();
+        let append = || self.log.append(&records);
+        let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
+        self.note_checkpoint(st, lsn, &change);
+        apply(st, lsn);
+        st.push(lsn, self.uptime(), change);
+        if left_out!(LogFirst) { append() } else { Ok(lsn) }
+    }
+
+    /// What a node made in `parent` by this caller is born with.
+    fn birth(&self, cx: &Cx, parent: Ino, kind: Kind, mode: u32, umask: u32) -> Result<Birth> {
+        let dir = self.getattr(cx, parent)?;
+        if dir.kind != Kind::Dir {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let mut birth = Birth { perm: mode & 0o7777, uid: cx.uid, gid: cx.gid, xattrs: Vec::new() };
+        if dir.perm & 0o2000 != 0 {
+            birth.gid = dir.gid;
+            if kind == Kind::Dir {
+                birth.perm |= 0o2000;
+            }
+        }
+        if kind == Kind::Symlink {
+            self.slow.abilities.give(kind, &mut birth);
+            return Ok(birth);
+        }
+        let default = self.default_acl(cx, parent)?;
+        let inherited = default.as_deref().and_then(|list| Some((list, acl::inherit(list, birth.perm)?)));
+        match inherited {
+            None => birth.perm &= !umask,
+            Some((list, (perm, access))) => {
+                birth.perm = perm;
+                birth.xattrs.extend(access.map(|list| (acl::ACCESS.to_vec(), list)));
+                if kind == Kind::Dir {
+                    birth.xattrs.push((acl::DEFAULT.to_vec(), list.to_vec()));
+                }
+            }
+        }
+        self.slow.abilities.give(kind, &mut birth);
+        Ok(birth)
+    }
+
+    /// A directory's default ACL, asked for once and then remembered.
+    pub(crate) fn default_acl(&self, cx: &Cx, dir: Ino) -> Result<Option<Vec<u8>>> {
+        if let Some(known) = self.state.lock().view.get(dir).and_then(|node| node.dir.as_ref()?.default_acl.clone()) {
+            return Ok(known);
+        }
+        let list = self.get_xattr(cx, dir, acl::DEFAULT)?;
+        if let Some(dir) = self.state.lock().view.get_mut(dir).and_then(|node| node.dir.as_mut()) {
+            dir.default_acl = Some(list.clone());
+        }
+        Ok(list)
+    }
+}
+
+/// Our own directory, at the root of the tree or of a part of it.
+fn is_ours(st: &State, dir: Ino, name: &Name) -> bool {
+    name.as_bytes() == OURS && st.view.is_part(dir)
+}
+
+/// Puts a node that a `make` event describes into the view.
+pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), lsn: Lsn) {
+    let time = spec.attrs.mtime;
+    let meta = Meta {
+        perm: spec.attrs.perm,
+        uid: spec.attrs.uid,
+        gid: spec.attrs.gid,
+        rdev: spec.rdev,
+        nlink: if spec.kind == Kind::Dir { 2 } else { 1 },
+        size: if spec.kind == Kind::Symlink { spec.target.len() as u64 } else { 0 },
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    };
+    let node = st.view.add(ino, spec.kind, meta);
+    node.set_meta_lsn(lsn);
+    node.set_target(spec.target.clone());
+    if let Some(dir) = &mut node.dir {
+        let list = spec.attrs.xattrs.iter().find(|(key, _)| key == acl::ACCESS).map(|(_, list)| list.clone());
+        dir.access_acl = Some(Box::new(KnownAcl { asked: Seen::NEVER, list }));
+    }
+    let xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn)));
+    node.change_xattrs(|all| all.extend(xattrs));
+    st.view.set_view(at.0, &at.1, Some(ino));
+}
+
+/// Moves the names of a rename or an exchange in the view.
+pub(crate) fn apply_rename(st: &mut State, change: &Change) {
+    match change {
+        Change::Rename { ino, from, to, .. } => {
+            st.view.set_view(to.0, &to.1, Some(*ino));
+            st.view.set_view(from.0, &from.1, None);
+        }
+        Change::Exchange { a, a_at, b, b_at } => {
+            st.view.set_view(b_at.0, &b_at.1, Some(*a));
+            st.view.set_view(a_at.0, &a_at.1, Some(*b));
+        }
+        _ => {}
+    }
+}
+
+/// A directory's entries changed now.
+pub(crate) fn touch(st: &mut State, dir: Ino, now: crate::tiers::disk::Time) {
+    if let Some(node) = st.view.get_mut(dir) {
+        node.change_meta(|meta| (meta.mtime, meta.ctime) = (now, now));
+        node.ours = true;
+    }
+}
+
+/// A directory's link count counts its subdirectories, unless its file system does not count (btrfs shows 1).
+pub(crate) fn add_subdir(st: &mut State, dir: Ino, by: i32) {
+    if let Some(node) = st.view.get_mut(dir)
+        && node.meta().nlink >= 2
+    {
+        node.change_meta(|meta| meta.nlink = meta.nlink.saturating_add_signed(by).max(2));
+    }
+}
+
+fn move_subdirs(st: &mut State, ino: Ino, other: Option<Ino>, from: Ino, to: Ino) {
+    let is_dir = |ino: Ino| i32::from(st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir));
+    let net = is_dir(ino) - other.map_or(0, is_dir);
+    if from != to && net != 0 {
+        add_subdir(st, from, -net);
+        add_subdir(st, to, net);
+    }
+}
+
+fn refer_kernel(st: &mut State, ino: Ino) {
+    if let Some(node) = st.view.get_mut(ino) {
+        node.refs += 1;
+    }
+}
+
+type Locked<'a> = Option<RwLockWriteGuard<'a, Io>>;
+
+/// Locks one or two files exclusively, in the order of their inode numbers.
+fn lock_both<'a>(a: Option<&'a Arc<FileState>>, b: Option<&'a Arc<FileState>>) -> (Locked<'a>, Locked<'a>) {
+    let lock = |file: Option<&'a Arc<FileState>>| file.map(|file| file.io.write());
+    if a.map(|a| a.ino) <= b.map(|b| b.ino) {
+        let a = lock(a);
+        (a, lock(b))
+    } else {
+        let b = lock(b);
+        (lock(a), b)
+    }
+}

@@ -1,0 +1,199 @@
+//! Names that others make and remove in a directory that is known in full (P11).
+//!
+//! What is known in full ages by itself, whatever is written there: after three quarters of `revalidate`, if somebody has asked for a name
+//! since, the background asks the slow tier once. Whoever looks a name up never waits for that. Where nobody has asked, nothing is asked:
+//! the directory is known in full no more.
+//!
+//! 1. the directory's own times are read. If they are settled and the same as before, nobody has changed a name, and that is all;
+//! 2. else it is listed, also if the change was our own: publishing changes the times as well, and what somebody else has done beside it does
+//!    not show in them;
+//! 3. each name that is not what the view knows to be there is looked up, and the view takes it in. Names that are pending, that publishing
+//!    moves, or that have changed since 1 are the view's;
+//! 4. the times of step 1 are kept. They are *settled* if they were the same some seconds before the listing of step 2: a change behind that
+//!    then leaves others, however coarse the tier's clock is. Our clock is compared with none of them.
+//!
+//! While the slow tier does not answer, what is known is trusted: the step waits, and nothing ages.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Context, Errno, Result};
+use crate::path::Name;
+use crate::tiers::disk::{Dir, DirEntry, Stat};
+use crate::tiers::model::node::{DirNode, Seen, Shown, Slot};
+use crate::tiers::model::state::State;
+use crate::tiers::model::view::Asked;
+use crate::tiers::objects::pool::Proof;
+use crate::tiers::objects::slow_tier::{absent_is_none, is_elsewhere};
+use crate::tiers::status::is_silence;
+use crate::tiers::{Ino, Progress, ROOT, Tiers};
+
+/// Directories looked at in one step, one after the other.
+const DIRS_AT_ONCE: usize = 256;
+/// Where so many names have changed, each is looked up when somebody asks for it.
+const NAMES_AT_ONCE: usize = 4096;
+/// So many names are looked up although the numbers that are listed of them may say nothing.
+const FEW: usize = 64;
+/// Two changes within this time may leave the same times on a directory. FAT counts two seconds.
+const SAME_TIMES: Duration = Duration::from_secs(3);
+
+/// A directory as it was when the slow tier was asked.
+struct Look {
+    ino: Ino,
+    asked: Asked,
+    generation: u64,
+}
+
+impl Tiers {
+    /// Looks for names that others have changed in directories that are known in full, and lets go of what nobody asks for.
+    pub fn recheck_step(&self) -> Result<Progress> {
+        if self.slow.is_down() && self.is_root_silent() {
+            return Ok(Progress::Idle);
+        }
+        self.slow.remove_gone();
+        let due = self.state.lock().view.age_dirs(self.uptime(), self.ages(), DIRS_AT_ONCE);
+        for ino in &due {
+            let Err(error) = self.recheck(*ino) else { continue };
+            if is_silence(&error) && self.is_root_silent() {
+                return Err(error);
+            }
+            tracing::debug!(%error, "a directory cannot be looked through");
+            if is_silence(&error) && error.errno() != Errno::ESTALE {
+                // A bad block, or a server of one part of the tree: as long as nobody can read it, it is as it was known.
+                self.change_dir(*ino, |dir| dir.checked = Seen::at(self.uptime()));
+            } else {
+                self.change_dir(*ino, DirNode::forget_others);
+            }
+        }
+        Ok(if due.len() == DIRS_AT_ONCE { Progress::Did } else { Progress::Idle })
+    }
+
+    fn is_root_silent(&self) -> bool {
+        self.slow.root.stat(b".").at("stat", "slow tier").is_err_and(|error| is_silence(&error))
+    }
+
+    fn recheck(&self, ino: Ino) -> Result<()> {
+        let (id, before, look) = {
+            let mut st = self.state.lock();
+            let asked = st.view.asked(self.uptime());
+            let Some(node) = st.view.get_mut(ino) else { return Ok(()) };
+            let Some(id) = node.slow_id() else { return Ok(()) };
+            let Some(dir) = node.dir.as_mut().filter(|dir| dir.known) else { return Ok(()) };
+            dir.used.store(false, Ordering::Relaxed);
+            dir.listers += 1;
+            (id, dir.shown.as_deref().copied(), Look { ino, asked, generation: dir.generation })
+        };
+        let found = self.at_slow(ino, |path, _| {
+            let dir = self.slow.dir(ino, path, id)?;
+            let stat = dir.stat_now(b".")?; // 1
+            let same = before.is_some_and(|before| before.settled && before.proof == Proof::of(&stat));
+            let entries = if same { None } else { Some(self.slow.list(&*dir)?) }; // 2
+            Ok((dir, stat, entries))
+        });
+        let differing = self.compare(&look, found.as_ref().ok().and_then(|(.., entries)| entries.as_deref()));
+        let (dir, stat, entries) = found.at("look through", self.label(ino))?;
+        if differing.len() > NAMES_AT_ONCE {
+            self.change_dir(ino, DirNode::forget_others);
+            return Ok(());
+        }
+        for name in &differing {
+            self.relearn(&look, &dir, name)?; // 3
+        }
+        self.keep_shown(&look, &stat, before, entries.is_some()); // 4
+        Ok(())
+    }
+
+    /// The names that are not what the view knows to be on the slow tier. The look is over: names may be let go of again.
+    fn compare(&self, look: &Look, entries: Option<&[DirEntry]>) -> Vec<Name> {
+        let mut st = self.state.lock();
+        let Some(dir) = st.view.get_mut(look.ino).and_then(|node| node.dir.as_mut()) else { return Vec::new() };
+        dir.listers -= 1;
+        let Some(entries) = entries else { return Vec::new() };
+        let there: HashMap<&[u8], u64> = entries.iter().map(|entry| (&entry.name[..], entry.ino)).collect();
+        let Some(dir) = st.view.live_dir(look.ino) else { return Vec::new() };
+        let number = |ino: Ino| st.view.get(ino).and_then(|node| node.slow_id()).map(|id| id.1);
+        let in_both = dir.slots.iter().filter_map(|(name, slot)| Some((slot.slow()?, *there.get(name.as_bytes())?)));
+        let (same, others): (Vec<_>, Vec<_>) = in_both.partition(|(child, ino)| number(*child) == Some(*ino));
+        // Some file systems list other numbers than they show of a file (sshfs, overlayfs), which then say nothing.
+        let numbers_count = !same.is_empty() || others.len() <= FEW;
+        let differs = |name: &Name, slot: &Slot| match (slot.slow(), there.get(name.as_bytes())) {
+            (Some(child), Some(ino)) => numbers_count && number(child) != Some(*ino),
+            (known, found) => known.is_some() != found.is_some(),
+        };
+        let is_new = |name: &&[u8]| !dir.slots.contains_key(*name);
+        let made = there.keys().copied().filter(is_new).filter_map(|name| Name::new(name).ok());
+        let changed = dir.slots.iter().filter(|(name, slot)| differs(name, slot) && look.may_ask(&st, name));
+        made.chain(changed.map(|(name, _)| name.clone())).collect()
+    }
+
+    /// The slow tier says of something that it is not there, or not what it was: its names are looked up again. So whoever is told ESTALE, and
+    /// that is the kernel, which looks a name up once more then, finds what there is.
+    pub(crate) fn look_again(&self, ino: Ino) {
+        let mut gone = Some(ino).filter(|ino| *ino != ROOT);
+        while let Some(ino) = gone.take() {
+            let places = self.state.lock().view.get(ino).map(|node| node.links.iter().cloned().collect::<Vec<_>>());
+            for (parent, name) in places.unwrap_or_default() {
+                let looked = self.look_at(parent, &name);
+                // The directory is not there either.
+                gone = gone.or(looked.is_err_and(|e| is_elsewhere(&e)).then_some(parent)).filter(|ino| *ino != ROOT);
+            }
+        }
+    }
+
+    fn look_at(&self, parent: Ino, name: &Name) -> std::io::Result<()> {
+        let (id, look) = {
+            let st = self.state.lock();
+            let node = st.view.get(parent).ok_or(Errno::ESTALE)?;
+            let generation = node.dir.as_ref().ok_or(Errno::ESTALE)?.generation;
+            let asked = st.view.asked(self.uptime());
+            (node.slow_id().ok_or(Errno::ESTALE)?, Look { ino: parent, asked, generation })
+        };
+        let dir = self.at_slow(parent, |path, _| {
+            let dir = self.slow.dir(parent, path, id)?;
+            dir.stat_now(b".").map(|_| dir)
+        })?;
+        self.relearn(&look, &dir, name).ok();
+        Ok(())
+    }
+
+    fn relearn(&self, look: &Look, dir: &Arc<dyn Dir>, name: &Name) -> Result<()> {
+        let stat = absent_is_none(dir.stat_now(name.as_bytes())).at("stat on slow", self.label(look.ino))?;
+        let mut st = self.state.lock();
+        if st.view.live_dir(look.ino).is_some() && look.may_ask(&st, name) {
+            self.learn(&mut st, look.ino, name, stat.as_ref(), look.asked);
+        }
+        Ok(())
+    }
+
+    fn keep_shown(&self, look: &Look, stat: &Stat, before: Option<Shown>, listed: bool) {
+        let (at, proof) = (look.asked.at, Proof::of(stat));
+        let since = before.filter(|before| before.proof == proof).map_or(at, |before| before.since);
+        let settled = at.saturating_sub(since) >= SAME_TIMES;
+        self.change_dir(look.ino, |dir| {
+            dir.checked = Seen::at(at);
+            if listed {
+                dir.shown = Some(Box::new(Shown { proof, since, settled }));
+            }
+        });
+    }
+
+    fn change_dir(&self, ino: Ino, change: impl FnOnce(&mut DirNode)) {
+        if let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut()) {
+            change(dir);
+        }
+    }
+}
+
+impl Look {
+    /// Whether what the slow tier showed under a name counts: nothing of ours is on its way there, or has been since.
+    fn may_ask(&self, st: &State, name: &Name) -> bool {
+        let slot = st.view.live_dir(self.ino).and_then(|dir| dir.slots.get(name));
+        let is_ours = slot.is_some_and(|slot| {
+            let is_written = slot.view().is_some_and(|ino| st.uncommitted.contains_key(&ino));
+            slot.pending() || slot.changed > self.generation || is_written
+        });
+        !is_ours && !st.view.is_following(self.ino, name)
+    }
+}

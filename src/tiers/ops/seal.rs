@@ -1,0 +1,143 @@
+//! Making committed content durable on fast by itself, about as soon as it is committed, so that `close` is followed by D1
+//! without an fsync.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Errno, Error, Result};
+use crate::tiers::disk::File;
+use crate::tiers::log::record::{Home, ObjectId, Record};
+use crate::tiers::objects::file::{Content, FileState};
+use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
+
+/// Content events sealed with one sync of the log; objects synced together.
+const AT_ONCE: usize = 64;
+/// Of larger files the disk was told while they were written, and what is clean of them stays in the cache.
+const BEGIN_MAX: u64 = 1 << 20;
+
+/// An object that is to become durable.
+struct ToSync {
+    ino: Ino,
+    state: Option<Arc<FileState>>,
+    object: ObjectId,
+    size: u64,
+    fd: Arc<dyn File>,
+}
+
+impl Tiers {
+    /// Seals the oldest unsealed content events, in LSN order, and makes the log durable up to the seals.
+    pub fn seal_step(&self) -> Result<Progress> {
+        self.begin_behind();
+        let pending = self.unsealed(|_, _| true, AT_ONCE);
+        let cx = Cx::internal();
+        if pending.is_empty() {
+            return self.sync_in_place(&cx, |_| true).map(|()| Progress::Idle);
+        }
+        self.seal_durably(&cx, &pending)?;
+        self.wake();
+        Ok(Progress::Did)
+    }
+
+    /// D1 for these content events, and for all that is in the log.
+    pub(crate) fn seal_durably(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
+        self.seal(cx, pending)?;
+        self.log.sync(self.log.last())?;
+        self.note_sealed(pending.iter().map(|(lsn, ..)| *lsn));
+        Ok(())
+    }
+
+    /// Seals these content events, in order:
+    ///
+    /// 1. sync the objects' bytes, after the disk was told to begin with all of them: then one commit of its journal often does for many;
+    /// 2. sync their names;
+    /// 3. log the seals (made durable by the caller's log sync).
+    fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
+        let seals: Vec<Record> =
+            pending.iter().map(|(lsn, _, content)| Record::Seal { of: *lsn, size: content.size }).collect();
+        if left_out!(SealLast) && !seals.is_empty() {
+            let lsn = self.log.append(&seals)?;
+            self.log.sync(lsn)?;
+        }
+        pending.iter().for_each(|(_, _, content)| content.sealing.store(true, Ordering::SeqCst));
+        let mut known = HashSet::new();
+        let contents: Vec<_> = pending.iter().filter(|(_, _, content)| known.insert(content.object())).collect();
+        // No more are open at the same time: there may be a million.
+        for some in contents.chunks(AT_ONCE) {
+            let objects: Vec<_> =
+                some.iter().map(|(_, ino, content)| self.to_sync(cx, *ino, content)).collect::<Result<_>>()?;
+            let objects: Vec<ToSync> = objects.into_iter().flatten().collect();
+            if objects.len() > 1 {
+                let small = objects.iter().filter(|object| object.size <= BEGIN_MAX);
+                small.for_each(|object| object.fd.write_behind(0..object.size));
+            }
+            objects.iter().try_for_each(|object| self.sync_object(object))?; // 1
+            self.sync_names(&objects)?; // 2
+        }
+        if seals.is_empty() {
+            return Ok(());
+        }
+        self.log.append(&seals)?; // 3
+        for (_, _, content) in pending {
+            content.sealed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// `None`: deleted since. Whatever referred to it is gone, and so is the event.
+    fn to_sync(&self, cx: &Cx, ino: Ino, content: &Content) -> Result<Option<ToSync>> {
+        let object = content.object();
+        let state = self.state.lock().known_file(ino);
+        if object.needs_slow() {
+            cx.slow()?;
+        }
+        let open = state.as_ref().and_then(|state| {
+            let io = state.io.read();
+            io.fd.clone().filter(|_| io.object() == Some(object))
+        });
+        let fd = match open {
+            Some(fd) => fd,
+            None => match self.open_object(cx, object) {
+                Err(e) if e.errno() == Errno::ENOENT => return Ok(None),
+                other => other?,
+            },
+        };
+        Ok(Some(ToSync { ino, state, object, size: content.size, fd }))
+    }
+
+    /// Step 1 of one object.
+    fn sync_object(&self, of: &ToSync) -> Result<()> {
+        // After a failed fsync another one would succeed and prove nothing.
+        let failed_before = of.state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire));
+        if failed_before && of.object.home == Home::Fast {
+            // Nothing fails anew: what the fast tier did then says nothing of how it is now.
+            let what = format!("an fsync of {} has failed, and its bytes may be gone", self.distrust(&[of]));
+            return Err(Error::refused(what, "write the file under a new name"));
+        }
+        let synced = if failed_before { Err(Errno::EIO.into()) } else { of.fd.sync() };
+        synced.map_err(|e| match of.object.home {
+            Home::Fast => Error::io_on_fast("fsync", self.distrust(&[of]), e),
+            Home::Slow | Home::Split { .. } => Error::io("fsync", self.distrust(&[of]), e),
+        })
+    }
+
+    /// Step 2 of all of them: as a rule they lie in one directory.
+    fn sync_names(&self, objects: &[ToSync]) -> Result<()> {
+        let on_fast: Vec<_> = objects.iter().filter(|of| of.object.home != Home::Slow).collect();
+        let on_slow: Vec<_> = objects.iter().filter(|of| of.object.needs_slow()).collect();
+        let numbers = on_fast.iter().map(|of| of.object.head().unwrap_or(of.object).number);
+        self.pool.sync_names(numbers).map_err(|e| Error::io_on_fast("fsync", self.distrust(&on_fast), e))?;
+        if on_slow.is_empty() {
+            return Ok(());
+        }
+        self.slow.tmp.sync().map_err(|e| Error::io("fsync", self.distrust(&on_slow), e))
+    }
+
+    /// Marks those of which the kernel may have dropped what was to be synced. Says which: the first of them.
+    fn distrust(&self, objects: &[&ToSync]) -> String {
+        for state in objects.iter().filter_map(|of| of.state.as_ref()) {
+            state.failed.store(true, Ordering::Release);
+        }
+        objects.first().map_or_else(|| "the pool".to_owned(), |of| self.label(of.ino))
+    }
+}

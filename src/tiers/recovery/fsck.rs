@@ -1,0 +1,439 @@
+//! A fast tier that nobody serves, looked at piece by piece: is it what a start expects, and what is lost.
+//!
+//! What is wrong is named with its place and the remedy. Repaired is only what is safe and what the next start would do as
+//! well: the torn tail of the log is cut, and an object that nothing explains is put aside with the reason. Nothing else is
+//! changed, and nothing is ever deleted.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::error::{Context, Error, Result};
+use crate::path::escape;
+use crate::tiers::disk::modes;
+use crate::tiers::disk::shards::Shard;
+use crate::tiers::disk::{Access, Dir, Kind};
+use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Step};
+use crate::tiers::objects::pool::{Pool, number_of};
+use crate::tiers::objects::slow_tier::split;
+use crate::tiers::ops::names::OURS;
+use crate::tiers::recovery::aside::{aside_at, cancelled};
+use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super, read_text};
+use crate::tiers::writeback::step::{step_path, step_target};
+use crate::tiers::{Lsn, log};
+
+/// The remedy for what cannot be made good.
+const RESCUE: &str = "save what is there with `dlio-fs rescue`, then use an empty fast tier";
+
+const SHORT: &str = "has only";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Nothing is wrong, but worth knowing.
+    Note,
+    /// It was wrong, and is right now.
+    Repaired,
+    /// It is wrong, and a repair or the next mount makes it right.
+    Repairable,
+    /// Something is lost.
+    Damage,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    pub severity: Severity,
+    /// A path below `<fast>/.dlio-fs`, or of the view; escaped.
+    pub place: String,
+    pub what: String,
+    pub remedy: String,
+}
+
+/// What a check found.
+#[derive(Debug, Default, Serialize)]
+pub struct FsckReport {
+    pub findings: Vec<Finding>,
+    pub records: u64,
+    pub objects: u64,
+    /// Versions that the slow tier does not have yet.
+    pub pending: u64,
+    pub quarantined: u64,
+    /// What an operator has set aside.
+    pub aside: u64,
+}
+
+/// Checks the fast tier whose root is `fast`, together with its slow tier if that is given. The fast tier must be locked by
+/// the caller. `boot` names this boot of the machine. Without `repair` nothing is changed.
+pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: bool) -> Result<FsckReport> {
+    let ours = fast.dir(OURS).at_fast("open", ".dlio-fs")?;
+    let mut check = Check {
+        pool: Pool::open_what_is_left(&modes::with_marked_modes(&ours)),
+        ours,
+        slow,
+        repair,
+        records: Vec::new(),
+        report: FsckReport::default(),
+    };
+    let uuid = check.identity();
+    let is_sound = check.log(boot);
+    check.layout();
+    check.pending(boot, uuid.as_deref());
+    check.unfinished();
+    check.aside(uuid.as_deref());
+    check.objects(is_sound)?;
+    check.quarantine();
+    if let Some(uuid) = uuid {
+        check.tmp(&uuid);
+    }
+    check.report.records = check.records.len() as u64;
+    Ok(check.report)
+}
+
+struct Check {
+    ours: Arc<dyn Dir>,
+    slow: Option<Arc<dyn Dir>>,
+    pool: Pool,
+    repair: bool,
+    records: Vec<(Lsn, Record)>,
+    report: FsckReport,
+}
+
+impl Check {
+    fn add(&mut self, severity: Severity, place: impl Into<String>, what: impl Into<String>, remedy: &str) {
+        let (place, what, remedy) = (place.into(), what.into(), remedy.to_owned());
+        self.report.findings.push(Finding { severity, place, what, remedy });
+    }
+
+    fn damage(&mut self, place: impl Into<String>, what: impl Into<String>, remedy: &str) {
+        self.add(Severity::Damage, place, what, remedy);
+    }
+
+    fn failed(&mut self, place: impl Into<String>, error: &Error) {
+        match error {
+            Error::Refused { what, remedy } => self.damage(place, what, remedy),
+            other => self.damage(place, other.to_string(), RESCUE),
+        }
+    }
+
+    /// The super block, and whether the two tiers belong together. The fast tier's own name, if it is known.
+    fn identity(&mut self) -> Option<String> {
+        let text = match read_text(&*self.ours, b"super") {
+            Ok(Some(text)) => text,
+            Ok(None) => {
+                self.damage("super", "it is missing", RESCUE);
+                return None;
+            }
+            Err(error) => {
+                self.failed("super", &error);
+                return None;
+            }
+        };
+        let identity = match read_super(&text) {
+            Ok(identity) => identity,
+            Err(error) => {
+                self.failed("super", &error);
+                return None;
+            }
+        };
+        if identity.sum.is_none() {
+            let what = "it has no checksum: an older dlio-fs wrote it";
+            self.add(Severity::Note, "super", what, "the next mount adds one");
+        }
+        match self.slow.as_ref().map(|slow| read_slow_id(&**slow)) {
+            None => {}
+            Some(Ok(Some(id))) if id == identity.slow || identity.slow == UNIDENTIFIED => {}
+            Some(Err(error)) => self.failed("slow:.dlio-fs/id", &error),
+            Some(Ok(found)) => {
+                let found = found.map_or("has no id".to_owned(), |id| format!("is {}", escape(id.as_bytes())));
+                let what = format!("the fast tier belongs to the slow tree {}, this one {found}", identity.slow);
+                self.damage("slow:.dlio-fs/id", what, "give its own slow tier; is it mounted?");
+                self.slow = None;
+            }
+        }
+        Some(identity.uuid)
+    }
+
+    /// `false`: what it says of objects is not all.
+    fn log(&mut self, boot: &str) -> bool {
+        let dir = match self.ours.dir(b"log").at_fast("open", "log") {
+            Ok(dir) => dir,
+            Err(error) => {
+                self.failed("log", &error);
+                return false;
+            }
+        };
+        for entry in dir.list().unwrap_or_default() {
+            if log::segment_of(&entry.name).is_none() || entry.kind != Kind::File {
+                self.stray(format!("log/{}", escape(&entry.name)));
+            }
+        }
+        let found = if self.repair { log::read_and_cut(&*dir, boot) } else { log::read_only(&*dir, boot) };
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                self.failed("log", &error);
+                return false;
+            }
+        };
+        if found.torn > 0 {
+            let what = format!("{} bytes at its end are the torn last append of a crash", found.torn);
+            match self.repair {
+                true => self.add(Severity::Repaired, "log", format!("{what}; they are cut off"), ""),
+                false => self.add(Severity::Repairable, "log", what, "fsck or the next mount cuts them off"),
+            }
+        }
+        let is_sound = found.damage.is_empty() && !found.records.is_empty();
+        for damage in found.damage {
+            let (place, what) = damage.split_once(": ").unwrap_or(("log", &damage));
+            self.damage(place, what, RESCUE);
+        }
+        self.records = found.records;
+        if self.records.is_empty() {
+            let remedy = if self.pool.numbers().is_ok_and(|all| all.is_empty()) { "mount it" } else { RESCUE };
+            self.add(
+                if remedy == RESCUE { Severity::Damage } else { Severity::Note },
+                "log",
+                "it has no record",
+                remedy,
+            );
+        }
+        is_sound
+    }
+
+    fn layout(&mut self) {
+        for name in ["pool", "quarantine"] {
+            match self.ours.stat(name.as_bytes()) {
+                Ok(stat) if stat.kind == Kind::Dir => {}
+                Ok(_) => self.damage(name, "it is no directory", "move it away: the next mount makes one"),
+                Err(_) => self.add(Severity::Repairable, name, "it is missing", "the next mount makes it"),
+            }
+        }
+        for name in ["ballast", "spare"] {
+            if self.ours.stat(name.as_bytes()).is_err() {
+                let what = "it is missing: the tier was full, or this one sets none aside";
+                self.add(Severity::Note, name, what, "the next mount makes it again if there is room");
+            }
+        }
+    }
+
+    /// Every version that the slow tier does not have needs its object, as long as it was.
+    fn pending(&mut self, boot: &str, uuid: Option<&str>) {
+        let applied = Record::applied(self.records.iter().map(|(_, record)| record));
+        let sealed = |record: &Record| if let Record::Seal { of, .. } = record { Some(*of) } else { None };
+        let sealed: HashSet<Lsn> = self.records.iter().filter_map(|(_, record)| sealed(record)).collect();
+        let cancelled = cancelled(&self.records);
+        let mut wrong = Vec::new();
+        let mut this_boot = false;
+        for (lsn, record) in &self.records {
+            if let Record::Start { boot: started } = record {
+                this_boot = started == boot;
+            }
+            let Record::Content { path, object, size, .. } = record else { continue };
+            if *lsn <= applied || cancelled.contains(lsn) || !(this_boot || sealed.contains(lsn)) {
+                continue;
+            }
+            self.report.pending += 1;
+            if let Some(what) = self.missing_of(*object, *size, uuid)
+                && !(what.contains(SHORT) && Record::breached(&self.records, *lsn, *object, *size))
+            {
+                wrong.push((escape(path), what));
+            }
+        }
+        for (path, what) in wrong {
+            let remedy =
+                "the next mount shows the version before it; what is left of this one, `dlio-fs rescue` restores";
+            self.damage(path, what, remedy);
+        }
+    }
+
+    /// A group of changes that was begun and is not finished. Why, the daemon's log and the next mount say; of the slow tier only what is
+    /// missing is seen here.
+    fn unfinished(&mut self) {
+        let steps = Record::unfinished(&self.records);
+        let Some((_, first)) = steps.first() else { return };
+        let lacks = |step: &Step| {
+            let target = step_target(step)?;
+            let slow = self.slow.as_ref()?;
+            let (dirs, _) = split(target);
+            let mut dir = slow.clone();
+            for name in dirs.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+                dir = match dir.dir(name) {
+                    Err(e) => return Some(format!("/{}: its directory cannot be opened: {e}", escape(target))),
+                    Ok(dir) => dir,
+                };
+            }
+            None
+        };
+        let lacking = steps.iter().find_map(|(_, step)| lacks(step));
+        let count = crate::stats::render::count(steps.len() as u64, "change");
+        let what = format!("{count} of the slow tree were begun together and are perhaps not all done");
+        let what = lacking.map_or(what.clone(), |lacking| format!("{what}; {lacking}"));
+        let place = format!("/{}", escape(step_path(first)));
+        self.add(
+            Severity::Note,
+            place,
+            what,
+            "the next mount goes on with them, and says in its stats what it is held by",
+        );
+    }
+
+    /// What an operator has set aside: it is not on its way to the slow tier.
+    fn aside(&mut self, uuid: Option<&str>) {
+        for entry in aside_at(&self.records, Lsn::MAX) {
+            self.report.aside += 1;
+            let place = format!("/{}", escape(&entry.paths[0]));
+            let missing = match entry.kept {
+                Kept::File { object, size, .. } => self.missing_of(object, size, uuid),
+                Kept::Node(_) => None,
+            };
+            match missing.filter(|what| !what.contains(SHORT)) {
+                Some(what) => {
+                    self.damage(place, format!("it was set aside: {what}"), "see .dlio-fs/saved on the slow tier")
+                }
+                None => {
+                    let what =
+                        "an operator has set it aside: it is on the fast tier, and not on its way to the slow one";
+                    self.add(
+                        Severity::Note,
+                        place,
+                        what,
+                        "write it again, or give it another name, and it is published",
+                    );
+                }
+            }
+        }
+    }
+
+    fn missing_of(&self, object: ObjectId, size: u64, uuid: Option<&str>) -> Option<String> {
+        let name = format!("object {:016x}", object.number);
+        let found = match object.home {
+            Home::Fast => self.pool.stat(object.number),
+            Home::Slow | Home::Split { .. } => {
+                let (slow, uuid) = (self.slow.as_ref()?, uuid?);
+                let tmp = slow.dir(OURS).and_then(|dir| dir.dir(b"tmp")).and_then(|dir| dir.dir(uuid.as_bytes()));
+                tmp.and_then(|tmp| tmp.stat(format!("o{:016x}", object.number).as_bytes()))
+            }
+        };
+        match found {
+            Err(e) => Some(format!("a version waits to be copied, and its {name} is not there: {e}")),
+            Ok(stat) if stat.kind != Kind::File || (!object.needs_slow() && stat.nlink > 1) => {
+                Some(format!("a version waits to be copied, and its {name} is not a file of its own"))
+            }
+            Ok(stat) if stat.size < size && !object.needs_slow() => {
+                Some(format!("a version waits to be copied, and its {name} {SHORT} {} of {size} bytes", stat.size))
+            }
+            _ => None,
+        }
+    }
+
+    fn objects(&mut self, log_is_sound: bool) -> Result<()> {
+        self.strays();
+        let named = |record: &Record| match record {
+            Record::Bind { object, .. } | Record::Content { object, .. } => vec![Some(object.tail()), object.head()],
+            Record::Aside { kept, .. } => {
+                kept.object().into_iter().flat_map(|object| [Some(object.tail()), object.head()]).collect()
+            }
+            _ => Vec::new(),
+        };
+        let explained: HashSet<ObjectId> =
+            self.records.iter().flat_map(|(_, record)| named(record)).flatten().collect();
+        for number in self.pool.numbers()? {
+            self.report.objects += 1;
+            let place = place_of(number);
+            let is_explained = explained.contains(&ObjectId { home: Home::Fast, number });
+            match self.proof_and_name(number) {
+                Err(e) => self.damage(&place, format!("it cannot be read: {e}"), RESCUE),
+                Ok((true, _)) => {}
+                Ok((false, _)) if is_explained => {}
+                Ok((false, name)) => self.unexplained(number, &place, name.as_deref(), log_is_sound)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is proven clean, and the path it had. Notes what of that does not parse.
+    fn proof_and_name(&mut self, number: u64) -> std::io::Result<(bool, Option<String>)> {
+        let place = place_of(number);
+        let file = self.pool.open_object(number, Access::Read)?;
+        let (proof, name) = (Pool::proof_of(&*file)?, Pool::name_of(&*file)?);
+        if proof.is_none() && Pool::claims_to_be_clean(&*file)? {
+            let remedy = "nothing is lost: the slow tier's file is read instead";
+            self.add(Severity::Note, &place, "its proof of being clean is not readable", remedy);
+        }
+        Ok((proof.is_some(), name.map(|named| escape(&named.path))))
+    }
+
+    fn unexplained(&mut self, number: u64, place: &str, name: Option<&str>, log_is_sound: bool) -> Result<()> {
+        if self.pool.stat(number).is_ok_and(|stat| stat.size == 0) {
+            return Ok(());
+        }
+        let was = name.map_or(String::new(), |name| format!("; it was {name}"));
+        let what = format!("no record of the log explains it{was}");
+        if !log_is_sound {
+            self.damage(place, what, RESCUE);
+        } else if self.repair {
+            self.pool.quarantine(number, &what)?;
+            self.add(Severity::Repaired, place, format!("{what}; it is in quarantine now"), "");
+        } else {
+            self.add(Severity::Repairable, place, what, "fsck or the next mount puts it in quarantine");
+        }
+        Ok(())
+    }
+
+    fn strays(&mut self) {
+        let Ok(pool) = self.ours.dir(b"pool") else { return };
+        for shard in pool.list().unwrap_or_default() {
+            let place = format!("pool/{}", escape(&shard.name));
+            let Some(known) = Shard::named(&shard.name).filter(|_| shard.kind == Kind::Dir) else {
+                self.stray(place);
+                continue;
+            };
+            for entry in pool.dir(&shard.name).and_then(|dir| dir.list()).unwrap_or_default() {
+                let number = number_of(&entry.name).filter(|number| Shard::of(*number) == known);
+                if number.is_none() || entry.kind != Kind::File {
+                    self.stray(format!("{place}/{}", escape(&entry.name)));
+                }
+            }
+        }
+    }
+
+    fn stray(&mut self, place: String) {
+        self.add(Severity::Note, place, "no daemon made it", "look at it, then move it away; it is never touched");
+    }
+
+    fn quarantine(&mut self) {
+        for number in self.pool.quarantined_numbers().unwrap_or_default() {
+            self.report.quarantined += 1;
+            let why = self.pool.why_quarantined(number);
+            let remedy = "look at it, then remove it together with its .why";
+            self.add(Severity::Note, format!("quarantine/{number:016x}"), why, remedy);
+        }
+    }
+
+    /// What interrupted copies have left on the slow tier.
+    fn tmp(&mut self, uuid: &str) {
+        let Some(slow) = &self.slow else { return };
+        let tmp = slow.dir(OURS).and_then(|dir| dir.dir(b"tmp")).and_then(|dir| dir.dir(uuid.as_bytes()));
+        let Ok(entries) = tmp.and_then(|tmp| tmp.list()) else { return };
+        let (kept, stale): (Vec<_>, Vec<_>) = entries
+            .into_iter()
+            .map(|entry| entry.name)
+            .partition(|name| name.starts_with(b"o") || name.starts_with(b"q"));
+        if !stale.is_empty() {
+            let what =
+                format!("{} left by interrupted copies", crate::stats::render::count(stale.len() as u64, "file"));
+            self.add(Severity::Note, format!("slow:.dlio-fs/tmp/{uuid}"), what, "the next mount removes them");
+        }
+        for name in kept.iter().filter(|name| name.starts_with(b"q")) {
+            let place = format!("slow:.dlio-fs/tmp/{uuid}/{}", escape(name));
+            self.add(Severity::Note, place, "an object put aside", "look at it, then remove it");
+        }
+    }
+}
+
+/// Of an object, as people are told.
+fn place_of(number: u64) -> String {
+    format!("pool/{}/{number:016x}", Shard::of(number).name())
+}

@@ -1,0 +1,290 @@
+//! What makes a fast tier one, and says which slow tree it belongs to (P7): the layout, the super block, and the slow tree's `id`.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::{Access, Dir, RenameMode};
+use crate::tiers::objects::slow_tier::absent_is_none;
+use crate::tiers::ops::names::OURS;
+use crate::tiers::writeback::drain::remove_leftover;
+
+/// The format of everything under `<fast>/.dlio-fs`.
+pub(crate) const FORMAT: u32 = 2;
+
+/// `<fast>/.dlio-fs/super`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Super {
+    pub(crate) format: u32,
+    /// This fast tier.
+    pub(crate) uuid: String,
+    /// The slow tree it belongs to, as in `<slow>/.dlio-fs/id`.
+    pub(crate) slow: String,
+    /// CRC-32 of the three above, in hexadecimal. Older ones have none.
+    #[serde(default)]
+    pub(crate) sum: Option<String>,
+}
+
+impl Super {
+    fn new(uuid: String, slow: String) -> Self {
+        let unsigned = Super { format: FORMAT, uuid, slow, sum: None };
+        Super { sum: Some(unsigned.right_sum()), ..unsigned }
+    }
+
+    fn right_sum(&self) -> String {
+        let Super { format, uuid, slow, .. } = self;
+        format!("{:08x}", crc32fast::hash(format!("{format} {uuid} {slow}").as_bytes()))
+    }
+}
+
+/// Objects that did not fit may lie in the `tmp` of a slow tier that was writable once. One that never was has none: then
+/// an empty directory on the fast tier stands for it.
+pub(crate) fn existing_tmp(ours: &dyn Dir, slow: &dyn Dir, identity: &Super) -> Result<Arc<dyn Dir>> {
+    let below = |dir: Arc<dyn Dir>, name: &[u8]| dir.dir(name);
+    let there = slow.dir(OURS).and_then(|dir| below(dir, b"tmp")).and_then(|dir| below(dir, identity.uuid.as_bytes()));
+    match absent_is_none(there).at("open", "tmp on the slow tier")? {
+        Some(tmp) => Ok(tmp),
+        None => ensure_dir(ours, b"tmp"),
+    }
+}
+
+pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    match parent.dir(name) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            match parent.mkdir(name, 0o700) {
+                // By another mount over the same slow tree, which begins at the same moment.
+                Err(e) if is_taken(&e) => {}
+                made => made.at("create", what())?,
+            }
+            parent.sync().at("fsync", what())?;
+            parent.dir(name).at("open", what())
+        }
+        other => other.at("open", what()),
+    }
+}
+
+/// `super` and `id` are a few lines, `pins` some thousand.
+pub(crate) const TEXT_MAX: u64 = 64 << 10;
+
+/// In `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
+pub(crate) const UNIDENTIFIED: &str = "read-only";
+
+/// Step 1: whether these two belong together.
+pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result<Super> {
+    let slow_id = read_slow_id(slow)?;
+    let Some(text) = read_text(ours, b"super")? else {
+        let used = !ours.dir(b"log").and_then(|dir| dir.list()).at("list", "log")?.is_empty();
+        if used {
+            return Err(Error::refused(
+                "the fast tier has a log but no .dlio-fs/super",
+                "save its files with `dlio-fs rescue`, then use an empty fast tier",
+            ));
+        }
+        return write_super(ours, uuid::Uuid::new_v4().to_string(), slow, slow_id, writable);
+    };
+    let identity = read_super(&text)?;
+    if identity.sum.is_none() {
+        write_whole_super(ours, &Super::new(identity.uuid.clone(), identity.slow.clone()))?;
+    }
+    if identity.slow == UNIDENTIFIED {
+        // Nothing was ever written through a mount over such a tree, so nothing is owed to it.
+        return write_super(ours, identity.uuid, slow, slow_id, writable);
+    }
+    match slow_id {
+        None => Err(Error::refused(
+            "the slow tier has no .dlio-fs/id, but this fast tier has been used with one that has",
+            "is the slow tier not mounted? If its tree was moved on purpose, move .dlio-fs with it",
+        )),
+        Some(id) if id != identity.slow => Err(Error::refused(
+            format!("the fast tier belongs to the slow tree {}, this one is {id}", identity.slow),
+            "mount it with its own slow tier, or use an empty fast tier for this one",
+        )),
+        Some(_) => Ok(identity),
+    }
+}
+
+/// The format is looked at first: of another one nothing else is known.
+pub(crate) fn read_super(text: &str) -> Result<Super> {
+    #[derive(Deserialize)]
+    struct OnlyFormat {
+        format: u32,
+    }
+    let unreadable = |e: toml::de::Error| {
+        Error::refused(
+            format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()),
+            "save its files with `dlio-fs rescue`, then use an empty fast tier",
+        )
+    };
+    let OnlyFormat { format } = toml::from_str(text).map_err(unreadable)?;
+    if format != FORMAT {
+        let age = if format > FORMAT { "a newer" } else { "an older" };
+        return Err(Error::refused(
+            format!("the fast tier was written by {age} dlio-fs: it has format {format}, this one reads {FORMAT}"),
+            "mount it with the version of dlio-fs that wrote it and drain it there",
+        ));
+    }
+    let identity: Super = toml::from_str(text).map_err(unreadable)?;
+    let sum = identity.right_sum();
+    if identity.sum.as_ref().is_some_and(|written| *written != sum) || uuid::Uuid::try_parse(&identity.uuid).is_err() {
+        return Err(Error::refused(
+            "the fast tier's .dlio-fs/super is damaged: its checksum does not fit what it says",
+            "save its files with `dlio-fs rescue`, then use an empty fast tier",
+        ));
+    }
+    Ok(identity)
+}
+
+fn write_super(ours: &dyn Dir, uuid: String, slow: &dyn Dir, id: Option<String>, writable: bool) -> Result<Super> {
+    let slow = match id {
+        Some(id) => {
+            if writable {
+                // Another mount may have made it a moment ago, and not synced it yet.
+                slow.dir(OURS).and_then(|ours| ours.sync()).at("fsync", ".dlio-fs on the slow tier")?;
+            }
+            id
+        }
+        None if writable => make_slow_id(slow, &uuid)?,
+        None => UNIDENTIFIED.to_owned(),
+    };
+    let identity = Super::new(uuid, slow);
+    write_whole_super(ours, &identity)?;
+    Ok(identity)
+}
+
+fn write_whole_super(ours: &dyn Dir, identity: &Super) -> Result<()> {
+    let text = toml::to_string(identity).map_err(|e| Error::refused(e.to_string(), "report this"))?;
+    replace_text(ours, b"super", &text)
+}
+
+pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
+    // The first that is wanted of a slow tier, so this is where a broken one shows.
+    let unusable = |error: Error| match error.errno() {
+        Errno::EIO => Error::refused(
+            format!(".dlio-fs/id on the slow tier cannot be read: {error}"),
+            "see the kernel log for its device; unmount its file system and mount it again",
+        ),
+        _ => error,
+    };
+    let ours = absent_is_none(slow.dir(OURS)).at("open", ".dlio-fs on the slow tier").map_err(unusable)?;
+    let text = ours.map_or(Ok(None), |ours| read_text(&*ours, b"id").map_err(unusable))?;
+    let id = text.map(|text| text.trim().to_string());
+    if id.as_deref() == Some("") {
+        // Only a tier that knows neither links nor a rename that replaces nothing shows one that is not written yet.
+        return Err(Error::refused(
+            ".dlio-fs/id on the slow tier is empty: another mount is just writing it, or was cut off",
+            "mount again; if it stays so and nobody else mounts this slow tier, remove that file",
+        ));
+    }
+    Ok(id)
+}
+
+/// Gives the slow tree an id. Several mounts may begin at the same moment, each with a fast tier of its own, and all must end with the
+/// same one: what counts is what is there in the end, never what one of them has made up.
+///
+/// 1. an id is written to a file of our own beside `id`, under a name that no other mount takes, and synced: whoever sees it as `id` sees
+///    all of it, also after a power cut;
+/// 2. it is linked to `id`. That fails if `id` is there, so the first one's stays. Where the tier has no links it is renamed, if it
+///    knows a rename that replaces nothing, else `id` is created exclusively and written;
+/// 3. our own file is removed, and the directory synced: `id` is durable, whoever made it, before `super` names it;
+/// 4. `id` is read again, and what it says is the tree's. A server may also have done step 2 although it said that it had not.
+///
+/// A crash between 1 and 3 leaves our own file, which nobody reads.
+fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
+    let ours = ensure_dir(slow, OURS)?;
+    let text = format!("{}\n", uuid::Uuid::new_v4());
+    let own = format!("id.{uuid}").into_bytes();
+    remove_leftover(&*ours, &own)?;
+    write_new(&*ours, &own, &text).at("write", ".dlio-fs/id on the slow tier")?; // 1
+    let taken = match ours.link(&own, &*ours, b"id") {
+        Err(e) if !is_taken(&e) => match ours.rename(&own, &*ours, b"id", RenameMode::NoReplace) {
+            Err(e) if !is_taken(&e) => write_new(&*ours, b"id", &text),
+            renamed => renamed,
+        },
+        linked => linked,
+    }; // 2
+    match taken {
+        Err(e) if is_taken(&e) => {}
+        taken => taken.at("create", ".dlio-fs/id on the slow tier")?,
+    }
+    remove_leftover(&*ours, &own)?;
+    ours.sync().at("fsync", ".dlio-fs on the slow tier")?; // 3
+    // 4
+    read_slow_id(slow)?.ok_or_else(|| {
+        Error::refused(
+            "somebody has removed .dlio-fs/id from the slow tier while it was being made",
+            "mount again once nobody else changes .dlio-fs there",
+        )
+    })
+}
+
+fn is_taken(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::AlreadyExists
+}
+
+/// Writes a file that must not exist, durable but for its name.
+fn write_new(dir: &dyn Dir, name: &[u8], text: &str) -> std::io::Result<()> {
+    let file = dir.create(name, 0o600)?;
+    file.write_at(text.as_bytes(), 0)?;
+    file.sync()
+}
+
+pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    let Some(file) = absent_is_none(dir.open(name, Access::Read)).at("open", what())? else { return Ok(None) };
+    let len = file.stat().at("stat", what())?.size;
+    let mut bytes = vec![0; len.min(TEXT_MAX) as usize];
+    let got = file.read_at(&mut bytes, 0).at("read", what())?;
+    bytes.truncate(got);
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Written beside, synced, renamed, synced: there is always one whole file.
+pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    let beside = [name, b".new"].concat();
+    remove_leftover(dir, &beside)?;
+    let file = dir.create(&beside, 0o600).at("create", what())?;
+    file.write_at(text.as_bytes(), 0).at("write", what())?;
+    file.sync().at("fsync", what())?;
+    dir.rename(&beside, dir, name, RenameMode::Replace).at("rename", what())?;
+    dir.sync().at("fsync", what())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::tiers::disk::os::OsDir;
+
+    /// Ten nodes of a job begin with the same slow tree (`srun dlio-fs mount`): of twelve such mounts seven went wrong, and one ended with a
+    /// checkpoint in a fast tier that was refused from then on.
+    #[test]
+    fn all_who_begin_with_a_slow_tree_at_once_know_it_by_the_same_id() {
+        for _ in 0..10 {
+            let (slow, begin) = (tempfile::tempdir().expect("a directory"), Barrier::new(10));
+            let mount = || {
+                let fast = tempfile::tempdir().expect("a directory");
+                let (fast, slow) = (OsDir::open(fast.path()).expect("fast"), OsDir::open(slow.path()).expect("slow"));
+                let _log = ensure_dir(&fast, b"log").expect("log");
+                begin.wait();
+                let identity = identify(&fast, &slow, true).expect("an identity");
+                let tmp = ensure_dir(&*slow.dir(OURS).expect("made"), b"tmp").expect("tmp");
+                ensure_dir(&*tmp, identity.uuid.as_bytes()).expect("tmp of its own");
+                identity.slow
+            };
+            let ids: BTreeSet<String> = std::thread::scope(|scope| {
+                let mounts: Vec<_> = (0..10).map(|_| scope.spawn(mount)).collect();
+                mounts.into_iter().map(|mount| mount.join().expect("no panic")).collect()
+            });
+            let slow = OsDir::open(slow.path()).expect("slow");
+            assert_eq!(Vec::from_iter(ids), [read_slow_id(&slow).expect("readable").expect("an id")]);
+            let ours = slow.dir(OURS).expect("made").list().expect("listed");
+            let names: BTreeSet<Vec<u8>> = ours.into_iter().map(|entry| entry.name).collect();
+            assert_eq!(names, BTreeSet::from([b"id".to_vec(), b"tmp".to_vec()]), "nothing is left of the others'");
+        }
+    }
+}

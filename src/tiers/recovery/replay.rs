@@ -1,0 +1,822 @@
+//! Step 5 of a start: the records behind `applied`, one by one, into the view. What a power cut has struck is left out, and what is said
+//! about it: a number of the log may be another inode by now, and a path may lead elsewhere. What comes before and behind is
+//! `recovery/start.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::{Name, escape};
+use crate::tiers::disk::Kind;
+use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
+use crate::tiers::model::node::{Meta, Place};
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::model::sorted_set::Sorted;
+use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::view::{Ages, FIRST_OWN};
+use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
+use crate::tiers::objects::pool::{Pool, Proof};
+use crate::tiers::objects::slow_tier::{absent_is_none, split};
+use crate::tiers::ops::attrs;
+use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
+use crate::tiers::recovery::aside::{Entry, left_out};
+use crate::tiers::recovery::takeover::Half;
+use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
+
+/// What a start knows of the records that it has read, and of what they speak of.
+pub(crate) struct Recovery<'a> {
+    pub(crate) tiers: &'a Tiers,
+    pub(crate) records: Vec<(Lsn, Record)>,
+    pub(crate) boot: &'a str,
+    /// The last daemon ran in another boot: what it did not sync may be gone.
+    pub(crate) rebooted: bool,
+    pub(crate) cx: Cx,
+    /// Up to where everything is on the slow tier, once the intents are finished.
+    pub(crate) applied: Lsn,
+    pub(crate) sealed: Sorted<Lsn>,
+    /// Objects the log speaks of, each by itself: what becomes of them is known.
+    pub(crate) explained: Sorted<ObjectId>,
+    pub(crate) struck: HashSet<ObjectId>,
+    /// Of those, the ones of which something was lost, and what.
+    pub(crate) lost: HashMap<ObjectId, String>,
+    /// Versions that were to be shown where by now no directory is, and where that was: they are put aside.
+    pub(crate) homeless: HashMap<ObjectId, String>,
+    /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
+    /// back the attributes it was sealed with. Always: the committed objects on the slow tier.
+    pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
+    /// What we have placed on the slow tier, by its number there, and the intent that says so.
+    pub(crate) placed: HashMap<u64, Lsn>,
+    /// What is done of the group that was under way, where it could not be finished, and why.
+    pub(crate) half: Option<Half>,
+    pub(crate) refused: Option<Error>,
+    /// The inode each number of the log is now, as far as it has been met.
+    pub(crate) met: HashMap<Ino, Ino>,
+    /// Records that mean nothing any more: what they are about was set aside.
+    skipped: HashSet<Lsn>,
+    /// What is aside and has another number than in the log.
+    pub(crate) renumbered: Vec<Ino>,
+    /// The inodes met.
+    taken: HashSet<Ino>,
+    /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
+    pub(crate) never: HashSet<Ino>,
+    /// Names that the log has freed and under which there is still what one of those had replaced: by which record, and which of them.
+    left: HashMap<Place, (Lsn, Ino)>,
+    /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
+    /// object perhaps not.
+    pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
+    /// Which versions were written together, by their events, as far as the mount before this one has written it down.
+    pub(crate) bursts: HashMap<Lsn, u64>,
+    /// The objects of the pool as this start has found them, by ascending number; nothing is known of one that could not be read.
+    pub(crate) looked: Vec<(u64, Option<Looked>)>,
+    /// For all that is replayed it happens at this one moment.
+    pub(crate) uptime: Duration,
+    /// The directory of the record before, by its path: as a rule the next one is about the same. Until names may change.
+    pub(crate) last_dir: Option<(Vec<u8>, Ino)>,
+    /// The file of the content before, which is let go of at the next one: its pending versions say all, and the states of a million
+    /// are not to be in memory at once.
+    last_file: Option<Ino>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looked {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// It has no other name.
+    pub(crate) alone: bool,
+    /// It says that it is.
+    pub(crate) proven: bool,
+}
+
+impl<'a> Recovery<'a> {
+    pub(crate) fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
+        let (mut sealed, mut explained) = (Vec::new(), Vec::new());
+        let (mut never, mut placed) = (HashSet::new(), HashMap::new());
+        let mut last = None;
+        for (lsn, record) in &records {
+            match record {
+                Record::Seal { of, .. } => sealed.push(*of),
+                Record::Struck { ino } => drop(never.insert(*ino)),
+                Record::Intent { step: Step::Place { ino, .. }, .. } => drop(placed.insert(*ino, *lsn)),
+                Record::Start { boot: started } => last = Some(started),
+                _ => {}
+            }
+            explained.extend(object_of(record));
+        }
+        Recovery {
+            rebooted: last.is_some_and(|last: &String| last != boot),
+            sealed: sealed.into_iter().collect(),
+            placed,
+            explained: each_of(explained).collect(),
+            uptime: tiers.uptime(),
+            last_dir: None,
+            last_file: None,
+            tiers,
+            boot,
+            cx: Cx::internal(),
+            applied: 0,
+            struck: HashSet::new(),
+            lost: HashMap::new(),
+            homeless: HashMap::new(),
+            half: None,
+            refused: None,
+            met: HashMap::new(),
+            skipped: left_out(&records).into_iter().collect(),
+            renumbered: Vec::new(),
+            taken: HashSet::new(),
+            never,
+            left: HashMap::new(),
+            sealed_as: HashMap::new(),
+            later_attrs: BTreeMap::new(),
+            bursts: HashMap::new(),
+            looked: Vec::new(),
+            records,
+        }
+    }
+
+    /// Step 5.
+    pub(crate) fn replay(&mut self) -> Result<()> {
+        let records = std::mem::take(&mut self.records);
+        let mut boot = String::new();
+        for (lsn, record) in &records {
+            if let Record::Start { boot: started } = record {
+                boot.clone_from(started);
+            }
+            if *lsn <= self.applied || self.is_skipped(*lsn) {
+                continue;
+            }
+            self.replay_one(*lsn, record, boot == self.boot)?;
+        }
+        self.last_file.take().into_iter().for_each(|last| self.tiers.state.lock().rest(last));
+        self.records = records;
+        Ok(())
+    }
+
+    pub(crate) fn is_skipped(&self, lsn: Lsn) -> bool {
+        self.skipped.contains(&lsn)
+    }
+
+    fn replay_one(&mut self, lsn: Lsn, record: &Record, this_boot: bool) -> Result<()> {
+        if !matches!(record, Record::Bind { .. } | Record::Content { .. } | Record::Seal { .. }) {
+            self.last_dir = None;
+        }
+        match record {
+            Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. }
+                if self.lost.contains_key(object) =>
+            {
+                self.strike(path, *ino, *object)
+            }
+            Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
+            Record::Bind { path, ino, object } => self.strike(path, *ino, *object),
+            Record::Content { path, ino, object, size, attrs } => {
+                if this_boot || self.sealed.contains(&lsn) || left_out!(Strike) {
+                    self.struck.remove(object);
+                    self.never.remove(ino);
+                    self.replay_content(lsn, path, *ino, *object, *size, attrs)
+                } else {
+                    self.strike(path, *ino, *object)
+                }
+            }
+            Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
+            // The file may be known by no name: the changes that this is about have met it.
+            Record::Overtaken { ino, mtime, .. } => {
+                if let Some(ino) = self.met.get(ino) {
+                    self.tiers.state.lock().overtake(*ino, lsn, *mtime);
+                }
+                Ok(())
+            }
+            Record::Names { paths, .. } => self.learn_names(paths),
+            Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref(), this_boot),
+            Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
+            Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
+            Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
+            Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
+            Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
+            // From here on the log is of those who saw what that file had left behind.
+            Record::Struck { ino } => {
+                self.left.retain(|_, (_, of)| of != ino);
+                Ok(())
+            }
+            Record::Aside { ino, since, paths, kept } => {
+                let (ino, since, paths, kept) = (*ino, *since, paths.clone(), kept.clone());
+                self.replay_aside(Entry { lsn, ino, since, paths, kept })
+            }
+            Record::Start { .. }
+            | Record::Seal { .. }
+            | Record::Intent { .. }
+            | Record::Applied { .. }
+            | Record::SetAside { .. } => Ok(()),
+        }
+    }
+
+    /// Looks up all the names of a file, so that its next version goes to each of them.
+    pub(crate) fn learn_names(&mut self, paths: &[Vec<u8>]) -> Result<()> {
+        for path in paths {
+            if let Some(place) = self.place(path)? {
+                self.find(&place, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory and last name of a path of the view, if all the directories are there.
+    pub(crate) fn place(&mut self, path: &[u8]) -> Result<Option<Place>> {
+        let (dirs, name) = split(path);
+        if let Some((_, dir)) = self.last_dir.as_ref().filter(|(last, _)| last == dirs) {
+            return Ok(Some((*dir, name_of(name)?)));
+        }
+        let mut dir = ROOT;
+        for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            match self.find(&(dir, name_of(part)?), None)? {
+                Some(ino) => dir = ino,
+                None => return Ok(None),
+            }
+        }
+        if self.tiers.state.lock().view.live_dir(dir).is_none() {
+            return Ok(None);
+        }
+        self.last_dir = Some((dirs.to_vec(), dir));
+        Ok(Some((dir, name_of(name)?)))
+    }
+
+    /// As [`Recovery::place`], of something that goes there. What is missing of its directories somebody else has removed while no daemon ran:
+    /// the view has them anew, and publishing makes them (P15). What they let others do is not known, so it is nothing.
+    pub(crate) fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<Place>> {
+        if let Some(place) = self.place(path)? {
+            return Ok(Some(place));
+        }
+        if self.tiers.damaged.is_some() {
+            // The directory may be one of ours, whose record is what the log lacks.
+            return Ok(None);
+        }
+        let (dirs, name) = split(path);
+        let mut dir = ROOT;
+        for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            let place = (dir, name_of(part)?);
+            dir = match self.find(&place, None)? {
+                Some(ino) if self.tiers.state.lock().view.live_dir(ino).is_some() => ino,
+                // Something else has its name.
+                Some(_) => return Ok(None),
+                None => self.made_anew(place, owner, path),
+            };
+        }
+        Ok(Some((dir, name_of(name)?)))
+    }
+
+    fn made_anew(&self, (dir, name): Place, (uid, gid): (u32, u32), path: &[u8]) -> Ino {
+        let now = self.tiers.now();
+        let mut st = self.tiers.state.lock();
+        let ino = st.view.new_ino();
+        let meta = Meta { perm: 0o700, uid, gid, nlink: 2, atime: now, mtime: now, ctime: now, ..Meta::default() };
+        st.view.add(ino, Kind::Dir, meta);
+        // No file system of the slow tier has this device: it is found by nobody, and made anew when something comes to it.
+        st.view.set_slow_id(ino, Some((0, ino)));
+        st.view.set_view(dir, &name, Some(ino));
+        st.view.set_slow(dir, &name, Some(ino));
+        add_subdir(&mut st, dir, 1);
+        let shown = st.view.path(ino).map(|path| escape(&path)).unwrap_or_default();
+        tracing::warn!(path = %escape(path), dir = shown, "a directory with changes on their way was removed on the slow tier by somebody else; it is made anew");
+        self.tiers.counters.conflict(format!(
+            "/{shown}: removed on the slow tier by somebody else, made anew for what is on its way to it"
+        ));
+        ino
+    }
+
+    /// Who an object's file belongs to.
+    fn owner_of(&self, object: ObjectId) -> (u32, u32) {
+        let stat = match object.home {
+            Home::Fast => self.tiers.pool.stat(object.number),
+            Home::Slow | Home::Split { .. } => self.tiers.slow.stat_object(object.tail()),
+        };
+        let ours = || (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        stat.map_or_else(|_| ours(), |stat| (stat.uid, stat.gid))
+    }
+
+    /// It may be the only copy of what was acknowledged: what has become of its directory, or its name, is no reason to delete it.
+    pub(crate) fn put_aside(&mut self, path: &[u8], object: ObjectId) {
+        tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
+        self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
+        self.struck.insert(object);
+    }
+
+    pub(crate) fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
+        {
+            let mut st = self.tiers.state.lock();
+            // Nobody is served yet: whatever age the mount is asked to believe, of one start one answer is enough.
+            let believed = Ages { ours: Duration::MAX, slow: Duration::MAX };
+            if let Some(found) = st.view.known(*dir, name, Duration::ZERO, believed, false) {
+                return Ok(found);
+            }
+            st.view.expected = expected;
+        }
+        let found = self.tiers.resolve(&self.cx, *dir, name);
+        self.tiers.state.lock().view.expected = None;
+        match found {
+            Err(Error::Posix(Errno::ENOTDIR)) => Ok(None),
+            other => other,
+        }
+    }
+
+    /// A version that was not sealed before the power went: the one before it is shown, if there is one.
+    fn strike(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
+        self.struck.insert(object);
+        if self.at(path, ino)?.is_none() && !self.met.contains_key(&ino) {
+            self.never.insert(ino);
+        }
+        Ok(())
+    }
+
+    /// What a file that was struck had replaced is there in its place, and stays under a name that the struck one has left: it is the
+    /// newest whole version that the name has. Where the name is wanted for something else it is taken away, by the record that
+    /// freed it: in between there was nothing under the name.
+    fn make_way(&mut self, place: &Place) -> Result<()> {
+        let Some((freed, _)) = self.left.remove(place) else { return Ok(()) };
+        if let Some(older) = self.older_at(place)? {
+            self.take_name(freed, place.clone(), older, false);
+        }
+        Ok(())
+    }
+
+    /// The directory goes, and by the log it is empty.
+    fn make_way_in(&mut self, dir: Ino) -> Result<()> {
+        let inside: Vec<Place> = self.left.keys().filter(|(parent, _)| *parent == dir).cloned().collect();
+        inside.iter().try_for_each(|place| self.make_way(place))
+    }
+
+    /// What stands where a struck file was. A directory is none: no file takes the place of one.
+    fn older_at(&mut self, place: &Place) -> Result<Option<Ino>> {
+        let found = self.find(place, None)?;
+        let st = self.tiers.state.lock();
+        Ok(found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir)))
+    }
+
+    /// The node a record speaks of, at the path it says; numbered as the record says if it is met for the first time.
+    /// `None` if another one is there: the one that was meant has been struck.
+    fn at(&mut self, path: &[u8], ino: Ino) -> Result<Option<(Place, Ino)>> {
+        let Some(place) = self.place(path)? else { return Ok(None) };
+        if self.never.contains(&ino) {
+            return Ok(None);
+        }
+        let found = self.find(&place, Some(ino))?;
+        // While nothing was struck, every path leads where it led. One node goes by two numbers where a start came between two
+        // of its records: the one it was made with, and then the slow tier's.
+        let certain = self.struck.is_empty() && self.never.is_empty();
+        let twin = if ino < FIRST_OWN { self.tiers.state.lock().view.with_slow_ino(ino) } else { None };
+        let unmet = |found: &Ino| *found == ino || twin == Some(*found) || !self.taken.contains(found);
+        let same = |found: &Ino| certain || self.met.get(&ino).map_or_else(|| unmet(found), |met| met == found);
+        let Some(found) = found.filter(same) else { return Ok(None) };
+        self.meet(ino, found);
+        Ok(Some((place, found)))
+    }
+
+    pub(crate) fn meet(&mut self, logged: Ino, found: Ino) {
+        self.met.insert(logged, found);
+        self.taken.insert(found);
+    }
+
+    /// The file at `place`, made if there is none.
+    fn file_at(&mut self, place: &Place, ino: Ino) -> Result<Option<Arc<FileState>>> {
+        if let Some(found) = self.find(place, Some(ino))? {
+            self.meet(ino, found);
+            return Ok(self.tiers.state.lock().file(found));
+        }
+        let now = self.tiers.now();
+        let mut st = self.tiers.state.lock();
+        let logged = ino;
+        let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
+        let meta = Meta { nlink: 1, mtime: now, ctime: now, atime: now, ..Meta::default() };
+        let file = st.view.add(ino, Kind::File, meta).file.clone();
+        st.view.set_view(place.0, &place.1, Some(ino));
+        drop(st);
+        self.meet(logged, ino);
+        Ok(file)
+    }
+
+    pub(crate) fn has_object(&self, object: ObjectId) -> Result<bool> {
+        if let Some(looked) = self.looked_at(object) {
+            return Ok(looked.alone);
+        }
+        let found = match object.home {
+            Home::Fast => self.tiers.pool.stat(object.number),
+            Home::Slow | Home::Split { .. } => self.tiers.slow.stat_object(object.tail()),
+        };
+        if let Some(head) = object.head()
+            && !self.has_object(head)?
+        {
+            return Ok(false);
+        }
+        let found = absent_is_none(found).at("stat", crate::tiers::ops::commit::label(object))?;
+        Ok(found.is_some_and(|stat| stat.kind == Kind::File && (object.needs_slow() || stat.nlink == 1)))
+    }
+
+    /// What is known of an object in the pool.
+    pub(crate) fn looked_at(&self, object: ObjectId) -> Option<&Looked> {
+        let at = self.looked.binary_search_by_key(&object.number, |(number, _)| *number);
+        self.looked[at.ok().filter(|_| object.home == Home::Fast)?].1.as_ref()
+    }
+
+    pub(crate) fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
+        if !self.has_object(object)? {
+            return Ok(());
+        }
+        let Some(place) = self.place_of_new(path, self.owner_of(object))? else {
+            self.put_aside(path, object);
+            return Ok(());
+        };
+        self.make_way(&place)?;
+        let Some(file) = self.file_at(&place, ino)? else {
+            self.put_aside(path, object);
+            return Ok(());
+        };
+        let mut io = file.io.write();
+        if io.object() != Some(object) {
+            self.give_object(&file, &mut io, object)?;
+        }
+        self.sealed_as.remove(&object);
+        self.goes_ahead(&file, &mut io, object, lsn);
+        Ok(())
+    }
+
+    /// The file's bytes are ahead of its events.
+    fn goes_ahead(&self, file: &FileState, io: &mut Io, object: ObjectId, lsn: Lsn) {
+        io.attrs_in_view = false;
+        io.dirty = true;
+        io.unset_clean();
+        self.tiers.state.lock().bind(file.ino, lsn, object, self.uptime);
+    }
+
+    /// Somebody else has changed what was under the name while no daemon ran: the view goes on from what was there, and publishing,
+    /// which finds something else, keeps both (P11). What they removed is not missed. A power cut may have taken what we had written
+    /// in place: that makes no file newer.
+    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Proof>, this_boot: bool) -> Result<()> {
+        let Some(place) = self.place(path)? else { return Ok(()) };
+        let Some(found) = self.find(&place, None)? else { return Ok(()) };
+        let mut st = self.tiers.state.lock();
+        let slot = st.view.get(place.0).and_then(|dir| dir.dir.as_ref()?.slots.get(&place.1));
+        let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.twin()?)));
+        let (Some(slot), Some(((dev, ino), twin))) = (slot, twin) else { return Ok(()) };
+        let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
+        let older = |slow: &Proof| !this_boot && twin.mtime <= slow.mtime;
+        let same =
+            |slow: &Proof| slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow));
+        if slot.pending() || ours || slow.is_some_and(same) {
+            return Ok(());
+        }
+        tracing::warn!(path = %escape(path), "changed on the slow tier by somebody else while no daemon ran");
+        let is_file = st.view.get(found).is_some_and(|node| node.kind == Kind::File);
+        match slow.filter(|_| is_file) {
+            // Nothing that a file of ours could be the next version of.
+            None => st.view.disown(&place, self.uptime),
+            Some(slow) => {
+                // No file has the number 0: theirs may have a new one, and another file theirs.
+                let known = if slow.ino == ino { ino } else { 0 };
+                st.view.set_slow_id(found, Some((dev, known)));
+                if let Some(node) = st.view.get_mut(found) {
+                    node.set_twin(Some(*slow));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
+    /// else, and waits for somebody who accepts it.
+    fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
+        let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().file(*ino)) else {
+            return Ok(());
+        };
+        let mut io = file.io.write();
+        let broken = |content: &Content| object.shares(content.object()) && from < content.size;
+        let mut any = false;
+        if let Some(versions) = self.tiers.state.lock().contents.get(&file.ino) {
+            for (_, content) in versions.iter().filter(|(_, content)| broken(content)) {
+                content.intact.store(false, Ordering::Release);
+                any = true;
+            }
+        }
+        if let Some(known) = io.object().filter(|known| any && object.shares(*known)) {
+            // It was given the view's attributes before this record. A power cut may have taken them: see `reapply_attrs`.
+            if !self.rebooted {
+                self.sealed_as.remove(&known);
+            }
+            self.goes_ahead(&file, &mut io, known, lsn);
+        }
+        Ok(())
+    }
+
+    /// Attaches an object that a record names. It is not clean, whatever it says itself.
+    pub(crate) fn give_object(&self, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
+        if let Some(split) = self.tiers.open_split(&self.cx, object)?
+            && !self.rebooted
+        {
+            split.finish_truncation().at("truncate", "object")?;
+        }
+        let in_pool = [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow());
+        for object in in_pool.filter(|object| self.looked_at(*object).is_none_or(|looked| looked.proven)) {
+            let fd = self.tiers.open_object(&self.cx, object)?;
+            if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
+                let waiting = &mut self.tiers.state.lock().view.waiting;
+                if waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
+                    waiting.remove(&proof.ino);
+                }
+                Pool::disprove(&*fd).at("take back the proof of", "object")?;
+            }
+        }
+        let mut st = self.tiers.state.lock();
+        if let Some(old) = io.object() {
+            st.unset_clean(file.ino);
+            st.unrefer(old, self.tiers.log.last());
+        }
+        st.refer(object);
+        file.place(io, Bytes::Object(object), None);
+        for (_, content) in st.contents.get(&file.ino).into_iter().flat_map(Few::iter) {
+            if object.shares(content.object()) && content.is_alive() {
+                file.owe(io, content.clone());
+            }
+        }
+        if let Some(node) = st.view.get_mut(file.ino) {
+            node.ours = true;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn replay_content(
+        &mut self,
+        lsn: Lsn,
+        path: &[u8],
+        ino: Ino,
+        object: ObjectId,
+        size: u64,
+        attrs: &Attrs,
+    ) -> Result<()> {
+        let Some(place) = self.place_of_new(path, (attrs.uid, attrs.gid))? else {
+            self.put_aside(path, object);
+            return Ok(());
+        };
+        self.make_way(&place)?;
+        let Some(file) = self.file_at(&place, ino)? else {
+            self.put_aside(path, object);
+            return Ok(());
+        };
+        self.later_attrs.remove(&file.ino);
+        if let Some(head) = object.head() {
+            self.sealed_as.remove(&head);
+        }
+        // An object on slow is published as it is: the drain may have been in the middle of adding to it, and a write of giving
+        // it newer attributes.
+        self.sealed_as.remove(&object);
+        if self.rebooted || object.needs_slow() {
+            self.sealed_as.insert(object, (size, attrs.clone()));
+        }
+        let mut io = file.io.write();
+        if io.object() != Some(object) {
+            self.give_object(&file, &mut io, object)?;
+        }
+        let mut st = self.tiers.state.lock();
+        io.dirty = false;
+        io.attrs_in_view = false;
+        if let Some(node) = st.view.get_mut(file.ino).filter(|_| object.needs_slow()) {
+            // What a change of its attributes starts from.
+            let Attrs { perm, uid, gid, mtime, .. } = *attrs;
+            let blocks = size.div_ceil(512);
+            node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, mtime, ..*meta });
+        }
+        let content = Arc::new(Content::new(object, size, attrs.clone(), self.bursts.get(&lsn).copied().unwrap_or(0)));
+        let sealed = self.sealed.contains(&lsn);
+        content.sealing.store(sealed, Ordering::SeqCst);
+        content.sealed.store(sealed, Ordering::Release);
+        file.owe(&mut io, content.clone());
+        st.committed(file.ino);
+        st.take_up(file.ino, lsn);
+        st.push(lsn, self.uptime, Change::Content { ino: file.ino, at: place, content });
+        if let Some(before) = self.last_file.replace(file.ino).filter(|before| *before != file.ino) {
+            st.rest(before);
+        }
+        Ok(())
+    }
+
+    fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
+        let Some(place) = self.place_of_new(path, (spec.attrs.uid, spec.attrs.gid))? else { return Ok(()) };
+        self.make_way(&place)?;
+        if let Some(found) = self.find(&place, None)? {
+            let mut st = self.tiers.state.lock();
+            if st.take_up(found, lsn) {
+                st.push(lsn, self.uptime, Change::Make { ino: found, at: place, spec: Arc::new(spec.clone()) });
+                drop(st);
+                self.meet(ino, found);
+            }
+            return Ok(());
+        }
+        let mut st = self.tiers.state.lock();
+        let logged = ino;
+        let ino = if ino < FIRST_OWN || st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
+        self.meet(logged, ino);
+        add_made(&mut st, ino, spec, place.clone(), lsn);
+        if spec.kind == Kind::Dir {
+            add_subdir(&mut st, place.0, 1);
+        }
+        st.push(lsn, self.uptime, Change::Make { ino, at: place, spec: Arc::new(spec.clone()) });
+        Ok(())
+    }
+
+    fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
+        let Some((_, ino)) = self.at(path, ino)? else { return Ok(()) };
+        let owner = self.tiers.state.lock().view.get(ino).map_or((0, 0), |node| (node.meta().uid, node.meta().gid));
+        let Some(to) = self.place_of_new(to, owner)? else { return Ok(()) };
+        self.make_way(&to)?;
+        if self.find(&to, None)?.is_some() {
+            return Ok(());
+        }
+        let mut st = self.tiers.state.lock();
+        if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
+            // A directory has one name; with two it could be inside of itself.
+            return Ok(());
+        }
+        st.view.set_view(to.0, &to.1, Some(ino));
+        if let Some(node) = st.view.get_mut(ino) {
+            node.change_meta(|meta| meta.nlink += 1);
+        }
+        st.push(lsn, self.uptime, Change::Link { ino, at: to });
+        Ok(())
+    }
+
+    /// What a rename moves. Of a file that was struck nothing, and what it had replaced is left behind; exchanged is that.
+    fn mover(&mut self, lsn: Lsn, path: &[u8], from: &Place, ino: Ino, exchange: bool) -> Result<Option<Ino>> {
+        let found = self.at(path, ino)?;
+        if found.is_some() || !self.never.contains(&ino) {
+            return Ok(found.map(|(_, ino)| ino));
+        }
+        let older = self.older_at(from)?;
+        if exchange {
+            return Ok(older);
+        }
+        self.left.extend(older.map(|_| (from.clone(), (lsn, ino))));
+        Ok(None)
+    }
+
+    fn replay_rename(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
+        let Some(mut from) = self.place(path)? else { return Ok(()) };
+        let Some(mut to) = self.place_of_new(to, (0, 0))? else { return Ok(()) };
+        let mut mover = self.mover(lsn, path, &from, ino, exchange)?;
+        if exchange {
+            // Whatever stands there, by the log both are taken.
+            self.left.remove(&from);
+            self.left.remove(&to);
+        } else if mover.is_some() {
+            self.make_way(&to)?;
+        }
+        let mut other = self.find(&to, None)?;
+        if exchange && mover.is_none() {
+            // It was struck; the other one moves all the same.
+            (mover, other) = (other, None);
+            std::mem::swap(&mut from, &mut to);
+        }
+        let Some(ino) = mover else { return Ok(()) };
+        let exchange = exchange && other.is_some();
+        if let Some(replaced) = other.filter(|_| !exchange) {
+            self.make_way_in(replaced)?;
+        }
+        let change = match other {
+            Some(other) if exchange => {
+                Change::Exchange { a: ino, a_at: from.clone().into(), b: other, b_at: to.clone().into() }
+            }
+            replaced => Change::Rename { ino, from: from.clone().into(), to: to.clone().into(), replaced },
+        };
+        let mut st = self.tiers.state.lock();
+        let is_dir = |st: &State, ino: Ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);
+        let net =
+            i32::from(is_dir(&st, ino)) - other.filter(|_| exchange).map_or(0, |other| i32::from(is_dir(&st, other)));
+        apply_rename(&mut st, &change);
+        if from.0 != to.0 {
+            add_subdir(&mut st, from.0, -net);
+            add_subdir(&mut st, to.0, net);
+        }
+        if let Some(other) = other.filter(|_| !exchange) {
+            if is_dir(&st, other) {
+                add_subdir(&mut st, to.0, -1);
+            }
+            if let Some(node) = st.view.get_mut(other) {
+                node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
+            }
+            self.end_aside_of_removed(&mut st, other);
+            self.tiers.settle_removed(&mut st, other);
+        }
+        st.push(lsn, self.uptime, change);
+        Ok(())
+    }
+
+    fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
+        let mut found = self.at(path, ino)?;
+        if found.is_none() && self.never.contains(&ino) && !dir {
+            // What it had replaced does not come back.
+            if let Some(place) = self.place(path)? {
+                found = self.older_at(&place)?.map(|older| (place, older));
+            }
+        }
+        let Some((at, ino)) = found else { return Ok(()) };
+        if dir {
+            self.make_way_in(ino)?;
+        }
+        self.take_name(lsn, at, ino, dir);
+        Ok(())
+    }
+
+    fn take_name(&self, lsn: Lsn, at: Place, ino: Ino, dir: bool) {
+        let mut st = self.tiers.state.lock();
+        let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
+        let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);
+        st.view.set_view(at.0, &at.1, None);
+        if dir {
+            add_subdir(&mut st, at.0, -1);
+        }
+        if let Some(node) = st.view.get_mut(ino) {
+            node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
+        }
+        self.end_aside_of_removed(&mut st, ino);
+        self.tiers.settle_removed(&mut st, ino);
+        if never_seen {
+            st.view.collect(ino);
+        } else {
+            st.push(lsn, self.uptime, Change::Remove { ino, at });
+        }
+    }
+
+    fn end_aside_of_removed(&self, st: &mut State, ino: Ino) {
+        if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
+            st.end_aside(ino, self.tiers.log.last());
+        }
+    }
+
+    /// The node a change of attributes is about; the root has no name.
+    fn subject(&mut self, path: &[u8], ino: Ino) -> Result<Option<Ino>> {
+        if path.is_empty() { Ok(Some(ROOT)) } else { Ok(self.at(path, ino)?.map(|(_, ino)| ino)) }
+    }
+
+    /// The file's object, open, if it has one.
+    pub(crate) fn object_fd(&self, ino: Ino) -> Result<Option<Arc<dyn crate::tiers::disk::File>>> {
+        let file = self.tiers.state.lock().known_file(ino);
+        let object = file.and_then(|file| file.io.read().object());
+        object.map(|object| self.tiers.open_object(&self.cx, object)).transpose()
+    }
+
+    fn replay_attr(&mut self, lsn: Lsn, record: &Record) -> Result<()> {
+        let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
+        let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
+        let file = self.tiers.state.lock().known_file(ino);
+        let (object, has_object) = file.map_or((None, false), |file| {
+            let mut io = file.io.write();
+            io.attrs_in_view |= io.goes_as_it_is();
+            (io.object(), io.with_attrs().is_some())
+        });
+        if object.is_some() {
+            self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
+        }
+        let now = self.tiers.now();
+        let mut st = self.tiers.state.lock();
+        let change = match record {
+            Record::SetXattr { key, value, .. } => {
+                attrs::apply_xattr(&mut st, ino, key, value.as_deref(), Some(lsn), now, has_object);
+                Change::SetXattr { ino, key: key.as_slice().into(), value: value.as_deref().map(Into::into) }
+            }
+            Record::SetAttr { new, .. } => {
+                self.tiers.apply_attr(&mut st, ino, new, now, Some(lsn), has_object)?;
+                Change::SetAttr { ino, new: Box::new(*new) }
+            }
+            _ => return Ok(()),
+        };
+        st.push(lsn, self.uptime, change);
+        Ok(())
+    }
+}
+
+fn name_of(part: &[u8]) -> Result<Name> {
+    Name::new(part).map_err(Error::from)
+}
+
+pub(crate) fn object_of(record: &Record) -> Option<ObjectId> {
+    match record {
+        Record::Bind { object, .. } | Record::Content { object, .. } => Some(*object),
+        Record::Intent { step: Step::Place { object, .. }, .. } => *object,
+        Record::Aside { kept, .. } => kept.object(),
+        _ => None,
+    }
+}
+
+/// The files that these objects are, each by itself.
+pub(crate) fn each_of(objects: impl IntoIterator<Item = ObjectId>) -> impl Iterator<Item = ObjectId> {
+    objects.into_iter().flat_map(|object| [Some(object.tail()), object.head()]).flatten()
+}
+
+/// Where a path is after a rename of `from` to `to`.
+pub(crate) fn carried(path: &[u8], from: &[u8], to: &[u8], exchange: bool) -> Vec<u8> {
+    let moved = |from: &[u8], to: &[u8]| {
+        let rest = path.strip_prefix(from)?;
+        (rest.is_empty() || rest[0] == b'/').then(|| [to, rest].concat())
+    };
+    let back = if exchange { moved(to, from) } else { None };
+    moved(from, to).or(back).unwrap_or_else(|| path.to_vec())
+}

@@ -1,0 +1,314 @@
+//! Getting the files out of a fast tier without a mount and without its slow tier.
+//!
+//! With a log: the records behind `applied` are followed by path, and every file whose bytes only the fast tier has is
+//! copied to where it would be. As at a start, what was not sealed before a change of boot counts as never written: the
+//! version before it is restored. Without a log: objects without a proof tell their last name themselves. What tells nothing
+//! is listed. The fast tier is not changed; one that can only be read will do. What cannot be read is named, and the rest is
+//! restored.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::error::{Context, Error, Result};
+use crate::tiers::disk::modes;
+use crate::tiers::disk::{Dir, Kind};
+use crate::tiers::log::record::{Attrs, Home, Kept, ObjectId, Path, Record, Spec};
+use crate::tiers::objects::pool::Pool;
+use crate::tiers::objects::slow_tier::split;
+use crate::tiers::ops::commit::own_xattrs;
+use crate::tiers::ops::data::copy_bytes;
+use crate::tiers::ops::names::OURS;
+use crate::tiers::recovery::aside::{aside_at, left_out};
+use crate::tiers::writeback::drain::set_attrs;
+use crate::tiers::{Ino, Lsn, log};
+
+/// What a rescue did.
+#[derive(Debug, Default)]
+pub struct RescueReport {
+    /// Paths restored.
+    pub restored: Vec<String>,
+    /// Restored as far as there are bytes of them, and what is missing.
+    pub short: Vec<String>,
+    /// Objects nothing names, versions that a power cut struck, what could not be read, and files whose bytes are on the slow
+    /// tier (in its `.dlio-fs/tmp`).
+    pub unexplained: Vec<String>,
+    /// Damage found in the log.
+    pub damage: Vec<String>,
+}
+
+/// What only the fast tier has under a path.
+#[derive(Clone)]
+enum Found {
+    File { object: ObjectId, size: Option<u64> },
+    Node(Spec),
+}
+
+/// How much of a file there was.
+enum Restored {
+    Whole,
+    /// Of so many bytes only so many.
+    Short(u64, u64),
+    /// Its bytes are on the slow tier.
+    Elsewhere,
+}
+
+/// Restores what only the fast tier has to `to`, an empty directory. `fast` is the tier's root, `boot` this boot of the
+/// machine.
+pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<RescueReport> {
+    if !to.list().at("list", "the target")?.is_empty() {
+        return Err(Error::refused("the target directory is not empty", "give --to an empty directory"));
+    }
+    let ours = fast.dir(OURS).map_err(|e| {
+        Error::refused(
+            format!("this is not a fast tier: no .dlio-fs in it ({e})"),
+            "give the directory that was mounted with --fast",
+        )
+    })?;
+    let mut report = RescueReport::default();
+    let records = match ours.dir(b"log").at("open", "log").and_then(|dir| log::read_only(&*dir, boot)) {
+        Ok(found) => {
+            report.damage = found.damage;
+            found.records
+        }
+        Err(e) => {
+            report.damage.push(e.to_string());
+            Vec::new()
+        }
+    };
+    let pool = Pool::open_what_is_left(&modes::with_marked_modes(&ours));
+    let mut followed = Followed::default();
+    followed.follow(&records, boot);
+    let Followed { mut tree, struck, .. } = followed;
+    for (object, path) in struck.iter().filter(|(object, _)| pool.open_kept(**object).is_ok()) {
+        let path = crate::path::escape(path);
+        report
+            .unexplained
+            .push(format!("object {object:016x}: {path}, written but not durable when the power was cut"));
+    }
+    add_unlogged(&pool, &records, &mut tree, &mut report)?;
+    for (path, found) in tree {
+        let shown = crate::path::escape(&path);
+        match restore(&pool, &*to, &path, &found) {
+            Ok(Restored::Whole) => report.restored.push(shown),
+            Ok(Restored::Short(has, of)) => {
+                report.short.push(format!("{shown}: {has} of {of} bytes, the rest is zeros"));
+                report.restored.push(shown);
+            }
+            Ok(Restored::Elsewhere) => report.unexplained.push(format!("{shown}: its bytes are on the slow tier")),
+            Err(e) => report.unexplained.push(format!("{shown}: {e}")),
+        }
+    }
+    Ok(report)
+}
+
+/// The pending part of the view, by path, as far as the log has been followed.
+#[derive(Default)]
+struct Followed {
+    tree: BTreeMap<Path, Found>,
+    /// Objects that a power cut struck, with the path they were written to.
+    struck: BTreeMap<u64, Path>,
+    /// Files of which no version counts.
+    never: HashSet<Ino>,
+}
+
+impl Followed {
+    fn follow(&mut self, records: &[(Lsn, Record)], boot: &str) {
+        let sealed: HashSet<Lsn> = records
+            .iter()
+            .filter_map(|(_, r)| if let Record::Seal { of, .. } = r { Some(*of) } else { None })
+            .collect();
+        let applied = Record::applied(records.iter().map(|(_, record)| record));
+        let skipped = left_out(records);
+        aside_at(records, applied).iter().for_each(|one| self.add_aside(&one.paths, &one.kept));
+        let mut names: HashMap<Ino, &[Path]> = HashMap::new();
+        let mut this_boot = false;
+        for (lsn, record) in records {
+            if let Record::Start { boot: started } = record {
+                this_boot = started == boot;
+            }
+            if *lsn <= applied || skipped.contains(lsn) {
+                continue;
+            }
+            match record {
+                Record::Names { ino, paths } => {
+                    names.insert(*ino, paths);
+                }
+                Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. } => {
+                    let names = names.remove(ino);
+                    if this_boot || sealed.contains(lsn) {
+                        self.struck.remove(&object.number);
+                        self.never.remove(ino);
+                        let size = if let Record::Content { size, .. } = record { Some(*size) } else { None };
+                        insert(&mut self.tree, path, names, &Found::File { object: *object, size });
+                    } else if !object.needs_slow() {
+                        self.strike(path, *ino, *object);
+                    }
+                }
+                Record::Aside { paths, kept, .. } => self.add_aside(paths, kept),
+                other => self.follow_names(other),
+            }
+        }
+    }
+
+    /// Unless something that came later is there.
+    fn add_aside(&mut self, paths: &[Path], kept: &Kept) {
+        let found = match kept {
+            Kept::File { object, size, .. } => Found::File { object: *object, size: Some(*size) },
+            Kept::Node(spec) => Found::Node(spec.clone()),
+        };
+        for path in paths {
+            self.tree.entry(path.clone()).or_insert_with(|| found.clone());
+        }
+    }
+
+    /// As [`crate::tiers::recovery::start`] strikes: a file without an older version is followed no further.
+    fn strike(&mut self, path: &Path, ino: Ino, object: ObjectId) {
+        let kept = self.tree.values().any(|found| matches!(found, Found::File { object: kept, .. } if *kept == object));
+        if !kept {
+            self.struck.insert(object.number, path.clone());
+        }
+        if !self.tree.contains_key(path) {
+            self.never.insert(ino);
+        }
+    }
+
+    fn follow_names(&mut self, record: &Record) {
+        match record {
+            Record::Make { path, spec, .. } => {
+                self.tree.insert(path.clone(), Found::Node(spec.clone()));
+            }
+            Record::Link { ino, .. } | Record::Rename { ino, exchange: false, .. } if self.never.contains(ino) => {}
+            Record::Link { path, to, .. } => {
+                if let Some(Found::File { object, size }) = self.tree.get(path) {
+                    let twin = Found::File { object: *object, size: *size };
+                    self.tree.insert(to.clone(), twin);
+                }
+            }
+            Record::Rename { path, to, exchange, .. } => rename(&mut self.tree, path, to, *exchange),
+            Record::Remove { path, .. } => {
+                self.tree.remove(path);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn insert(tree: &mut BTreeMap<Path, Found>, path: &Path, names: Option<&[Path]>, found: &Found) {
+    for name in std::iter::once(path).chain(names.unwrap_or_default()) {
+        tree.insert(name.clone(), found.clone());
+    }
+}
+
+fn rename(tree: &mut BTreeMap<Path, Found>, from: &[u8], to: &[u8], exchange: bool) {
+    let below = |path: &[u8], dir: &[u8]| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+    let mut moved = Vec::new();
+    let mut back = Vec::new();
+    let paths: Vec<Path> = tree.keys().filter(|path| below(path, from) || below(path, to)).cloned().collect();
+    for path in paths {
+        let Some(found) = tree.remove(&path) else { continue };
+        if below(&path, from) {
+            moved.push(([to, &path[from.len()..]].concat(), found));
+        } else if exchange {
+            back.push(([from, &path[to.len()..]].concat(), found));
+        }
+    }
+    tree.extend(moved);
+    tree.extend(back);
+}
+
+/// Objects the log does not speak of but which know their own name.
+fn add_unlogged(
+    pool: &Pool,
+    records: &[(Lsn, Record)],
+    tree: &mut BTreeMap<Path, Found>,
+    report: &mut RescueReport,
+) -> Result<()> {
+    let logged = |number: u64| {
+        records.iter().any(|(_, record)| match record {
+            Record::Bind { object, .. } | Record::Content { object, .. } => {
+                object.uses(ObjectId { home: Home::Fast, number })
+            }
+            Record::Aside { kept, .. } => {
+                kept.object().is_some_and(|object| object.uses(ObjectId { home: Home::Fast, number }))
+            }
+            _ => false,
+        })
+    };
+    let mut named = BTreeMap::new();
+    for number in pool.numbers()? {
+        let told = pool.open_kept(number).and_then(|file| Ok((Pool::proof_of(&*file)?, Pool::name_of(&*file)?)));
+        match told {
+            _ if logged(number) => {}
+            Ok((Some(_), _)) => {}
+            Ok((None, Some(name))) => {
+                named.insert((name.path, name.lsn), number);
+            }
+            Ok((None, None)) => report.unexplained.push(format!("object {number:016x}: it has no name")),
+            Err(e) => report.unexplained.push(format!("object {number:016x}: {e}")),
+        }
+    }
+    for number in pool.quarantined_numbers()?.into_iter().filter(|number| !logged(*number)) {
+        report.unexplained.push(format!("quarantine/{number:016x}: {}", pool.why_quarantined(number)));
+    }
+    // The newest of a name gets it. The others get one beside it: programs write many files under one temporary name.
+    for ((path, _), number) in named.into_iter().rev() {
+        let beside = [&path[..], format!(".dlio-object-{number:016x}").as_bytes()].concat();
+        let path = if tree.contains_key(&path) { beside } else { path };
+        tree.insert(path, Found::File { object: ObjectId { home: Home::Fast, number }, size: None });
+    }
+    Ok(())
+}
+
+fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<Restored> {
+    let (dirs, name) = split(path);
+    let label = || crate::path::escape(path);
+    let mut dir: Option<Arc<dyn Dir>> = None;
+    for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        let parent: &dyn Dir = dir.as_deref().unwrap_or(to);
+        let next = match parent.dir(part) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                parent.mkdir(part, 0o755).and_then(|()| parent.dir(part))
+            }
+            other => other,
+        };
+        dir = Some(next.at("create the directory of", label())?);
+    }
+    let dir: &dyn Dir = dir.as_deref().unwrap_or(to);
+    match found {
+        Found::Node(spec) => restore_node(dir, name, spec).at("restore", label())?,
+        Found::File { object, .. } if object.needs_slow() => return Ok(Restored::Elsewhere),
+        Found::File { object, size } => {
+            let source = pool.open_kept(object.number).at("open the object of", label())?;
+            let stat = source.stat().at("stat the object of", label())?;
+            let attrs = Attrs {
+                perm: stat.perm,
+                uid: stat.uid,
+                gid: stat.gid,
+                mtime: stat.mtime,
+                xattrs: own_xattrs(&*source)?,
+            };
+            let size = size.unwrap_or(stat.size);
+            let file = dir.create(name, 0o600).at("create", label())?;
+            copy_bytes(&*source, &*file, size)
+                .and_then(|()| file.set_len(size))
+                .and_then(|()| set_attrs(&*file, &attrs))
+                .and_then(|()| file.sync())
+                .at("restore", label())?;
+            if stat.size < size {
+                return Ok(Restored::Short(stat.size, size));
+            }
+        }
+    }
+    Ok(Restored::Whole)
+}
+
+fn restore_node(dir: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<()> {
+    match spec.kind {
+        Kind::Dir => match dir.mkdir(name, spec.attrs.perm) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        },
+        Kind::Symlink => dir.symlink(name, &spec.target),
+        kind => dir.mknod(name, kind, spec.attrs.perm, spec.rdev),
+    }
+}

@@ -1,0 +1,868 @@
+//! How every start begins: from what lies on the two tiers to an engine that is ready to serve.
+//!
+//! 1. the fast tier's layout is made or checked, and the slow tier identified (P7);
+//! 2. the log is read, a torn tail cut; beside that the objects are looked at;
+//! 3. intents behind the last `applied` are finished on the slow tier: their group was under way. One step of it may be refused, or have
+//!    nothing to place any more: from its batch on the events stay pending. Where that batch is half done the daemon takes it over
+//!    (`recovery/takeover.rs`): no step that is refused keeps a mount from starting (P15);
+//! 4. copies in `tmp` that nobody will publish are swept;
+//! 5. the records behind `applied` are replayed into the view. After a change of boot, content that was not sealed is
+//!    struck: the version before it is shown;
+//! 6. objects: the ones in use are attached, proven ones wait for their file, superseded ones are deleted, and what no
+//!    record explains is quarantined;
+//! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
+//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; where it has written over a
+//!    version that is owed, so does everything behind that.
+//!
+//! A crash behind any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::escape;
+use crate::tiers::capacity::pins::Pins;
+use crate::tiers::copies::index::Copies;
+use crate::tiers::disk::closed;
+use crate::tiers::disk::modes;
+use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
+use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time};
+use crate::tiers::log::record::{Home, ObjectId, Record, Step};
+use crate::tiers::log::{self, Log};
+use crate::tiers::model::sorted_set::Sorted;
+use crate::tiers::model::state::State;
+use crate::tiers::model::view::{FIRST_OWN, View, Waiting};
+use crate::tiers::objects::abilities::{AT_MOST, Abilities};
+use crate::tiers::objects::file::FileState;
+use crate::tiers::objects::pool::{Named, Pool, Proof, number_of};
+use crate::tiers::objects::slow_tier::{SlowTier, absent_is_none};
+use crate::tiers::ops::commit::own_xattrs;
+use crate::tiers::ops::data::is_full;
+use crate::tiers::ops::names::OURS;
+use crate::tiers::recovery::identity::{ensure_dir, existing_tmp, identify};
+use crate::tiers::recovery::replay::{Looked, Recovery, carried, each_of, object_of};
+use crate::tiers::recovery::takeover::Half;
+use crate::tiers::staging::jobs::Staging;
+use crate::tiers::status::Counters;
+use crate::tiers::writeback::deadline::Urgency;
+use crate::tiers::writeback::drain::{remove_leftover, set_attrs};
+use crate::tiers::writeback::parts::{Parts, in_part};
+use crate::tiers::writeback::queue::Work;
+use crate::tiers::writeback::step::{Met, Touched, step_path};
+use crate::tiers::{Ino, Lsn, Options, Tiers};
+
+/// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
+///
+/// `fast` and `slow` are the tiers' roots. `boot` names this boot of the machine: what was not sealed in another boot is
+/// struck.
+pub fn open(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
+    open_with(fast, slow, true, options, clock, boot)
+}
+
+/// As [`open`], over a slow tier that cannot be written: nothing is made or removed there. For a mount that takes no
+/// changes; what the fast tier still owes to the slow tree is shown, and waits for a mount that may write.
+pub fn open_over_read_only(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
+    open_with(fast, slow, false, options, clock, boot)
+}
+
+fn open_with(
+    fast: Arc<dyn Dir>,
+    slow: Arc<dyn Dir>,
+    writable: bool,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot: &str,
+) -> Result<Tiers> {
+    let ours = ensure_dir(&*fast, OURS)?;
+    for name in [&b"log"[..], b"pool", b"quarantine"] {
+        ensure_dir(&*ours, name)?;
+    }
+    let identity = identify(&*ours, &*slow, writable)?; // 1
+    let slow = if writable { closed::closable(slow) } else { slow };
+    let tmp = match writable {
+        true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
+        false => existing_tmp(&*ours, &*slow, &identity)?,
+    };
+    log::drop_spare(&*ours);
+    closed::begin(&slow, &tmp)?;
+    let objects = modes::with_modes(&ours)?;
+    let abilities = if writable { Abilities::find_out(&*tmp, &*clock, AT_MOST) } else { Abilities::default() };
+    abilities.tell();
+    let kept = options.dirs_kept;
+    let (pool, copies) = (Pool::open(&*objects, kept)?, Copies::open(&*objects, clock.now(), kept)?);
+    let parts = Parts::open(ours.clone(), &identity.uuid)?;
+    let numbers = pool.numbers()?;
+    let (looked, opened) = beside(
+        numbers.len() > LOOKS_EACH,
+        || look_at(&pool, &numbers, LOOKS_EACH),
+        || Log::open(ours.clone(), options.ballast, boot), // 2
+    );
+    let opened = opened?;
+    if opened.records.is_empty() {
+        expect_empty(&looked)?;
+    }
+    let root = slow.stat(b".").at("stat", "slow tier")?;
+    let view = View::new(&root, clock.uptime());
+    let damaged = (!opened.damage.is_empty()).then(|| {
+        format!(
+            "the log is damaged ({}); nothing is copied to the slow tier until somebody has looked at it: dlio-fs rescue",
+            opened.damage.join("; ")
+        )
+    });
+    let (wall, uptime) = (clock.now(), clock.uptime());
+    let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
+    let tiers = Tiers {
+        pool,
+        copies,
+        staging: Staging::default(),
+        pins: Pins::open(ours.clone())?,
+        slow: SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept),
+        fast,
+        log: opened.log,
+        state: Mutex::new(Rank::State, State::new(view)),
+        options: RwLock::new(Rank::Leaf, 0, Arc::new(options)),
+        clock,
+        epoch: Duration::new(wall.sec.max(0).unsigned_abs(), wall.nsec).saturating_sub(uptime),
+        wake: OnceLock::new(),
+        forget_attrs: OnceLock::new(),
+        hurry: AtomicU64::new(0),
+        paused: AtomicBool::new(false),
+        urgency: Urgency::default(),
+        drain_rate: Mutex::default(),
+        behind: Mutex::default(),
+        recent: Mutex::default(),
+        publishing: Mutex::new(Rank::Publishing, None),
+        damaged,
+        lacks: OnceLock::new(),
+        counters: Counters::default(),
+    };
+    if let Some(damage) = &tiers.damaged {
+        tracing::error!("{damage}");
+    }
+    if opened.torn > 0 {
+        tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
+    }
+    Recovery::new(&tiers, opened.records, boot).run(looked, writable)?;
+    Ok(tiers)
+}
+
+/// A file whose bytes are ahead of its events, by the record that says so.
+struct Bound {
+    lsn: Lsn,
+    paths: Vec<Vec<u8>>,
+    ino: Ino,
+    object: ObjectId,
+}
+
+/// That an object is equal to a slow file, and what it says of its own.
+type Proven = (Proof, Option<Named>);
+
+/// What was found of an object.
+type Found = io::Result<(Looked, Option<Proven>)>;
+
+/// An object, and its proof if it has one.
+fn look(file: &dyn File) -> Found {
+    let stat = file.stat()?;
+    let proof = Pool::proof_of(file)?;
+    let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: proof.is_some() };
+    let Some(proof) = proof else { return Ok((looked, None)) };
+    Ok((looked, Some((proof, Pool::name_of(file)?))))
+}
+
+/// So many threads look at objects side by side, where there are as many processors.
+const LOOKING_MAX: usize = 8;
+/// Fewer objects are not worth a thread.
+const LOOKS_EACH: usize = 4096;
+
+fn look_at_one(pool: &Pool, number: u64) -> Found {
+    pool.open_object(number, Access::Read).and_then(|file| look(&*file))
+}
+
+/// Does two things, at the same time if that is worth a thread: few are done in an order that can be told.
+fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
+    if !worth_it {
+        let other = other();
+        return (one(), other);
+    }
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("dlio-pool".to_owned()).spawn_scoped(scope, &one);
+        let other = other();
+        // Without a thread this one does it.
+        let done = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        (done.unwrap_or_else(|_| one()), other)
+    })
+}
+
+/// Looks at these objects, on several threads if each has at least so many; what they find is in the order of the numbers.
+fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, Found)> {
+    let one = |number: &u64| (*number, look_at_one(pool, *number));
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
+    let each = numbers.len().div_ceil(threads).max(least);
+    let look = |some: &[u64]| -> Vec<_> { some.iter().map(one).collect() };
+    let mut pieces = numbers.chunks(each);
+    let ours = pieces.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let others: Vec<_> = pieces
+            .map(|some| (some, thread::Builder::new().name("dlio-look".to_owned()).spawn_scoped(scope, || look(some))))
+            .collect();
+        let mut all = look(ours);
+        for (some, thread) in others {
+            // Without a thread this one does it.
+            let looked = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            all.extend(looked.unwrap_or_else(|_| look(some)));
+        }
+        all
+    })
+}
+
+/// Files that the last daemon has written in place while changes of their times were on their way, and when, by their numbers on the
+/// slow tier. The intents of the daemons before are finished; and what they have written of that, it has planned with.
+fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Time> {
+    let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
+    let mut last: HashMap<Ino, (u64, Time)> = HashMap::new();
+    for (_, record) in records[started..].iter().filter(|(lsn, _)| *lsn > applied) {
+        match record {
+            Record::Overtaken { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
+            Record::SetAttr { ino, new, .. } if new.mtime.is_some() => drop(last.remove(ino)),
+            _ => {}
+        }
+    }
+    last.into_values().collect()
+}
+
+/// A start is logged before the first object is made.
+fn expect_empty(looked: &[(u64, Found)]) -> Result<()> {
+    match looked.len() {
+        0 => Ok(()),
+        objects => Err(Error::refused(
+            format!("the log of the fast tier is gone or unreadable, and its pool has {objects} objects"),
+            "save its files with `dlio-fs rescue`, then use an empty fast tier",
+        )),
+    }
+}
+
+impl Recovery<'_> {
+    fn run(mut self, looked: Vec<(u64, Found)>, slow_is_writable: bool) -> Result<()> {
+        self.reserve_numbers()?;
+        self.bursts.extend(self.tiers.restore_checkpoints(self.rebooted));
+        // After a change of boot there is nothing left to sync.
+        self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
+        let placed = self.finish_intents(); // 3
+        self.tiers.restore_parts();
+        let binds = self.binds_passed();
+        if slow_is_writable {
+            self.sweep()?; // 4
+        }
+        let proven = self.prove_placed(&placed, &binds)?;
+        self.take_in(looked, &proven);
+        self.take_back()?;
+        self.find_lost()?;
+        self.show_aside()?;
+        for Bound { lsn, paths, ino, object } in &binds {
+            self.learn_names(&paths[1..])?;
+            self.replay_bind(&paths[0], *ino, *object, *lsn)?;
+        }
+        self.replay()?; // 5
+        self.tiers.expect_versions(&mut self.tiers.state.lock(), self.applied);
+        self.restore_sealed()?;
+        self.reapply_attrs()?;
+        self.sort_objects()?; // 6
+        self.log_start_where_there_is_room()?; // 7
+        self.mark_cut_off(); // 8
+        self.take_over();
+        if let Some(error) = self.refused.take() {
+            tracing::warn!(%error, "a change is refused by the slow tier, and what comes behind it waits; it is tried again until it succeeds");
+            let front = self.tiers.state.lock().events.front().map(|event| event.lsn);
+            front.into_iter().for_each(|lsn| self.tiers.counters.notes.tried(lsn, Work::Publish, Some(&error)));
+            self.tiers.report("publish", Some(&error));
+        }
+        tracing::info!(
+            applied = self.applied,
+            pending = self.tiers.state.lock().events.len(),
+            struck = self.struck.len(),
+            "recovered"
+        );
+        Ok(())
+    }
+
+    /// What was put aside keeps its number too: the next one to be put aside must not take its name.
+    fn reserve_numbers(&self) -> Result<()> {
+        self.tiers.pool.quarantined_numbers()?.into_iter().for_each(|number| self.tiers.pool.reserve(number));
+        let records = self.records.iter().map(|(_, record)| record);
+        let object = records.clone().filter_map(object_of).map(|object| object.number).max();
+        let ino = records.filter_map(Record::ino).filter(|ino| *ino >= FIRST_OWN).max();
+        object.into_iter().for_each(|number| self.tiers.pool.reserve(number));
+        ino.into_iter().for_each(|ino| self.tiers.state.lock().view.reserve(ino));
+        Ok(())
+    }
+
+    /// Step 3. Every step is done or found done, by the inode numbers it names, up to one that is refused, or has nothing to place. What is
+    /// done of its batch, or is not durable, the daemon takes over; what has not begun is replayed as any other event. Returns
+    /// the steps that are done for good.
+    fn finish_intents(&mut self) -> Vec<Step> {
+        self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
+        let written = written_in_place(&self.records, self.applied);
+        let as_written = |step: &Step| match step {
+            Step::Attr { path, ino, new: new @ NewAttr { mtime: Some(_), .. } } if written.contains_key(ino) => {
+                let mtime = written.get(ino).copied();
+                Step::Attr { path: path.clone(), ino: *ino, new: NewAttr { mtime, ..*new } }
+            }
+            step => step.clone(),
+        };
+        let unfinished = Record::unfinished(&self.records).into_iter();
+        let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(step))).collect();
+        let (met, durable) = self.apply_group(&group);
+        let (done, of_batch) = (met.len(), |one: usize, other: usize| group[one].0 == group[other].0);
+        let (mut finished, mut end) = (if durable { done } else { 0 }, done);
+        while durable && finished > 0 && done < group.len() && of_batch(finished - 1, done) {
+            finished -= 1;
+        }
+        while done > 0 && end < group.len() && of_batch(end, done - 1) {
+            end += 1;
+        }
+        if done > finished {
+            let steps = group[finished..end].iter().map(|(_, step)| step.clone()).collect();
+            let met = met.into_iter().skip(finished).collect();
+            self.half = Some(Half { upto: group[end - 1].0, steps, met });
+        }
+        let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
+        self.applied = self.applied.max(applied);
+        self.tiers.state.lock().applied = self.applied;
+        group.into_iter().take(finished).map(|(_, step)| step).collect()
+    }
+
+    /// What each step has met, and whether all of them are durable.
+    fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
+        let (mut met, mut touched) = (Vec::new(), Touched::default());
+        for (_, step) in group {
+            let path = String::from_utf8_lossy(step_path(step)).into_owned();
+            match self.tiers.slow.apply(step, None) {
+                Ok(Met::Lacking) => {
+                    tracing::warn!(
+                        path,
+                        "what was to be published has been removed from .dlio-fs/tmp on the slow tier by somebody else; it goes again"
+                    );
+                    break;
+                }
+                Ok(Met::Apart) => {
+                    self.refused = Some(Error::io("finish publishing", path, Errno::EXDEV.into()));
+                    break;
+                }
+                Ok(found) => met.push(found),
+                Err(e) => {
+                    self.refused = Some(Error::io("finish publishing", path, e));
+                    break;
+                }
+            }
+            touched.add(step);
+            // Of two file systems neither waits for the other.
+            let in_order = self.tiers.slow.root.order() == MetadataOrder::Journaled && self.tiers.slow.parts.is_empty();
+            if !in_order && !self.is_synced(&mut touched) {
+                let done = self.done_already(&group[met.len()..]);
+                met.extend(std::iter::repeat_with(|| Met::Expected).take(done));
+                return (met, false);
+            }
+        }
+        let durable = self.is_synced(&mut touched);
+        (met, durable)
+    }
+
+    /// How many of these steps the daemon before has done. No further one is: those before are not durable.
+    fn done_already(&self, steps: &[(Lsn, Step)]) -> usize {
+        let mut done = 0;
+        for (at, (_, step)) in steps.iter().enumerate() {
+            match self.tiers.slow.has_applied(step) {
+                Ok(Some(true)) => done = at + 1,
+                // Of no account by itself.
+                Ok(None) => {}
+                Ok(Some(false)) | Err(_) => break,
+            }
+        }
+        done
+    }
+
+    fn is_synced(&mut self, touched: &mut Touched) -> bool {
+        let failed = touched.sync(self.tiers).err();
+        let synced = failed.is_none();
+        self.refused = self.refused.take().or(failed);
+        synced
+    }
+
+    /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
+    /// off: their names behind `applied`.
+    fn binds_passed(&self) -> Vec<Bound> {
+        let before = Record::applied(self.records.iter().map(|(_, record)| record));
+        if before == self.applied {
+            return Vec::new();
+        }
+        let mut alive: HashMap<Ino, Bound> = HashMap::new();
+        let mut names: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
+        let mut boot = "";
+        for (lsn, record) in &self.records {
+            if let Record::Start { boot: started } = record {
+                boot = started;
+            }
+            if *lsn <= before || *lsn > self.applied || self.is_skipped(*lsn) {
+                continue;
+            }
+            match record {
+                Record::Names { ino, paths } => {
+                    names.insert(*ino, paths.clone());
+                }
+                Record::Bind { path, ino, object } if boot == self.boot => {
+                    let paths = names.remove(ino).unwrap_or_else(|| vec![path.clone()]);
+                    alive.insert(*ino, Bound { lsn: *lsn, paths, ino: *ino, object: *object });
+                }
+                Record::Link { to, ino, .. } => {
+                    if let Some(bound) = alive.get_mut(ino) {
+                        bound.paths.push(to.clone());
+                    }
+                }
+                Record::Content { ino, object, .. } if alive.get(ino).is_some_and(|bound| bound.object == *object) => {
+                    alive.remove(ino);
+                }
+                Record::Rename { path, to, exchange, .. } => {
+                    for Bound { paths, .. } in alive.values_mut() {
+                        paths.retain(|at| *exchange || at != to);
+                        paths.iter_mut().for_each(|at| *at = carried(at, path, to, *exchange));
+                    }
+                }
+                Record::Remove { path, .. } => {
+                    alive.values_mut().for_each(|bound| bound.paths.retain(|at| at != path));
+                }
+                _ => {}
+            }
+        }
+        let mut binds: Vec<Bound> = alive.into_values().filter(|bound| !bound.paths.is_empty()).collect();
+        binds.sort_by_key(|bound| bound.lsn);
+        binds
+    }
+
+    /// Step 4: everything of ours in `tmp` but objects. Where one was exchanged for the version before, that has its name now, and
+    /// would count as one more of its file's.
+    fn sweep(&self) -> Result<()> {
+        let replaced = self.records.iter().filter_map(|(_, record)| match record {
+            Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.as_slice(), *over)),
+            _ => None,
+        });
+        let replaced: HashSet<(&[u8], u64)> = replaced.collect();
+        let kept: HashSet<&[u8]> = self.half.iter().flat_map(Half::in_tmp).collect();
+        let sweep = |part: &[u8]| {
+            let tmp = self.tiers.slow.tmp_at(part).at("open", "tmp on the slow tier")?;
+            for entry in tmp.list().at("list", "tmp on the slow tier")? {
+                let name = in_part(part, &entry.name);
+                if kept.contains(&name[..]) {
+                    continue;
+                }
+                closed::close_again(&self.tiers.slow.root, &*tmp, &entry.name)?;
+                let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
+                if entry.kind == Kind::Dir && entry.name.starts_with(b"g") {
+                    // What a client left there that has not come to its end.
+                    let dir = tmp.dir(&entry.name).at("open", "leftover in tmp")?;
+                    let left = dir.list().at("list", "leftover in tmp")?;
+                    left.iter().try_for_each(|entry| remove_leftover(&*dir, &entry.name))?;
+                }
+                if !is_object || replaced.contains(&(name.as_slice(), entry.ino)) {
+                    remove_leftover(&*tmp, &entry.name)?;
+                }
+            }
+            Ok::<_, Error>(())
+        };
+        sweep(b"")?;
+        for part in self.tiers.slow.parts.paths() {
+            // A file system may not be mounted now.
+            if let Err(error) = sweep(&part) {
+                tracing::warn!(part = escape(&part), %error, "what waits in a part of the slow tree is not looked at");
+            }
+        }
+        Ok(())
+    }
+
+    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a power cut
+    /// the object may lack attributes that the slow tier has by now: it goes.
+    ///
+    /// Returns the numbers of those that have a proof now.
+    fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
+        let mut proven = HashSet::new();
+        if self.rebooted {
+            return Ok(proven);
+        }
+        for step in placed {
+            let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
+            let changed = self.changed_since(*object) || binds.iter().any(|bound| bound.object.uses(*object));
+            if object.needs_slow() || changed || self.needed_later(*object) {
+                continue;
+            }
+            let file = match self.tiers.pool.open_object(object.number, Access::ReadWrite) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                other => other.at("open", "object")?,
+            };
+            let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
+            if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
+                proven.insert(object.number);
+                Pool::set_sum(&*file, None);
+                match Pool::prove(&*file, &Proof::of(&twin)) {
+                    // No room for the proof: without one the object goes, and the slow tier has its bytes.
+                    Err(e) if is_full(&e) => {}
+                    other => other.at("prove clean", "object")?,
+                }
+            }
+        }
+        Ok(proven)
+    }
+
+    /// Whether the object was written to after its last version became an event; also by what a power cut has struck.
+    fn changed_since(&self, object: ObjectId) -> bool {
+        let last = self.records.iter().rev().find_map(|(_, record)| match record {
+            Record::Bind { object: other, .. } if other.uses(object) => Some(true),
+            Record::Content { object: other, .. } if other.uses(object) => Some(*other != object),
+            _ => None,
+        });
+        last == Some(true)
+    }
+
+    fn needed_later(&self, object: ObjectId) -> bool {
+        let later = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
+        later
+            .into_iter()
+            .any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r).is_some_and(|other| other.uses(object)))
+    }
+
+    /// What was found of the objects of the pool, before these were proven. Those that are proven wait, by the slow inode they are equal to,
+    /// and meet their file when it is looked up.
+    fn take_in(&mut self, looked: Vec<(u64, Found)>, proven_since: &HashSet<u64>) {
+        let mut proven = Vec::new();
+        for (number, looked) in looked {
+            let looked = match proven_since.contains(&number) {
+                true => look_at_one(&self.tiers.pool, number),
+                false => looked,
+            };
+            self.tiers.pool.reserve(number);
+            let object = ObjectId { home: Home::Fast, number };
+            let proof = match looked {
+                Ok((looked, proof)) => {
+                    self.looked.push((number, Some(looked)));
+                    proof
+                }
+                Err(error) => {
+                    // Unproven: it is put aside, or if its file needs it, named when it is read.
+                    tracing::error!(object = number, %error, "an object of the pool cannot be read");
+                    self.looked.push((number, None));
+                    continue;
+                }
+            };
+            let Some((proof, named)) = proof else { continue };
+            proven.push((object, proof, named.map(|named| named.ino)));
+        }
+        let mut st = self.tiers.state.lock();
+        // Before the first new number is given out.
+        let numbers = proven.iter().filter_map(|(_, _, ino)| *ino);
+        numbers.filter(|ino| *ino >= FIRST_OWN).for_each(|ino| st.view.reserve(ino));
+        for (object, proof, ino) in proven {
+            let ino = ino.unwrap_or_else(|| st.view.new_ino());
+            st.view.wait(Waiting { object, ino, proof, tried: false });
+        }
+    }
+
+    /// Pending versions of which the fast tier has lost bytes: an object that is gone, or in the pool shorter than it was when
+    /// the version was committed, although nobody has shortened it since. As after a power cut, the version before is shown.
+    fn find_lost(&mut self) -> Result<()> {
+        let mut contents = Vec::new();
+        let mut boot = "";
+        for (lsn, record) in &self.records {
+            match record {
+                Record::Start { boot: started } => boot = started,
+                Record::Content { path, object, size, .. }
+                    if *lsn > self.applied
+                        && !self.is_skipped(*lsn)
+                        && (boot == self.boot || self.sealed.contains(lsn)) =>
+                {
+                    contents.push((*lsn, path, *object, *size));
+                }
+                _ => {}
+            }
+        }
+        let mut lost = HashMap::new();
+        for (lsn, path, object, size) in contents {
+            let what = if !self.has_object(object)? {
+                "its object is gone".to_owned()
+            } else if object.needs_slow() {
+                continue;
+            } else {
+                let has = match self.looked_at(object) {
+                    Some(looked) => looked.size,
+                    None => self.tiers.pool.stat(object.number).at("stat", "object")?.size,
+                };
+                if has >= size || Record::breached(&self.records, lsn, object, size) {
+                    continue;
+                }
+                format!("its object has only {has} of {size} bytes")
+            };
+            let path = escape(path);
+            tracing::error!(path, object = object.number, "a pending version is damaged and not shown: {what}");
+            lost.insert(object, format!("damaged: {what}; it was {path}"));
+        }
+        self.tiers.counters.damaged.store(lost.len() as u64, Ordering::Relaxed);
+        self.lost = lost;
+        Ok(())
+    }
+
+    /// After a power cut an object may be longer than its sealed version, or have attributes that were never synced.
+    fn restore_sealed(&self) -> Result<()> {
+        for (object, (size, attrs)) in &self.sealed_as {
+            let fd = match self.tiers.open_object(&self.cx, *object) {
+                Err(e) if e.errno() == Errno::ENOENT => continue,
+                other => other?,
+            };
+            // Longer: never synced. Shorter: cut, as a `breach` record says, or the tail of an object that the drain adds to.
+            let has = fd.stat().at("stat", "object")?.size;
+            if has > *size || (has < *size && object.needs_slow()) {
+                fd.set_len(*size).at("set the length of", "object")?;
+            }
+            for (key, _) in own_xattrs(&*fd)? {
+                if !attrs.xattrs.iter().any(|(kept, _)| *kept == key) {
+                    fd.remove_xattr(&key).at("set attribute of", "object")?;
+                }
+            }
+            let set = if object.needs_slow() {
+                self.tiers.slow.set_attrs(&*fd, attrs).map(drop)
+            } else {
+                set_attrs(&*fd, attrs)
+            };
+            set.at("set attributes of", "object")?;
+        }
+        Ok(())
+    }
+
+    /// Gives objects the logged changes of attributes again, but for those that are published as they are. Times only where no
+    /// later write can have moved them on.
+    fn reapply_attrs(&self) -> Result<()> {
+        let last = self.records.last().map_or(0, |(lsn, _)| *lsn);
+        for (ino, records) in &self.later_attrs {
+            let file = self.tiers.state.lock().known_file(*ino);
+            if file.is_none_or(|file| file.io.read().attrs_in_view) {
+                continue;
+            }
+            let Some(fd) = self.object_fd(*ino)? else { continue };
+            let dirty = self.tiers.state.lock().uncommitted.contains_key(ino);
+            for (lsn, record) in records {
+                // The last operation before the end may have been logged and not done.
+                let moved_on = dirty && *lsn != last;
+                match record {
+                    Record::SetAttr { new, .. } => {
+                        let (atime, mtime) = if moved_on { (None, None) } else { (new.atime, new.mtime) };
+                        fd.set_attr(&NewAttr { atime, mtime, ..*new })
+                    }
+                    Record::SetXattr { key, value: Some(value), .. } => fd.set_xattr(key, value),
+                    Record::SetXattr { key, .. } => fd.remove_xattr(key),
+                    _ => Ok(()),
+                }
+                .at("set attributes of", "object")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 6.
+    fn sort_objects(&self) -> Result<()> {
+        let (used, waiting): (Sorted<ObjectId>, Sorted<ObjectId>) = {
+            let st = self.tiers.state.lock();
+            (each_of(st.objects.objects()).collect(), st.view.waiting.values().map(|waiting| waiting.object).collect())
+        };
+        let (explained, struck) = (&self.explained, Sorted::from_iter(each_of(self.struck.iter().copied())));
+        for (number, _) in &self.looked {
+            let object = ObjectId { home: Home::Fast, number: *number };
+            if used.contains(&object) || waiting.contains(&object) {
+                continue;
+            }
+            let Some(stat) = absent_is_none(self.tiers.pool.stat(*number)).at("stat", "object")? else { continue };
+            let empty = !self.lost.contains_key(&object) && stat.size == 0;
+            let superseded = explained.contains(&object) && !struck.contains(&object);
+            if empty || (superseded && self.tiers.damaged.is_none()) {
+                self.tiers.remove_object(object);
+                continue;
+            }
+            let homeless =
+                self.homeless.get(&object).map(|path| format!("its directory is not there any more; it was {path}"));
+            let why = match self.lost.get(&object).or(homeless.as_ref()) {
+                Some(what) => what,
+                None if struck.contains(&object) => {
+                    "not made durable before a power cut; the version before it is shown"
+                }
+                None => "no record of the log explains it",
+            };
+            self.tiers.pool.quarantine(*number, why)?;
+            self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
+        }
+        for entry in self.tiers.slow.tmp.list().at("list", "tmp on the slow tier")? {
+            let put_aside = entry.name.strip_prefix(b"q").unwrap_or(&entry.name);
+            let Some(number) = put_aside.strip_prefix(b"o").and_then(number_of) else { continue };
+            self.tiers.pool.reserve(number);
+            if put_aside != entry.name {
+                continue;
+            }
+            let object = ObjectId { home: Home::Slow, number };
+            if used.contains(&object) {
+                continue;
+            }
+            if explained.contains(&object) && !struck.contains(&object) && self.tiers.damaged.is_none() {
+                self.tiers.remove_object(object);
+            } else {
+                let aside = [b"q", &entry.name[..]].concat();
+                let tmp = &*self.tiers.slow.tmp;
+                tmp.rename(&entry.name, tmp, &aside, RenameMode::Replace)
+                    .at("quarantine", "object on the slow tier")?;
+                self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.tiers
+            .state
+            .lock()
+            .doomed
+            .retain(|object, _| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok());
+        self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Files that were struck and are still spoken of behind `applied`.
+    fn struck_for_good(&self) -> impl Iterator<Item = Ino> {
+        let behind = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
+        let others = behind.filter(|(_, record)| !matches!(record, Record::Struck { .. }));
+        let spoken_of: BTreeSet<Ino> = others.filter_map(|(_, record)| record.ino()).collect();
+        spoken_of.into_iter().filter(|ino| self.never.contains(ino))
+    }
+
+    /// Step 7. Where the room that is set aside for it is not enough, staged copies and clean objects go, and what nothing else helps is put
+    /// behind the last start's records. Where that has no room either, all there is can be read: this start is none, and the next one
+    /// finds what it has found.
+    fn log_start_where_there_is_room(&self) -> Result<()> {
+        let full = match self.log_start() {
+            Err(error) if log::is_full(&error) => error,
+            other => return other.map(|()| self.tiers.log.set_room_aside()),
+        };
+        tracing::warn!(error = %full, "the fast tier is full: what is on the slow tier, too, makes room for this start");
+        if let Err(error) = self.tiers.evict_for_a_start() {
+            tracing::warn!(%error, "nothing could be evicted");
+        }
+        let ways: [&dyn Fn() -> Result<bool>; 2] = [&|| Ok(true), &|| self.tiers.log.go_on_in_last_segment()];
+        for way in ways {
+            if !way()? {
+                continue;
+            }
+            match self.log_start() {
+                Err(error) if log::is_full(&error) => {}
+                other => return other.map(|()| self.tiers.log.set_room_aside()),
+            }
+        }
+        let space = self.tiers.fast.space().at_fast("statfs", "fast tier")?;
+        let lacking = self.start_bytes().saturating_sub(space.avail).max(u64::from(space.block));
+        let error = Error::refused(
+            format!("the fast tier is full: the log lacks {lacking} bytes for this start"),
+            "free as much on its file system, nothing of it is in .dlio-fs; leave the mount, which is read-only until then, and mount it again",
+        );
+        tracing::warn!("{error}");
+        self.tiers.log.make_read_only();
+        self.tiers.lacks.get_or_init(|| lacking);
+        self.tiers.report("start", Some(&error));
+        Ok(())
+    }
+
+    /// About as much as a start logs.
+    fn start_bytes(&self) -> u64 {
+        let paths = {
+            let st = self.tiers.state.lock();
+            st.bound.values().filter_map(|(ino, _)| st.view.path(*ino)).map(|path| 128 + path.len() as u64).sum::<u64>()
+        };
+        128 + paths
+    }
+
+    fn log_start(&self) -> Result<()> {
+        let mut st = self.tiers.state.lock();
+        let bound: Vec<_> =
+            st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
+        let mut records = vec![Record::Start { boot: self.boot.to_string() }];
+        records.extend(self.struck_for_good().map(|ino| Record::Struck { ino }));
+        records.extend(bound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)));
+        let before = records.len() as u64;
+        records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {
+            path: path.clone(),
+            ino: *ino,
+            object: *object,
+        }));
+        records.push(Record::Applied { upto: self.applied });
+        // What this start has taken over the next one must know of.
+        records.extend(self.half.iter().flat_map(Half::intents));
+        let last = self.tiers.log.append(&records)?;
+        let first = last + 1 - records.len() as u64 + before;
+        let now = self.tiers.uptime();
+        for (lsn, (ino, object, _)) in (first..).zip(bound) {
+            st.bind(ino, lsn, object, now);
+        }
+        self.tiers.log_aside_again(&mut st, self.renumbered.clone())?;
+        drop(st);
+        self.tiers.log.sync(self.tiers.log.last())
+    }
+
+    /// Step 8.
+    fn mark_cut_off(&self) {
+        let files: Vec<Arc<FileState>> = {
+            let st = self.tiers.state.lock();
+            st.bound.values().filter_map(|(ino, _)| st.view.get(*ino)?.file.clone()).collect()
+        };
+        for file in files {
+            file.io.write().interrupted = true;
+            let path = self.tiers.label(file.ino);
+            tracing::warn!(
+                path,
+                "cut off while it was written: not copied down before it is closed, synced or drained"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiers::disk::os::OsDir;
+
+    #[test]
+    fn objects_that_are_looked_at_side_by_side_stay_in_their_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fast = OsDir::open(dir.path()).expect("opened");
+        for name in [&b"pool"[..], b"quarantine"] {
+            ensure_dir(&fast, name).expect("made");
+        }
+        let pool = Pool::open(&fast, 8).expect("a pool");
+        let numbers: Vec<u64> = (1..100).collect();
+        for number in numbers.iter().filter(|number| **number != 50) {
+            pool.create(*number, 0o600).expect("an object").set_len(*number).expect("its size");
+        }
+        for least in [1, 7, 1000] {
+            let looked = look_at(&pool, &numbers, least);
+            let sizes: Vec<_> =
+                looked.iter().map(|(_, one)| one.as_ref().ok().map(|(looked, _)| looked.size)).collect();
+            let made: Vec<_> = numbers.iter().map(|number| Some(*number).filter(|number| *number != 50)).collect();
+            assert_eq!(sizes, made);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! A group of changes that a start finds half done and cannot finish: a step of it is refused, or what it places is gone. The start takes
+//! it over, and the daemon goes on with it as with one that it has begun itself (P15).
+//!
+//! 1. Before the replay ([`Recovery::take_back`]) the view learns the slow tree as it was before the group: each step that is done is taken back
+//!    there. So the events that it belongs to are replayed as always.
+//! 2. The intents are logged again behind the start's `applied`.
+//! 3. Behind the replay ([`Recovery::take_over`]) the group is put together again, by the inodes and names that the view has by now.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::error::{Context, Result};
+use crate::path::Name;
+use crate::tiers::disk::{Kind, Stat, Time};
+use crate::tiers::log::record::{ObjectId, Path, Record, Step};
+use crate::tiers::model::node::Place;
+use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::model::state::State;
+use crate::tiers::objects::file::{Content, Copied};
+use crate::tiers::objects::slow_tier::{absent_is_none, split};
+use crate::tiers::recovery::replay::Recovery;
+use crate::tiers::writeback::mend::base_of;
+use crate::tiers::writeback::parts::bare;
+use crate::tiers::writeback::publish::Unfinished;
+use crate::tiers::writeback::step::{Met, step_path};
+use crate::tiers::{Ino, Lsn, ROOT};
+
+/// The steps, as they were logged, and what the first ones have met, which are done.
+#[derive(Debug)]
+pub(crate) struct Half {
+    pub(crate) upto: Lsn,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) met: Vec<Met>,
+}
+
+impl Half {
+    /// Names in `tmp` that it needs.
+    pub(crate) fn in_tmp(&self) -> impl Iterator<Item = &[u8]> {
+        let places = self.steps.iter().filter_map(|step| match step {
+            Step::Place { tmp, .. } => Some(&tmp[..]),
+            _ => None,
+        });
+        places.flat_map(|tmp| [tmp, base_of(tmp)])
+    }
+
+    pub(crate) fn intents(&self) -> impl Iterator<Item = Record> {
+        let count = self.steps.len() as u64;
+        let intent =
+            move |(index, step): (u64, &Step)| Record::Intent { upto: self.upto, index, count, step: step.clone() };
+        (0..).zip(&self.steps).map(intent)
+    }
+
+    /// Where a step of it puts this inode.
+    fn placed(&self, slow: u64) -> Option<&Path> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Place { ino, path, .. } if *ino == slow => Some(path),
+            _ => None,
+        })
+    }
+}
+
+impl Recovery<'_> {
+    pub(crate) fn take_back(&mut self) -> Result<()> {
+        let Some(half) = self.half.take() else { return Ok(()) };
+        // Whoever looks for something below a directory that the group has moved.
+        self.tiers.slow.set_moving(self.tiers.moves(half.steps.iter()));
+        for (at, (step, met)) in half.steps.iter().zip(&half.met).enumerate() {
+            if matches!(met, Met::Expected | Met::Merged(_)) {
+                self.take_back_one(&half, at as u64, step)?;
+            }
+        }
+        self.half = Some(half);
+        Ok(())
+    }
+
+    fn take_back_one(&mut self, half: &Half, at: u64, step: &Step) -> Result<()> {
+        let tiers = self.tiers;
+        let slow = &tiers.slow;
+        let stat = |path: &[u8]| slow.stat(path).at("stat on slow", String::from_utf8_lossy(path));
+        match step {
+            Step::Place { tmp, path, over, object, .. } => {
+                if let Some(object) = object.filter(|object| object.needs_slow()) {
+                    slow.place_at(object.tail(), path).at("open on slow", String::from_utf8_lossy(path))?;
+                }
+                let left = absent_is_none(slow.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name)));
+                let left = left.at("stat", "tmp on the slow tier")?;
+                let before =
+                    over.map(|over| left.filter(|left| left.ino == over).unwrap_or_else(|| gone(Kind::File, at)));
+                self.was(path, before)
+            }
+            Step::Remove { path, ino, dir } => {
+                let other = half.placed(*ino).map(|path| stat(path)).transpose()?.flatten();
+                let kind = if *dir { Kind::Dir } else { Kind::File };
+                let before = other.filter(|other| other.ino == *ino).unwrap_or_else(|| gone(kind, at));
+                self.was(path, Some(before))
+            }
+            Step::Move { path, to, over, .. } => {
+                let moved = stat(to)?;
+                let kind = moved.map_or(Kind::File, |moved| moved.kind);
+                self.was(to, over.map(|_| gone(kind, at)))?;
+                self.was(path, moved)
+            }
+            Step::Swap { a, b, .. } => {
+                let (at_a, at_b) = (stat(a)?, stat(b)?);
+                self.was(a, at_b)?;
+                self.was(b, at_a)
+            }
+            Step::Link { to, .. } => self.was(to, None),
+            Step::Attr { .. } | Step::Xattr { .. } => Ok(()),
+        }
+    }
+
+    /// What the slow tree had under a name.
+    fn was(&mut self, path: &[u8], stat: Option<Stat>) -> Result<()> {
+        self.last_dir = None;
+        let place = self.place(path)?;
+        self.last_dir = None;
+        // Below a directory that was not there either.
+        let Some((dir, name)) = place else { return Ok(()) };
+        let mut st = self.tiers.state.lock();
+        let (asked, applied) = (st.view.asked(self.uptime), st.applied);
+        let found = st.view.learn(dir, &name, stat.as_ref(), asked, applied);
+        if let Some(dir) = found.and_then(|ino| st.view.get_mut(ino)).and_then(|node| node.dir.as_mut()) {
+            // It was empty when it was removed.
+            dir.known |= stat.is_some_and(|stat| stat.dev == 0);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn take_over(&mut self) {
+        let Some(Half { upto, steps, met }) = self.half.take() else { return };
+        let tiers = self.tiers;
+        let group = {
+            let mut st = tiers.state.lock();
+            let mut parts = Parts::default();
+            let planned: Vec<Planned> = steps
+                .into_iter()
+                .map(|step| {
+                    let step = self.as_now(step);
+                    let effects = parts.effects(&st, &step);
+                    Planned { step, effects, upto }
+                })
+                .collect();
+            parts.hide_links(&mut st, &planned, &met);
+            let events = 0..st.events.partition_point(|event| event.lsn <= upto);
+            let ahead = parts.contents.iter().filter(|(_, (lsn, _))| *lsn > upto).map(|(ino, (lsn, _))| (*ino, *lsn));
+            let batch = Batch { events, upto, ahead: ahead.collect(), contents: parts.contents };
+            Unfinished::taken_over(batch, planned, met)
+        };
+        tracing::warn!(upto, "a group of changes that was under way is not finished; the mount goes on with it");
+        tiers.take_over(group);
+    }
+
+    /// With the inode that the view has for that of the log.
+    fn as_now(&self, mut step: Step) -> Step {
+        if let Step::Place { node, .. } = &mut step {
+            *node = self.met.get(node).copied().unwrap_or(*node);
+        }
+        step
+    }
+}
+
+/// What a group is made of besides its steps.
+#[derive(Default)]
+struct Parts {
+    contents: HashMap<Ino, (Lsn, Arc<Content>)>,
+    /// What it brings to the slow tree: directories among it.
+    brought: HashMap<Path, Ino>,
+}
+
+impl Parts {
+    /// What a step means for the view; see [`crate::tiers::model::publish_plan`].
+    fn effects(&mut self, st: &State, step: &Step) -> Vec<Effect> {
+        let at = |path: &Path| self.place(st, path);
+        let with = |path: &Path, ino: u64| st.view.at_slow((self.dev(st, path), ino));
+        let there = |place: &Place| st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow();
+        let name = |place: Option<Place>, who: Option<Ino>| place.map(|place| Effect::Name(place, who));
+        let touched = |ino: Option<Ino>| ino.map(Effect::Touched);
+        let effects: Vec<Option<Effect>> = match step {
+            Step::Place { ino, path, node, .. } => {
+                vec![name(at(path), Some(*node)), Some(Effect::Identity(*node, (self.dev(st, path), *ino)))]
+            }
+            Step::Move { path, to, .. } => {
+                let (from, to) = (at(path), at(to));
+                let who = from.as_ref().and_then(there);
+                vec![name(to.filter(|_| who.is_some()), who), name(from, None), touched(who)]
+            }
+            Step::Swap { a, b, a_ino, b_ino } => {
+                let (a, b) = (at(a), at(b));
+                let (at_a, at_b) = (a.as_ref().and_then(there), b.as_ref().and_then(there));
+                let dev = self.dev(st, step_path(step));
+                let identity = |who: Option<Ino>, slow: u64| who.map(|who| Effect::Identity(who, (dev, slow)));
+                vec![
+                    name(b, at_a),
+                    name(a, at_b),
+                    identity(at_a, *a_ino),
+                    identity(at_b, *b_ino),
+                    touched(at_a),
+                    touched(at_b),
+                ]
+            }
+            Step::Link { path, to, ino } => {
+                let who = with(path, *ino);
+                vec![name(at(to).filter(|_| who.is_some()), who), touched(who)]
+            }
+            Step::Remove { path, .. } => {
+                let place = at(path);
+                let who = place.as_ref().and_then(there);
+                vec![name(place, None), touched(who)]
+            }
+            Step::Attr { path, ino, .. } | Step::Xattr { path, ino, .. } => {
+                vec![touched(if path.is_empty() { Some(ROOT) } else { with(path, *ino) })]
+            }
+        };
+        self.take_in(st, step);
+        effects.into_iter().flatten().collect()
+    }
+
+    /// The version that a step places has its copy: the drain makes no other one under that name.
+    fn take_in(&mut self, st: &State, step: &Step) {
+        let Step::Place { tmp, ino, node, object, known, .. } = step else { return };
+        self.brought.insert(step_path(step).to_vec(), *node);
+        if let Some((lsn, content)) = object.and_then(|object| version(st, *node, tmp, object)) {
+            let (tmp, id) = (base_of(tmp).to_vec(), (self.dev(st, step_path(step)), *ino));
+            *content.copy.lock() = Some(Box::new(Copied { tmp, id, sum: None, known: *known }));
+            self.contents.insert(*node, (lsn, content));
+        }
+    }
+
+    fn place(&self, st: &State, path: &[u8]) -> Option<Place> {
+        let (dirs, name) = split(path);
+        let (mut dir, mut end) = (ROOT, 0);
+        for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            end += part.len() + usize::from(end > 0);
+            dir = match self.brought.get(&dirs[..end]) {
+                Some(brought) => *brought,
+                None => st.view.below_on_slow(dir, part)?,
+            };
+        }
+        st.view.get(dir)?.dir.as_ref()?;
+        Some((dir, Name::new(name).ok()?))
+    }
+
+    /// The device of what has, or gets, this name.
+    fn dev(&self, st: &State, path: &[u8]) -> u64 {
+        self.place(st, path).map_or(st.view.root_dev(), |(dir, _)| st.view.dev_of(dir))
+    }
+
+    /// What the group moves about has links in `tmp`, and names it has lost or got already: the replay counts them once more.
+    fn hide_links(&self, st: &mut State, planned: &[Planned], met: &[Met]) {
+        for (at, Planned { step, .. }) in planned.iter().enumerate() {
+            let (ino, by) = match step {
+                Step::Place { tmp, ino, .. } if bare(tmp).starts_with(b"l") => (*ino, -1),
+                Step::Remove { ino, dir: false, .. } if met.get(at) == Some(&Met::Expected) => (*ino, 1),
+                Step::Link { ino, .. } if met.get(at) == Some(&Met::Expected) => (*ino, -1),
+                _ => continue,
+            };
+            let Some(node) = st.view.at_slow((self.dev(st, step_path(step)), ino)) else { continue };
+            st.view.in_tmp.insert(node);
+            if let Some(node) = st.view.get_mut(node) {
+                node.change_meta(|meta| meta.nlink = meta.nlink.saturating_add_signed(by));
+            }
+        }
+    }
+}
+
+fn version(st: &State, node: Ino, tmp: &[u8], object: ObjectId) -> Option<(Lsn, Arc<Content>)> {
+    let of = std::str::from_utf8(bare(base_of(tmp)))
+        .ok()
+        .and_then(|tmp| Lsn::from_str_radix(tmp.strip_prefix('c')?, 16).ok());
+    let is_it = |(lsn, content): &&(Lsn, Arc<Content>)| match of {
+        Some(of) => *lsn == of,
+        None => content.object().tail() == object.tail(),
+    };
+    st.contents.get(&node).into_iter().flat_map(Few::iter).filter(is_it).last().cloned()
+}
+
+/// Something that is not there any more: the view needs it until the event that has removed it is replayed. No file system of the slow tier has
+/// this device.
+fn gone(kind: Kind, number: u64) -> Stat {
+    let time = Time::default();
+    Stat {
+        dev: 0,
+        ino: number + 1,
+        kind,
+        perm: 0o700,
+        nlink: if kind == Kind::Dir { 2 } else { 1 },
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    }
+}

@@ -1,0 +1,428 @@
+//! Comparing the two copies of a clean file, or of a staged one, byte by byte, while it is mounted.
+//!
+//! A third witness says which of them is bad if they differ: the hash that was taken when the bytes were copied down
+//! (`user.dlio.hash` on the object, [`Sum`]). Objects of an earlier version have none, nor have staged copies: there the slow file counts. What somebody changes meanwhile is left
+//! out: it is not clean any more.
+
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Context, Errno, Result};
+use crate::path::escape;
+use crate::tiers::disk::{Access, File};
+use crate::tiers::log::record::ObjectId;
+use crate::tiers::objects::pool::{Pool, Proof};
+use crate::tiers::objects::slow_tier::absent_is_none;
+use crate::tiers::ops::data::next_data;
+use crate::tiers::{Cx, Ino, Tiers};
+
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+/// Pieces that are compared in one turn.
+const PIECES: u64 = 8;
+
+/// So many zeros, where they stand at a multiple of as many, are left out of a hash. It is part of what lies on the fast tier.
+const LEFT_OUT: u64 = 1 << 20;
+
+/// The hash of a file's bytes: of all of them (xxh3), or where whole pieces of zeros were left out (`z`), of the others, of where they
+/// stand, and of how long the file is. By the zeros, not by the holes: those are the file system's own affair.
+///
+/// A hash without a `z` may be of an earlier version, which fed the zeros of every hole. It is compared with the hash of all bytes, which
+/// is the same for a file without such a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hash {
+    value: u64,
+    leaves_out: bool,
+}
+
+impl Hash {
+    pub(crate) fn encode(self) -> String {
+        let Hash { value, leaves_out } = self;
+        format!("{}{value:016x}", if leaves_out { "z" } else { "" })
+    }
+
+    pub(crate) fn decode(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let (digits, leaves_out) = text.strip_prefix('z').map_or((text, false), |digits| (digits, true));
+        Some(Hash { value: u64::from_str_radix(digits, 16).ok()?, leaves_out })
+    }
+}
+
+/// The hash of a file's bytes, taken in pieces; what is not shown to it are zeros.
+#[derive(Clone, Default)]
+pub(crate) struct Sum {
+    hash: Xxh3,
+    /// All bytes before this one are in the hash, or left out.
+    done: u64,
+    /// From `done` to here there are zeros.
+    at: u64,
+    /// The pieces left out, by their numbers: first and last but one of each run.
+    left_out: Option<Box<Xxh3>>,
+    feeds_all: bool,
+}
+
+const ZEROS: [u8; 4096] = [0; 4096];
+
+impl Sum {
+    /// To be compared with this one.
+    fn like(recorded: Option<Hash>) -> Self {
+        Sum { feeds_all: recorded.is_some_and(|hash| !hash.leaves_out), ..Sum::default() }
+    }
+
+    /// Takes in bytes that stand at `offset`.
+    pub(crate) fn take(&mut self, offset: u64, mut bytes: &[u8]) {
+        // At the end of a file nothing was read, and there are no zeros in front of that.
+        if bytes.is_empty() {
+            return;
+        }
+        self.zeros_up_to(offset);
+        while !bytes.is_empty() {
+            let (piece, rest) = bytes.split_at(bytes.len().min((LEFT_OUT - self.at % LEFT_OUT) as usize));
+            let end = self.at + piece.len() as u64;
+            if piece.chunks(ZEROS.len()).any(|some| *some != ZEROS[..some.len()]) {
+                self.feed_zeros();
+                self.hash.update(piece);
+                self.done = end;
+            }
+            self.at = end;
+            bytes = rest;
+        }
+    }
+
+    /// Of a file of this size.
+    pub(crate) fn of_size(mut self, size: u64) -> Hash {
+        self.zeros_up_to(size);
+        self.feed_zeros();
+        match self.left_out {
+            None => Hash { value: self.hash.digest(), leaves_out: false },
+            Some(mut all) => {
+                all.update(&self.hash.digest().to_le_bytes());
+                all.update(&size.to_le_bytes());
+                Hash { value: all.digest(), leaves_out: true }
+            }
+        }
+    }
+
+    fn zeros_up_to(&mut self, offset: u64) {
+        self.at = self.at.max(offset);
+        if self.feeds_all {
+            self.feed_zeros();
+        }
+    }
+
+    /// Puts the zeros since `done` into the hash, but for whole pieces of them.
+    fn feed_zeros(&mut self) {
+        let (first, end) = (self.done.div_ceil(LEFT_OUT), self.at / LEFT_OUT);
+        if first < end && !self.feeds_all {
+            self.feed(first * LEFT_OUT - self.done);
+            let left_out = self.left_out.get_or_insert_default();
+            left_out.update(&first.to_le_bytes());
+            left_out.update(&end.to_le_bytes());
+            self.feed(self.at - end * LEFT_OUT);
+        } else {
+            self.feed(self.at - self.done);
+        }
+        self.done = self.at;
+    }
+
+    fn feed(&mut self, mut zeros: u64) {
+        while zeros > 0 {
+            let some = zeros.min(ZEROS.len() as u64);
+            self.hash.update(&ZEROS[..some as usize]);
+            zeros -= some;
+        }
+    }
+}
+
+/// Which copy of a file is not what was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bad {
+    Fast,
+    Slow,
+    /// Neither is what was copied.
+    Both,
+    /// They differ, and nothing says which is right.
+    Unknown,
+    /// The staged copy is not the slow file's equal.
+    Staged,
+}
+
+/// What came of comparing a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// There is more to be read.
+    More,
+    Same,
+    /// `at`: the first byte that differs.
+    Differs {
+        bad: Bad,
+        at: u64,
+    },
+    /// It is neither clean nor staged: dirty, evicted or changed meanwhile.
+    NotClean,
+    /// The slow file is not the one that was proven: somebody else changed it.
+    Changed,
+}
+
+/// Which fast copy is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FastCopy {
+    Object(Ino, ObjectId),
+    Staged(u64),
+}
+
+/// What is known of a fast copy before its slow file is opened.
+struct Begun {
+    copy: FastCopy,
+    label: String,
+    proof: Proof,
+    fast: Arc<dyn File>,
+    recorded: Option<Hash>,
+}
+
+/// A file that is being compared.
+pub struct Verifying {
+    copy: FastCopy,
+    /// Its path, for errors.
+    label: String,
+    proof: Proof,
+    fast: Arc<dyn File>,
+    slow: Arc<dyn File>,
+    recorded: Option<Hash>,
+    at: u64,
+    differs_at: Option<u64>,
+    /// Of the fast copy and of the slow one: half a kilobyte each.
+    sums: Box<[Sum; 2]>,
+}
+
+impl std::fmt::Debug for Verifying {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verifying").field("copy", &self.copy).field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl Verifying {
+    fn new(Begun { copy, label, proof, fast, recorded }: Begun, slow: Arc<dyn File>) -> Self {
+        // From the devices, not from memory.
+        fast.forget_cached();
+        slow.forget_cached();
+        let sums = Box::new([Sum::like(recorded), Sum::like(recorded)]);
+        Verifying { copy, label, proof, fast, slow, recorded, at: 0, differs_at: None, sums }
+    }
+
+    /// Whether the slow file is still the one that was proven.
+    fn is_of_proof(&self) -> Result<bool> {
+        Ok(Proof::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.proof)
+    }
+
+    /// So much of a hole is passed over at once: a hash that wants its zeros takes its time over them.
+    fn hole_at_once(&self) -> u64 {
+        if self.sums[0].feeds_all { 64 * PIECE as u64 } else { u64::MAX }
+    }
+
+    /// Bytes compared so far, and of how many.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.at, self.proof.size)
+    }
+}
+
+impl Tiers {
+    /// Opens both copies of a clean file. Waits for the slow tier.
+    pub fn begin_verify(&self, cx: &Cx, ino: Ino) -> Result<Result<Verifying, Verified>> {
+        cx.slow()?;
+        let (file, path) = {
+            let st = self.state.lock();
+            (st.view.get(ino).and_then(|node| node.file.clone()), st.view.slow_path(ino))
+        };
+        let clean = file.and_then(|file| {
+            let io = file.io.read();
+            Some((io.clean()?, io.object()?))
+        });
+        let (Some((proof, object)), Some(path)) = (clean, path) else { return Ok(Err(Verified::NotClean)) };
+        let fast =
+            self.pool.open_object(object.number, Access::Unnoticed).at_fast("open the object of", self.label(ino))?;
+        let recorded = Pool::sum_of(&*fast).at_fast("read the hash of", self.label(ino))?;
+        let begun = Begun { copy: FastCopy::Object(ino, object), label: self.label(ino), proof, fast, recorded };
+        self.open_slow_file(&path, begun, Verified::Changed)
+    }
+
+    /// Opens a staged copy and its slow file. One whose slow file has changed since is no copy any more: the next open drops it. Waits
+    /// for the slow tier.
+    pub fn begin_verify_staged(&self, cx: &Cx, number: u64) -> Result<Result<Verifying, Verified>> {
+        cx.slow()?;
+        let known = {
+            let st = self.state.lock();
+            st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.slow_path(ino))
+        };
+        let Some(path) = known.or_else(|| self.copies.path_of(number).ok().flatten()) else {
+            return Ok(Err(Verified::NotClean));
+        };
+        let label = escape(&path);
+        let Some(copy) = self.copies.find(number).at_fast("open the staged copy of", &label)? else {
+            return Ok(Err(Verified::NotClean));
+        };
+        let (proof, fast) = (copy.proof, copy.fd);
+        let begun = Begun { copy: FastCopy::Staged(number), label, proof, fast, recorded: None };
+        self.open_slow_file(&path, begun, Verified::NotClean)
+    }
+
+    /// `other`: what it means that there is another file or none.
+    fn open_slow_file(&self, path: &[u8], begun: Begun, other: Verified) -> Result<Result<Verifying, Verified>> {
+        let opened = match self.slow.parent(path).and_then(|(dir, name)| dir.open(name, Access::Unnoticed)) {
+            // Its owner may not read it, and we are not root: to open it would change what the proof says of it.
+            Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => return Ok(Err(Verified::NotClean)),
+            opened => opened,
+        };
+        let Some(slow) = absent_is_none(opened).at("open on slow", &begun.label)? else { return Ok(Err(other)) };
+        let file = Verifying::new(begun, slow);
+        Ok(if file.is_of_proof()? { Ok(file) } else { Err(other) })
+    }
+
+    /// Compares some more of it. Waits for the slow tier.
+    pub fn verify_some(&self, cx: &Cx, file: &mut Verifying) -> Result<Verified> {
+        cx.slow()?;
+        let mut pieces = [vec![0; PIECE], vec![0; PIECE]];
+        let sizes = [
+            file.fast.stat().at_fast("stat the object of", &file.label)?.size,
+            file.slow.stat().at("stat on slow", &file.label)?.size,
+        ];
+        let end = sizes[0].max(sizes[1]);
+        for _ in 0..PIECES {
+            let both_have_holes = self.next_of_either(file, end)?;
+            file.at = both_have_holes.min(file.at.saturating_add(file.hole_at_once()));
+            for (sum, size) in file.sums.iter_mut().zip(sizes) {
+                sum.zeros_up_to(file.at.min(size));
+            }
+            let [fast, slow] = &mut pieces;
+            let from_fast = file.fast.read_at(fast, file.at).at_fast("read the object of", &file.label)?;
+            let from_slow = file.slow.read_at(slow, file.at).at("read on slow", &file.label)?;
+            let (fast, slow) = (&fast[..from_fast], &slow[..from_slow]);
+            if fast != slow && file.differs_at.is_none() {
+                let same = fast.iter().zip(slow).take_while(|(a, b)| a == b).count();
+                file.differs_at = Some(file.at + same as u64);
+            }
+            file.sums[0].take(file.at, fast);
+            file.sums[1].take(file.at, slow);
+            file.at += from_fast.max(from_slow) as u64;
+            if from_fast.max(from_slow) < PIECE {
+                // In a hole of the longer one nothing was read.
+                if sizes[0] != sizes[1] {
+                    file.differs_at = file.differs_at.or(Some(sizes[0].min(sizes[1])));
+                }
+                let verdict = self.verdict(file, sizes)?;
+                if let (Verified::Same, FastCopy::Object(ino, _)) = (verdict, file.copy) {
+                    self.note_verified(ino);
+                }
+                return Ok(verdict);
+            }
+        }
+        Ok(Verified::More)
+    }
+
+    /// Where one of the two has data next.
+    fn next_of_either(&self, file: &Verifying, end: u64) -> Result<u64> {
+        let range = file.at..end.max(file.at);
+        let on_fast = next_data(&*file.fast, range.clone()).at_fast("read the object of", &file.label)?;
+        let on_slow = next_data(&*file.slow, range).at("read on slow", &file.label)?;
+        Ok(on_fast.min(on_slow))
+    }
+
+    fn verdict(&self, file: &Verifying, sizes: [u64; 2]) -> Result<Verified> {
+        if !self.is_still_there(file.copy, &file.proof) {
+            return Ok(Verified::NotClean);
+        }
+        if !file.is_of_proof()? {
+            return Ok(Verified::Changed);
+        }
+        let [fast, slow] = [0, 1].map(|i| file.sums[i].clone().of_size(sizes[i]));
+        Ok(match (file.differs_at, file.recorded) {
+            (None, None) => Verified::Same,
+            (None, Some(recorded)) if fast == recorded => Verified::Same,
+            (None, Some(_)) => Verified::Differs { bad: Bad::Both, at: 0 },
+            (Some(at), None) => match file.copy {
+                FastCopy::Object(..) => Verified::Differs { bad: Bad::Unknown, at },
+                FastCopy::Staged(_) => Verified::Differs { bad: Bad::Staged, at },
+            },
+            (Some(at), Some(recorded)) => {
+                let bad = match (fast == recorded, slow == recorded) {
+                    (true, _) => Bad::Slow,
+                    (false, true) => Bad::Fast,
+                    (false, false) => Bad::Both,
+                };
+                Verified::Differs { bad, at }
+            }
+        })
+    }
+
+    /// Whether the fast copy is still what it was when the comparison began.
+    fn is_still_there(&self, copy: FastCopy, proof: &Proof) -> bool {
+        match copy {
+            FastCopy::Staged(number) => self.copies.has(number),
+            FastCopy::Object(ino, object) => {
+                let state = self.state.lock().known_file(ino);
+                state.is_some_and(|state| {
+                    let io = state.io.read();
+                    io.clean() == Some(*proof) && io.object() == Some(object)
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_parts(size: u64, parts: &[(u64, &[u8])]) -> Hash {
+        let mut sum = Sum::default();
+        parts.iter().for_each(|(at, bytes)| sum.take(*at, bytes));
+        sum.of_size(size)
+    }
+
+    /// As a version that fed every zero wrote it.
+    fn plain(bytes: &[u8]) -> Hash {
+        Hash { value: xxhash_rust::xxh3::xxh3_64(bytes), leaves_out: false }
+    }
+
+    #[test]
+    fn a_sum_is_that_of_the_whole_file_however_it_was_taken() {
+        let mut bytes = vec![0; 20_000];
+        bytes[5_000..5_010].fill(7);
+        bytes[15_000..15_100].fill(9);
+        let parts = [(5_000, &bytes[5_000..5_010]), (15_000, &bytes[15_000..15_100])];
+        assert_eq!(of_parts(20_000, &parts), plain(&bytes));
+    }
+
+    #[test]
+    fn long_zeros_count_the_same_in_a_hole_and_written() {
+        const MIB: usize = LEFT_OUT as usize;
+        let mut bytes = vec![0; 9 * MIB + 77];
+        for data in [5..8, MIB - 1..MIB, 3 * MIB..3 * MIB + 1, 6 * MIB + 500..6 * MIB + 900] {
+            bytes[data].fill(3);
+        }
+        let holes = [(5, &bytes[5..8]), (MIB as u64 - 1, &bytes[MIB - 1..MIB]), (3 << 20, &bytes[3 * MIB..7 * MIB])];
+        let wanted = of_parts(bytes.len() as u64, &holes);
+        assert!(wanted.leaves_out);
+        for step in [MIB, 300_007, 4096, 2 * MIB + 1] {
+            let parts: Vec<_> = bytes.chunks(step).enumerate().map(|(i, some)| ((i * step) as u64, some)).collect();
+            assert_eq!(of_parts(bytes.len() as u64, &parts), wanted, "{step} at once");
+        }
+        // Another length, and the same data elsewhere.
+        assert_ne!(of_parts(bytes.len() as u64 + 1, &holes), wanted);
+        assert_ne!(of_parts(bytes.len() as u64, &[holes[0], holes[1], (4 << 20, holes[2].1)]), wanted);
+        assert_eq!(Hash::decode(wanted.encode().as_bytes()), Some(wanted));
+    }
+
+    /// It is on the fast tiers of earlier versions.
+    #[test]
+    fn a_sum_that_was_taken_of_all_zeros_is_compared_with_such_a_sum() {
+        let mut bytes = vec![0; 5 << 20];
+        bytes[4_000_000] = 1;
+        let recorded = Hash::decode(format!("{:016x}", plain(&bytes).value).as_bytes());
+        assert_eq!(recorded, Some(plain(&bytes)));
+        let mut sum = Sum::like(recorded);
+        sum.take(4_000_000, &bytes[4_000_000..4_000_001]);
+        assert_eq!(Some(sum.of_size(5 << 20)), recorded);
+    }
+}

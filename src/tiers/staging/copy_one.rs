@@ -1,0 +1,240 @@
+//! Making a staged copy of a slow file:
+//!
+//! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it is left alone
+//!    ([`TierTime`]);
+//! 2. its bytes are copied to `staged/new`, holes as holes;
+//! 3. it is looked at again: if it is not what it was, the copy is thrown away;
+//! 4. the copy is told what it is a copy of, and in which round it becomes durable (`copies/epochs.rs`);
+//! 5. with the file's lock held, and if nobody writes to it, the copy is renamed to the place where an open finds it.
+//!
+//! A crash leaves a file in `staged/new`, which the next start throws away, or behind step 5 a copy that counts only if its round was
+//! synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::capacity::policy::Class;
+use crate::tiers::disk::{Access, File, Kind, Stat, Time};
+use crate::tiers::objects::file::{Bytes, FileState};
+use crate::tiers::objects::pool::Proof;
+use crate::tiers::ops::data::{NotCopied, copy_data, is_full};
+use crate::tiers::status::is_broken;
+use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::{Cx, Ino, OpenMode, Tiers};
+
+/// Two changes within this time may leave the same times on a file: the coarsest clock of a file system we know (ext3, HFS+).
+const SAME_TIME: Duration = Duration::from_secs(1);
+
+/// What came of staging one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staged {
+    /// So many bytes were copied.
+    Copied(u64),
+    /// The fast tier has its bytes already.
+    There,
+    /// There is no room for so many bytes.
+    NoRoom(u64),
+    /// It is being written, or was changed on the slow tier a moment ago or meanwhile.
+    Changing,
+    /// It has several names, or lies on a file system of its own inside of the slow tier.
+    Unfit(&'static str),
+    /// Whoever asked does not want it any more.
+    Stopped,
+}
+
+/// Asked between two pieces of a copy, with the bytes since the last time: `false` stops it. May wait.
+pub(crate) type Between<'a> = dyn FnMut(u64) -> bool + 'a;
+
+/// How far copying came.
+enum Filled {
+    Whole,
+    Stopped,
+}
+
+impl Tiers {
+    /// Copies a slow file to the fast tier, from which it is read then. Waits for the slow tier.
+    pub fn stage_file(&self, cx: &Cx, ino: Ino, between: &mut Between<'_>) -> Result<Staged> {
+        cx.slow()?;
+        let state = {
+            let mut st = self.state.lock();
+            let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
+            if node.kind != Kind::File {
+                return Ok(Staged::Unfit("it is no regular file"));
+            }
+            if node.meta().nlink > 1 {
+                return Ok(Staged::Unfit("it has several names"));
+            }
+            // As an open file: the node stays, and is not taken for one of a pending event.
+            node.pins += 1;
+            let state = st.file(ino).ok_or(Errno::ESTALE)?;
+            self.count_open(&state);
+            state
+        };
+        let held = self.hold_open(state, OpenMode { read: true, ..OpenMode::default() });
+        let staged = self.stage_held(cx, &held.state, between);
+        self.release(cx, held);
+        staged
+    }
+
+    fn stage_held(&self, cx: &Cx, state: &Arc<FileState>, between: &mut Between<'_>) -> Result<Staged> {
+        let ino = state.ino;
+        if state.io.read().object().is_some() {
+            return Ok(Staged::There);
+        }
+        let source = self.open_slow(cx, ino, Access::Unnoticed)?; // 1
+        let before = source.stat().at("stat on slow", self.label(ino))?;
+        let Some(number) = self.copy_number(ino).filter(|number| *number == before.ino) else {
+            return Ok(Staged::Unfit("it is on another file system inside the slow tier"));
+        };
+        let proof = Proof::of(&before);
+        let found = self.copies.find(number).at_fast("open", "a staged copy")?;
+        if found.is_some_and(|copy| copy.proof == proof) {
+            return Ok(Staged::There);
+        }
+        if self.is_recent(&before, &proof) {
+            return Ok(Staged::Changing);
+        }
+        let expected = self.state.lock().expected.expected();
+        let (_counted, others) = self.copies.count(before.size);
+        if !self.limits().admits(&self.usage()?.with(Class::Data, others), expected, before.size) {
+            return Ok(Staged::NoRoom(before.size));
+        }
+        let (name, copy) = self.copies.begin().at_fast("create", "a staged copy")?;
+        let staged = self.fill_copy(state, (&*source, &before), &*copy, between).and_then(|filled| match filled {
+            Filled::Stopped => Ok(Staged::Stopped),
+            Filled::Whole => self.finish_copy(state, (&*source, &proof), (&name, &*copy)),
+        });
+        source.forget_cached();
+        match staged {
+            Ok(Staged::Copied(bytes)) => {
+                self.counters.staged(bytes);
+                return staged;
+            }
+            Err(Error::Io { source: ref error, .. }) if is_full(error) => {
+                self.copies.discard(&name);
+                return Ok(Staged::NoRoom(before.size));
+            }
+            _ => {}
+        }
+        self.copies.discard(&name);
+        staged
+    }
+
+    /// Step 2.
+    fn fill_copy(
+        &self,
+        state: &FileState,
+        (source, stat): (&dyn File, &Stat),
+        copy: &dyn File,
+        between: &mut Between<'_>,
+    ) -> Result<Filled> {
+        let mut stopped = false;
+        let mut watch = |_: u64, bytes: &[u8]| {
+            stopped = !between(bytes.len() as u64);
+            if stopped { Err(Errno::EINTR.into()) } else { Ok(()) }
+        };
+        let copied = copy_data(source, copy, 0..stat.size, &mut watch);
+        if matches!(&copied, Err(NotCopied::Written(why)) if is_broken(why)) {
+            self.fast_has_failed();
+        }
+        let copied = copied.map_err(std::io::Error::from).and_then(|()| copy.set_len(stat.size));
+        if stopped {
+            return Ok(Filled::Stopped);
+        }
+        copied.at("stage", self.label(state.ino))?;
+        Ok(Filled::Whole)
+    }
+
+    /// Steps 3 to 5.
+    fn finish_copy(
+        &self,
+        state: &Arc<FileState>,
+        (source, proof): (&dyn File, &Proof),
+        (name, copy): (&[u8], &dyn File),
+    ) -> Result<Staged> {
+        let ino = state.ino;
+        let after = source.stat().at("stat on slow", self.label(ino))?; // 3
+        if Proof::of(&after) != *proof {
+            return Ok(Staged::Changing);
+        }
+        let Some(path) = self.path(ino) else { return Ok(Staged::Changing) };
+        let round = self.copies.label(copy, proof, &path, self.uptime())?; // 4
+        let io = state.io.write();
+        let writers = state.writers.load(Ordering::Acquire) > 0;
+        if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(proof.ino) {
+            return Ok(Staged::Changing);
+        }
+        let finished = self.copies.finish(name, proof, round, self.uptime()).at_fast("stage", self.label(ino))?; // 5
+        Ok(if finished { Staged::Copied(proof.size) } else { Staged::Changing })
+    }
+}
+
+/// What tells whether a slow file was changed a moment ago. The tier's times are never compared with our clock, which may be minutes
+/// ahead of its server's or behind it: they are compared with a time that the tier itself gave lately, or a file is looked at twice with a
+/// pause by our clock between.
+#[derive(Debug, Default)]
+pub(crate) struct TierTime {
+    /// The tier's time, and our uptime when it had given that.
+    told: Option<(Time, Duration)>,
+    /// Files that may have been changed a moment ago, by number: as they were, and since when by our uptime.
+    looks: HashMap<u64, (Proof, Duration)>,
+}
+
+/// The tier is asked for its time again after this: its clock may have been set.
+const TOLD_FOR: Duration = Duration::from_secs(60);
+/// Some hundred bytes each.
+const LOOKS_KEPT: usize = 1 << 14;
+
+impl TierTime {
+    /// The tier's clock has gone on at least as far as ours since.
+    fn is_past(&self, ctime: Time, now: Duration) -> bool {
+        let Some((told, at)) = self.told else { return false };
+        let there = told.sec + now.saturating_sub(at).as_secs() as i64;
+        there - ctime.sec > SAME_TIME.as_secs() as i64
+    }
+
+    fn is_told(&self, now: Duration) -> bool {
+        self.told.is_some_and(|(_, at)| now.saturating_sub(at) < TOLD_FOR)
+    }
+
+    /// Whether the file has been as it is for long enough by our clock; a first look only begins to wait.
+    fn has_rested(&mut self, proof: &Proof, now: Duration) -> bool {
+        let since = self.looks.get(&proof.ino).filter(|(before, _)| before == proof).map(|(_, since)| *since);
+        let rested = since.is_some_and(|since| now.saturating_sub(since) > SAME_TIME);
+        if rested {
+            self.looks.remove(&proof.ino);
+        } else if since.is_none() {
+            if self.looks.len() >= LOOKS_KEPT {
+                self.looks.clear();
+            }
+            self.looks.insert(proof.ino, (*proof, now));
+        }
+        rested
+    }
+}
+
+impl Tiers {
+    /// Whether the file was changed so lately that it may change again unnoticed. Waits for the slow tier.
+    fn is_recent(&self, stat: &Stat, proof: &Proof) -> bool {
+        let now = self.uptime();
+        if !self.staging.time.lock().is_told(now) {
+            // Without an answer all files are looked at twice.
+            let told = self.tier_time(stat.dev).map(|time| (time, self.uptime()));
+            self.staging.time.lock().told = told;
+        }
+        let mut time = self.staging.time.lock();
+        !time.is_past(stat.ctime, now) && !time.has_rested(proof, now)
+    }
+
+    /// The slow tier's time, by a file made there. `None` where nothing can be made, or `tmp` lies on another device.
+    fn tier_time(&self, dev: u64) -> Option<Time> {
+        let name = format!("t{:x}", self.staging.times.fetch_add(1, Ordering::Relaxed)).into_bytes();
+        let tmp = &*self.slow.tmp;
+        let made = tmp.create(&name, 0o600).and_then(|file| file.stat());
+        remove_leftover(tmp, &name).ok()?;
+        made.ok().filter(|stat| stat.dev == dev).map(|stat| stat.ctime)
+    }
+}

@@ -1,0 +1,638 @@
+//! What is to be staged: jobs that somebody asked for, and files that were read (promotion).
+//!
+//! A job is a list of paths and of directories whose files are wanted. Directories are looked through first, so that it is known how
+//! much is left; then the files are copied, one after the other in the order of the list. Within a directory that is the order of
+//! their inode numbers, which on a disk is nearly that of their bytes. Nothing here knows how a file is copied: `staging/copy_one.rs`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::config::Pattern;
+use crate::error::{Errno, Error, Result};
+use crate::path::{Name, escape};
+use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
+use crate::tiers::capacity::policy::{Candidate, Class};
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::throttle::{Bucket, Rest};
+use crate::tiers::disk::{Access, Kind};
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::objects::file::Bytes;
+use crate::tiers::ops::data::is_full;
+use crate::tiers::staging::copy_one::{Staged, TierTime};
+use crate::tiers::{Cx, Ino, ListEntry, OpenFile, Progress, Tiers};
+
+/// How many failed files of a job are named.
+const FAILED_NAMED: usize = 1_000;
+/// Jobs that have ended and are still told of.
+const ENDED_KEPT: usize = 16;
+/// Paths that wait, of all jobs. Some hundred bytes each.
+const WAITING_MAX: u64 = 4_000_000;
+/// Jobs that one user may have under way who is not the mount's owner.
+const JOBS_MAX: usize = 16;
+/// Bytes of files that were read and wait to be promoted: what the page cache may still have of them.
+const PROMOTE_MAX: u64 = 256 << 20;
+/// How long jobs rest for a checkpoint before it is looked at again.
+const RESTS: Duration = Duration::from_millis(100);
+/// How often a file that is changing is tried, and how long it is left alone in between.
+const TRIES: u32 = 3;
+const LEFT_ALONE: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+enum Item {
+    /// A path that somebody named.
+    Named(Vec<u8>),
+    File {
+        dir: Arc<[u8]>,
+        name: Name,
+        tries: u32,
+    },
+}
+
+impl Item {
+    fn path(&self) -> Vec<u8> {
+        match self {
+            Item::Named(path) => path.clone(),
+            Item::File { dir, name, .. } if dir.is_empty() => name.as_bytes().to_vec(),
+            Item::File { dir, name, .. } => [dir, name.as_bytes()].join(&b'/'),
+        }
+    }
+}
+
+/// A file that was read to its end from the slow tier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    ino: Ino,
+    bytes: u64,
+    /// For `room::replaces`.
+    interval: Option<Duration>,
+}
+
+struct Job {
+    told: Told,
+    /// Which files of directories are wanted.
+    wanted: Option<Arc<Pattern>>,
+    /// To be looked through, the next one last.
+    directories: Vec<Vec<u8>>,
+    files: VecDeque<Item>,
+    /// Files that were changing, and when they are tried again.
+    later: VecDeque<(Duration, Item)>,
+    /// Taken and not given back.
+    under_way: u64,
+    /// Copies, and their bytes, that are not durable yet.
+    unsynced: (u64, u64),
+    began: Option<Duration>,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("told", &self.told).finish_non_exhaustive()
+    }
+}
+
+impl Job {
+    fn is_running(&self) -> bool {
+        self.told.state == JobState::Running
+    }
+
+    fn waiting(&self) -> u64 {
+        (self.files.len() + self.later.len()) as u64 + self.under_way
+    }
+
+    /// Whether all is copied: it has ended when that is durable.
+    fn is_finishing(&self) -> bool {
+        self.is_running() && self.waiting() == 0 && self.directories.is_empty()
+    }
+
+    fn tell(&self) -> Told {
+        Told { directories: self.directories.len() as u64, pending: self.waiting(), ..self.told.clone() }
+    }
+
+    fn fail(&mut self, path: &[u8], why: String) {
+        if self.told.failures.len() < FAILED_NAMED {
+            self.told.failures.push(Failure { path: escape(path), why });
+        }
+    }
+}
+
+/// What a stream works on next.
+enum Task {
+    LookThrough(u64, Vec<u8>, Option<Arc<Pattern>>),
+    Copy(u64, Item),
+    Promote(Read),
+    Wait(Duration),
+    Nothing,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: BTreeMap<u64, Job>,
+    last: u64,
+    paused: bool,
+    promote: VecDeque<Read>,
+    promote_bytes: u64,
+    promoted: u64,
+    passed_over: u64,
+    /// A stream syncs; the others have no need to.
+    syncing: bool,
+}
+
+impl Queue {
+    /// `rests`: jobs wait, a checkpoint comes first.
+    fn next(&mut self, now: Duration, rests: bool) -> Task {
+        // First: what was read just now is in the page cache just now.
+        if let Some(read) = self.promote.pop_front() {
+            self.promote_bytes -= read.bytes;
+            return Task::Promote(read);
+        }
+        if self.paused {
+            return Task::Nothing;
+        }
+        if rests && self.jobs.values().any(Job::is_running) {
+            return Task::Wait(RESTS);
+        }
+        let mut soonest = None;
+        for job in self.jobs.values_mut().filter(|job| job.is_running()) {
+            if let Some(dir) = job.directories.pop() {
+                job.under_way += 1;
+                return Task::LookThrough(job.told.number, dir, job.wanted.clone());
+            }
+            if job.later.front().is_some_and(|(due, _)| *due <= now)
+                && let Some((_, item)) = job.later.pop_front()
+            {
+                job.files.push_back(item);
+            }
+            if let Some(item) = job.files.pop_front() {
+                job.began.get_or_insert(now);
+                job.under_way += 1;
+                return Task::Copy(job.told.number, item);
+            }
+            let due = job.later.front().map(|(due, _)| due.saturating_sub(now));
+            soonest = soonest.into_iter().chain(due).min();
+        }
+        soonest.map_or(Task::Nothing, Task::Wait)
+    }
+
+    fn job(&mut self, number: u64) -> Option<&mut Job> {
+        self.jobs.get_mut(&number)
+    }
+
+    /// What was taken is done with.
+    fn settle(&mut self, number: u64, now: Duration, settle: impl FnOnce(&mut Job)) {
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        job.under_way -= 1;
+        settle(job);
+        if let Some(began) = job.began {
+            job.told.took = now.saturating_sub(began);
+        }
+    }
+
+    /// The copies that a sync may now begin to make durable: of each job, how many and how many bytes.
+    fn take_unsynced(&mut self) -> Vec<(u64, u64, u64)> {
+        let jobs = self.jobs.iter_mut().filter(|(_, job)| job.unsynced.0 > 0);
+        let taken = jobs.map(|(number, job)| {
+            let (files, bytes) = std::mem::take(&mut job.unsynced);
+            (*number, files, bytes)
+        });
+        taken.collect()
+    }
+
+    /// These copies were not made durable, and are gone.
+    fn lost(&mut self, copies: &[(u64, u64, u64)], why: &Error) {
+        for (number, files, bytes) in copies {
+            let Some(job) = self.jobs.get_mut(number) else { continue };
+            job.told.complete -= files;
+            job.told.complete_bytes -= bytes;
+            job.told.failed += files;
+            job.fail(b"", format!("{files} copies could not be made durable and are dropped: {why}"));
+        }
+    }
+
+    /// Jobs of which all is copied and durable have ended.
+    fn end_finished(&mut self) {
+        for job in self.jobs.values_mut().filter(|job| job.is_finishing() && job.unsynced.0 == 0) {
+            job.told.state = JobState::Done;
+            // A million paths have waited in the same room.
+            (job.files, job.later) = Default::default();
+        }
+        self.forget_old();
+    }
+
+    fn forget_old(&mut self) {
+        let ended: Vec<u64> =
+            self.jobs.iter().filter(|(_, job)| !job.is_running()).map(|(number, _)| *number).collect();
+        for number in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
+            self.jobs.remove(number);
+        }
+    }
+
+    fn waiting(&self) -> u64 {
+        self.jobs.values().map(|job| job.waiting() + job.directories.len() as u64).sum()
+    }
+}
+
+/// The jobs of one mount.
+#[derive(Debug, Default)]
+pub(crate) struct Staging {
+    queue: Mutex<Queue>,
+    bucket: Mutex<Bucket>,
+    pub(super) time: Mutex<TierTime>,
+    /// How often the slow tier was asked for its time.
+    pub(super) times: AtomicU64,
+}
+
+impl Staging {
+    /// How long to wait for so many bytes at this rate, in bytes per second.
+    fn rate(&self, rate: Option<u64>, now: Duration, bytes: u64) -> Duration {
+        let mut bucket = self.bucket.lock();
+        bucket.set_rate(rate);
+        bucket.take(now, bytes)
+    }
+}
+
+impl Tiers {
+    /// Begins a job for files, and for all files below directories, and returns its number.
+    pub fn stage(&self, what: &str, paths: Vec<Vec<u8>>) -> Result<u64> {
+        self.begin_job(what, paths, None, None)
+    }
+
+    /// The same for somebody who is not the mount's owner. EDQUOT beyond the jobs that one may have under way.
+    pub fn stage_for(&self, uid: u32, what: &str, paths: Vec<Vec<u8>>) -> Result<u64> {
+        self.begin_job(what, paths, None, Some(uid))
+    }
+
+    /// Begins a job for all files that fit, and returns its number.
+    pub fn stage_fitting(&self, pattern: Pattern) -> Result<u64> {
+        let root = pattern.root().as_bytes().to_vec();
+        let pattern = Arc::new(pattern);
+        self.begin_job(pattern.text(), vec![root], Some(Arc::clone(&pattern)), None)
+    }
+
+    fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>, by: Option<u32>) -> Result<u64> {
+        let mut queue = self.staging.queue.lock();
+        expect_room(&queue, paths.len())?;
+        let is_theirs = |job: &Job| job.told.by == by && job.told.state == JobState::Running;
+        if let Some(uid) = by
+            && queue.jobs.values().filter(|job| is_theirs(job)).count() >= JOBS_MAX
+        {
+            let whom = format!("user {uid}, who has {JOBS_MAX} under way");
+            return Err(Error::io("begin a staging job for", whom, Errno::EDQUOT.into()));
+        }
+        queue.last += 1;
+        let number = queue.last;
+        let files = paths.into_iter().map(Item::Named).collect();
+        let (directories, later) = (Vec::new(), VecDeque::new());
+        queue.jobs.insert(
+            number,
+            Job {
+                told: Told { by, ..Told::new(number, what) },
+                wanted,
+                directories,
+                files,
+                later,
+                under_way: 0,
+                unsynced: (0, 0),
+                began: None,
+            },
+        );
+        drop(queue);
+        self.wake();
+        Ok(number)
+    }
+
+    /// More paths for a job that has not ended, behind those it has. `false`: there is no such job.
+    pub fn stage_more(&self, number: u64, paths: Vec<Vec<u8>>) -> Result<bool> {
+        let mut queue = self.staging.queue.lock();
+        expect_room(&queue, paths.len())?;
+        let Some(job) = queue.job(number).filter(|job| job.told.state != JobState::Cancelled) else {
+            return Ok(false);
+        };
+        job.told.state = JobState::Running;
+        job.files.extend(paths.into_iter().map(Item::Named));
+        drop(queue);
+        self.wake();
+        Ok(true)
+    }
+
+    /// What is being copied stops soon. `None`: all jobs. Returns how many were running.
+    pub fn cancel_staging(&self, number: Option<u64>) -> u64 {
+        let mut queue = self.staging.queue.lock();
+        let mut cancelled = 0;
+        for job in queue.jobs.values_mut().filter(|job| number.is_none_or(|number| job.told.number == number)) {
+            if job.is_running() {
+                job.told.state = JobState::Cancelled;
+                (job.files, job.later, job.directories) = Default::default();
+                cancelled += 1;
+            }
+        }
+        queue.forget_old();
+        cancelled
+    }
+
+    /// Holds all jobs, or lets them go on. What is being copied goes back into the line.
+    pub fn pause_staging(&self, paused: bool) {
+        self.staging.queue.lock().paused = paused;
+        self.wake();
+    }
+
+    pub fn staging(&self) -> AllTold {
+        let (copies, copies_bytes) = self.copies.extent();
+        let expected = self.state.lock().expected.expected();
+        let room = self.usage().map_or(0, |usage| self.limits().room(&usage, expected));
+        let queue = self.staging.queue.lock();
+        let (paused, promoted, passed_over) = (queue.paused, queue.promoted, queue.passed_over);
+        let jobs = queue.jobs.values().map(Job::tell).collect();
+        AllTold { paused, copies, copies_bytes, room, promoted, passed_over, jobs }
+    }
+
+    pub fn staging_job(&self, number: u64) -> Option<Told> {
+        self.staging.queue.lock().jobs.get(&number).map(Job::tell)
+    }
+
+    /// A handle is given back. If all of the file was read through it that is noted, and a file that was read from the slow tier is
+    /// to be promoted while the page cache has it.
+    pub(crate) fn note_reading(&self, file: &OpenFile) -> Option<Read> {
+        let read = file.read.load(Ordering::Relaxed);
+        let options = self.options();
+        if read == 0 || file.mode.write || (!options.rules.promotes_any() && self.copies.extent().0 == 0) {
+            return None;
+        }
+        let (bytes, dir) = {
+            let st = self.state.lock();
+            let node = st.view.get(file.ino)?;
+            (node.meta().size, node.links.first()?.0)
+        };
+        let number = self.copy_number(file.ino).filter(|_| read >= bytes)?;
+        let from_slow = file.state.io.try_read().is_some_and(|io| io.place == Bytes::Slow && io.copy.is_none());
+        let interval = self.copies.was_read(number, dir, self.uptime());
+        (from_slow && options.rules.promotes(|| self.path(file.ino))).then_some(Read { ino: file.ino, bytes, interval })
+    }
+
+    pub(crate) fn promote(&self, read: Read) {
+        let mut queue = self.staging.queue.lock();
+        if queue.promote_bytes + read.bytes > PROMOTE_MAX {
+            queue.passed_over += 1;
+            return;
+        }
+        queue.promote_bytes += read.bytes;
+        queue.promote.push_back(read);
+    }
+
+    /// Looks through one directory, copies one file, or makes copies durable. May run on several threads.
+    pub fn stage_step(&self) -> Result<Progress> {
+        if self.find_copies_step()? == Progress::Did {
+            return Ok(Progress::Did);
+        }
+        if self.urgency.is_on() {
+            return Ok(Progress::Wait(Duration::from_secs(1)));
+        }
+        if self.end_round()? {
+            return Ok(Progress::Did);
+        }
+        if self.slow.is_down() || self.fast_fails() {
+            return Ok(Progress::Wait(Duration::from_secs(1)));
+        }
+        // Asked only where there is a job: it goes through what is pending, under the engine's lock.
+        let has_job = self.staging.queue.lock().jobs.values().any(Job::is_running);
+        let rests = has_job && self.saves();
+        let task = self.staging.queue.lock().next(self.uptime(), rests);
+        match task {
+            Task::Nothing => return Ok(Progress::Idle),
+            Task::Wait(time) => return Ok(Progress::Wait(time)),
+            Task::LookThrough(job, dir, wanted) => self.look_through(job, &dir, wanted.as_deref()),
+            Task::Copy(job, item) => self.copy_item(job, item),
+            Task::Promote(read) => self.promote_now(read),
+        }
+        Ok(Progress::Did)
+    }
+
+    /// Makes the copies durable when they have waited long enough, or a job has no others. `false`: it is not time.
+    fn end_round(&self) -> Result<bool> {
+        let is_due = self.copies_are_due();
+        let taken = {
+            let mut queue = self.staging.queue.lock();
+            if queue.syncing || !(is_due || queue.jobs.values().any(Job::is_finishing)) {
+                return Ok(false);
+            }
+            queue.syncing = true;
+            // Before the sync: what is finished while it goes on is the next one's.
+            queue.take_unsynced()
+        };
+        let synced = self.sync_copies();
+        let mut queue = self.staging.queue.lock();
+        queue.syncing = false;
+        if let Err(error) = &synced {
+            let meanwhile = queue.take_unsynced();
+            queue.lost(&taken, error);
+            queue.lost(&meanwhile, error);
+        }
+        queue.end_finished();
+        match synced {
+            // What was copied has made way again; the jobs have told it.
+            Err(Error::Io { source, .. }) if is_full(&source) => Ok(true),
+            synced => synced.map(|()| true),
+        }
+    }
+
+    fn promote_now(&self, read: Read) {
+        let stage = || self.stage_file(&Cx::internal(), read.ino, &mut |_| true);
+        let staged = match stage() {
+            Ok(Staged::NoRoom(bytes)) if self.make_way(bytes, read.interval) => stage(),
+            staged => staged,
+        };
+        let mut queue = self.staging.queue.lock();
+        match staged {
+            Ok(Staged::Copied(_)) => queue.promoted += 1,
+            Ok(Staged::There) => {}
+            // The next reading may have more luck.
+            _ => queue.passed_over += 1,
+        }
+    }
+
+    /// Copies that are out of use make way for one of so many bytes; `false`: there are too few.
+    fn make_way(&self, bytes: u64, interval: Option<Duration>) -> bool {
+        const AT_MOST: usize = 256;
+        let class = Class::Data;
+        let victims = self.copies.longest_unused(AT_MOST).into_iter();
+        let victims = victims.filter(|(number, bytes, _)| !self.is_copy_pinned(*number, *bytes));
+        let victims = victims.map(|(number, bytes, last_used)| {
+            (number, Candidate { class, pinned: false, group: None, last_used, bytes, drained: number })
+        });
+        let expected = self.state.lock().expected.expected();
+        let usage = self.usage().ok();
+        let go =
+            usage.and_then(|usage| self.limits().make_way(&usage, expected, bytes, victims, interval, self.uptime()));
+        go.is_some_and(|go| go.into_iter().all(|number| self.evict_copy(number).is_ok()))
+    }
+
+    fn look_through(&self, number: u64, dir: &[u8], wanted: Option<&Pattern>) {
+        let found = self.entries_of(dir, wanted);
+        let now = self.uptime();
+        self.staging.queue.lock().settle(number, now, |job| match found {
+            Ok((directories, files)) if job.is_running() => {
+                job.directories.extend(directories);
+                job.files.extend(files);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                job.told.failed += 1;
+                job.fail(dir, error.to_string());
+            }
+        });
+    }
+
+    /// The directories in one, the first of them last, and its files.
+    fn entries_of(&self, dir: &[u8], wanted: Option<&Pattern>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
+        let listed = self.at_path(&Cx::internal(), dir, |ino| self.list_since(&Cx::internal(), ino));
+        let mut entries = listed?.0.entries;
+        self.sort_as_they_lie(dir, &mut entries)?;
+        let shared: Arc<[u8]> = dir.into();
+        let below = |name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, name].join(&b'/') };
+        let (mut directories, mut files) = (Vec::new(), Vec::new());
+        for entry in entries {
+            // Not `.` and `..`.
+            let Ok(name) = Name::new(&entry.name) else { continue };
+            match entry.kind {
+                Kind::Dir => directories.push(below(&entry.name)),
+                Kind::File if wanted.is_none_or(|wanted| wanted.fits(&below(&entry.name))) => {
+                    files.push(Item::File { dir: Arc::clone(&shared), name, tries: 0 });
+                }
+                _ => {}
+            }
+        }
+        directories.sort_unstable_by(|a, b| b.cmp(a));
+        Ok((directories, files))
+    }
+
+    /// In the order in which a disk that turns reads them fastest: of the inodes, where it looks for their bytes, and then of those.
+    fn sort_as_they_lie(&self, dir: &[u8], entries: &mut [ListEntry]) -> Result<()> {
+        entries.sort_by_key(|entry| entry.ino);
+        if !self.slow_rotates() {
+            return Ok(());
+        }
+        let path = self.at_path(&Cx::internal(), dir, |ino| Ok(self.state.lock().view.slow_path(ino)))?;
+        let Some(slow) = path.and_then(|path| self.slow.walk(&path).ok()) else { return Ok(()) };
+        let place = |entry: &ListEntry| slow.open(&entry.name, Access::Unnoticed).ok()?.place();
+        entries.sort_by_cached_key(|entry| if entry.kind == Kind::File { place(entry) } else { None });
+        Ok(())
+    }
+
+    /// Whether the slow tier is one disk that turns.
+    pub fn slow_rotates(&self) -> bool {
+        self.slow.root.rotates()
+    }
+
+    /// Between two pieces of a copy: rests while others need the disks, and keeps to the rate. `false`: it is not wanted any more.
+    fn make_room_for_others(&self, job: u64, bytes: u64, took: Duration) -> bool {
+        const AT_ONCE: Duration = Duration::from_millis(50);
+        let is_wanted = || {
+            let mut queue = self.staging.queue.lock();
+            !queue.paused && queue.job(job).is_some_and(|job| job.is_running())
+        };
+        let reads = self.counters.reads_from_slow(self.uptime());
+        let owed = self.staging.rate(self.options().stage_bandwidth, self.uptime(), bytes);
+        let mut rested = Duration::ZERO;
+        while is_wanted() {
+            let rest = match Rest::after(took, reads, self.saves()) {
+                Rest::None => owed,
+                Rest::For(time) => owed.max(time),
+                Rest::Drain => rested + AT_ONCE,
+            };
+            if rested >= rest {
+                return true;
+            }
+            let some = AT_ONCE.min(rest - rested);
+            std::thread::sleep(some);
+            rested += some;
+        }
+        false
+    }
+
+    /// Whether a checkpoint is on its way: it comes first. One that waits for the hours of the drain is not.
+    pub(crate) fn saves(&self) -> bool {
+        const CHECKPOINT: u64 = 1 << 20;
+        let waits = self.waits().is_some();
+        let st = self.state.lock();
+        let mut pending = st.contents.values().flat_map(Few::iter).scan(0, |sum: &mut u64, (_, content)| {
+            *sum += content.size;
+            Some(*sum)
+        });
+        st.bursts.being_written() > 0 || (!waits && pending.any(|sum| sum >= CHECKPOINT))
+    }
+
+    fn copy_item(&self, number: u64, item: Item) {
+        let path = item.path();
+        let cx = Cx::internal();
+        let mut since = Instant::now();
+        let mut between = |bytes| {
+            let goes_on = self.make_room_for_others(number, bytes, since.elapsed());
+            since = Instant::now();
+            goes_on
+        };
+        let staged = self.at_path(&cx, &path, |ino| {
+            // A path that was named may be a directory's.
+            match self.getattr(&cx, ino)?.kind {
+                Kind::Dir => Ok(None),
+                _ => self.stage_file(&cx, ino, &mut between).map(Some),
+            }
+        });
+        let now = self.uptime();
+        self.staging.queue.lock().settle(number, now, |job| {
+            if !job.is_running() {
+                return;
+            }
+            match staged {
+                Ok(None) => job.directories.push(path),
+                Ok(Some(Staged::Copied(bytes))) => {
+                    job.told.complete += 1;
+                    job.told.complete_bytes += bytes;
+                    job.unsynced.0 += 1;
+                    job.unsynced.1 += bytes;
+                }
+                Ok(Some(Staged::There)) => job.told.there += 1,
+                Ok(Some(Staged::NoRoom(_))) => {
+                    job.told.no_room += 1;
+                    job.fail(&path, "no room for it on the fast tier".to_owned());
+                }
+                Ok(Some(Staged::Stopped)) => job.files.push_front(item),
+                Ok(Some(Staged::Changing)) => put_off(job, item, now),
+                Ok(Some(Staged::Unfit(why))) => {
+                    job.told.failed += 1;
+                    job.fail(&path, why.to_owned());
+                }
+                Err(error) => {
+                    job.told.failed += 1;
+                    job.fail(&path, error.to_string());
+                }
+            }
+        });
+    }
+}
+
+fn put_off(job: &mut Job, item: Item, now: Duration) {
+    let path = item.path();
+    let (dir, name, tries) = match item {
+        Item::File { dir, name, tries } => (dir, name, tries),
+        Item::Named(path) => {
+            let at = path.iter().rposition(|byte| *byte == b'/');
+            let (dir, name) = at.map_or((&[][..], &path[..]), |at| (&path[..at], &path[at + 1..]));
+            let Ok(name) = Name::new(name) else { return };
+            (dir.into(), name, 0)
+        }
+    };
+    if tries + 1 < TRIES {
+        job.later.push_back((now + LEFT_ALONE, Item::File { dir, name, tries: tries + 1 }));
+    } else {
+        job.told.failed += 1;
+        job.fail(&path, "it is being written".to_owned());
+    }
+}
+
+fn expect_room(queue: &Queue, more: usize) -> Result<()> {
+    if queue.waiting() + more as u64 > WAITING_MAX {
+        let what = format!("{WAITING_MAX} paths wait to be staged already");
+        return Err(Error::refused(what, "name a directory instead of its files, or wait"));
+    }
+    Ok(())
+}

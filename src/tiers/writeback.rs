@@ -1,0 +1,11 @@
+//! The way to the slow tier: copying bytes, publishing in the order of the log, and what is done where that is refused.
+
+pub(crate) mod deadline;
+pub(crate) mod drain;
+pub(crate) mod full_slow;
+pub(crate) mod mend;
+pub(crate) mod parts;
+pub(crate) mod publish;
+pub(crate) mod queue;
+pub(crate) mod set_aside;
+pub(crate) mod step;

@@ -1,0 +1,263 @@
+//! A deadline: what the drain leaves aside while somebody has one, and saving the newest checkpoint beside the user's tree.
+//!
+//! The slow tree is a prefix of what happened (P1), also when not all of it comes over in time. So a checkpoint that its turn would come
+//! too late for is copied to `<slow>/.dlio-fs/saved/HOST-TIME/`, as plain files under their paths, and nothing of it is published before
+//! its turn. It stands there under that name only when it is whole and durable; nobody but the user removes it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::path::escape;
+use crate::tiers::checkpoints::index::Told;
+use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::objects::file::Content;
+use crate::tiers::ops::data::copy_data;
+use crate::tiers::ops::names::OURS;
+use crate::tiers::recovery::identity::ensure_dir;
+use crate::tiers::writeback::step::conflict_suffix;
+use crate::tiers::{Cx, Ino, Tiers};
+
+const SAVED: &[u8] = b"saved";
+
+/// Who has a deadline, and what follows from it.
+#[derive(Debug, Default)]
+pub(crate) struct Urgency {
+    /// How many have one.
+    count: AtomicU64,
+    /// All is expected to come over in time, by what has come already: what is deleted or replaced anyway is not copied first. If it
+    /// is not, each event counts that is published by itself, and none waits for a batch.
+    fits: AtomicBool,
+    /// A checkpoint is being saved, which has the slow tier for itself.
+    saving: AtomicBool,
+}
+
+impl Urgency {
+    pub(crate) fn is_on(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn skips_superseded(&self) -> bool {
+        self.is_on() && self.fits.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_saving(&self) -> bool {
+        self.saving.load(Ordering::Relaxed)
+    }
+}
+
+/// A checkpoint that is not wholly on the slow tier.
+#[derive(Clone, Debug)]
+pub struct Unsaved {
+    pub number: u64,
+    /// From the root, escaped.
+    pub path: String,
+}
+
+/// A checkpoint that was saved.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// From the slow tier's root, and whose path is in it.
+    pub place: String,
+    pub path: String,
+    pub files: u64,
+    pub bytes: u64,
+    /// Files of it that the slow tree had already.
+    pub published: u64,
+}
+
+/// How far a saving is, and whether it is still wanted.
+#[derive(Debug, Default)]
+pub struct Saving {
+    cancelled: AtomicBool,
+    bytes: AtomicU64,
+}
+
+impl Saving {
+    /// It ends at the next piece.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes that have arrived.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn go_on(&self, more: u64) -> std::io::Result<()> {
+        self.bytes.fetch_add(more, Ordering::Relaxed);
+        match self.cancelled.load(Ordering::Relaxed) {
+            true => Err(std::io::Error::other("the deadline came first")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A version that is to be saved.
+pub(crate) struct Wanted {
+    pub(crate) path: Vec<u8>,
+    pub(crate) ino: Ino,
+    pub(crate) content: Arc<Content>,
+}
+
+impl Tiers {
+    /// While somebody has a deadline, the drain has no limit and is not paused, and nothing is staged.
+    pub fn set_urgent(&self, urgent: bool) {
+        if urgent {
+            self.urgency.fits.store(false, Ordering::Relaxed);
+            self.urgency.count.fetch_add(1, Ordering::Relaxed);
+            self.cancel_staging(None);
+        } else {
+            self.urgency.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.wake();
+    }
+
+    /// Whether all is expected to be there in time.
+    pub fn set_fits(&self, fits: bool) {
+        self.urgency.fits.store(fits, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// The newest complete checkpoint, unless it is on the slow tier.
+    pub fn newest_unsaved(&self) -> Option<Unsaved> {
+        let Told { number, path, safe, .. } = self.told_checkpoints().into_iter().find(|one| one.current)?;
+        (!safe).then(|| Unsaved { number, path: format!("/{}", escape(&path)) })
+    }
+
+    /// Copies what the slow tree has not got of a checkpoint to a place of its own there. Waits for the slow tier for as long as that
+    /// likes; `saving` ends it between two pieces.
+    pub fn save_checkpoint(&self, unsaved: &Unsaved, saving: &Saving) -> Result<Saved> {
+        self.urgency.saving.store(true, Ordering::Relaxed);
+        let done = self.save(unsaved, saving);
+        self.urgency.saving.store(false, Ordering::Relaxed);
+        self.wake();
+        done
+    }
+
+    fn save(&self, unsaved: &Unsaved, saving: &Saving) -> Result<Saved> {
+        let (wanted, all) = self.to_save(unsaved.number);
+        let place = self.save_all(&wanted, saving)?;
+        Ok(Saved {
+            place,
+            path: unsaved.path.clone(),
+            files: wanted.len() as u64,
+            bytes: wanted.iter().map(|one| one.content.size).sum(),
+            published: all.saturating_sub(wanted.len() as u64),
+        })
+    }
+
+    /// Under their paths, in a directory of their own, which has its name once all of them are durable. Returns its path from the slow tier's
+    /// root.
+    pub(crate) fn save_all(&self, wanted: &[Wanted], saving: &Saving) -> Result<String> {
+        let ours = ensure_dir(&*self.slow.root, OURS)?;
+        let above = ensure_dir(&*ours, SAVED)?;
+        let (name, part) = new_name(&*above)?;
+        let place = above.dir(&part).at("open", "saved on the slow tier")?;
+        for one in wanted {
+            self.save_file(&place, one, saving)?;
+        }
+        let mut dirs: HashSet<&[u8]> = HashSet::from([&b""[..]]);
+        for one in wanted {
+            dirs.extend(one.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &one.path[..at]));
+        }
+        for dir in dirs {
+            walk(place.clone(), dir).and_then(|dir| dir.sync()).at("fsync", "saved on the slow tier")?;
+        }
+        saving.go_on(0).at("save", "on the slow tier")?;
+        above.rename(&part, &*above, &name, RenameMode::NoReplace).at("rename", "saved on the slow tier")?;
+        above.sync().at("fsync", "saved on the slow tier")?;
+        Ok(format!(".dlio-fs/saved/{}", String::from_utf8_lossy(&name)))
+    }
+
+    /// The versions of a checkpoint that are not published, and how many files it has.
+    fn to_save(&self, number: u64) -> (Vec<Wanted>, u64) {
+        let st = self.state.lock();
+        let newest = st.contents.iter().filter_map(|(ino, versions)| Some((*ino, versions.back()?.1.clone())));
+        let of_it = newest.filter(|(_, content)| content.burst() == number);
+        let wanted =
+            of_it.filter_map(|(ino, content)| Some(Wanted { path: st.view.path(ino)?, ino, content })).collect();
+        (wanted, st.book.files_of(number))
+    }
+
+    /// The same bytes and attributes as a published version has.
+    fn save_file(&self, place: &Arc<dyn Dir>, one: &Wanted, saving: &Saving) -> Result<()> {
+        let shown = || format!("/{}", escape(&one.path));
+        let source = self.open_object(&Cx::internal(), one.content.object())?;
+        let (dirs, name) = crate::tiers::objects::slow_tier::split(&one.path);
+        let mut dir = place.clone();
+        for name in dirs.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            dir = make_dir(&*dir, name).at("create", shown())?;
+        }
+        let file = dir.create(name, 0o600).at("create", shown())?;
+        let mut watch = |_, bytes: &[u8]| saving.go_on(bytes.len() as u64);
+        copy_data(&*source, &*file, 0..one.content.size, &mut watch)
+            .map_err(std::io::Error::from)
+            .and_then(|()| file.set_len(one.content.size))
+            .and_then(|()| self.slow.set_attrs(&*file, &one.content.attrs()))
+            .and_then(|_| file.sync())
+            .at("save", shown())?;
+        file.forget_cached();
+        if self.is_as_it_was(one) {
+            return Ok(());
+        }
+        Err(Error::refused(format!("{} was written over while it was saved", shown()), "try it again"))
+    }
+
+    /// Exclusive, so that no write that came before is still on its way.
+    fn is_as_it_was(&self, one: &Wanted) -> bool {
+        let file = self.state.lock().known_file(one.ino);
+        let _io = file.as_ref().map(|file| file.io.write());
+        one.content.is_intact()
+    }
+
+    /// Waits before more is copied, unless somebody has a deadline.
+    pub(crate) fn wait_for_rate(&self, mut wait: Duration) {
+        const PIECE: Duration = Duration::from_millis(100);
+        while !wait.is_zero() && !self.urgency.is_on() {
+            let piece = wait.min(PIECE);
+            std::thread::sleep(piece);
+            wait -= piece;
+        }
+    }
+}
+
+/// A name that is free, and the one under which it is made.
+fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
+    let suffix = conflict_suffix();
+    for attempt in 0..1000 {
+        let name = if attempt == 0 { suffix.clone() } else { format!("{suffix}-{attempt}") };
+        let part = format!("{name}.part").into_bytes();
+        let name = name.into_bytes();
+        if crate::tiers::objects::slow_tier::absent_is_none(above.stat(&name))
+            .at("stat", "saved on the slow tier")?
+            .is_some()
+        {
+            continue;
+        }
+        match above.mkdir(&part, 0o700) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.at("create", "saved on the slow tier").map(|()| (name, part)),
+        }
+    }
+    Err(Error::refused(
+        ".dlio-fs/saved on the slow tier has a thousand of this second",
+        "remove those that are not needed",
+    ))
+}
+
+fn make_dir(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn Dir>> {
+    match dir.mkdir(name, 0o700) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
+        _ => dir.dir(name),
+    }
+}
+
+fn walk(mut dir: Arc<dyn Dir>, path: &[u8]) -> std::io::Result<Arc<dyn Dir>> {
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        dir = dir.dir(name)?;
+    }
+    Ok(dir)
+}

@@ -1,0 +1,520 @@
+//! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
+//!
+//! 1. create `c<LSN>` in the `tmp` of the part that it goes to (a leftover of an earlier try goes first);
+//! 2. copy the first `size` bytes, holes as holes, and take their hash. About once a second what was written is synced: then it is known
+//!    what has arrived, and the disk's queue is not filled for others. An error as in 4;
+//! 3. owner, mode, extended attributes, times last;
+//! 4. fsync; an error means: discard and copy again, never a second fsync. Of several small ones the disk was told to begin with all
+//!    before: then one commit of its journal often does for many;
+//! 5. verify length and owner against what was asked for; with `verify = "bytes"` also its bytes, as the slow tier gives them back;
+//! 6. look whether the version was breached meanwhile: if so, discard.
+//!
+//! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied, but for the
+//! head of one in two parts. A write stops that at the next piece.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::{Access, Dir, File, NewAttr};
+use crate::tiers::log::record::{Attrs, Known};
+use crate::tiers::model::publish_plan;
+use crate::tiers::model::state::Change;
+use crate::tiers::objects::abilities::Abilities;
+use crate::tiers::objects::file::{Content, Copied, FileState};
+use crate::tiers::objects::slow_tier::absent_is_none;
+use crate::tiers::objects::split::Split;
+use crate::tiers::ops::data::{CHUNK, NotCopied, copy_data, next_data};
+use crate::tiers::recovery::verify::{Hash, Sum};
+use crate::tiers::writeback::parts::{bare, in_part};
+use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
+
+/// Versions copied at once, and the largest of those that are not copied alone.
+const AT_ONCE: usize = 32;
+const SMALL: u64 = 256 << 10;
+
+/// A version to copy. While it is, its file is marked as draining.
+struct Wanted {
+    lsn: Lsn,
+    state: Arc<FileState>,
+    content: Arc<Content>,
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.state.draining.store(false, Ordering::Release);
+    }
+}
+
+/// A copy that is not durable yet, or will never be.
+struct Written {
+    tmp: Vec<u8>,
+    /// Where that is.
+    dir: Arc<dyn Dir>,
+    file: Arc<dyn File>,
+    reads_back: bool,
+    /// The hash of its bytes.
+    sum: Result<Hash, NotCopied>,
+}
+
+impl Tiers {
+    /// Copies what publishing waits for: one version, or several small ones. May run on several threads.
+    pub fn drain_step(&self) -> Result<Progress> {
+        let wanted = self.next_to_copy();
+        if wanted.is_empty() {
+            if !self.publishes() {
+                self.counters.drain_rests();
+            }
+            return Ok(Progress::Idle);
+        }
+        self.counters.drain_goes_on(self.uptime());
+        let done = self.copy_versions(&wanted);
+        let bytes = wanted.iter().map(|wanted| wanted.content.size).sum();
+        drop(wanted);
+        if let Err(error) = done
+            && !self.removes_first(&error, bytes)
+        {
+            return Err(error);
+        }
+        self.wake();
+        Ok(Progress::Did)
+    }
+
+    /// Whether what comes next needs no copy, or has one: to publish takes time, too. Looks at the front only, as it is asked at each wake.
+    fn publishes(&self) -> bool {
+        if self.is_paused() || self.waits().is_some() {
+            return false;
+        }
+        let st = self.state.lock();
+        st.events.front().is_some_and(|event| match &event.change {
+            Change::Content { content, .. } => content.is_copied() || !content.exists(),
+            _ => true,
+        })
+    }
+
+    fn next_to_copy(&self) -> Vec<Wanted> {
+        let mut found: Vec<Wanted> = Vec::new();
+        if self.is_paused() || self.waits().is_some() || self.urgency.is_saving() {
+            return found;
+        }
+        let pressure = self.batches_by_pressure();
+        // Outside of the hours it is done for room that is wanted: no more than that.
+        let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
+        let mut st = self.state.lock();
+        let wanted = self.first_to_copy(&st).into_iter().chain(publish_plan::wanted(&st, pressure));
+        let ready: Vec<_> = wanted.filter(|(_, _, content)| content.is_sealed() && content.is_intact()).collect();
+        for (lsn, ino, content) in ready {
+            let Some(state) = st.known_file(ino) else { continue };
+            if state.draining.swap(true, Ordering::AcqRel) {
+                continue;
+            }
+            let wanted = Wanted { lsn, state, content };
+            // Another thread may have come to the end of its copy since this version was found to have none.
+            if wanted.content.is_copied() || wanted.content.is_early() {
+                continue;
+            }
+            let small = wanted.content.size <= SMALL && !wanted.content.object().needs_slow();
+            if small || found.is_empty() {
+                found.push(wanted);
+            }
+            if !small || found.len() == at_once {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Goes on with the others where one fails. Errors: the first one.
+    fn copy_versions(&self, wanted: &[Wanted]) -> Result<()> {
+        wanted.iter().for_each(|wanted| self.counters.notes.copying(wanted.lsn));
+        let written: Vec<_> = wanted.iter().map(|wanted| self.write_version(wanted)).collect();
+        if wanted.len() > 1 {
+            let files = wanted
+                .iter()
+                .zip(&written)
+                .filter_map(|(wanted, written)| Some((wanted.content.size, &written.as_ref().ok()?.as_ref()?.file)));
+            files.for_each(|(size, file)| file.write_behind(0..size));
+        }
+        let mut failed = Ok(());
+        for (wanted, written) in wanted.iter().zip(written) {
+            let done = written.and_then(|written| match written {
+                Some(written) => self.finish_version(wanted, written),
+                None => self.adopt_slow_object(wanted.lsn, &wanted.state, &wanted.content),
+            });
+            let unsynced = self.counters.notes.copying_ended(wanted.lsn, done.as_ref().err());
+            match done {
+                Ok(true) => {
+                    self.counters.arrived(unsynced, self.uptime());
+                    self.counters.drained(wanted.content.size);
+                }
+                Ok(false) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        failed
+    }
+
+    /// Steps 1 to 3. `None`: the bytes are on the slow tier.
+    fn write_version(&self, Wanted { lsn, state, content }: &Wanted) -> Result<Option<Written>> {
+        if content.object().needs_slow() {
+            return Ok(None);
+        }
+        let label = || self.label(state.ino);
+        let source = self.pool.open_object(content.object().number, Access::Unnoticed);
+        let source = source.at_fast("open the object of", label())?;
+        self.expect_all_bytes(state, content, &*source)?;
+        let (part, dir) = self.tmp_for(self.dir_of(state.ino))?;
+        let name = copy_name(*lsn);
+        remove_leftover(&*dir, &name)?; // 1
+        // Where the mode cannot be changed afterwards it is the file's from the beginning.
+        let perm = if self.slow.abilities.modes { 0o600 } else { content.attrs().perm };
+        let file = dir.create(&name, perm).at("create the slow copy of", label())?;
+        let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
+        let sum = self.copy_down(*lsn, content, &*source, &*file, state.ino); // 2, 3
+        Ok(Some(Written { tmp: in_part(&part, &name), dir, file, reads_back, sum }))
+    }
+
+    /// In which directory a version will be placed, as far as can be said now: where it is another part than publishing finds, it is brought
+    /// over then.
+    fn dir_of(&self, ino: Ino) -> Ino {
+        let st = self.state.lock();
+        let node = st.view.get(ino);
+        node.and_then(|node| node.links.first().or(node.slow().first())).map_or(ROOT, |place| place.0)
+    }
+
+    /// Steps 4 to 6. `false`: the version no longer exists.
+    fn finish_version(&self, Wanted { lsn, state, content }: &Wanted, written: Written) -> Result<bool> {
+        let Written { tmp, dir, file, reads_back, sum } = written;
+        let name = bare(&tmp);
+        let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4
+        file.forget_cached();
+        let verified = synced.and_then(|sum| {
+            verify(&*file, content, &self.slow.abilities).map_err(NotCopied::Written)?; // 5
+            if reads_back {
+                self.read_back((&*dir, name, &file), *lsn, content.size, sum).map_err(NotCopied::Written)?;
+            }
+            Ok((file.stat().map_err(NotCopied::Written)?, sum))
+        });
+        let (stat, sum) = match verified {
+            Ok(done) => done,
+            Err(failed) => {
+                discard(&*dir, name);
+                return match failed {
+                    _ if !self.is_pending(*lsn) => Ok(false),
+                    NotCopied::Read(e) => Err(Error::io_on_fast("read", self.label(state.ino), e)),
+                    NotCopied::Written(e) => Err(Error::io("copy to the slow tier", self.label(state.ino), e)),
+                };
+            }
+        };
+        // 6: exclusive, so that no write that came before is still on its way. Its event may be published already, with one that made it
+        // superfluous; who does that looks for copies with the engine's lock held.
+        let intact = {
+            let _io = state.io.write();
+            let st = self.state.lock();
+            let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < *lsn;
+            if intact {
+                let (id, known) = ((stat.dev, stat.ino), Some(Known::of(&stat)));
+                let copied = Copied { tmp: tmp.clone(), id, sum: Some(sum), known };
+                *content.copy.lock() = Some(Box::new(copied));
+            }
+            intact
+        };
+        if !intact {
+            discard(&*dir, name);
+        } else if reads_back {
+            self.state.lock().book.verified_version(*lsn);
+        }
+        Ok(intact)
+    }
+
+    fn is_pending(&self, lsn: Lsn) -> bool {
+        self.state.lock().applied < lsn
+    }
+
+    /// Steps 2 and 3. Returns the hash of the bytes.
+    fn copy_down(
+        &self,
+        lsn: Lsn,
+        content: &Content,
+        source: &dyn File,
+        file: &dyn File,
+        ino: Ino,
+    ) -> Result<Hash, NotCopied> {
+        let mut sum = Sum::default();
+        let mut watch = |at, bytes: &[u8]| {
+            if !self.is_pending(lsn) {
+                return Err(Errno::ECANCELED.into());
+            }
+            let (len, end) = (bytes.len() as u64, at + bytes.len() as u64);
+            sum.take(at, bytes);
+            self.counters.notes.copied(lsn, end);
+            if self.counters.notes.unsynced(lsn, len) >= self.counters.second_of_copying() && end < content.size {
+                file.sync()?;
+                self.counters.arrived(self.counters.notes.arrived(lsn, end), self.uptime());
+            }
+            self.keep_to_the_rate(len);
+            Ok(())
+        };
+        copy_data(source, file, 0..content.size, &mut watch)?; // 2
+        file.set_len(content.size).map_err(NotCopied::Written)?;
+        let left_out = self.slow.set_attrs(file, &content.attrs()).map_err(NotCopied::Written)?; // 3
+        self.tell_left_out(&self.label(ino), &left_out);
+        Ok(sum.of_size(content.size))
+    }
+
+    /// Compares a copy with what was copied, by its hash. The copy is not in the cache any more.
+    fn read_back(
+        &self,
+        (dir, name, written): (&dyn Dir, &[u8], &Arc<dyn File>),
+        lsn: Lsn,
+        size: u64,
+        wanted: Hash,
+    ) -> std::io::Result<()> {
+        let copy = match dir.open(name, Access::Unnoticed) {
+            // A file that its owner may not read, and we are not root.
+            Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => written.clone(),
+            opened => opened?,
+        };
+        let whole = copy.stat()?.size == size;
+        let (mut sum, mut at) = (Sum::default(), 0);
+        let mut piece = vec![0; CHUNK];
+        loop {
+            at = next_data(&*copy, at..size)?;
+            if at == size {
+                break;
+            }
+            let got = copy.read_at(&mut piece, at)?;
+            if got == 0 {
+                break;
+            }
+            let got = got.min((size - at) as usize);
+            sum.take(at, &piece[..got]);
+            at += got as u64;
+            // Told from the beginning again, or the tier would be taken for silent.
+            self.counters.notes.copied(lsn, at);
+            if !self.is_pending(lsn) {
+                return Err(Errno::ECANCELED.into());
+            }
+        }
+        copy.forget_cached();
+        if whole && at == size && sum.of_size(size) == wanted {
+            return Ok(());
+        }
+        Err(std::io::Error::other("the slow tier gives back other bytes than were written to it"))
+    }
+
+    /// Waits before more is copied, as `drain_bandwidth` has it.
+    fn keep_to_the_rate(&self, bytes: u64) {
+        let rate = self.options().drain_bandwidth.filter(|_| !self.urgency.is_on());
+        let wait = {
+            let mut bucket = self.drain_rate.lock();
+            bucket.set_rate(rate);
+            bucket.take(self.uptime(), bytes)
+        };
+        self.wait_for_rate(wait);
+    }
+
+    /// What the fast tier has lost of a version would be copied as zeros, over a good one. Who shortens the file takes its lock
+    /// and makes it dirty first.
+    fn expect_all_bytes(&self, state: &FileState, content: &Content, object: &dyn File) -> Result<()> {
+        let io = state.io.read();
+        let has = object.stat().at_fast("stat the object of", self.label(state.ino))?.size;
+        if has >= content.size || io.dirty || !content.is_intact() {
+            return Ok(());
+        }
+        let number = content.object().number;
+        Err(Error::refused(
+            format!("the fast tier has lost the end of {}: {has} of {} bytes", self.label(state.ino), content.size),
+            format!(
+                "leave the mount and mount again: object {number:016x} then goes to quarantine, and the rest goes on"
+            ),
+        ))
+    }
+
+    fn adopt_slow_object(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
+        let name = crate::tiers::ops::commit::tmp_name(content.object());
+        let there = absent_is_none(self.slow.stat_object(content.object().tail()));
+        if there.at("stat", "object on the slow tier")?.is_none() {
+            // Somebody else has removed it. The order waits for the next version of the file, or for its end (`unblock`).
+            content.lose();
+            return Ok(false);
+        }
+        if let Some(split) = self.open_split(&Cx::internal(), content.object())?
+            && !self.take_in_head(lsn, state, content, &split)?
+        {
+            return Ok(false);
+        }
+        let io = state.io.write();
+        if io.is_ahead_of(content) || !content.is_intact() {
+            return Ok(false);
+        }
+        let stat = self.slow.tmp.stat(&name).at("stat", "object on the slow tier")?;
+        if stat.size != content.size {
+            content.lose();
+            return Ok(false);
+        }
+        let id = (stat.dev, stat.ino);
+        *content.copy.lock() = Some(Box::new(Copied { tmp: name, id, sum: None, known: None }));
+        Ok(true)
+    }
+
+    /// Makes the tail the whole file. `false`: somebody has written meanwhile.
+    fn take_in_head(&self, lsn: Lsn, state: &FileState, content: &Content, split: &Split) -> Result<bool> {
+        let begin = || Ok((split.head_size()?, split.clear_tail_below()?));
+        let Some((end, only_data)) = self.if_unchanged(state, content, begin)? else { return Ok(false) };
+        let mut at = 0;
+        loop {
+            // A hole may be as long as a disk is large.
+            let next = || split.next_to_take_in(at..end, only_data);
+            let Some(from) = self.if_unchanged(state, content, next)? else { return Ok(false) };
+            at = from;
+            if at == end {
+                break;
+            }
+            let to = end.min(at + CHUNK as u64);
+            if self.if_unchanged(state, content, || split.take_in(at, to, only_data))?.is_none() {
+                return Ok(false);
+            }
+            at = to;
+            self.counters.notes.copied(lsn, at);
+        }
+        split.tail().sync().at("copy to the slow tier", self.label(state.ino)).map(|()| true)
+    }
+
+    /// Nobody is inside of a write or a truncation meanwhile, and nobody has been since the version was frozen: who wants to
+    /// change a file makes it dirty first, which takes its lock.
+    fn if_unchanged<T>(
+        &self,
+        state: &FileState,
+        content: &Content,
+        act: impl FnOnce() -> std::io::Result<T>,
+    ) -> Result<Option<T>> {
+        let io = state.io.write();
+        if io.is_ahead_of(content) || !content.is_intact() {
+            return Ok(None);
+        }
+        act().at("copy to the slow tier", self.label(state.ino)).map(Some)
+    }
+
+    /// The fast tier is nearly full, or somebody has a deadline: what will be deleted or replaced anyway need not be copied first.
+    pub(crate) fn pressure(&self) -> bool {
+        self.urgency.skips_superseded() || self.is_nearly_full()
+    }
+
+    /// Whether that makes batches. What was refused once is not to be refused in the middle of one: half done, nothing of it can be set
+    /// aside.
+    pub(crate) fn batches_by_pressure(&self) -> bool {
+        let first = || self.state.lock().events.front().map_or(0, |event| event.lsn);
+        self.pressure() && !self.counters.notes.is_refused(first())
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.fast.space().is_ok_and(|space| space.used() as f64 > self.options().high * space.capacity() as f64)
+    }
+
+    /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or when
+    /// somebody hurries, it is committed as it is; what a crash cut off only when all is drained.
+    pub(crate) fn unblock(&self) -> Result<Progress> {
+        let blocked = {
+            let mut st = self.state.lock();
+            let blocker = publish_plan::blocker(&st);
+            blocker.and_then(|(ino, at)| Some((st.known_file(ino)?, at)))
+        };
+        let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
+        let left = (at + self.options().live_after).saturating_sub(self.uptime());
+        let front = self.counters.notes.front() > self.state.lock().applied;
+        if let Some(done) = self.save_what_is_open(&state)? {
+            return Ok(done);
+        }
+        if state.io.read().interrupted && !self.hurried() {
+            return Ok(Progress::Idle);
+        }
+        if !self.hurried() && !front && !left.is_zero() {
+            return Ok(Progress::Wait(left));
+        }
+        self.snapshot(&state)
+    }
+
+    /// Of a file whose object lay in `tmp` on the slow tier, and was taken away there by somebody else, there is what somebody has open, or
+    /// nothing. `None`: it is another one.
+    fn save_what_is_open(&self, state: &Arc<FileState>) -> Result<Option<Progress>> {
+        let (object, open) = {
+            let io = state.io.read();
+            (io.object().filter(|object| object.needs_slow()), io.fd.is_some())
+        };
+        let Some(object) = object else { return Ok(None) };
+        if absent_is_none(self.slow.stat_object(object.tail())).at("stat", "object on the slow tier")?.is_some() {
+            return Ok(None);
+        }
+        if !open {
+            let path = self.label(state.ino);
+            return Err(Error::refused(
+                format!(
+                    "the newest bytes of /{path} were in .dlio-fs/tmp on the slow tier, and somebody else has removed them"
+                ),
+                "write the file again, or remove it; and exclude .dlio-fs from clean-ups of old files",
+            ));
+        }
+        let cx = Cx::internal();
+        self.leave_object(&cx, state, object)?;
+        self.commit(&cx, state)?;
+        Ok(Some(Progress::Did))
+    }
+
+    /// Commits a file that is written to all the time. A small one by a private copy, so that the version stays whole; a
+    /// large one has to pause for as long as its copy takes.
+    fn snapshot(&self, state: &Arc<FileState>) -> Result<Progress> {
+        let cx = Cx::internal();
+        let size = self.getattr(&cx, state.ino)?.size;
+        let small = size <= self.options().copy_up_max && self.fits(size);
+        let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit(&cx, state)? };
+        let Some(lsn) = lsn else { return Ok(Progress::Idle) };
+        self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(ino = state.ino, lsn, "committed a file that is rewritten in place");
+        Ok(Progress::Did)
+    }
+}
+
+pub(crate) fn copy_name(lsn: Lsn) -> Vec<u8> {
+    format!("c{lsn:016x}").into_bytes()
+}
+
+pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
+    match tmp.unlink(name) {
+        Err(e) if e.raw_os_error() == Some(Errno::EISDIR as i32) => tmp.rmdir(name).at("remove", "leftover in tmp"),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", "leftover in tmp", e)),
+        _ => Ok(()),
+    }
+}
+
+/// What cannot be removed now is swept at the next start.
+fn discard(tmp: &dyn Dir, name: &[u8]) {
+    if let Err(e) = remove_leftover(tmp, name) {
+        tracing::debug!(error = %e, "a discarded copy stays in tmp until the next start");
+    }
+}
+
+/// Owner, then mode (a chown clears suid), then extended attributes, then times (each of the others touches them).
+pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
+    file.set_attr(&NewAttr {
+        uid: Some(attrs.uid),
+        gid: Some(attrs.gid),
+        perm: Some(attrs.perm),
+        ..NewAttr::default()
+    })?;
+    for (key, value) in &attrs.xattrs {
+        file.set_xattr(key, value)?;
+    }
+    file.set_attr(&NewAttr { mtime: Some(attrs.mtime), ..NewAttr::default() })
+}
+
+fn verify(file: &dyn File, content: &Content, abilities: &Abilities) -> std::io::Result<()> {
+    let stat = file.stat()?;
+    let Attrs { perm, uid, gid, .. } = content.attrs();
+    let as_asked = stat.size == content.size && abilities.shows(&stat, (uid, gid, perm));
+    if as_asked {
+        Ok(())
+    } else {
+        Err(std::io::Error::other("the slow tier does not have what was written to it (length, owner or mode differ)"))
+    }
+}

@@ -1,0 +1,76 @@
+//! A slow tier that is full, with `full_slow = "remove-first"` (P15): removals that wait behind what has no room there go ahead of it.
+//!
+//! 1. Which ones may is `model/publish_plan.rs::removable_first`'s: no change in front of them touches what they do.
+//! 2. They are done on the slow tree, by name and inode number, no more than the missing bytes ask for, and counted.
+//! 3. Their events stay in the order. At its turn each one is found done, as behind a crash; so nothing is logged here, and a crash between
+//!    2 and 3 is like none.
+//!
+//! Until then the slow tree lacks what was removed, and does not have yet what came before: P1's exception.
+
+use std::sync::atomic::Ordering;
+
+use crate::config::FullSlow;
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::escape;
+use crate::tiers::disk::Kind;
+use crate::tiers::log::record::Step;
+use crate::tiers::model::publish_plan;
+use crate::tiers::writeback::step::Met;
+use crate::tiers::{Ino, Tiers};
+
+impl Tiers {
+    /// Behind an error: makes room for `bytes` on the slow tier. `false`: it is not full, or nothing may go.
+    pub(crate) fn removes_first(&self, error: &Error, bytes: u64) -> bool {
+        if self.options().full_slow != FullSlow::RemoveFirst || !is_full(error) {
+            return false;
+        }
+        // With a quota there is room that nobody gets.
+        let there = self.slow.root.space().map_or(0, |space| space.avail);
+        let missing = bytes.checked_sub(there).unwrap_or(bytes).max(1);
+        let removable = publish_plan::removable_first(&self.state.lock()); // 1
+        let mut freed = 0;
+        for ino in removable {
+            match self.remove_first(ino) {
+                Ok(bytes) => freed += bytes,
+                Err(error) => {
+                    tracing::warn!(%error, "what would have made room on the slow tier could not be removed");
+                    break;
+                }
+            }
+            if freed >= missing {
+                break;
+            }
+        }
+        freed > 0
+    }
+
+    /// Step 2. Returns the bytes that are free by it.
+    fn remove_first(&self, ino: Ino) -> Result<u64> {
+        let (path, id) = {
+            let st = self.state.lock();
+            let paths = st.view.slow_paths(ino);
+            let id = st.view.get(ino).and_then(|node| node.slow_id());
+            match (<[_; 1]>::try_from(paths), id) {
+                (Ok([path]), Some(id)) => (path, id),
+                _ => return Ok(0),
+            }
+        };
+        let label = || String::from_utf8_lossy(&path).into_owned();
+        let found = self.slow.stat(&path).at("stat on slow", label())?;
+        let is_it =
+            |stat: &crate::tiers::disk::Stat| (stat.dev, stat.ino) == id && stat.kind == Kind::File && stat.nlink == 1;
+        let Some(stat) = found.filter(is_it) else { return Ok(0) };
+        let step = Step::Remove { path: path.clone(), ino: id.1, dir: false };
+        match self.slow.apply(&step, None).at("remove on slow", label())? {
+            Met::Expected => {}
+            _ => return Ok(0),
+        }
+        self.counters.removed_first.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(path = %escape(&path), "the slow tier is full: removed ahead of what was written before its removal");
+        Ok(stat.blocks * 512)
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Io { on_fast: false, .. }) && matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
+}

@@ -1,0 +1,392 @@
+//! What somebody else takes away beneath the publisher is made again: what waited in `tmp` (a clean-up of old files goes there, too), and
+//! directories of the tree that changes are on their way to.
+//!
+//! - Of the batch of that step nothing is done: the group ends in front of it ([`Tiers::cut`]), and the rest is planned anew, by what
+//!   the drain has copied again, or by a newer version where those bytes are gone.
+//! - The batch is half done: the drain copies the version again, other nodes are made here; the intent is logged again, durably, with the new
+//!   inode number ([`Tiers::renew`]), before the step is done. Where nothing is left of a version the step is not done; a newer one comes.
+//! - An object that lay in `tmp` itself was the only one: nothing is deleted, the order waits for the file's next version, or its end.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::path::escape;
+use crate::tiers::disk::acl;
+use crate::tiers::disk::{Dir, Kind, RenameMode};
+use crate::tiers::log::record::{Attrs, Path, Record, Spec, Step};
+use crate::tiers::model::publish_plan::{Effect, Planned};
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::model::state::Change;
+use crate::tiers::objects::file::{Content, Copied};
+use crate::tiers::objects::slow_tier::{SlowId, is_elsewhere, split};
+use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::writeback::parts::{bare, in_part};
+use crate::tiers::writeback::publish::Unfinished;
+use crate::tiers::writeback::step::{Met, step_path};
+use crate::tiers::{Ino, Lsn, ROOT, Tiers};
+
+/// So often one version may vanish from `tmp` before that is told as what holds the order.
+const VANISHES_MAX: u32 = 3;
+/// In `tmp`: a directory that is made anew. Only one is made at a time.
+const ANEW: &[u8] = b"d";
+
+/// What becomes of a step that has nothing to place.
+pub(crate) enum Mended {
+    /// It has again.
+    Again,
+    /// It will have: the drain copies it.
+    Soon,
+    /// The group ends in front of its batch.
+    Cut,
+    Never(Met),
+}
+
+impl Tiers {
+    /// What the next step places is copied again because its copy had vanished: the intent is logged again with the new one, which the
+    /// drain has brought. `None`: nothing of that kind.
+    pub(crate) fn take_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
+        let Some((_, content)) = group.next_content() else { return Ok(None) };
+        let Step::Place { tmp, ino, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
+        let (tmp, ino) = (tmp.clone(), *ino);
+        let base = base_of(&tmp);
+        let copied = content.copy.lock().as_deref().cloned();
+        match copied {
+            Some(copied) if bare(&copied.tmp) == bare(base) && copied.id.1 != ino => {
+                if self.renew(group, &copied)? {
+                    return Ok(Some(Mended::Again));
+                }
+                forget_copy(&content);
+                self.wake();
+                Ok(Some(Mended::Soon))
+            }
+            Some(_) => Ok(None),
+            None if !group.is_inside_batch() => {
+                self.cut(group);
+                Ok(Some(Mended::Cut))
+            }
+            None if content.is_intact() => Ok(Some(Mended::Soon)),
+            // Written over since: its bytes are nowhere. What has come of them will be published in its own turn.
+            None => Ok(Some(Mended::Never(Met::Lost))),
+        }
+    }
+
+    /// The next step has nothing to place: somebody else has taken it out of `tmp`.
+    pub(crate) fn mend(&self, group: &mut Unfinished) -> Result<Mended> {
+        let Planned { step, upto, .. } = &group.planned[group.met.len()];
+        let Step::Place { tmp, node, path, .. } = step.clone() else { return Ok(Mended::Never(Met::Gone)) };
+        if bare(&tmp).starts_with(b"l") {
+            // A link of what is in the tree, or was.
+            let again = |tmp: &[u8]| {
+                let (into, tmp) = self.slow.tmp_of(tmp)?;
+                self.at_slow(node, |path, id| self.slow.act(path, id, |inode| inode.link(&*into, tmp)))
+            };
+            let linked = self.link_again(&tmp, again).at("link into tmp", String::from_utf8_lossy(&path))?;
+            return Ok(if linked { Mended::Again } else { Mended::Never(Met::Gone) });
+        }
+        let lsn = group.next_content().map_or(*upto, |(lsn, _)| lsn);
+        let told = self.tell_vanished(lsn, step);
+        // However often it has vanished: who took it may take no more.
+        let mended = self.make_again(group, lsn)?;
+        told.map(|()| mended)
+    }
+
+    /// [`Tiers::mend`], but for links of what is in the tree.
+    fn make_again(&self, group: &mut Unfinished, lsn: Lsn) -> Result<Mended> {
+        let Step::Place { tmp, ino, node, path, .. } = group.planned[group.met.len()].step.clone() else {
+            return Ok(Mended::Never(Met::Gone));
+        };
+        let label = || String::from_utf8_lossy(&path).into_owned();
+        if !group.is_inside_batch() {
+            if let Some((_, content)) = group.next_content() {
+                forget_copy(&content);
+            }
+            self.forget_vanished(&group.planned[..group.met.len()])?;
+            self.cut(group);
+            return Ok(Mended::Cut);
+        }
+        if let Some(placed) = group.placed(node, ino) {
+            // Under another name of the file it is in its place already.
+            let linked = self.link_again(&tmp, |tmp| self.slow.link_into(&placed, ino, tmp));
+            if linked.at("link into tmp", label())? {
+                return Ok(Mended::Again);
+            }
+        }
+        match group.next_content() {
+            Some((_, content)) if content.object().needs_slow() => match self.is_superseded(node, lsn) {
+                true => Ok(Mended::Never(Met::Lost)),
+                false => Err(Error::refused(
+                    format!(
+                        "the bytes of /{} were in .dlio-fs/tmp on the slow tier, and somebody else has removed them",
+                        escape(&path)
+                    ),
+                    "write the file again, or remove it; and exclude .dlio-fs from clean-ups of old files",
+                )),
+            },
+            Some((_, content)) => {
+                forget_copy(&content);
+                self.wake();
+                Ok(Mended::Soon)
+            }
+            None => match self.spec_of(&tmp) {
+                Some((lsn, spec, dir)) => {
+                    let copied = self.make_one(lsn, &spec, dir)?;
+                    Ok(if self.renew(group, &copied)? { Mended::Again } else { Mended::Soon })
+                }
+                None => Ok(Mended::Never(Met::Gone)),
+            },
+        }
+    }
+
+    /// `false`: there is nothing of it that could be linked.
+    fn link_again(&self, tmp: &[u8], link: impl Fn(&[u8]) -> std::io::Result<()>) -> std::io::Result<bool> {
+        let linked = match link(tmp) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                self.slow.tmp_of(tmp).and_then(|(dir, name)| dir.unlink(name)).and_then(|()| link(tmp))
+            }
+            linked => linked,
+        };
+        match linked {
+            Err(e) if is_elsewhere(&e) => Ok(false),
+            linked => linked.map(|()| true),
+        }
+    }
+
+    /// What `make` event a node in `tmp` is made for, and in which directory.
+    pub(crate) fn spec_of(&self, tmp: &[u8]) -> Option<(Lsn, Arc<Spec>, Ino)> {
+        let number = std::str::from_utf8(bare(base_of(tmp)).strip_prefix(b"m")?).ok()?;
+        let lsn = Lsn::from_str_radix(number, 16).ok()?;
+        let st = self.state.lock();
+        let at = st.events.binary_search_by_key(&lsn, |event| event.lsn).ok()?;
+        match &st.events[at].change {
+            Change::Make { spec, at, .. } => Some((lsn, spec.clone(), at.0)),
+            _ => None,
+        }
+    }
+
+    /// Whether a newer version of the file is there, or it has no name any more.
+    fn is_superseded(&self, node: Ino, lsn: Lsn) -> bool {
+        let st = self.state.lock();
+        let newer =
+            st.contents.get(&node).and_then(|versions| versions.back()).is_some_and(|(newest, _)| *newest > lsn);
+        newer || st.view.get(node).is_none_or(|node| node.links.is_empty())
+    }
+
+    /// What was made anew takes the place of what the next step was to place, there and in all steps behind it, and their intents are logged
+    /// again. It is known by its name in `tmp`, and steps that change it by the names it gets: with a copy that has vanished its number may
+    /// have been given to another one of the group. `false`: it has vanished, too, and nothing is as if it had been.
+    pub(crate) fn renew(&self, group: &mut Unfinished, new: &Copied) -> Result<bool> {
+        let (done, count) = (group.met.len(), group.planned.len() as u64);
+        let Step::Place { tmp, ino: old, .. } = group.planned[done].step.clone() else { return Ok(false) };
+        let was = base_of(&tmp);
+        let mut paths: HashSet<Path> = HashSet::new();
+        for (at, planned) in group.planned.iter().enumerate() {
+            let Step::Place { tmp, path, .. } = &planned.step else { continue };
+            if base_of(tmp) != was {
+                continue;
+            }
+            paths.insert(path.clone());
+            let further = &tmp[was.len()..];
+            if at >= done && !further.is_empty() && !self.link_further(&new.tmp, further)? {
+                return Ok(false);
+            }
+        }
+        let mut intents = Vec::new();
+        for (index, Planned { step, effects, upto }) in (0..).zip(&mut group.planned).skip(done) {
+            let ino = match step {
+                Step::Place { tmp, ino, known, .. } if base_of(tmp) == was => {
+                    *known = new.known;
+                    *tmp = [&new.tmp[..], &tmp[was.len()..]].concat();
+                    ino
+                }
+                Step::Attr { path, ino, .. } | Step::Xattr { path, ino, .. } if *ino == old && paths.contains(path) => {
+                    ino
+                }
+                _ => continue,
+            };
+            *ino = new.id.1;
+            for effect in effects {
+                if let Effect::Identity(_, id) = effect {
+                    *id = new.id;
+                }
+            }
+            intents.push(Record::Intent { upto: *upto, index, count, step: step.clone() });
+        }
+        self.slow.sync_tmps([&new.tmp[..]].into_iter())?;
+        let last = self.log.append(&intents)?;
+        self.log.sync(last).map(|()| true)
+    }
+
+    /// Gives a copy in `tmp` a further name. `false`: it has vanished.
+    pub(crate) fn link_further(&self, copy: &[u8], further: &[u8]) -> Result<bool> {
+        let name = [copy, further].concat();
+        let (dir, name) = self.slow.tmp_of(&name).at("open", "tmp on the slow tier")?;
+        remove_leftover(&*dir, name)?;
+        match dir.link(bare(copy), &*dir, name) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            linked => linked.at("link", "copy in tmp").map(|()| true),
+        }
+    }
+
+    /// Ends the group in front of the next step, which is the first one of its batch: what is done of the group is finished, the rest
+    /// is planned anew. The intents of that are void behind the next `applied`.
+    pub(crate) fn cut(&self, group: &mut Unfinished) {
+        let rest = group.planned.split_off(group.met.len());
+        let Some(first) = rest.first().map(|planned| planned.upto) else { return };
+        let dropped = group.batches.split_off(group.batches.partition_point(|batch| batch.upto < first));
+        for (_, content) in dropped.iter().flat_map(|batch| batch.contents.values()) {
+            if content.object().needs_slow() {
+                self.slow.placed(content.object().tail());
+            }
+        }
+        group.upto = group.batches.last().map_or_else(|| self.state.lock().applied, |batch| batch.upto);
+        group.left.extend(rest.into_iter().filter_map(|planned| match planned.step {
+            Step::Place { tmp, .. } if bare(&tmp).starts_with(b"l") || bare(&tmp).contains(&b'.') => Some(tmp),
+            _ => None,
+        }));
+    }
+
+    /// Versions whose copies are not in `tmp` any more are copied again; of an object that lay there itself nothing is left. `done`: steps
+    /// that have taken theirs.
+    pub(crate) fn forget_vanished(&self, done: &[Planned]) -> Result<()> {
+        let copies: Vec<(Vec<u8>, Arc<Content>)> = {
+            let st = self.state.lock();
+            let contents = st.contents.values().flat_map(Few::iter);
+            let copy = |content: &Arc<Content>| Some((content.copy.lock().as_ref()?.tmp.clone(), content.clone()));
+            contents.filter_map(|(_, content)| copy(content)).collect()
+        };
+        let mut kept: HashSet<Vec<u8>> = HashSet::new();
+        let parts: HashSet<&[u8]> = copies.iter().map(|(tmp, _)| split(tmp).0).collect();
+        for part in parts {
+            let listed = self.slow.tmp_at(part).and_then(|tmp| tmp.list()).at("list", "tmp on the slow tier")?;
+            kept.extend(listed.into_iter().map(|entry| in_part(part, &entry.name)));
+        }
+        kept.extend(done.iter().filter_map(|planned| match &planned.step {
+            Step::Place { tmp, .. } => Some(base_of(tmp).to_vec()),
+            _ => None,
+        }));
+        copies.iter().filter(|(tmp, _)| !kept.contains(tmp)).for_each(|(_, content)| forget_copy(content));
+        self.wake();
+        Ok(())
+    }
+
+    /// Errors: it has vanished too often.
+    fn tell_vanished(&self, lsn: Lsn, step: &Step) -> Result<()> {
+        let path = escape(step_path(step));
+        tracing::warn!(
+            path,
+            "what was to be published has been removed from .dlio-fs/tmp on the slow tier by somebody else; it goes again"
+        );
+        self.counters
+            .conflict(format!("/{path}: removed from .dlio-fs/tmp on the slow tier by somebody else, made again"));
+        if self.counters.notes.vanished(lsn) > VANISHES_MAX { Err(vanishes(step)) } else { Ok(()) }
+    }
+
+    /// Makes the directories above `path` that somebody else has removed, as the view has them (P15). Returns those that were missing.
+    pub(crate) fn make_parents(&self, path: &[u8]) -> Result<Vec<(Ino, SlowId)>> {
+        let (dirs, _) = split(path);
+        let (mut dir, mut at, mut made) = (self.slow.root.clone(), Some(ROOT), Vec::new());
+        let mut end = 0;
+        for name in dirs.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+            end += name.len() + usize::from(end > 0);
+            let above = at;
+            at = at.and_then(|at| self.state.lock().view.below_on_slow(at, name));
+            dir = match dir.dir(name) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    let (there, id) = self.make_dir_anew((&*dir, above), name, at, &dirs[..end])?;
+                    made.extend(at.map(|ino| (ino, id)));
+                    there
+                }
+                other => other.at("open on slow", String::from_utf8_lossy(&dirs[..end]))?,
+            };
+        }
+        Ok(made)
+    }
+
+    /// Made in `tmp`, whole, and renamed into place.
+    fn make_dir_anew(
+        &self,
+        (above, above_ino): (&dyn Dir, Option<Ino>),
+        name: &[u8],
+        ino: Option<Ino>,
+        path: &[u8],
+    ) -> Result<(Arc<dyn Dir>, SlowId)> {
+        let label = || String::from_utf8_lossy(path).into_owned();
+        let (_, tmp) = self.tmp_for(above_ino.unwrap_or(ROOT))?;
+        self.make_whole(&*tmp, ANEW, &self.spec_of_dir(ino))?;
+        match tmp.rename(ANEW, above, name, RenameMode::NoReplace) {
+            // Somebody else was quicker.
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => remove_leftover(&*tmp, ANEW)?,
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                tmp.rename(ANEW, above, name, RenameMode::Replace).at("make anew on slow", label())?;
+            }
+            renamed => renamed.at("make anew on slow", label())?,
+        }
+        above.sync().at("fsync on slow", label())?;
+        let dir = above.dir(name).at("open on slow", label())?;
+        let stat = dir.stat(b".").at("stat on slow", label())?;
+        let id = (stat.dev, stat.ino);
+        if let Some(ino) = ino {
+            self.state.lock().view.made_anew(ino, id);
+            self.slow.forget_dir(ino);
+        }
+        let path = escape(path);
+        tracing::warn!(
+            path,
+            "a directory with changes on their way was removed on the slow tier by somebody else; it is made anew"
+        );
+        self.counters.conflict(format!(
+            "/{path}: removed on the slow tier by somebody else, made anew for what is on its way to it"
+        ));
+        Ok((dir, id))
+    }
+
+    /// Of one that nothing is known of only we have access: it may have been a private one.
+    fn spec_of_dir(&self, ino: Option<Ino>) -> Spec {
+        let st = self.state.lock();
+        let node = ino.and_then(|ino| st.view.get(ino));
+        let attrs = node.map_or_else(
+            || Attrs {
+                perm: 0o700,
+                uid: nix::unistd::geteuid().as_raw(),
+                gid: nix::unistd::getegid().as_raw(),
+                mtime: self.now(),
+                xattrs: Vec::new(),
+            },
+            |node| {
+                let meta = node.meta();
+                let kept = node.xattrs().into_iter().flatten();
+                let mut xattrs: Vec<_> =
+                    kept.filter_map(|(key, (value, _))| Some((key.clone(), value.clone()?))).collect();
+                let default = node.dir.as_ref().and_then(|dir| dir.default_acl.clone().flatten());
+                if let Some(list) = default.filter(|_| !xattrs.iter().any(|(key, _)| key == acl::DEFAULT)) {
+                    xattrs.push((acl::DEFAULT.to_vec(), list));
+                }
+                Attrs { perm: meta.perm, uid: meta.uid, gid: meta.gid, mtime: meta.mtime, xattrs }
+            },
+        );
+        Spec { kind: Kind::Dir, attrs, rdev: 0, target: Vec::new() }
+    }
+}
+
+/// The copy that a further link in `tmp` is one of.
+pub(crate) fn base_of(tmp: &[u8]) -> &[u8] {
+    let name = bare(tmp);
+    let end = name.iter().position(|byte| *byte == b'.').map_or(tmp.len(), |dot| tmp.len() - name.len() + dot);
+    &tmp[..end]
+}
+
+/// It is copied again, if that is possible.
+fn forget_copy(content: &Content) {
+    match content.object().needs_slow() {
+        true => content.lose(),
+        false => *content.copy.lock() = None,
+    }
+}
+
+pub(crate) fn vanishes(step: &Step) -> Error {
+    Error::refused(
+        format!("what is to be published as /{} vanishes from .dlio-fs/tmp on the slow tier", escape(step_path(step))),
+        "exclude .dlio-fs from clean-ups of old files; it is made again until it arrives",
+    )
+}

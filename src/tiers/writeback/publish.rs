@@ -1,0 +1,921 @@
+//! Applying the log to the slow tree, in its order.
+//!
+//! One group of events (see `plan`) goes like this; a crash behind any step is finished by the next start:
+//!
+//! 1. new directories, links and special files are made in `tmp`, complete with their attributes; copies that go to several
+//!    names get their further links there;
+//! 2. `tmp` is synced: what an intent names is there;
+//! 3. the intents are logged and, with every record before them, made durable;
+//! 4. each step is applied: a rename, link, removal or change of attributes, which finds what it expects or leaves both
+//!    versions standing (P11);
+//! 5. the directories are synced: at the end where the file system keeps the order by itself, after each step elsewhere;
+//!    Then the view follows: from here on it knows the slow tier as it is;
+//! 6. files that have not changed since become clean: the proof is durable on their objects. Not before the view has followed, or
+//!    who then lets go of an object finds the version before on the slow tier, or none;
+//! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it;
+//! 8. what is no longer needed is deleted, once 7 is durable.
+//!
+//! What goes to a part of the tree that no rename reaches waits in a `tmp` of that part (`writeback/parts.rs`).
+//!
+//! What somebody else takes out of `tmp` between 2 and 4 goes again (P6): a group ends in front of a batch of which nothing is done yet, and
+//! the rest is planned anew; of one that is half done the missing node is made again, and its intent logged again. A directory that
+//! somebody else has removed is made anew, as the view has it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::error::{Context, Error, Result};
+use crate::path::{Name, escape};
+use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
+use crate::tiers::log::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
+use crate::tiers::model::node::{Place, Seen};
+use crate::tiers::model::publish_plan::{self, Batch, Effect, Next, Pace, Planned};
+use crate::tiers::model::state::{Change, Clean, State};
+use crate::tiers::objects::abilities::is_refused;
+use crate::tiers::objects::file::{Bytes, Content, Copied, FileState, Io};
+use crate::tiers::objects::pool::{Pool, Proof};
+use crate::tiers::objects::slow_tier::{Moving, SlowTier, is_elsewhere, split};
+use crate::tiers::ops::data::is_full;
+use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
+use crate::tiers::writeback::parts::{bare, in_part};
+use crate::tiers::writeback::queue::Work;
+use crate::tiers::writeback::step::{Met, Touched, step_path, step_target};
+use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
+
+/// Proofs made durable together.
+const PROVEN_MAX: usize = 64;
+
+/// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before
+/// anything else.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) batches: Vec<Batch>,
+    pub(crate) upto: Lsn,
+    pub(crate) planned: Vec<Planned>,
+    pub(crate) met: Vec<Met>,
+    /// The view knows; an error came after that.
+    pub(crate) followed: bool,
+    /// Links in `tmp` for steps that were taken out of the group.
+    pub(crate) left: Vec<Vec<u8>>,
+}
+
+impl Unfinished {
+    fn new(batches: Vec<Batch>, planned: Vec<Planned>) -> Self {
+        let upto = batches.last().map_or(0, |batch| batch.upto);
+        Unfinished { batches, upto, planned, met: Vec::new(), followed: false, left: Vec::new() }
+    }
+
+    /// As a start has found it, with what is done of it.
+    pub(crate) fn taken_over(batch: Batch, planned: Vec<Planned>, met: Vec<Met>) -> Self {
+        Unfinished { met, ..Unfinished::new(vec![batch], planned) }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.planned.iter().map(|planned| &planned.step)
+    }
+
+    /// Whether something of the batch of the next step is done.
+    pub(crate) fn is_inside_batch(&self) -> bool {
+        let at = self.met.len();
+        at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
+    }
+
+    /// Where a step that is done has placed this node.
+    pub(crate) fn placed(&self, node: Ino, slow: u64) -> Option<Path> {
+        self.planned.iter().zip(&self.met).find_map(|(planned, met)| match &planned.step {
+            Step::Place { node: other, ino, path, .. } if (*other, *ino, met) == (node, slow, &Met::Expected) => {
+                Some(path.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// The version that the next step places.
+    pub(crate) fn next_content(&self) -> Option<(Lsn, Arc<Content>)> {
+        let Step::Place { node, object: Some(_), .. } = &self.planned.get(self.met.len())?.step else { return None };
+        self.batches.iter().find_map(|batch| batch.contents.get(node)).cloned()
+    }
+
+    /// A directory is another one on the slow tier by now.
+    fn identify(&mut self, node: Ino, new: (u64, u64)) {
+        for effect in self.planned.iter_mut().flat_map(|planned| &mut planned.effects) {
+            if let Effect::Identity(ino, id) = effect
+                && *ino == node
+            {
+                *id = new;
+            }
+        }
+    }
+
+    /// The files whose object did not fit on the fast tier.
+    fn on_slow(&self) -> impl Iterator<Item = (Ino, &Arc<Content>)> {
+        let contents = self.batches.iter().flat_map(|batch| &batch.contents);
+        contents.map(|(ino, (_, content))| (*ino, content)).filter(|(_, content)| content.object().needs_slow())
+    }
+}
+
+impl Tiers {
+    /// Publishes the next group of events, if it is settled, sealed and copied.
+    pub fn publish_step(&self) -> Result<Progress> {
+        let front = self.state.lock().events.front().map(|event| event.lsn);
+        let done = match self.publish_next() {
+            // For a name or an attribute.
+            Err(error) if self.removes_first(&error, 1) => Ok(Progress::Did),
+            done => done,
+        };
+        if let Some(lsn) = front {
+            self.counters.notes.tried(lsn, Work::Publish, done.as_ref().err());
+        }
+        done
+    }
+
+    fn publish_next(&self) -> Result<Progress> {
+        let mut unfinished = self.publishing.lock();
+        if self.damaged.is_some() {
+            return Ok(Progress::Idle);
+        }
+        if let Some(group) = unfinished.as_mut() {
+            if !self.apply_group(group)? {
+                return Ok(Progress::Idle);
+            }
+            self.finish_group(&mut unfinished)?;
+            return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
+        }
+        if self.is_paused() {
+            return Ok(Progress::Idle);
+        }
+        if let Some(closed) = self.waits() {
+            return Ok(Progress::Wait(closed.left));
+        }
+        let pressure = self.batches_by_pressure();
+        let settle =
+            if self.hurried() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
+        let front = self.counters.notes.front();
+        let pace = Pace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
+        let next = publish_plan::next(&self.state.lock(), pace);
+        match next {
+            Next::Empty => Ok(Progress::Idle),
+            Next::Wait(left) => Ok(Progress::Wait(left)),
+            Next::Blocked => self.unblock(),
+            Next::Batches(batches) => {
+                self.publish(batches, &mut unfinished)?;
+                self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did)
+            }
+        }
+    }
+
+    /// The rest of a batch that was cut follows at once: until then the slow tree is inside of it.
+    fn publish_cut_batch(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        loop {
+            if unfinished.is_some() {
+                return Ok(());
+            }
+            let next = {
+                let st = self.state.lock();
+                if st.early.is_empty() {
+                    return Ok(());
+                }
+                let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
+                let now = self.uptime();
+                // Under pressure a version that is not copied may have been left to a later one: only so is the rest ready.
+                [false, true].into_iter().find_map(|pressure| {
+                    match publish_plan::next(&st, Pace { now, settle, live_after, pressure, front: 0 }) {
+                        Next::Batches(batches) => Some(batches),
+                        Next::Empty | Next::Wait(_) | Next::Blocked => None,
+                    }
+                })
+            };
+            match next {
+                Some(batches) => self.publish(batches, unfinished)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Steps 1 to 3, then the rest.
+    fn publish(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        // Intents that a closed log may hold name what is in `tmp` now: made anew, the next start would not find it.
+        self.log.usable()?;
+        let made = self.make_in_tmp(&batches)?; // 1
+        self.link_moved(&batches)?; // 1
+        let plan = || {
+            let planned = publish_plan::steps(&self.state.lock(), &batches, &made);
+            planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))
+        };
+        let mut planned = plan()?;
+        if self.bring_copies(&batches, &planned)? {
+            if batches.iter().flat_map(|batch| batch.contents.values()).any(|(_, content)| !content.is_copied()) {
+                // One has vanished from `tmp`: it is copied again.
+                return Ok(());
+            }
+            planned = plan()?;
+        }
+        if left_out!(Turn) {
+            planned.reverse();
+        }
+        if left_out!(RemoveLast) && batches.len() == 1 {
+            planned.sort_by_key(|planned| !matches!(planned.step, Step::Remove { .. }));
+        }
+        if !self.link_in_tmp(&planned)? {
+            return self.forget_vanished(&[]);
+        }
+        self.slow.sync_tmps(planned.iter().filter_map(|planned| match &planned.step {
+            Step::Place { tmp, .. } => Some(&tmp[..]),
+            _ => None,
+        }))?; // 2
+        let count = planned.len() as u64;
+        let intent = |(index, planned): (u64, &Planned)| Record::Intent {
+            upto: planned.upto,
+            index,
+            count,
+            step: planned.step.clone(),
+        };
+        let intents: Vec<_> = (0..).zip(&planned).map(intent).collect();
+        if !intents.is_empty() && !left_out!(Intents) {
+            self.log.append(&intents)?;
+        }
+        if !left_out!(IntentsDurable) {
+            self.log.sync(self.log.last())?; // 3
+        }
+        if self.apply_group(unfinished.insert(Unfinished::new(batches, planned)))? {
+            self.finish_group(unfinished)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a group that a start could not finish.
+    pub(crate) fn take_over(&self, group: Unfinished) {
+        self.slow.set_moving(self.moves(group.steps()));
+        self.begin(&group.planned);
+        *self.publishing.lock() = Some(group);
+    }
+
+    /// Steps 4 and 5, from where an error stopped them before. `false`: what is to be placed next is being copied again.
+    pub(crate) fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
+        if group.followed {
+            return Ok(true);
+        }
+        for (_, content) in group.on_slow() {
+            self.slow.place(content.object().tail()).at("open", "object on the slow tier")?;
+        }
+        self.slow.set_moving(self.moves(group.steps()));
+        self.begin(&group.planned);
+        let mut touched = Touched::of(&group.planned[..group.met.len()]);
+        let in_order = self.keeps_order(&group.planned)?;
+        if !in_order {
+            // The error came from this sync, perhaps: the next step must not be durable before the last one.
+            touched.sync(self)?; // 5
+        }
+        let mut mended = None;
+        while group.met.len() < group.planned.len() {
+            let at = group.met.len();
+            let made = match self.take_new_copy(group)? {
+                Some(mended) => mended,
+                None => match self.apply(group)? {
+                    Met::Lacking => {
+                        if mended.replace(at) == Some(at) {
+                            return Err(vanishes(&group.planned[at].step));
+                        }
+                        self.mend(group)?
+                    }
+                    Met::Apart => self.bring_over(group)?,
+                    met => Mended::Never(met), // 4
+                },
+            };
+            match made {
+                Mended::Again | Mended::Cut => continue,
+                Mended::Soon => return Ok(false),
+                Mended::Never(met) => group.met.push(met),
+            }
+            touched.add(&group.planned[at].step);
+            if !in_order && !left_out!(EachStepDurable) {
+                touched.sync(self)?; // 5
+            }
+        }
+        if !left_out!(StepsDurable) {
+            touched.sync(self)?; // 5
+        }
+        Ok(true)
+    }
+
+    /// The steps after which something is not where the view has it, until the group is finished, in their order.
+    pub(crate) fn moves<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> Vec<Moving> {
+        let moved = |step: &Step| match step {
+            Step::Link { path, to, .. } => vec![Moving::To(path.clone(), to.clone())],
+            Step::Move { path, to, .. } => vec![Moving::Gone(to.clone()), Moving::To(path.clone(), to.clone())],
+            Step::Swap { a, b, .. } => vec![Moving::Exchanged(a.clone(), b.clone())],
+            // Of something that is there already: it may lose its old name before a link of it comes from `tmp` to the new one.
+            Step::Place { node, tmp, path, object: None, .. } => {
+                let there = self.state.lock().view.slow_paths(*node);
+                let waiting = self.slow.path_in_tmp(tmp);
+                let to = |from: Path| [Moving::To(from.clone(), waiting.clone()), Moving::To(from, path.clone())];
+                let left = [Moving::Gone(waiting.clone()), Moving::Gone(path.clone())];
+                there.into_iter().flat_map(to).chain(left).collect()
+            }
+            Step::Place { path, .. } | Step::Remove { path, .. } => vec![Moving::Gone(path.clone())],
+            Step::Attr { .. } | Step::Xattr { .. } => Vec::new(),
+        };
+        steps.flat_map(moved).collect()
+    }
+
+    /// From here on the slow tier may be ahead of what the view knows of it.
+    fn begin(&self, planned: &[Planned]) {
+        let mut st = self.state.lock();
+        let names = planned.iter().flat_map(|planned| &planned.effects);
+        let names =
+            names.filter_map(|effect| if let Effect::Name(place, _) = effect { Some(place.clone()) } else { None });
+        st.view.follow(names.collect());
+        // Files that lose a name to another one keep it in `tmp` for a while.
+        let replaced = |planned: &Planned| match &planned.step {
+            Step::Place { over: Some(_), .. } => planned.effects.iter().find_map(|effect| match effect {
+                Effect::Name((dir, name), Some(_)) => st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow(),
+                _ => None,
+            }),
+            _ => None,
+        };
+        let replaced: Vec<Ino> = planned.iter().filter_map(replaced).collect();
+        st.view.in_tmp.extend(replaced);
+    }
+
+    pub(crate) fn finish_group(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        let Some(group) = unfinished.as_mut() else { return Ok(()) };
+        let placed = self.placed_stats(group)?;
+        if left_out!(FollowFirst) {
+            self.finish_contents(&group.batches, &placed)?;
+        }
+        if !group.followed {
+            self.follow_group(group, &placed);
+            group.followed = true;
+        }
+        let done = group.planned.iter().zip(&group.met).filter(|(_, met)| **met == Met::Expected);
+        self.slow.follow_parts(done.map(|(planned, _)| &planned.step))?;
+        let superseded = self.finish(group, &placed)?; // 6, 7
+        match unfinished.take() {
+            Some(group) => self.clean_up(&group.planned, &[superseded, group.left].concat()), // 8
+            None => Ok(()),
+        }
+    }
+
+    /// Step 1: everything but regular files, ready in `tmp`.
+    fn make_in_tmp(&self, batches: &[Batch]) -> Result<HashMap<Lsn, Copied>> {
+        let specs: Vec<(Lsn, Arc<Spec>, Ino)> = {
+            let st = self.state.lock();
+            let events = batches.iter().flat_map(|batch| st.events.range(batch.events.clone()));
+            let specs = events.filter_map(|event| match &event.change {
+                Change::Make { spec, at, .. } => Some((event.lsn, spec.clone(), at.0)),
+                _ => None,
+            });
+            specs.collect()
+        };
+        specs.into_iter().map(|(lsn, spec, dir)| Ok((lsn, self.make_one(lsn, &spec, dir)?))).collect()
+    }
+
+    /// In the `tmp` for what goes to directory `dir`.
+    pub(crate) fn make_one(&self, lsn: Lsn, spec: &Spec, dir: Ino) -> Result<Copied> {
+        let (part, tmp) = self.tmp_for(dir)?;
+        let name = format!("m{lsn:016x}").into_bytes();
+        let stat = self.make_whole(&*tmp, &name, spec)?;
+        Ok(Copied { tmp: in_part(&part, &name), id: (stat.dev, stat.ino), sum: None, known: Some(Known::of(&stat)) })
+    }
+
+    /// Makes a node in `tmp` with all its attributes, durable but for its name where names are not in order by themselves.
+    pub(crate) fn make_whole(&self, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> Result<Stat> {
+        remove_leftover(tmp, name)?;
+        let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
+        let (stat, left_out) = made;
+        self.tell_left_out(&escape(&self.slow.path_in_tmp(name)), &left_out);
+        if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
+            // Its own attributes; for other kinds there is nothing that could be synced.
+            let dir = tmp.dir(name).and_then(|dir| dir.sync());
+            dir.at("fsync", String::from_utf8_lossy(name))?;
+        }
+        Ok(stat)
+    }
+
+    /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
+    fn link_moved(&self, batches: &[Batch]) -> Result<()> {
+        let links: Vec<_> = {
+            let mut st = self.state.lock();
+            let links: Vec<_> = batches.iter().flat_map(|batch| publish_plan::to_link(&st, batch)).collect();
+            st.view.in_tmp.extend(links.iter().map(|(ino, _)| *ino));
+            let dir = |ino: Ino| st.view.get(ino).and_then(|node| Some(node.slow().first()?.0)).unwrap_or(ROOT);
+            let at = |ino: Ino| Some((st.view.slow_path(ino)?, st.view.get(ino)?.slow_id()?));
+            links.into_iter().map(|(ino, name)| (at(ino), dir(ino), name)).collect()
+        };
+        for (at, dir, link) in links {
+            let Some((path, id)) = at else { continue };
+            let (tmp, link) = match split(&link) {
+                (b"", name) => (self.slow.tmp.clone(), name),
+                (_, name) => (self.tmp_for(dir)?.1, name),
+            };
+            remove_leftover(&*tmp, link)?;
+            match self.slow.act(&path, id, |inode| inode.link(&*tmp, link)) {
+                // Somebody else has removed it, or put another one there: the step finds nothing to place.
+                Err(e) if is_elsewhere(&e) => {}
+                linked => linked.at("link into tmp", String::from_utf8_lossy(&path))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: somebody else has removed a copy.
+    fn link_in_tmp(&self, planned: &[Planned]) -> Result<bool> {
+        for planned in planned {
+            let Step::Place { tmp, .. } = &planned.step else { continue };
+            let (copy, further) = tmp.split_at(base_of(tmp).len());
+            // A link of something in the tree is none of a copy: the step finds out what is left of it.
+            if !further.is_empty() && !self.link_further(copy, further)? && !bare(tmp).starts_with(b"l") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Applies the next step of a group. If its file was written in place meanwhile, it is applied again with the time of that write.
+    /// A write that comes after the last look sets the time itself.
+    fn apply(&self, group: &mut Unfinished) -> Result<Met> {
+        let at = group.met.len();
+        let mut instead = self.as_overtaken(&group.planned[at]);
+        loop {
+            let met = self.apply_once(group, instead.as_ref())?;
+            let since = self.as_overtaken(&group.planned[at]);
+            if since == instead {
+                return Ok(met);
+            }
+            instead = since;
+        }
+    }
+
+    fn apply_once(&self, group: &mut Unfinished, instead: Option<&Step>) -> Result<Met> {
+        let at = group.met.len();
+        let Planned { step, effects, .. } = &group.planned[at];
+        let step = instead.unwrap_or(step);
+        let (known, path) = (self.known_twin(effects, step), step_path(step).to_vec());
+        let mut met = self.slow.apply(step, known);
+        if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            // Somebody else has removed a directory, or what waited in `tmp` just now.
+            let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
+            made.into_iter().for_each(|(ino, id)| group.identify(ino, id));
+            met = self.slow.apply(instead.unwrap_or(&group.planned[at].step), known);
+        }
+        met.at("publish", String::from_utf8_lossy(&path))
+    }
+
+    /// What to do instead of a change of times that a write in place has overtaken since it was planned.
+    fn as_overtaken(&self, planned: &Planned) -> Option<Step> {
+        let (Step::Attr { path, ino, new }, [Effect::Touched(node)]) = (&planned.step, &planned.effects[..]) else {
+            return None;
+        };
+        let now = self.state.lock().as_overtaken(*node, *new);
+        (now != *new).then(|| Step::Attr { path: path.clone(), ino: *ino, new: now })
+    }
+
+    /// What the slow tier is known to show of the file that a `place` replaces, to tell somebody else's change from ours.
+    fn known_twin(&self, effects: &[Effect], step: &Step) -> Option<Proof> {
+        let Step::Place { over: Some(_), .. } = step else { return None };
+        let st = self.state.lock();
+        effects.iter().find_map(|effect| match effect {
+            Effect::Name((dir, name), Some(_)) => {
+                let slot = st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?;
+                let node = st.view.get(slot.slow()?)?;
+                if node.kind == Kind::File { node.twin() } else { None }
+            }
+            _ => None,
+        })
+    }
+
+    /// What now stands on the slow tier under the names of published contents, or beside them.
+    fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
+        let mut stats = HashMap::new();
+        for (planned, met) in group.planned.iter().zip(&group.met) {
+            if let Step::Place { node, path, ino, object: Some(_), known, .. } = &planned.step
+                && let Some(path) = path_met(path, met)
+                && let Some(stat) = self.slow.stat(&path).at("stat on slow", String::from_utf8_lossy(&path))?
+                && stat.ino == *ino
+                && known.is_none_or(|known| known.size == stat.size)
+            {
+                stats.insert(*node, stat);
+            }
+        }
+        Ok(stats)
+    }
+
+    /// The view takes in what the steps have done.
+    fn follow_group(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) {
+        {
+            let mut st = self.state.lock();
+            for (planned, met) in group.planned.iter().zip(&group.met) {
+                self.follow(&mut st, planned, met);
+            }
+            st.view.follow(HashSet::new());
+            let changed = inodes_upto(&st, group.upto);
+            st.view.publish(changed, self.uptime());
+            for (ino, stat) in placed {
+                if let Some(node) = st.view.get_mut(*ino) {
+                    node.set_twin(Some(Proof::of(stat)));
+                }
+            }
+        }
+        self.slow.set_moving(Vec::new());
+    }
+
+    /// Steps 6 and 7. Returns the copies that a newer version of the same batch made superfluous.
+    fn finish(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) -> Result<Vec<Vec<u8>>> {
+        let Unfinished { batches, upto, planned, met, .. } = group;
+        self.finish_contents(batches, placed)?; // 6
+        for (ino, content) in group.on_slow() {
+            self.adopt_placed(ino, content, placed.get(&ino)); // 6
+        }
+        self.renew_proofs(planned, met)?; // 6
+        let mut st = self.state.lock();
+        self.forget_applied_attrs(&mut st, *upto);
+        st.early.extend(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
+        let rebound = self.rebind(&st, *upto);
+        let mut records: Vec<Record> = rebound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)).collect();
+        let names = records.len() as u64;
+        records.extend(rebound.iter().map(|(_, _, record)| record.clone()));
+        records.push(Record::Applied { upto: *upto });
+        let last = self.log.append(&records)?; // 7
+        let first = last + 1 - records.len() as u64 + names;
+        for (lsn, (ino, object, _)) in (first..).zip(rebound) {
+            st.bind(ino, lsn, object, self.uptime());
+        }
+        let superseded = superseded(&st, *upto, planned);
+        let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
+        st.pop(*upto, last);
+        self.note_published(&mut st, *upto);
+        self.counters.notes.applied(*upto);
+        self.counters.published(events, publish_plan::stepped(batches, planned));
+        Ok(superseded)
+    }
+
+    fn finish_contents(&self, batches: &[Batch], placed: &HashMap<Ino, Stat>) -> Result<()> {
+        // One commit of the disk's journal often does for many. No more are open at the same time.
+        let mut proven: Vec<Arc<dyn File>> = Vec::new();
+        let make_durable = |proven: &mut Vec<Arc<dyn File>>| {
+            proven.drain(..).try_for_each(|fd| fd.sync().at_fast("prove clean", "an object"))
+        };
+        for batch in batches {
+            for (ino, (lsn, content)) in &batch.contents {
+                proven.extend(self.prove(*ino, content, placed.get(ino))?);
+                if *lsn > batch.upto {
+                    content.early.store(true, std::sync::atomic::Ordering::Release);
+                    *content.copy.lock() = None;
+                }
+                if proven.len() >= PROVEN_MAX {
+                    make_durable(&mut proven)?;
+                }
+            }
+        }
+        make_durable(&mut proven)
+    }
+
+    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that has a proof now,
+    /// which is not durable yet: whoever evicts it meanwhile compares it all the same, and whoever writes takes it back durably.
+    fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<Option<Arc<dyn File>>> {
+        if content.object().needs_slow() {
+            return Ok(None);
+        }
+        let file = self.state.lock().known_file(ino);
+        let (Some(file), Some(stat)) = (file, stat) else { return Ok(None) };
+        let mut io = file.io.write();
+        let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
+        if io.dirty || !newest || io.object() != Some(content.object()) {
+            return Ok(None);
+        }
+        io.latest = None;
+        let fd = match &io.fd {
+            Some(fd) => fd.clone(),
+            None => self.pool.open_object(content.object().number, Access::ReadWrite).at_fast("open", "object")?,
+        };
+        let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
+        Pool::set_sum(&*fd, sum);
+        let is_clean = self.prove_or_let_go(&file, &mut io, fd.clone(), Proof::of(stat), Pool::set_proof)?;
+        if is_clean {
+            io.set_checked(self.uptime());
+            self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst() });
+        }
+        Ok(is_clean.then_some(fd))
+    }
+
+    /// Step 6 of a file whose object lay on the slow tier and was itself renamed into place: from here on the file is what the
+    /// view, which has followed, has there. Handles go on reading the same file, but for one in two parts, whose head goes.
+    fn adopt_placed(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) {
+        let file = self.state.lock().known_file(ino);
+        if let (Some(file), Some(stat)) = (file, stat) {
+            let mut io = file.io.write();
+            let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
+            if !io.dirty && newest && io.object() == Some(content.object()) {
+                // Brought to another part it is another file there.
+                let same = |fd: &Arc<dyn File>| fd.stat().is_ok_and(|own| (own.dev, own.ino) == (stat.dev, stat.ino));
+                let fd = io.fd.take().filter(|fd| content.object().head().is_none() && same(fd));
+                let mut st = self.state.lock();
+                if !io.attrs_in_view {
+                    // What the object said of itself until now.
+                    self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
+                }
+                file.place(&mut io, Bytes::Slow, fd);
+                let lsn = self.log.last();
+                st.unrefer(content.object(), lsn);
+            }
+        }
+        self.slow.placed(content.object().tail());
+    }
+
+    /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
+    /// are on the slow tier. Whoever has it open goes on reading it. `prove`: durably or not. `false`: it is not clean.
+    fn prove_or_let_go(
+        &self,
+        file: &FileState,
+        io: &mut Io,
+        fd: Arc<dyn File>,
+        proof: Proof,
+        prove: fn(&dyn File, &Proof) -> std::io::Result<()>,
+    ) -> Result<bool> {
+        match prove(&*fd, &proof) {
+            Err(e) if is_full(&e) => {}
+            other => {
+                other.at_fast("prove clean", self.label(file.ino))?;
+                io.set_clean(proof);
+                return Ok(true);
+            }
+        }
+        if file.is_pinned() {
+            // Without a proof it is not evicted; the next start finds that it is not needed.
+            return Ok(false);
+        }
+        let shown = fd.stat().at("stat", "object")?;
+        let held = io.fd.is_some().then_some(fd);
+        let mut st = self.state.lock();
+        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.drop_clean(&mut st, file, io);
+        io.fd = held;
+        Ok(false)
+    }
+
+    /// Our own later steps changed what clean files look like on the slow tier.
+    fn renew_proofs(&self, planned: &[Planned], met: &[Met]) -> Result<()> {
+        let mut touched: HashSet<Ino> = HashSet::new();
+        for (planned, met) in planned.iter().zip(met) {
+            if *met == Met::Expected {
+                touched.extend(planned.effects.iter().filter_map(|effect| match effect {
+                    Effect::Touched(ino) => Some(*ino),
+                    _ => None,
+                }));
+            }
+        }
+        touched.into_iter().try_for_each(|ino| self.renew_proof(ino, |_, _| true))
+    }
+
+    /// Proves a clean file anew if the slow tier still has it and `ours` says, of the proof and of what it has, that the
+    /// difference is ours.
+    fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Proof, &Proof) -> bool) -> Result<()> {
+        let (file, path, id) = {
+            let mut st = self.state.lock();
+            let Some(id) = st.view.get(ino).map(|node| node.slow_id()) else { return Ok(()) };
+            (st.known_file(ino), st.view.slow_path(ino), id)
+        };
+        let (Some(file), Some(path), Some(id)) = (file, path, id) else { return Ok(()) };
+        if file.io.read().clean().is_none() {
+            return Ok(());
+        }
+        let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
+        let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
+        let mut io = file.io.write();
+        let (Some(object), Some(stat), Some(proof)) = (io.object(), stat, io.clean()) else { return Ok(()) };
+        if !ours(&proof, &Proof::of(&stat)) {
+            return Ok(());
+        }
+        let fd = self.open_object(&Cx::internal(), object)?;
+        self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat), Pool::prove).map(|_| ())
+    }
+
+    /// Moves the slow side of what a step changed.
+    fn follow(&self, st: &mut State, planned: &Planned, met: &Met) {
+        let mut effects = &planned.effects[..];
+        if let (Met::Conflict(name), Some(Effect::Name(at, Some(ino)))) = (met, effects.first()) {
+            let path = escape(step_path(&planned.step));
+            self.counters
+                .conflict(format!("/{path}: somebody else's has the name, ours is {} beside it", escape(name)));
+            tracing::warn!(
+                path = %String::from_utf8_lossy(step_path(&planned.step)),
+                ours = %String::from_utf8_lossy(name),
+                "changed on the slow tier by somebody else; both versions are kept"
+            );
+            self.view_conflict(st, at, *ino, name, planned.upto);
+            effects = &effects[1..];
+        }
+        if *met == Met::Lost {
+            // Nothing of it is there: what the slow tier has under the name is what it had.
+            return;
+        }
+        if *met == Met::Gone {
+            let path = escape(step_path(&planned.step));
+            self.counters.conflict(format!("/{path}: not on the slow tier any more as it was, left as it is"));
+            tracing::warn!(
+                path = %String::from_utf8_lossy(step_path(&planned.step)),
+                "no longer on the slow tier as it was; somebody else changed it, and it is left as it is"
+            );
+        }
+        if let (Met::LeftOut, Step::Xattr { path, key, .. }) = (met, &planned.step) {
+            self.tell_left_out(&escape(path), std::slice::from_ref(key));
+        }
+        for effect in effects {
+            match effect {
+                // Nobody needs the names of one that was forgotten.
+                Effect::Name((dir, _), _) if st.view.get(*dir).is_none_or(|node| node.dir.is_none()) => {}
+                Effect::Name((dir, name), who) => {
+                    st.view.set_slow(*dir, name, *who);
+                    if let Some(slot) = st.view.get_mut(*dir).and_then(|node| node.dir.as_mut()?.slots.get_mut(name)) {
+                        slot.seen = Seen::at(self.uptime());
+                    }
+                }
+                Effect::Identity(ino, id) => {
+                    let merged = if let Met::Merged(theirs) = met { Some(*theirs) } else { None };
+                    st.view.set_slow_id(*ino, Some(merged.unwrap_or(*id)));
+                    if let (Some(_), Some(dir)) = (merged, st.view.get_mut(*ino).and_then(|node| node.dir.as_mut())) {
+                        // Theirs may hold names we have not seen.
+                        dir.known = false;
+                        dir.access_acl = None;
+                    }
+                    if st.view.get(*ino).is_some_and(|node| node.kind == Kind::Dir) {
+                        self.slow.forget_dir(*ino);
+                    }
+                }
+                Effect::Touched(ino) => {
+                    if let Some(node) = st.view.get_mut(*ino) {
+                        node.set_twin(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// After a conflict the name shows what is on slow. What of ours is `beside` it goes on there, as the file that it was: whoever has it open
+    /// and the kernel, which remembers it, see these bytes, and what was written since and is no event yet becomes one under that name. But not
+    /// if an event is pending that gives it a name: a newer version goes to the name that it had, which it keeps until then, and what lies beside
+    /// is found there like any other file.
+    fn view_conflict(&self, st: &mut State, (dir, name): &Place, ino: Ino, beside: &[u8], upto: Lsn) {
+        let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
+        let ours = has(name) == Some(ino);
+        let beside = Name::new(beside).ok().filter(|beside| ours && has(beside).is_none());
+        let beside = beside.filter(|_| stays_where_it_is(st, ino, upto));
+        if ours && !is_placed_after(st, ino, (dir, name), upto) {
+            st.view.set_view(*dir, name, None);
+        }
+        st.view.set_slow(*dir, name, None);
+        if let Some(beside) = &beside {
+            st.view.set_view(*dir, beside, Some(ino));
+            st.view.set_slow(*dir, beside, Some(ino));
+        }
+        if let Some(node) = st.view.get_mut(*dir) {
+            if let Some(dir) = &mut node.dir {
+                dir.known = false;
+                dir.default_acl = None;
+            }
+            if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
+                slot.seen = Seen::NEVER;
+            }
+        }
+        self.settle_removed(st, ino);
+    }
+
+    /// Extended attributes and times the slow tier has now are no longer the view's to remember.
+    fn forget_applied_attrs(&self, st: &mut State, upto: Lsn) {
+        let inos = inodes_upto(st, upto);
+        for ino in &inos {
+            let Some(node) = st.view.get_mut(*ino) else { continue };
+            node.forget_attrs(upto);
+            // From here on others may change it.
+            let acl = node.dir.as_mut().and_then(|dir| dir.access_acl.as_mut());
+            if let Some(acl) = acl.filter(|acl| acl.asked == Seen::NEVER) {
+                acl.asked = Seen::at(self.uptime());
+            }
+        }
+        st.view.publish(inos, self.uptime());
+    }
+
+    /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
+    fn rebind(&self, st: &State, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
+        let passed = st.bound.range(..=upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
+        let files = passed.filter_map(|(ino, object)| {
+            let path = st.view.path(ino)?;
+            Some((ino, object, Record::Bind { path, ino, object }))
+        });
+        files.collect()
+    }
+
+    /// Step 8. Leftovers are swept at the next start.
+    fn clean_up(&self, planned: &[Planned], superseded: &[Vec<u8>]) -> Result<()> {
+        if !left_out!(AppliedDurable) {
+            self.log.sync(self.log.last())?;
+        }
+        if left_out!(StepsDurable) {
+            Touched::of(planned).sync(self)?;
+        }
+        let replaced = planned.iter().filter_map(|planned| match &planned.step {
+            Step::Place { tmp, .. } => Some(tmp),
+            _ => None,
+        });
+        for tmp in replaced.chain(superseded) {
+            let removed = self.slow.tmp_of(tmp).at("open", "tmp on the slow tier");
+            if let Err(e) = removed.and_then(|(dir, name)| remove_leftover(&*dir, name)) {
+                tracing::debug!(error = %e, "a replaced version stays in tmp until the next start");
+            }
+        }
+        // Who had a link there and has another name has another ctime now, and nothing else.
+        let in_tmp: Vec<Ino> = self.state.lock().view.in_tmp.iter().copied().collect();
+        let only_ctime = |old: &Proof, new: &Proof| Proof { ctime: new.ctime, ..*old } == *new;
+        in_tmp.into_iter().try_for_each(|ino| self.renew_proof(ino, only_ctime))?;
+        self.delete_doomed(&Cx::internal())?;
+        let applied = {
+            let mut st = self.state.lock();
+            st.view.leave_tmp(self.uptime());
+            st.applied
+        };
+        self.drop_log(applied)
+    }
+}
+
+/// Whom the events up to `upto` concern.
+fn inodes_upto(st: &State, upto: Lsn) -> HashSet<Ino> {
+    st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
+}
+
+/// Whether nothing that is pending behind `upto` gives the file another name or version.
+fn stays_where_it_is(st: &State, ino: Ino, upto: Lsn) -> bool {
+    let is_file = st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir);
+    let stays =
+        |change: &Change| matches!(change, Change::SetAttr { .. } | Change::SetXattr { .. } | Change::Link { .. });
+    is_file && changes_after(st, ino, upto).all(stays)
+}
+
+/// Whether a newer version of the file is on its way to this name.
+fn is_placed_after(st: &State, ino: Ino, (dir, name): (&Ino, &Name), upto: Lsn) -> bool {
+    let placed = |change: &Change| matches!(change, Change::Content { at, .. } if (&at.0, &at.1) == (dir, name));
+    changes_after(st, ino, upto).any(placed)
+}
+
+fn changes_after(st: &State, ino: Ino, upto: Lsn) -> impl Iterator<Item = &Change> {
+    let later = st.events.iter().rev().take_while(move |event| event.lsn > upto);
+    later.map(|event| &event.change).filter(move |change| change.inodes().contains(&ino))
+}
+
+/// Where a step has put what it places.
+fn path_met(path: &[u8], met: &Met) -> Option<Path> {
+    match met {
+        Met::Expected => Some(path.to_vec()),
+        Met::Conflict(beside) => Some([path.strip_suffix(split(path).1)?, beside].concat()),
+        _ => None,
+    }
+}
+
+/// Copies of the events up to `upto` that were not placed. An object that lies in `tmp` itself is not one of them.
+fn superseded(st: &State, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
+    let placed: HashSet<&[u8]> = planned
+        .iter()
+        .filter_map(|planned| match &planned.step {
+            Step::Place { tmp, .. } => Some(tmp.as_slice()),
+            _ => None,
+        })
+        .collect();
+    let copies = st.events.iter().take_while(|event| event.lsn <= upto).filter_map(|event| match &event.change {
+        Change::Content { content, .. } if !content.object().needs_slow() => {
+            content.copy.lock().as_ref().map(|copied| copied.tmp.clone())
+        }
+        _ => None,
+    });
+    copies.filter(|tmp| !placed.contains(tmp.as_slice())).collect()
+}
+
+/// Makes a node in `tmp` with all its attributes, as far as the slow tier can hold them: the second are those it cannot.
+fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<(Stat, Vec<Vec<u8>>)> {
+    let tier = &slow.abilities;
+    let Attrs { perm, uid, gid, mtime, xattrs } = &spec.attrs;
+    match spec.kind {
+        Kind::Dir => tmp.mkdir(name, *perm)?,
+        Kind::Symlink => tmp.symlink(name, &spec.target)?,
+        kind => tmp.mknod(name, kind, *perm, spec.rdev)?,
+    }
+    if spec.kind == Kind::Symlink && !tier.link_attrs {
+        return Ok((tmp.stat(name)?, xattrs.iter().map(|(key, _)| key.clone()).collect()));
+    }
+    // Of one that did not say so when it was tried.
+    let of_links = |done: std::io::Result<()>| match done {
+        Err(e) if spec.kind == Kind::Symlink && (is_refused(&e) || is_elsewhere(&e)) => Ok(()),
+        done => done,
+    };
+    let made = tmp.stat(name)?;
+    if (made.uid, made.gid) != (*uid, *gid) {
+        let owned = NewAttr { uid: Some(*uid), gid: Some(*gid), ..NewAttr::default() };
+        of_links(tmp.set_attr(name, &tier.kept(&owned)))?;
+    }
+    // A chown clears suid; a parent with setgid or a default ACL changes more.
+    if spec.kind != Kind::Symlink && tmp.stat(name)?.perm != *perm {
+        tmp.set_attr(name, &tier.kept(&NewAttr { perm: Some(*perm), ..NewAttr::default() }))?;
+    }
+    let left_out = slow.put_xattrs(xattrs, |key, value| tmp.set_xattr(name, key, value))?;
+    of_links(tmp.set_attr(name, &NewAttr { mtime: Some(*mtime), ..NewAttr::default() }))?;
+    Ok((tmp.stat(name)?, left_out))
+}

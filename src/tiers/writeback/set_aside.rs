@@ -1,0 +1,654 @@
+//! Taking out of the order what the slow tier refuses for good (P15), at an operator's word.
+//!
+//! What goes together is `model/closure.rs`'s. Of that
+//!
+//! - a file with bytes that the slow tier does not have stays in the view with its object, under the names it has, and so does a directory, link
+//!   or special file that it does not have: *set aside*. No event is on its way for it, and eviction does not know it;
+//! - of all else the view goes back to what the slow tier has. What that has of a file with an object, or gets back under its name, is another
+//!   node from then on (`model/view.rs::detach`).
+//!
+//! *Order:*
+//!
+//! 1. what was written gets its place in the order, and is made durable on fast (D1);
+//! 2. the bytes are copied to `saved/` on the slow tier, durably;
+//! 3. nobody publishes, and nobody changes these files: a group that was begun and held ends in front of the batch that is not done, which makes
+//!    its intents void. If more has been written meanwhile, again from 1;
+//! 4. one append: an `aside` record for each node that stays, and `set-aside`, which makes them count and names the events. A crash before
+//!    its end leaves all as it was, but for the copies;
+//! 5. queue and view follow;
+//! 6. the log is synced; the copies that were on their way go.
+//!
+//! *Later.* A start believes an `aside` record whether or not `applied` has passed it (`recovery/aside.rs`), so nothing is logged with each group. Before
+//! its segment of the log goes it is logged again ([`Tiers::drop_log`]), and the segment stays until `applied` has passed that one: so a
+//! start always finds one from before all that it replays. A new version of such a file, a new name or a rename, and whatever is put into such a
+//! directory, makes it an event again ([`Tiers::take_up`]); changes of its attributes are logged as the record anew.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::error::{Context, Error, Result};
+use crate::path::{Name, escape};
+use crate::tiers::disk::acl;
+use crate::tiers::disk::{Kind, NewAttr};
+use crate::tiers::log::record::{Attrs, Kept, Record, Spec};
+use crate::tiers::model::closure::{Closure, closure, pending_at};
+use crate::tiers::model::node::Place;
+use crate::tiers::model::small_deque::Few;
+use crate::tiers::model::state::{Aside, Change, Event, State};
+use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
+use crate::tiers::objects::slow_tier::split;
+use crate::tiers::ops::commit::own_xattrs;
+use crate::tiers::ops::names::add_subdir;
+use crate::tiers::writeback::deadline::{Saving, Wanted};
+use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::writeback::publish::Unfinished;
+use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
+
+/// So often more may have been written meanwhile.
+const TRIES: usize = 10;
+
+/// What was set aside, or would be. Paths are from the root, escaped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetAside {
+    /// Events that have left the order.
+    pub events: u64,
+    /// What stays in the view, and the bytes of its files.
+    pub kept: Vec<String>,
+    pub bytes: u64,
+    /// What the view shows again as the slow tier has it.
+    pub returned: Vec<String>,
+    /// Where the bytes are on the slow tier, from its root.
+    pub saved: Option<String>,
+}
+
+/// What is aside, for those who look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) nodes: u64,
+    pub(crate) bytes: u64,
+    /// Seconds since 1970.
+    pub(crate) since: Option<u64>,
+}
+
+/// What becomes of the nodes of a closure.
+#[derive(Default)]
+struct Outcome {
+    /// With the newest version of each file.
+    kept: Vec<(Ino, Option<Arc<Content>>)>,
+    returned: Vec<Ino>,
+}
+
+impl Tiers {
+    /// What [`Tiers::set_aside`] would do, as things are.
+    pub fn would_set_aside(&self, cx: &Cx, path: &[u8]) -> Result<SetAside> {
+        let start = self.nodes_at(cx, path)?;
+        let st = self.state.lock();
+        let closure = closure(&st, start);
+        let outcome = outcome(&st, &closure);
+        let mut said = told(&st, &outcome);
+        said.events = closure.events.len() as u64;
+        Ok(said)
+    }
+
+    /// Takes all that is pending at and below a path out of the order. `copy`: and saves the bytes on the slow tier. Waits for that as long
+    /// as it likes; `saving` ends it between two pieces.
+    pub fn set_aside(&self, cx: &Cx, path: &[u8], copy: bool, saving: &Saving) -> Result<SetAside> {
+        let start = self.nodes_at(cx, path)?;
+        let mut saved: Vec<(Arc<Content>, String)> = Vec::new();
+        for _ in 0..TRIES {
+            self.make_durable(cx, &start)?; // 1
+            if copy {
+                self.save_for(&start, saving, &mut saved)?; // 2
+            }
+            let is_saved = |content: &Arc<Content>| !copy || saved.iter().any(|(other, _)| Arc::ptr_eq(other, content));
+            if let Some(mut done) = self.take_out_of_the_order(cx, &start, is_saved)? {
+                done.saved = saved.last().map(|(_, place)| place.clone());
+                self.wake();
+                return Ok(done);
+            }
+        }
+        Err(Error::refused(
+            format!("/{} is written to all the time", escape(path)),
+            "end the writer, or close its file, and try again",
+        ))
+    }
+
+    /// What a path leads to in the view, and what pending events have had there.
+    fn nodes_at(&self, cx: &Cx, path: &[u8]) -> Result<HashSet<Ino>> {
+        let found = |path: &[u8]| match self.at_path(cx, path, Ok) {
+            Ok(ino) => Ok(Some(ino)),
+            Err(Error::Posix(_)) => Ok(None),
+            Err(other) => Err(other),
+        };
+        let mut start: HashSet<Ino> = found(path)?.into_iter().collect();
+        let (dirs, name) = split(path);
+        if let (Some(dir), Ok(name)) = (found(dirs)?, Name::new(name)) {
+            let st = self.state.lock();
+            start.extend(pending_at(&st, &(dir, name)));
+        }
+        let any = { !closure_is_empty(&closure(&self.state.lock(), start.clone())) };
+        if any {
+            return Ok(start);
+        }
+        Err(Error::refused(
+            format!("nothing is pending at /{}", escape(path)),
+            "dlio-fs queue says what is, and what holds the order",
+        ))
+    }
+
+    /// Step 1.
+    fn make_durable(&self, cx: &Cx, start: &HashSet<Ino>) -> Result<()> {
+        for _ in 0..TRIES {
+            let files: Vec<Arc<FileState>> = {
+                let mut st = self.state.lock();
+                let ahead = closure(&st, start.clone()).uncommitted;
+                ahead.into_iter().filter_map(|ino| st.known_file(ino)).collect()
+            };
+            if files.is_empty() {
+                break;
+            }
+            for file in files {
+                self.commit(cx, &file)?;
+            }
+        }
+        let of_it: HashSet<Lsn> = closure(&self.state.lock(), start.clone()).events.into_iter().collect();
+        let pending = self.unsealed(|_, lsn| of_it.contains(&lsn), usize::MAX);
+        self.seal_durably(cx, &pending)
+    }
+
+    /// Step 2: of versions that are not saved yet.
+    fn save_for(&self, start: &HashSet<Ino>, saving: &Saving, saved: &mut Vec<(Arc<Content>, String)>) -> Result<()> {
+        let wanted: Vec<Wanted> = {
+            let st = self.state.lock();
+            let outcome = outcome(&st, &closure(&st, start.clone()));
+            let new = |content: &Arc<Content>| !saved.iter().any(|(other, _)| Arc::ptr_eq(other, content));
+            let files = outcome.kept.into_iter().filter_map(|(ino, content)| Some((ino, content.filter(&new)?)));
+            files.filter_map(|(ino, content)| Some(Wanted { path: st.view.path(ino)?, ino, content })).collect()
+        };
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let place = self.save_all(&wanted, saving)?;
+        saved.extend(wanted.into_iter().map(|one| (one.content, place.clone())));
+        Ok(())
+    }
+
+    /// Steps 3 to 6. `None`: more was written meanwhile.
+    fn take_out_of_the_order(
+        &self,
+        cx: &Cx,
+        start: &HashSet<Ino>,
+        is_saved: impl Fn(&Arc<Content>) -> bool,
+    ) -> Result<Option<SetAside>> {
+        let mut unfinished = self.publishing.lock();
+        self.end_group_for(&mut unfinished, start)?; // 3
+        let files: Vec<Arc<FileState>> = {
+            let mut st = self.state.lock();
+            let mut inodes: Vec<Ino> = closure(&st, start.clone()).inodes.into_iter().collect();
+            inodes.sort_unstable();
+            inodes.into_iter().filter_map(|ino| st.known_file(ino)).collect()
+        };
+        let mut ios: HashMap<Ino, _> = HashMap::new();
+        for file in &files {
+            ios.insert(file.ino, (file, file.io.write()));
+        }
+        let mut attrs: HashMap<Ino, Attrs> = HashMap::new();
+        for (ino, (_, io)) in &mut ios {
+            attrs.extend(self.attrs_of(cx, *ino, io)?.map(|attrs| (*ino, attrs)));
+        }
+        let mut st = self.state.lock();
+        let closure = closure(&st, start.clone());
+        let outcome = outcome(&st, &closure);
+        let is_held = |ino: &Ino| st.view.get(*ino).is_none_or(|node| node.kind != Kind::File || ios.contains_key(ino));
+        let is_ready = |(ino, content): &(Ino, Option<Arc<Content>>)| {
+            let object = ios.get(ino).and_then(|(_, io)| io.object());
+            content.as_ref().is_none_or(|content| {
+                content.is_intact() && content.is_sealed() && is_saved(content) && object == Some(content.object())
+            })
+        };
+        if !closure.uncommitted.is_empty() || !closure.inodes.iter().all(is_held) || !outcome.kept.iter().all(is_ready)
+        {
+            return Ok(None);
+        }
+        let mut said = told(&st, &outcome);
+        said.events = closure.events.len() as u64;
+        let since = self.stamp(self.uptime()).as_secs();
+        let kept = outcome.kept.iter().filter_map(|(ino, content)| {
+            let kept = match content {
+                None => Kept::Node(spec_of(&st, *ino)?),
+                Some(content) => Kept::File {
+                    object: content.object(),
+                    size: content.size,
+                    attrs: attrs.get(ino).cloned().unwrap_or_else(|| content.attrs()),
+                },
+            };
+            Some((*ino, kept))
+        });
+        let kept: Vec<(Ino, Kept)> = kept.collect();
+        let last = self.log_aside(&st, kept.iter().map(|(ino, kept)| (*ino, since, kept)), ranges(&closure.events))?; // 4
+        let first = last - kept.len() as u64;
+        let kept =
+            (first..).zip(kept).map(|(lsn, (ino, kept))| (ino, Aside { kept, since, lsn, again: None })).collect();
+        let (taken, touched) = self.follow_set_aside(&mut st, &closure, kept, &outcome.returned, &mut ios); // 5
+        if taken.iter().any(|event| matches!(event.change, Change::Rename { .. } | Change::Exchange { .. })) {
+            // A directory may have its old name again, and with it what was set aside beneath it before.
+            let before = st.aside.iter().filter(|(_, aside)| aside.lsn < first).map(|(ino, _)| *ino).collect();
+            self.log_aside_again(&mut st, before)?;
+        }
+        drop(st);
+        drop(ios);
+        if !left_out!(AsideDurable) {
+            self.log.sync(self.log.last())?; // 6
+        }
+        drop(unfinished);
+        self.clean_up_set_aside(cx, taken, &touched)?;
+        Ok(Some(said))
+    }
+
+    /// A group that is held ends in front of its next batch, and with it its intents: void behind `applied`.
+    fn end_group_for(&self, unfinished: &mut Option<Unfinished>, start: &HashSet<Ino>) -> Result<()> {
+        if let Some(group) = unfinished.as_mut() {
+            let begun = !group.followed && group.is_inside_batch();
+            if begun {
+                let upto = group.upto;
+                let of_it = closure(&self.state.lock(), start.clone()).events.iter().any(|lsn| *lsn <= upto);
+                return if of_it { Err(half_done()) } else { Ok(()) };
+            }
+            if !group.followed {
+                self.cut(group);
+            }
+            if self.apply_group(group)? {
+                self.finish_group(unfinished)?;
+            }
+        }
+        if self.state.lock().early.is_empty() { Ok(()) } else { Err(half_done()) }
+    }
+
+    /// As the object has them. What of them only the view has is given to the object before.
+    fn attrs_of(&self, cx: &Cx, ino: Ino, io: &mut Io) -> Result<Option<Attrs>> {
+        let Some(object) = io.object() else { return Ok(None) };
+        let had = io.fd.clone();
+        let fd = self.fd(cx, io, object)?;
+        if io.attrs_in_view {
+            io.fd = Some(fd.clone());
+            let given = self.give_attrs(ino, io);
+            io.fd = had;
+            given?;
+        }
+        let stat = fd.stat().at("stat", crate::tiers::ops::commit::label(object))?;
+        let xattrs = own_xattrs(&*fd)?;
+        Ok(Some(Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs }))
+    }
+
+    /// Step 4, and whatever is to be said again: directories come before what is in them. Returns the LSN of the last record, which is
+    /// behind those of the nodes, in their order.
+    fn log_aside<'a>(
+        &self,
+        st: &State,
+        nodes: impl Iterator<Item = (Ino, u64, &'a Kept)>,
+        events: Vec<(Lsn, Lsn)>,
+    ) -> Result<Lsn> {
+        let record = |(ino, since, kept): (Ino, u64, &Kept)| {
+            let links = st.view.get(ino).map(|node| &node.links[..]).unwrap_or_default();
+            let paths = links.iter().filter_map(|place| st.view.path_at(place)).collect();
+            Record::Aside { ino, since, paths, kept: kept.clone() }
+        };
+        let mut records: Vec<Record> = nodes.map(record).collect();
+        records.push(Record::SetAside { count: records.len() as u64, events });
+        self.log.append(&records)
+    }
+
+    /// Step 5. Returns the events, and the nodes that may not be needed any more.
+    fn follow_set_aside(
+        &self,
+        st: &mut State,
+        closure: &Closure,
+        kept: Vec<(Ino, Aside)>,
+        returned: &[Ino],
+        ios: &mut HashMap<Ino, (&Arc<FileState>, crate::tiers::disk::sync::RwLockWriteGuard<'_, Io>)>,
+    ) -> (Vec<Event>, HashSet<Ino>) {
+        let now = self.log.last();
+        let taken = st.take_out(&closure.events, now);
+        let of_it: HashSet<Lsn> = closure.events.iter().copied().collect();
+        st.book.set_aside(|lsn| of_it.contains(&lsn));
+        for event in &taken {
+            if let Change::Content { content, .. } = &event.change {
+                // Who is copying it finds that it is not wanted any more.
+                content.intact.store(false, std::sync::atomic::Ordering::Release);
+            }
+        }
+        let has_object = ios.iter().filter(|(_, (_, io))| io.object().is_some()).map(|(ino, _)| *ino);
+        let detached: HashMap<Ino, Ino> =
+            has_object.collect::<Vec<_>>().into_iter().filter_map(|ino| Some((ino, st.view.detach(ino)?))).collect();
+        let stays: HashSet<Ino> = kept.iter().map(|(ino, _)| *ino).collect();
+        let touched = self.return_names(st, closure, &detached, &stays);
+        for node in detached.values() {
+            // Names behind which it is hidden do not count.
+            if let Some(node) = st.view.get_mut(*node) {
+                let names = node.links.len().max(1) as u32;
+                node.change_meta(|meta| meta.nlink = names);
+            }
+        }
+        returned.iter().filter(|ino| !detached.contains_key(ino)).for_each(|ino| {
+            st.view.give_back(*ino);
+            st.overtaken.remove(ino);
+        });
+        for (ino, aside) in kept {
+            if let Some((file, io)) = ios.get_mut(&ino) {
+                let (object, fd) = (io.object(), io.fd.take());
+                if let Some(object) = object {
+                    file.place(io, Bytes::Object(object), fd);
+                }
+                (io.dirty, io.ordered, io.stamped, io.interrupted) = (false, false, false, false);
+                st.committed(ino);
+            }
+            if let Some(node) = st.view.get_mut(ino) {
+                let names = node.links.len() as u32;
+                node.ours = true;
+                if node.kind != Kind::Dir {
+                    node.change_meta(|meta| meta.nlink = names);
+                }
+                if node.meta_lsn() > 0 {
+                    node.set_meta_lsn(0);
+                }
+            }
+            st.set_aside(ino, aside, now);
+        }
+        (taken, touched)
+    }
+
+    /// The view's side of the names that do not have what they had.
+    fn return_names(
+        &self,
+        st: &mut State,
+        closure: &Closure,
+        detached: &HashMap<Ino, Ino>,
+        stays: &HashSet<Ino>,
+    ) -> HashSet<Ino> {
+        let now_is = |ino: Ino| detached.get(&ino).copied().unwrap_or(ino);
+        let mut places: HashMap<Place, Option<Ino>> =
+            closure.places.iter().map(|(place, who)| (place.clone(), who.map(now_is))).collect();
+        for ino in detached.keys().filter(|ino| !stays.contains(ino)) {
+            let links = st.view.get(*ino).map(|node| node.links.to_vec()).unwrap_or_default();
+            for place in links {
+                let there = slot(st, &place).and_then(|slot| slot.slow());
+                places.entry(place).or_insert(there);
+            }
+        }
+        let mut touched: HashSet<Ino> = closure.inodes.iter().chain(detached.values()).copied().collect();
+        let is_dir = |st: &State, ino: Option<Ino>| {
+            i32::from(ino.and_then(|ino| st.view.get(ino)).is_some_and(|node| node.kind == Kind::Dir))
+        };
+        for ((dir, name), who) in places {
+            if st.view.get(dir).is_none_or(|node| node.dir.is_none()) {
+                continue;
+            }
+            let viewed = slot(st, &(dir, name.clone())).and_then(|slot| slot.view());
+            touched.extend([Some(dir), who, viewed].into_iter().flatten());
+            // What was set aside before stays in front of what comes back.
+            let is_aside = |ino: Ino| stays.contains(&ino) || st.aside.contains_key(&ino);
+            if viewed == who || viewed.is_some_and(is_aside) {
+                continue;
+            }
+            let by = is_dir(st, who) - is_dir(st, viewed);
+            st.view.set_view(dir, &name, who);
+            if by != 0 {
+                add_subdir(st, dir, by);
+            }
+        }
+        touched
+    }
+
+    fn clean_up_set_aside(&self, cx: &Cx, taken: Vec<Event>, touched: &HashSet<Ino>) -> Result<()> {
+        let lsns: HashSet<Lsn> = taken.iter().map(|event| event.lsn).collect();
+        self.counters.notes.forget(&lsns);
+        for event in &taken {
+            let tmp = match &event.change {
+                Change::Content { content, .. } if !content.object().needs_slow() => {
+                    content.copy.lock().take().map(|copied| copied.tmp)
+                }
+                _ => None,
+            };
+            let removed = tmp.map(|tmp| {
+                let (dir, name) = self.slow.tmp_of(&tmp).at("open", "tmp on the slow tier")?;
+                remove_leftover(&*dir, name)
+            });
+            if let Some(Err(error)) = removed {
+                tracing::debug!(%error, "a copy of what was set aside stays in tmp until the next start");
+            }
+        }
+        let mut st = self.state.lock();
+        for ino in touched.iter().filter(|ino| **ino != ROOT) {
+            self.settle_removed(&mut st, *ino);
+        }
+        touched.iter().for_each(|ino| st.view.collect(*ino));
+        drop(st);
+        self.delete_doomed(cx)
+    }
+
+    /// Lets go of the log up to `applied`, but for what is aside: see the beginning of this file.
+    pub(crate) fn drop_log(&self, applied: Lsn) -> Result<()> {
+        let last = self.log.droppable(applied);
+        if last == 0 {
+            return Ok(());
+        }
+        let mut st = self.state.lock();
+        let from = st.aside_from().filter(|_| !left_out!(AsideAgain)).unwrap_or(Lsn::MAX);
+        if from <= last {
+            let old = st.aside.iter().filter(|(_, aside)| aside.lsn <= last && aside.again.is_none());
+            let old: Vec<Ino> = old.map(|(ino, _)| *ino).collect();
+            self.log_aside_again(&mut st, old)?;
+        }
+        drop(st);
+        self.log.drop_upto(applied.min(from - 1))
+    }
+
+    pub(crate) fn log_aside_again(&self, st: &mut State, mut nodes: Vec<Ino>) -> Result<()> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        nodes.sort_by_key(|ino| (depth(st, *ino), *ino));
+        let said = nodes.iter().filter_map(|ino| st.aside.get(ino).map(|aside| (*ino, aside.since, &aside.kept)));
+        let last = self.log_aside(st, said, Vec::new())?;
+        for (lsn, ino) in (last - nodes.len() as u64..).zip(nodes) {
+            if let Some(aside) = st.aside.get_mut(&ino) {
+                aside.again = Some(lsn);
+            }
+        }
+        Ok(())
+    }
+
+    /// A change of the attributes of something that is aside is no event: it is logged as the node anew. `false`: it is not aside.
+    pub(crate) fn log_attrs_aside(&self, st: &mut State, ino: Ino, change: impl FnOnce(&mut Attrs)) -> Result<bool> {
+        let Some(aside) = st.aside.get(&ino) else { return Ok(false) };
+        let mut new = aside.clone();
+        change(new.kept.attrs_mut());
+        let last = self.log_aside(st, [(ino, new.since, &new.kept)].into_iter(), Vec::new())?;
+        new.again = Some(last - 1);
+        st.aside.insert(ino, new);
+        Ok(true)
+    }
+
+    /// Directories that are aside and are to get something are events again, in front of that.
+    pub(crate) fn take_up_dirs(&self, st: &mut State, change: &Change) -> Result<()> {
+        if st.aside.is_empty() {
+            return Ok(());
+        }
+        let targets: Vec<Ino> = match change {
+            Change::Make { at, .. } | Change::Content { at, .. } | Change::Link { at, .. } => vec![at.0],
+            Change::Rename { to, .. } => vec![to.0],
+            Change::Exchange { a_at, b_at, .. } => vec![a_at.0, b_at.0],
+            Change::Remove { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
+        };
+        for target in targets {
+            let mut above = Vec::new();
+            let mut at = target;
+            while at != ROOT {
+                above.push(at);
+                at = st.view.get(at).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
+            }
+            for dir in above.into_iter().rev() {
+                self.take_up_node(st, dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_up_node(&self, st: &mut State, ino: Ino) -> Result<()> {
+        let Some(Kept::Node(spec)) = st.aside.get(&ino).map(|aside| aside.kept.clone()) else { return Ok(()) };
+        let at = st.view.get(ino).and_then(|node| node.links.first().cloned());
+        let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
+        let lsn = self.log.append(&[Record::Make { path, ino, spec: spec.clone() }])?;
+        st.take_up(ino, lsn);
+        if let Some(node) = st.view.get_mut(ino) {
+            node.set_meta_lsn(lsn);
+        }
+        st.push(lsn, self.uptime(), Change::Make { ino, at, spec: Arc::new(spec) });
+        Ok(())
+    }
+
+    /// A file that was aside has become an event, this one, under the first of its names. It gets its others by events of their own.
+    pub(crate) fn take_up(&self, cx: &Cx, st: &mut State, ino: Ino, lsn: Lsn) -> Result<()> {
+        if !st.take_up(ino, lsn) {
+            return Ok(());
+        }
+        let links = st.view.get(ino).map(|node| node.links.to_vec()).unwrap_or_default();
+        for at in links.iter().skip(1) {
+            let (Some(path), Some(to)) = (st.view.path(ino), st.view.path_at(at)) else { continue };
+            if let Some(there) = slot(st, at).and_then(|slot| slot.slow()) {
+                let record = Record::Remove { path: to.clone(), ino: there, dir: false };
+                self.log_event_anyway(cx, st, record, Change::Remove { ino: there, at: at.clone() }, |_, _| ())?;
+            }
+            let change = Change::Link { ino, at: at.clone() };
+            self.log_event_anyway(cx, st, Record::Link { path, to, ino }, change, |_, _| ())?;
+        }
+        Ok(())
+    }
+
+    /// How much is aside.
+    pub(crate) fn aside_extent(&self, st: &State) -> Extent {
+        let mut extent = Extent { nodes: st.aside.len() as u64, ..Extent::default() };
+        for aside in st.aside.values() {
+            if let Kept::File { size, .. } = &aside.kept {
+                extent.bytes += size;
+            }
+            extent.since = Some(extent.since.map_or(aside.since, |since| since.min(aside.since)));
+        }
+        extent
+    }
+
+    /// The paths of what is aside, escaped, at most so many.
+    pub fn aside_paths(&self, limit: usize) -> Vec<String> {
+        let st = self.state.lock();
+        let mut paths: Vec<String> =
+            st.aside.keys().filter_map(|ino| st.view.path(*ino)).map(|path| escape(&path)).collect();
+        paths.sort();
+        paths.truncate(limit);
+        paths
+    }
+}
+
+/// What a change of attributes leaves of those of something that is aside.
+pub(crate) fn changed(attrs: &mut Attrs, new: &NewAttr) {
+    attrs.uid = new.uid.unwrap_or(attrs.uid);
+    attrs.gid = new.gid.unwrap_or(attrs.gid);
+    attrs.mtime = new.mtime.unwrap_or(attrs.mtime);
+    let Some(perm) = new.perm else { return };
+    attrs.perm = perm;
+    for (_, list) in attrs.xattrs.iter_mut().filter(|(key, _)| key == acl::ACCESS) {
+        if let Some(changed) = acl::chmod(list, perm) {
+            *list = changed;
+        }
+    }
+}
+
+/// The same of an extended attribute; `None` removes.
+pub(crate) fn changed_xattr(attrs: &mut Attrs, key: &[u8], value: Option<&[u8]>) {
+    attrs.xattrs.retain(|(other, _)| other != key);
+    attrs.xattrs.extend(value.map(|value| (key.to_vec(), value.to_vec())));
+    attrs.xattrs.sort();
+}
+
+fn closure_is_empty(closure: &Closure) -> bool {
+    closure.events.is_empty() && closure.uncommitted.is_empty()
+}
+
+/// What stays, directories before what is in them, and what goes back.
+fn outcome(st: &State, closure: &Closure) -> Outcome {
+    let made: HashSet<Ino> = {
+        let of_it = |event: &&Event| closure.events.binary_search(&event.lsn).is_ok();
+        let made = |event: &Event| if let Change::Make { ino, .. } = event.change { Some(ino) } else { None };
+        st.events.iter().filter(of_it).filter_map(made).collect()
+    };
+    let changed: HashSet<Ino> = {
+        let of_it = |event: &&Event| closure.events.binary_search(&event.lsn).is_ok();
+        st.events.iter().filter(of_it).flat_map(|event| event.change.inodes()).collect()
+    };
+    let mut outcome = Outcome::default();
+    for ino in closure.inodes.iter().filter(|ino| changed.contains(ino) || closure.uncommitted.contains(ino)) {
+        let Some(node) = st.view.get(*ino) else { continue };
+        let newest = st.contents.get(ino).and_then(Few::back).map(|(_, content)| content.clone());
+        let has_name = !node.links.is_empty();
+        match newest {
+            Some(content) if has_name => outcome.kept.push((*ino, Some(content))),
+            None if has_name && made.contains(ino) => outcome.kept.push((*ino, None)),
+            _ => outcome.returned.push(*ino),
+        }
+    }
+    outcome.kept.sort_by_key(|(ino, _)| (depth(st, *ino), *ino));
+    outcome.returned.sort_unstable();
+    outcome
+}
+
+fn told(st: &State, outcome: &Outcome) -> SetAside {
+    let path = |ino: &Ino| st.view.path(*ino).or_else(|| st.view.slow_path(*ino)).map(|path| escape(&path));
+    let bytes = outcome.kept.iter().filter_map(|(_, content)| content.as_ref()).map(|content| content.size).sum();
+    SetAside {
+        kept: outcome.kept.iter().filter_map(|(ino, _)| path(ino)).collect(),
+        returned: outcome.returned.iter().filter_map(path).collect(),
+        bytes,
+        ..SetAside::default()
+    }
+}
+
+fn depth(st: &State, ino: Ino) -> usize {
+    let (mut depth, mut at) = (0, ino);
+    while at != ROOT {
+        depth += 1;
+        at = st.view.get(at).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
+    }
+    depth
+}
+
+/// Of a node that is no regular file, as the view has it.
+fn spec_of(st: &State, ino: Ino) -> Option<Spec> {
+    let node = st.view.get(ino)?;
+    let meta = node.meta();
+    let xattrs = node.xattrs().into_iter().flatten();
+    let xattrs = xattrs.filter_map(|(key, (value, _))| Some((key.clone(), value.clone()?))).collect();
+    let attrs = Attrs { perm: meta.perm, uid: meta.uid, gid: meta.gid, mtime: meta.mtime, xattrs };
+    Some(Spec { kind: node.kind, attrs, rdev: meta.rdev, target: node.target().to_vec() })
+}
+
+fn slot<'a>(st: &'a State, (dir, name): &Place) -> Option<&'a crate::tiers::model::node::Slot> {
+    st.view.get(*dir)?.dir.as_ref()?.slots.get(name)
+}
+
+/// The first and the last of each run of numbers.
+fn ranges(events: &[Lsn]) -> Vec<(Lsn, Lsn)> {
+    let mut ranges: Vec<(Lsn, Lsn)> = Vec::new();
+    for lsn in events {
+        match ranges.last_mut().filter(|(_, to)| to + 1 == *lsn) {
+            Some((_, to)) => *to = *lsn,
+            None => ranges.push((*lsn, *lsn)),
+        }
+    }
+    ranges
+}
+
+fn half_done() -> Error {
+    Error::refused(
+        "a batch with some of it is half done on the slow tier",
+        "what is refused of it has to be allowed on the slow tier once; then it goes on by itself",
+    )
+}

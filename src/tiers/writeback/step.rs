@@ -1,0 +1,422 @@
+//! One step on the slow tree, applied or found applied already, by the inode numbers it names (P11); and what has to be synced behind
+//! it. Which steps there are, and when, is `model/publish_plan.rs`'s and `writeback/publish.rs`'s.
+
+use std::collections::BTreeSet;
+
+use crate::error::{Context, Errno, Result};
+use crate::tiers::Tiers;
+use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
+use crate::tiers::log::record::{Known, Path, Step};
+use crate::tiers::model::publish_plan::Planned;
+use crate::tiers::objects::pool::Proof;
+use crate::tiers::objects::slow_tier::{SlowTier, absent_is_none, split};
+
+/// What a step met on the slow tree.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    Expected,
+    /// A directory of that name was there: ours is that one now, by this device and inode number.
+    Merged((u64, u64)),
+    /// Somebody else changed the name: theirs stays, ours is under this name in the same directory.
+    Conflict(Vec<u8>),
+    /// What was to be changed is not there any more, or is somebody else's.
+    Gone,
+    /// What was to be placed is neither in `tmp` nor in its place: somebody else has taken it away. It goes again.
+    Lacking,
+    /// The same, and there is nothing that it could be made of: the name stays as it is until the file's next version comes.
+    Lost,
+    /// Its rename goes into another part of the tree than was known: nothing is done.
+    Apart,
+    /// An attribute that the slow tier never takes (P16): it does not have it.
+    LeftOut,
+}
+
+/// A [`Step::Place`], and what is known of the version that it replaces.
+struct Placing<'a> {
+    /// The directory that it waits in, and its name there.
+    from: &'a dyn Dir,
+    tmp: &'a [u8],
+    ino: u64,
+    path: &'a [u8],
+    over: Option<u64>,
+    known: Option<Known>,
+    twin: Option<Proof>,
+}
+
+impl Placing<'_> {
+    /// Whether this, found in `tmp`, is what waits there.
+    fn is_waiting(&self, stat: &Stat) -> bool {
+        stat.ino == self.ino && self.known.is_none_or(|known| known.fits(stat))
+    }
+
+    /// Whether this, found in its place, is what waited. Its times may have been changed since, by a later step of the batch. Where the version
+    /// before has that number, it was given again: what waited had gone from `tmp` before that one was made.
+    fn is_placed(&self, stat: &Stat) -> bool {
+        if self.over == Some(self.ino) {
+            return false;
+        }
+        let same_size = self.known.is_none_or(|known| stat.kind != Kind::File || known.size == stat.size);
+        stat.ino == self.ino && same_size
+    }
+
+    /// Whether this is the version before, as it was known.
+    fn is_replaced(&self, stat: &Stat) -> bool {
+        Some(stat.ino) == self.over && self.twin.is_none_or(|twin| twin.is_same_version(stat))
+    }
+}
+
+/// What steps changed on the slow tier, each once: directories by their entries, nodes by their attributes.
+#[derive(Default)]
+pub(crate) struct Touched {
+    dirs: BTreeSet<Path>,
+    nodes: BTreeSet<Path>,
+}
+
+impl Touched {
+    pub(crate) fn of(planned: &[Planned]) -> Self {
+        let mut touched = Touched::default();
+        planned.iter().for_each(|planned| touched.add(&planned.step));
+        touched
+    }
+
+    pub(crate) fn add(&mut self, step: &Step) {
+        let mut add = |path: &[u8]| {
+            self.dirs.insert(split(path).0.to_vec());
+        };
+        match step {
+            Step::Move { path, to, .. } | Step::Swap { a: path, b: to, .. } => {
+                // Where it arrives is synced first: found twice is better than not at all.
+                add(to);
+                add(path);
+            }
+            Step::Link { to, .. } => add(to),
+            Step::Place { path, .. } | Step::Remove { path, .. } => add(path),
+            Step::Attr { path, .. } | Step::Xattr { path, .. } => {
+                self.nodes.insert(path.clone());
+            }
+        }
+    }
+
+    pub(crate) fn sync(&mut self, tiers: &Tiers) -> Result<()> {
+        for path in std::mem::take(&mut self.dirs) {
+            // A directory removed by a later step of the group has nothing left to sync.
+            let dir = absent_is_none(tiers.slow.walk(&path)).at("open on slow", String::from_utf8_lossy(&path))?;
+            if let Some(dir) = dir {
+                dir.sync().at("fsync on slow", String::from_utf8_lossy(&path))?;
+            }
+        }
+        // The fsync of a directory says nothing about the attributes of what is in it: xfs keeps them for later. Last, because
+        // on ext4 they are durable by now.
+        for path in std::mem::take(&mut self.nodes) {
+            tiers.slow.sync_node(&path).at("fsync on slow", String::from_utf8_lossy(&path))?;
+        }
+        Ok(())
+    }
+}
+
+/// The name that a step needs a directory for.
+pub(crate) fn step_target(step: &Step) -> Option<&[u8]> {
+    match step {
+        Step::Place { path: to, .. } | Step::Move { to, .. } | Step::Link { to, .. } => Some(to),
+        Step::Swap { .. } | Step::Remove { .. } | Step::Attr { .. } | Step::Xattr { .. } => None,
+    }
+}
+
+pub(crate) fn step_path(step: &Step) -> &[u8] {
+    match step {
+        Step::Place { path, .. }
+        | Step::Move { path, .. }
+        | Step::Swap { a: path, .. }
+        | Step::Link { path, .. }
+        | Step::Remove { path, .. }
+        | Step::Attr { path, .. }
+        | Step::Xattr { path, .. } => path,
+    }
+}
+
+impl SlowTier {
+    /// Applies one step, or finds that it is applied already: by the inode numbers it names, never by guessing.
+    pub(crate) fn apply(&self, step: &Step, twin: Option<Proof>) -> std::io::Result<Met> {
+        match step {
+            Step::Place { tmp, ino, path, over, known, .. } => {
+                let (from, tmp) = self.tmp_of(tmp)?;
+                Met::or_apart(self.apply_place(&Placing {
+                    from: &*from,
+                    tmp,
+                    ino: *ino,
+                    path,
+                    over: *over,
+                    known: *known,
+                    twin,
+                }))
+            }
+            Step::Move { path, ino, to, over } => Met::or_apart(self.apply_move(path, *ino, to, *over)),
+            Step::Swap { a, a_ino, b, b_ino } => {
+                let (Some(at_a), Some(at_b)) = (self.stat_now(a)?, self.stat_now(b)?) else { return Ok(Met::Gone) };
+                if (at_a.ino, at_b.ino) == (*b_ino, *a_ino) {
+                    return Ok(Met::Expected);
+                }
+                if (at_a.ino, at_b.ino) != (*a_ino, *b_ino) {
+                    return Ok(Met::Gone);
+                }
+                let ((from, name), (to, to_name)) = (self.parent(a)?, self.parent(b)?);
+                from.rename(name, &*to, to_name, RenameMode::Exchange).map(|()| Met::Expected)
+            }
+            Step::Link { path, ino, to } => self.apply_link(path, *ino, to),
+            Step::Remove { path, ino, dir } => self.apply_remove(path, *ino, *dir),
+            Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |inode, kind| {
+                let perm = new.perm.filter(|_| kind != Kind::Symlink);
+                inode.set_attr(&self.abilities.kept_by(kind, &NewAttr { perm, ..*new }))
+            }),
+            Step::Xattr { path, ino, key, value } => {
+                let met = self.apply_attr(path, *ino, |inode, _| match value {
+                    Some(value) => inode.set_xattr(key, value),
+                    None => inode.remove_xattr(key),
+                });
+                match met {
+                    Err(e) if self.never_takes(&e) => Ok(Met::LeftOut),
+                    met => met,
+                }
+            }
+        }
+    }
+
+    /// Whether a step has been applied, without applying it. `None`: that cannot be seen of attributes, and need not be.
+    pub(crate) fn has_applied(&self, step: &Step) -> std::io::Result<Option<bool>> {
+        let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
+        Ok(Some(match step {
+            Step::Place { tmp, ino, .. } => {
+                let waiting = self.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name));
+                absent_is_none(waiting)?.is_none_or(|stat| stat.ino != *ino)
+            }
+            Step::Move { path, ino, .. } | Step::Remove { path, ino, .. } => at(path)? != Some(*ino),
+            Step::Swap { a, b_ino, .. } => at(a)? == Some(*b_ino),
+            Step::Link { ino, to, .. } => at(to)? == Some(*ino),
+            Step::Attr { .. } | Step::Xattr { .. } => return Ok(None),
+        }))
+    }
+
+    /// What is still in `tmp` has not been placed, and what has the name has been. What is neither here nor there goes again (P6).
+    fn apply_place(&self, place: &Placing<'_>) -> std::io::Result<Met> {
+        let Placing { from, tmp, path, .. } = *place;
+        let left = absent_is_none(from.stat(tmp))?;
+        if !left.as_ref().is_some_and(|stat| place.is_waiting(stat) || left_out!(PlaceOnce)) {
+            return self.find_placed(place, left.as_ref());
+        }
+        let (dir, name) = self.parent(path)?;
+        if place.over.is_none() {
+            return place_new(from, tmp, &*dir, name);
+        }
+        match from.rename(tmp, &*dir, name, RenameMode::Exchange) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return place_new(from, tmp, &*dir, name),
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                place.over.into_iter().for_each(|over| self.note_removed(over));
+                return place_over(place, &*dir, name);
+            }
+            Err(e) => return Err(e),
+        }
+        if place.is_replaced(&from.stat(tmp)?) {
+            return Ok(Met::Expected);
+        }
+        // Not what we knew: it goes back, and ours beside it.
+        from.rename(tmp, &*dir, name, RenameMode::Exchange)?;
+        place_beside(from, tmp, &*dir, name)
+    }
+
+    /// Ours is not in `tmp`: `left` is what has its name there.
+    fn find_placed(&self, place: &Placing<'_>, left: Option<&Stat>) -> std::io::Result<Met> {
+        if left_out!(FindPlaced) {
+            return Ok(Met::Expected);
+        }
+        if place.over.is_some() && left.is_some_and(|left| !place.is_replaced(left)) {
+            // Somebody else's, which was exchanged for ours and not looked at before a crash.
+            let aside = put_aside(place.tmp);
+            tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a version that somebody else has made is put aside in tmp on the slow tier");
+            place.from.rename(place.tmp, place.from, &aside, RenameMode::Replace)?;
+        }
+        let Some((dir, name)) = absent_is_none(self.parent(place.path))? else { return Ok(Met::Lacking) };
+        if absent_is_none(dir.stat(name))?.is_some_and(|there| place.is_placed(&there)) {
+            return Ok(Met::Expected);
+        }
+        Ok(find_beside(&*dir, name, |stat| place.is_placed(stat))?.map_or(Met::Lacking, Met::Conflict))
+    }
+
+    fn apply_move(&self, path: &[u8], ino: u64, to: &[u8], over: Option<u64>) -> std::io::Result<Met> {
+        match self.stat_now(path)? {
+            Some(stat) if stat.ino == ino || left_out!(MoveOnce) => {}
+            _ => {
+                let arrived = self.stat_now(to)?.is_some_and(|stat| stat.ino == ino);
+                return Ok(if arrived { Met::Expected } else { Met::Gone });
+            }
+        }
+        let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
+        let there = absent_is_none(dir.stat_now(to_name))?.map(|stat| stat.ino);
+        if there == Some(ino) {
+            return move_onto_itself(&*from, name, &*dir, to_name);
+        }
+        if there != over && there.is_some() {
+            return place_beside(&*from, name, &*dir, to_name);
+        }
+        there.into_iter().for_each(|over| self.note_removed(over));
+        from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
+    }
+
+    fn apply_link(&self, path: &[u8], ino: u64, to: &[u8]) -> std::io::Result<Met> {
+        if let Some(there) = self.stat_now(to)? {
+            return Ok(if there.ino == ino { Met::Expected } else { Met::Gone });
+        }
+        let Some((inode, _)) = self.hold_now(path, ino)? else { return Ok(Met::Gone) };
+        let (dir, to_name) = self.parent(to)?;
+        inode.link(&*dir, to_name).map(|()| Met::Expected)
+    }
+
+    fn apply_remove(&self, path: &[u8], ino: u64, is_dir: bool) -> std::io::Result<Met> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Expected) };
+        match absent_is_none(dir.stat_now(name))? {
+            None => Ok(Met::Expected),
+            Some(stat) if stat.ino != ino && !left_out!(RemoveOnce) => Ok(Met::Gone),
+            // The number was given to something else.
+            Some(stat) if (stat.kind == Kind::Dir) != is_dir => Ok(Met::Gone),
+            Some(_) if is_dir => match dir.rmdir(name) {
+                Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {
+                    // The root of a part has our `tmp`. Otherwise somebody else put something into it: it stays, with that.
+                    if !self.remove_tmp(path, &*dir, name)? {
+                        return Ok(if self.move_left_open(&*dir, name)? { Met::Expected } else { Met::Gone });
+                    }
+                    match dir.rmdir(name) {
+                        Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
+                        other => other.map(|()| Met::Expected),
+                    }
+                }
+                // Something is mounted there.
+                Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => Ok(Met::Gone),
+                other => other.map(|()| Met::Expected),
+            },
+            Some(_) => {
+                self.note_removed(ino);
+                // It may go at this moment, by somebody else or by `writeback/full_slow.rs`.
+                absent_is_none(dir.unlink(name)).map(|_| Met::Expected)
+            }
+        }
+    }
+
+    /// What is compared is what is changed: whoever may give the name to another file meanwhile changes nothing of that one.
+    fn apply_attr(
+        &self,
+        path: &[u8],
+        ino: u64,
+        act: impl Fn(&dyn Inode, Kind) -> std::io::Result<()>,
+    ) -> std::io::Result<Met> {
+        match self.hold_now(path, ino)? {
+            Some((inode, stat)) => act(&*inode, stat.kind).map(|()| Met::Expected),
+            None => Ok(Met::Gone),
+        }
+    }
+
+    /// Makes a node's own attributes durable. Nothing, if it is not there any more.
+    fn sync_node(&self, path: &[u8]) -> std::io::Result<()> {
+        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(()) };
+        if name.is_empty() {
+            return dir.sync();
+        }
+        match absent_is_none(dir.stat(name))?.map(|stat| stat.kind) {
+            None => Ok(()),
+            Some(Kind::File) => dir.open(name, Access::Read)?.sync(),
+            Some(Kind::Dir) => dir.dir(name)?.sync(),
+            // No other kind can be opened for that.
+            Some(_) => dir.sync_all(),
+        }
+    }
+}
+
+fn place_new(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    match from.rename(tmp, dir, name, RenameMode::NoReplace) {
+        Ok(()) => Ok(Met::Expected),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => meet_existing(from, tmp, dir, name),
+        Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+            if absent_is_none(dir.stat_now(name))?.is_some() {
+                return meet_existing(from, tmp, dir, name);
+            }
+            from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Both names lead to what is to be moved. Of two names of one file a rename does nothing: the first one goes. But where case does not count
+/// they may be one name, which the directory tells: then to remove it is to lose the file.
+fn move_onto_itself(from: &dyn Dir, name: &[u8], dir: &dyn Dir, to_name: &[u8]) -> std::io::Result<Met> {
+    let has = |dir: &dyn Dir, name: &[u8]| Ok::<_, std::io::Error>(dir.list()?.iter().any(|entry| entry.name == name));
+    match (has(from, name)?, has(dir, to_name)?) {
+        (true, true) => from.unlink(name)?,
+        (true, false) => from.rename(name, dir, to_name, RenameMode::Replace)?,
+        (false, _) => {}
+    }
+    Ok(Met::Expected)
+}
+
+/// Somebody else made the name first. Two directories merge; anything else is kept beside it.
+fn meet_existing(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
+    if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
+        // A further link of what is there already.
+        return from.unlink(tmp).map(|()| Met::Expected);
+    }
+    if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
+        from.rmdir(tmp)?;
+        return Ok(Met::Merged((theirs.dev, theirs.ino)));
+    }
+    place_beside(from, tmp, dir, name)
+}
+
+/// Where nothing can be exchanged a look takes its place: what is lost is only what somebody else does between that and the rename.
+fn place_over(place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    match absent_is_none(dir.stat_now(name))? {
+        Some(there) if !place.is_replaced(&there) => place_beside(place.from, place.tmp, dir, name),
+        _ => place.from.rename(place.tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
+    }
+}
+
+/// Moves ours to `NAME.dlio-conflict-HOST-TIME`, with a number if that is taken; theirs keeps the name.
+fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    let suffix = conflict_suffix();
+    for attempt in 0..1000 {
+        let number = if attempt == 0 { String::new() } else { format!("-{attempt}") };
+        let tail = format!(".dlio-conflict-{suffix}{number}");
+        let keep = name.len().min(crate::path::NAME_MAX.saturating_sub(tail.len()));
+        let beside = [&name[..keep], tail.as_bytes()].concat();
+        if absent_is_none(dir.stat(&beside))?.is_none() {
+            from.rename(ours, dir, &beside, RenameMode::Replace)?;
+            return Ok(Met::Conflict(beside));
+        }
+    }
+    Err(std::io::Error::from_raw_os_error(Errno::EEXIST as i32))
+}
+
+/// The name under which [`place_beside`] has put ours.
+fn find_beside(dir: &dyn Dir, name: &[u8], is_ours: impl Fn(&Stat) -> bool) -> std::io::Result<Option<Vec<u8>>> {
+    const MARK: &[u8] = b".dlio-conflict-";
+    let is_beside = |other: &[u8]| {
+        let mark = other.windows(MARK.len()).rposition(|part| part == MARK);
+        mark.is_some_and(|mark| name.starts_with(&other[..mark]))
+    };
+    for entry in dir.list()?.into_iter().filter(|entry| is_beside(&entry.name)) {
+        if absent_is_none(dir.stat(&entry.name))?.is_some_and(|stat| is_ours(&stat)) {
+            return Ok(Some(entry.name));
+        }
+    }
+    Ok(None)
+}
+
+/// What nobody explains in `tmp` keeps its name behind a letter that no start sweeps.
+pub(crate) fn put_aside(tmp: &[u8]) -> Vec<u8> {
+    [b"q", tmp].concat()
+}
+
+pub(crate) fn conflict_suffix() -> String {
+    let host =
+        nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_else(|| "host".into());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs());
+    format!("{}-{now}", host.replace('/', "-"))
+}
