@@ -33,12 +33,21 @@ macro_rules! left_out {
 mod capacity;
 mod checkpoints;
 mod copies;
+mod core;
+mod counters;
 pub mod disk;
+mod housekeeping;
 mod log;
 mod model;
 mod objects;
 mod ops;
+mod pending;
+mod pins;
+mod progress;
 mod recovery;
+mod references;
+mod small_deque;
+mod sorted_set;
 mod staging;
 mod status;
 mod writeback;
@@ -50,8 +59,8 @@ use std::time::Duration;
 
 use crate::config::{Closed, FullSlow, Hours, Rules};
 use crate::error::{Errno, Error, Result};
-use capacity::pins::Pins;
 use copies::index::Copies;
+use copies::reads::Reads;
 use disk::sync::{Mutex, RwLock};
 use disk::throttle::Bucket;
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
@@ -61,6 +70,7 @@ use model::view::Ages;
 use objects::file::FileState;
 use objects::pool::Pool;
 use objects::slow_tier::SlowTier;
+use pins::Pins;
 use staging::jobs::Staging;
 use writeback::deadline::Urgency;
 
@@ -350,6 +360,7 @@ pub struct Tiers {
     log: Log,
     pool: Pool,
     copies: Copies,
+    reads: Reads,
     staging: Staging,
     pins: Pins,
     slow: SlowTier,
@@ -378,7 +389,7 @@ pub struct Tiers {
     damaged: Option<String>,
     /// Bytes that the log lacked for this start: it takes no record, and the mount no change.
     lacks: OnceLock<u64>,
-    counters: status::Counters,
+    counters: counters::Counters,
 }
 
 impl std::fmt::Debug for Tiers {

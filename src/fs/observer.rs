@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use super::control::{path_of, safety, tier};
 use super::io_paths::IoPaths;
-use crate::stats::Stats;
 use crate::stats::recording::{Checkpoint, IoPath, Meta, Place};
-use crate::stats::render;
 use crate::stats::staging::JobState;
+use crate::stats::{Stats, render};
 use crate::tiers::disk::Space;
 use crate::tiers::{Ino, Tiers};
 

@@ -2,3 +2,5 @@
 
 pub(crate) mod epochs;
 pub(crate) mod index;
+pub(crate) mod reads;
+pub(crate) mod rounds;

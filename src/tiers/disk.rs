@@ -6,8 +6,11 @@
 
 pub(crate) mod acl;
 pub(crate) mod closed;
+pub(crate) mod errors;
 #[cfg(debug_assertions)]
 pub mod faults;
+pub(crate) mod fingerprint;
+pub(crate) mod layout;
 pub(crate) mod modes;
 pub mod os;
 pub(crate) mod shards;

@@ -141,7 +141,7 @@ impl Log {
                 tracing::debug!(error = %e, "the ballast's room is not set aside for the log");
             }
             let mut again = tail.segment.write_at(text.as_bytes(), tail.len);
-            if again.as_ref().is_err_and(crate::tiers::ops::data::is_full) {
+            if again.as_ref().is_err_and(crate::tiers::disk::errors::is_full) {
                 // btrfs frees late, unless it is asked to.
                 self.cut_back(&mut tail)?;
                 again = self.fast.sync_all().and_then(|()| tail.segment.write_at(text.as_bytes(), tail.len));
@@ -380,7 +380,7 @@ fn drop_file(fast: &dyn Dir, name: &[u8]) -> bool {
 }
 
 pub(crate) fn is_full(error: &Error) -> bool {
-    matches!(error, Error::Io { source, .. } if crate::tiers::ops::data::is_full(source))
+    matches!(error, Error::Io { source, .. } if crate::tiers::disk::errors::is_full(source))
 }
 
 /// The tail of a log that goes on in the last of these segments.

@@ -4,7 +4,5 @@
 pub(crate) mod closure;
 pub(crate) mod node;
 pub(crate) mod publish_plan;
-pub(crate) mod small_deque;
-pub(crate) mod sorted_set;
 pub(crate) mod state;
 pub(crate) mod view;

@@ -1,7 +1,12 @@
-//! Bytes of files: in the pool, on the slow tier, or split between them; and what the slow tier can do.
+//! Bytes of files: in the pool, on the slow tier, or split between them; what belongs to a file beside them; and what the slow tier
+//! can do.
 
 pub(crate) mod abilities;
+pub(crate) mod attrs;
+pub(crate) mod copy;
 pub(crate) mod file;
+pub(crate) mod hash;
+pub(crate) mod parts;
 pub(crate) mod pool;
 pub(crate) mod slow_tier;
 pub(crate) mod split;

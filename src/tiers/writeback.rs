@@ -5,7 +5,7 @@ pub(crate) mod drain;
 pub(crate) mod full_slow;
 pub(crate) mod mend;
 pub(crate) mod parts;
+pub(crate) mod priority;
 pub(crate) mod publish;
-pub(crate) mod queue;
 pub(crate) mod set_aside;
 pub(crate) mod step;

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::tiers::capacity::policy::{Amount, Candidate, Class, Limits, Order, Usage, Wanted};
-use crate::tiers::disk::{Access, Space, Stat};
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::{Space, Stat};
 use crate::tiers::model::node::{Meta, Node, Seen};
-use crate::tiers::model::small_deque::Few;
 use crate::tiers::model::state::{Clean, State};
 use crate::tiers::objects::file::FileState;
-use crate::tiers::objects::pool::{Pool, Proof};
+use crate::tiers::small_deque::Few;
 use crate::tiers::{Cx, Ino, Options, Progress, Tiers};
 
 /// How many files are looked at before the engine's lock is given back.
@@ -93,28 +93,6 @@ impl Tiers {
         Ok(Evicted::Gone(size))
     }
 
-    /// Lets something go if the fast tier is above the high watermark, or still above the low one after that, short of inodes, or without
-    /// room for a checkpoint that is due.
-    pub fn evict_step(&self) -> Result<Progress> {
-        self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
-        if let Progress::Did = self.check_remembered()? {
-            return Ok(Progress::Did);
-        }
-        let ahead = {
-            let st = self.state.lock();
-            st.expected.ahead(self.stamp(self.uptime()), st.bursts.being_written())
-        };
-        let wanted = {
-            let (usage, limits) = (self.usage()?, self.limits());
-            let mut evicting = self.counters.evicting.lock();
-            let wanted = limits.to_free(&usage, *evicting, ahead);
-            *evicting = wanted.evicting;
-            wanted
-        };
-        let asks = Class::ALL.into_iter().any(|class| wanted.asks(class));
-        if asks && self.let_go(wanted)? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
-    }
-
     /// What eviction and staging go by.
     pub(crate) fn limits(&self) -> Limits {
         let options = self.options();
@@ -131,15 +109,15 @@ impl Tiers {
         Ok(Usage { total: space.capacity(), avail, files_total: files, files_free, classes })
     }
 
-    /// Makes room for a write that found the tier full; `false` if nothing could go.
-    pub(crate) fn evict_for(&self, bytes: u64) -> Result<bool> {
+    /// Makes room for a write that found the tier full; `false` if nothing could go. `more` as for [`Tiers::let_some_go`].
+    pub(crate) fn free(&self, bytes: u64, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         let mut any = false;
         loop {
             let space = self.fast.space().at_fast("statfs", "fast tier")?;
             let lacking = bytes.min(space.capacity() / 4).saturating_sub(space.avail);
             let amount = Amount { bytes: lacking, files: 0 };
             let wanted = Wanted { all: amount, data: amount, ..Wanted::default() };
-            if lacking == 0 || !self.let_go(wanted)? {
+            if lacking == 0 || !self.let_some_go(wanted, more)? {
                 return Ok(any);
             }
             any = true;
@@ -152,20 +130,21 @@ impl Tiers {
     }
 
     /// Makes room for what a start logs. Staged copies are not known yet: as many go as are found until there is room.
-    pub(crate) fn evict_for_a_start(&self) -> Result<()> {
+    pub(crate) fn free_for_a_start(&self, more: &dyn Fn() -> Result<bool>) -> Result<()> {
         const ROOM: u64 = 1 << 20;
         let lacks = || -> Result<bool> {
             let space = self.fast.space().at_fast("statfs", "fast tier")?;
             Ok(space.avail < ROOM.min(space.capacity() / 4))
         };
         while lacks()? && self.find_copies_step()? == Progress::Did {
-            self.evict_for(ROOM)?;
+            self.free(ROOM, more)?;
         }
-        self.evict_for(ROOM).map(drop)
+        self.free(ROOM, more).map(drop)
     }
 
-    /// Lets some of what is wanted go; `false`: there is nothing that could.
-    fn let_go(&self, wanted: Wanted) -> Result<bool> {
+    /// Lets some of what is wanted go; `false`: there is nothing that could. `more` looks up some of the files that nobody has looked up
+    /// since the start, whose objects could go then; it answers `false` when there are none left.
+    pub(crate) fn let_some_go(&self, wanted: Wanted, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         loop {
             let order = Order::new(&self.limits(), self.checkpoints_here());
             let candidates = self.candidates(&order);
@@ -178,7 +157,7 @@ impl Tiers {
                 };
             }
             // What waits since the start comes behind all others that are clean: it is looked up only now.
-            if any || !self.meet_waiting()? {
+            if any || !more()? {
                 return Ok(any);
             }
         }
@@ -233,51 +212,6 @@ impl Tiers {
         dirty.chain(clean).filter(|burst| st.bursts.is_checkpoint(*burst)).collect()
     }
 
-    /// Looks up some of the files whose objects have waited for that since the start, by the names they had then. Each is
-    /// tried once; `false`: there are no more.
-    fn meet_waiting(&self) -> Result<bool> {
-        let untried: Vec<u64> = {
-            let mut st = self.state.lock();
-            let untried = st.view.waiting.values_mut().filter(|waiting| !waiting.tried).take(AT_ONCE);
-            let numbers = untried.map(|waiting| {
-                waiting.tried = true;
-                waiting.object.number
-            });
-            numbers.collect()
-        };
-        self.meet(&untried, b"")?;
-        Ok(!untried.is_empty())
-    }
-
-    /// The clean objects whose files nobody has looked up since the start.
-    pub fn unmet(&self) -> Vec<u64> {
-        self.state.lock().view.waiting.values().map(|waiting| waiting.object.number).collect()
-    }
-
-    /// Looks up the files of these objects by the names they had, of those at or below the path `below`.
-    pub fn meet(&self, objects: &[u64], below: &[u8]) -> Result<()> {
-        for number in objects {
-            let object = match self.pool.open_object(*number, Access::Read) {
-                // Met, and gone, meanwhile.
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                other => other.at_fast("open", "object")?,
-            };
-            let named = Pool::name_of(&*object).at_fast("read name of", "object")?;
-            if let Some(named) = named.filter(|named| is_at_or_below(&named.path, below)) {
-                self.look_up(&named.path)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn look_up(&self, path: &[u8]) -> Result<()> {
-        match self.at_path(&Cx::internal(), path, |_| Ok(())) {
-            // Something else is there by now.
-            Err(Error::Posix(_)) => Ok(()),
-            other => other,
-        }
-    }
-
     fn evict(&self, file: &Arc<FileState>) -> Result<bool> {
         let path = self.state.lock().view.slow_path(file.ino);
         let Some(path) = path else { return Ok(false) };
@@ -312,8 +246,4 @@ impl Tiers {
         node.seen = Seen::at(now);
         node.set_twin(Some(proof));
     }
-}
-
-pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
-    above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }

@@ -15,8 +15,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::policy::*;
-use super::rounds::Rounds;
 use crate::tiers::checkpoints::forecast::Checkpoints;
+use crate::tiers::copies::rounds::Rounds;
 
 const FILE: u64 = 1 << 30;
 const TIER: u64 = 50 * FILE;

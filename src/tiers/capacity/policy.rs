@@ -16,7 +16,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::tiers::capacity::rounds::replaces;
+use crate::tiers::copies::rounds::replaces;
 
 /// What the fast tier holds that may go, in the order in which it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

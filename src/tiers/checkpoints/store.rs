@@ -11,10 +11,9 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::stats::safe::Checkpoint;
-use crate::tiers::checkpoints::index::{Moment, Saved, Told, Version};
+use crate::tiers::checkpoints::index::{Moment, Saved, Told};
+use crate::tiers::disk::layout::{OURS, read_text, replace_text};
 use crate::tiers::model::state::{Change, State};
-use crate::tiers::ops::names::OURS;
-use crate::tiers::recovery::identity::{read_text, replace_text};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 const FILE: &[u8] = b"checkpoints";
@@ -24,51 +23,6 @@ const AT_ONCE: usize = 64;
 const LARGE: u64 = 64 << 10;
 
 impl Tiers {
-    /// An event got its place in the log, and the view does not show it yet.
-    pub(crate) fn note_checkpoint(&self, st: &mut State, lsn: Lsn, change: &Change) {
-        let going_on = st.bursts.going_on();
-        match change {
-            Change::Content { ino, at, content } => {
-                let Some(path) = st.view.path_at(at) else { return };
-                let now = self.uptime();
-                let began = self.stamp(st.began_to_write(*ino, now));
-                let (burst, bytes) = (content.burst(), content.size);
-                st.book.written(Version { burst, path, lsn, bytes, began, at: self.stamp(now) });
-            }
-            Change::Rename { from, to, .. } => {
-                if let (Some(from), Some(to)) = (st.view.path_at(from), st.view.path_at(to)) {
-                    st.book.moved(&from, &to, lsn, going_on);
-                }
-            }
-            Change::Exchange { a_at, b_at, .. } => {
-                if let (Some(a), Some(b)) = (st.view.path_at(a_at), st.view.path_at(b_at)) {
-                    st.book.exchanged(&a, &b, lsn, going_on);
-                }
-            }
-            Change::Remove { at, .. } => {
-                if let Some(path) = st.view.path_at(at) {
-                    st.book.removed(&path);
-                }
-            }
-            Change::Make { .. } | Change::Link { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => {}
-        }
-    }
-
-    /// These events are at D1.
-    pub(crate) fn note_sealed(&self, events: impl Iterator<Item = Lsn>) {
-        self.state.lock().book.sealed(events, self.stamp(self.uptime()));
-    }
-
-    /// Everything up to here is at D2.
-    pub(crate) fn note_published(&self, st: &mut State, upto: Lsn) {
-        st.book.published(upto, self.stamp(self.uptime()));
-    }
-
-    /// A moment that means the same to the next mount, in another boot too: since the beginning of 1970, as the clock was at the start.
-    pub(crate) fn stamp(&self, uptime: Duration) -> Duration {
-        self.epoch.saturating_add(uptime)
-    }
-
     /// Ends a burst that is over, and writes down what is new about those that are.
     pub(crate) fn look_at_checkpoints(&self, now: Duration) {
         let writing = self.being_written();
@@ -193,7 +147,7 @@ impl Tiers {
     /// At a start, when the log has been replayed: what is on its way to a path is the newest there. What was published before that, but
     /// not written down, was so at the latest by now.
     pub(crate) fn expect_versions(&self, st: &mut State, applied: Lsn) {
-        self.note_published(st, applied);
+        st.book.published(applied, self.stamp(self.uptime()));
         if st.book.has_no_files() {
             return;
         }

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::tiers::disk::Dir;
+use crate::tiers::disk::layout::{read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
-use crate::tiers::recovery::identity::{read_text, replace_text};
 
 const FILE: &[u8] = b"durable";
 /// Of so many mounts it is known what they made durable; copies of one before that do not count any more.

@@ -10,6 +10,7 @@
 //!
 //! How a copy is made is in `staging/copy_one.rs`.
 
+use crate::tiers::objects::file::Copy;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,22 +18,20 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 
-use crate::error::{Context, Errno, Result};
+use crate::error::{Context, Result};
 use crate::path::{escape, unescape};
-use crate::tiers::capacity::evict::is_at_or_below;
-use crate::tiers::capacity::rounds::Rounds;
 use crate::tiers::copies::epochs::Durable;
+use crate::tiers::copies::rounds::Rounds;
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::layout::{ensure_dir, is_at_or_below};
 use crate::tiers::disk::shards::{Shard, Shards, file_name};
 use crate::tiers::disk::sync::Mutex;
-use crate::tiers::disk::{Access, Dir, File, Kind, NewAttr, RenameMode, Time};
-use crate::tiers::log::record::{Home, ObjectId};
+use crate::tiers::disk::{Access, Dir, File, Kind, RenameMode, Time};
 use crate::tiers::model::node::Seen;
 use crate::tiers::model::state::State;
 use crate::tiers::objects::file::{Bytes, FileState};
-use crate::tiers::objects::pool::{Named, Pool, Proof};
-use crate::tiers::objects::slow_tier::{absent_is_none, is_elsewhere};
-use crate::tiers::ops::data::{dress, has_no_such_room, is_full};
-use crate::tiers::recovery::identity::ensure_dir;
+use crate::tiers::objects::pool::{Named, Pool};
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 /// What a copy says of itself.
@@ -40,14 +39,6 @@ const LABEL: &[u8] = b"user.dlio.staged";
 /// The path that the slow file had. Not in the label, which is read at each open: that fits into an inode of 256 bytes on ext4, while what
 /// does not has a block of its own, on another place of the disk.
 const PATH: &[u8] = b"user.dlio.path";
-
-/// A copy that is open.
-#[derive(Clone, Debug)]
-pub(crate) struct Copy {
-    pub(crate) number: u64,
-    pub(crate) fd: Arc<dyn File>,
-    pub(crate) proof: Proof,
-}
 
 /// The slow file whose equal a copy is, and the round that makes it durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +65,7 @@ impl Label {
 }
 
 /// The path that the file had when it was copied.
-fn path_then(copy: &dyn File) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn path_then(copy: &dyn File) -> io::Result<Option<Vec<u8>>> {
     let text = copy.get_xattr(PATH)?;
     Ok(text.and_then(|text| unescape(std::str::from_utf8(&text).ok()?)))
 }
@@ -267,7 +258,7 @@ impl Copies {
     }
 
     /// It is an object of the pool from now on.
-    fn hand_over(&self, number: u64, pool: &Pool, object: u64) -> io::Result<()> {
+    pub(crate) fn hand_over(&self, number: u64, pool: &Pool, object: u64) -> io::Result<()> {
         self.index.lock().take(number);
         pool.take_in(object, &*self.shards.of(number)?, &file_name(number))
     }
@@ -460,7 +451,7 @@ impl Tiers {
         self.copies.durable.is_due(self.uptime(), || self.saves())
     }
 
-    fn set_staged(&self, ino: Ino, staged: bool) {
+    pub(crate) fn set_staged(&self, ino: Ino, staged: bool) {
         if let Some(node) = self.state.lock().view.get_mut(ino) {
             node.staged = staged;
         }
@@ -535,61 +526,6 @@ impl Tiers {
         gone.at_fast("remove the staged copy of", self.label(ino))
     }
 
-    /// Takes the copy of a file for its object, for the first write:
-    ///
-    /// 1. the copy says that it is an object with a proof, and no copy any more, durably and with its bytes. A crash here leaves what is no
-    ///    copy and is removed;
-    /// 2. it is renamed into the pool. A crash here leaves an object with a proof, which waits for its file as any other;
-    /// 3. it gets the attributes that the view shows, and its proof is taken back, durably (P6);
-    /// 4. a `bind` record says that the file's bytes are this object, ahead of its events.
-    ///
-    /// Whoever reads the copy, the kernel by itself too, goes on in the same file. `false`: there is no copy.
-    pub(crate) fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
-        if state.io.read().copy.is_none() {
-            return Ok(false);
-        }
-        let (birth, attr) = (self.birth_like(cx, state)?, self.getattr(cx, state.ino)?);
-        let mut io = state.io.write();
-        let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
-        let object = ObjectId { home: Home::Fast, number: self.pool.number() };
-        let label = || self.label(state.ino);
-        // Of a file that was removed the name it had, for the step that follows only: no record binds it.
-        let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
-        let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
-        become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
-        let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 2
-        if taken.at_fast("take the staged copy of", label())?.is_none() {
-            io.copy = None;
-            return Ok(false);
-        }
-        let fd = copy.fd.reopen().at_fast("open the staged copy of", label())?;
-        let times =
-            NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
-        let dressed = dress(&*fd, &birth); // 3
-        if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) {
-            // The attributes have room on the slow tier only, and so does what they belong to. Who reads the copy goes on.
-            io.copy = None;
-            drop(io);
-            self.set_staged(state.ino, false);
-            self.remove_object(object);
-            return Ok(false);
-        }
-        let taken = dressed.and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd));
-        let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
-            self.rebind_to(cx, state, &io, object) // 4
-        });
-        if let Err(e) = bound {
-            // What reads it goes on; the file is the slow one, as before.
-            self.remove_object(object);
-            return Err(e);
-        }
-        state.place(&mut io, Bytes::Object(object), Some(fd));
-        io.dirty = true;
-        drop(io);
-        self.set_staged(state.ino, false);
-        Ok(true)
-    }
-
     /// Whether its file is pinned, under the name it has or, if nobody has looked it up, had.
     pub(crate) fn is_copy_pinned(&self, number: u64, bytes: u64) -> bool {
         self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path, bytes))
@@ -647,7 +583,7 @@ impl Tiers {
 }
 
 /// Step 1 of taking a copy for an object. Also of one whose round was not synced yet.
-fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
+pub(crate) fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
     Pool::set_name(&*copy.fd, &named)?;
     Pool::set_proof(&*copy.fd, &copy.proof)?;
     copy.fd.remove_xattr(LABEL)?;

@@ -27,12 +27,12 @@ use nix::errno::Errno;
 
 use crate::error::{Context, Result};
 use crate::path::{escape, unescape};
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{
     Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
 };
-use crate::tiers::objects::slow_tier::{absent_is_none, split};
-use crate::tiers::writeback::drain::remove_leftover;
 
 /// More than the longest note.
 const NOTE_MAX: usize = 64 << 10;

@@ -16,11 +16,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use crate::error::{Context, Result};
-use crate::tiers::disk::acl;
+use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::{
-    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
+    Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat, acl,
 };
-use crate::tiers::objects::slow_tier::absent_is_none;
 
 const MODE: &[u8] = b"user.dlio.mode";
 /// In `.dlio-fs` on the fast tier.

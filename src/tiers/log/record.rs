@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use crate::path::{Name, escape, unescape};
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::layout::{OURS, PRIVATE};
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
-use crate::tiers::objects::pool::{PRIVATE, Proof};
-use crate::tiers::ops::names::OURS;
 use crate::tiers::{Ino, Lsn};
 
 /// A path from the mount root: names joined by `/`, no leading slash.

@@ -1,6 +1,7 @@
 //! What the view has many of: the node behind an inode number, the slot behind a name. How they hang together, and how they change
 //! when something is logged, published or seen, is `model/view.rs`'s; what is `pub(super)` here is for that.
 
+use crate::tiers::objects::file::Rests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +9,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::path::Name;
+use crate::tiers::disk::fingerprint::Proof;
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
 use crate::tiers::objects::file::{Content, FileState};
-use crate::tiers::objects::pool::Proof;
 use crate::tiers::{Ino, Listing, Lsn};
 
 /// A name in a directory.
@@ -164,36 +165,6 @@ pub(crate) struct Node {
     /// Made when somebody opens or changes the file. Without it nobody uses the bytes, and `rests` says where they are: whoever
     /// must know asks [`State::known_file`](crate::tiers::model::state::State::known_file).
     pub(crate) file: Option<Arc<FileState>>,
-}
-
-/// What is known of a regular file's bytes while there is no state of the file. *Opened*: it was before, and by what is known
-/// nobody has changed it behind the mount since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rests {
-    OnSlow,
-    OnSlowOpened,
-    /// They are an object's, and nothing has changed since the newest of its pending versions.
-    Pending,
-    PendingOpened,
-}
-
-impl Rests {
-    pub(crate) fn new(pending: bool, opened: bool) -> Self {
-        match (pending, opened) {
-            (false, false) => Rests::OnSlow,
-            (false, true) => Rests::OnSlowOpened,
-            (true, false) => Rests::Pending,
-            (true, true) => Rests::PendingOpened,
-        }
-    }
-
-    fn is_pending(self) -> bool {
-        matches!(self, Rests::Pending | Rests::PendingOpened)
-    }
-
-    fn is_opened(self) -> bool {
-        matches!(self, Rests::OnSlowOpened | Rests::PendingOpened)
-    }
 }
 
 /// As the number of a node that the slow tier does not have: it has no names there either, whatever it has in the view. All new

@@ -25,7 +25,7 @@ use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::node::Place;
 use crate::tiers::model::state::{Change, Event, State};
 use crate::tiers::objects::file::{Content, Copied};
-use crate::tiers::writeback::parts::in_part;
+use crate::tiers::objects::parts::in_part;
 use crate::tiers::{Ino, Lsn};
 
 /// Events in one group, and in one batch under pressure.

@@ -1,5 +1,7 @@
 //! What the engine's one lock protects: the view, the pending events and who refers to which object.
 
+use crate::tiers::checkpoints::index::Version;
+use crate::tiers::model::node::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +15,9 @@ use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Spec};
 use crate::tiers::model::node::{Node, Place};
-use crate::tiers::model::small_deque::Few;
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::{Content, FileState};
+use crate::tiers::small_deque::Few;
 use crate::tiers::{Ino, Lsn};
 
 /// So many files are given back their state for those who only look.
@@ -354,6 +356,11 @@ impl State {
         ended.into_iter().for_each(|object| self.unrefer(object, now));
     }
 
+    /// What a name of a directory that is known leads to.
+    pub(crate) fn slot(&self, (dir, name): &Place) -> Option<&Slot> {
+        self.view.get(*dir)?.dir.as_ref()?.slots.get(name)
+    }
+
     /// It is an event again, this one.
     pub(crate) fn take_up(&mut self, ino: Ino, lsn: Lsn) -> bool {
         let Some(aside) = self.aside.remove(&ino) else { return false };
@@ -535,6 +542,35 @@ impl State {
     pub(crate) fn as_overtaken(&self, ino: Ino, new: NewAttr) -> NewAttr {
         let written = self.overtaken.get(&ino).filter(|_| new.mtime.is_some());
         NewAttr { mtime: written.map(|(_, mtime)| *mtime).or(new.mtime), ..new }
+    }
+
+    /// An event got its place in the log, and the view does not show it yet. `now` is the uptime, `epoch` when that began, since 1970.
+    pub(crate) fn note_checkpoint(&mut self, lsn: Lsn, change: &Change, now: Duration, epoch: Duration) {
+        let going_on = self.bursts.going_on();
+        match change {
+            Change::Content { ino, at, content } => {
+                let Some(path) = self.view.path_at(at) else { return };
+                let began = epoch.saturating_add(self.began_to_write(*ino, now));
+                let (burst, bytes) = (content.burst(), content.size);
+                self.book.written(Version { burst, path, lsn, bytes, began, at: epoch.saturating_add(now) });
+            }
+            Change::Rename { from, to, .. } => {
+                if let (Some(from), Some(to)) = (self.view.path_at(from), self.view.path_at(to)) {
+                    self.book.moved(&from, &to, lsn, going_on);
+                }
+            }
+            Change::Exchange { a_at, b_at, .. } => {
+                if let (Some(a), Some(b)) = (self.view.path_at(a_at), self.view.path_at(b_at)) {
+                    self.book.exchanged(&a, &b, lsn, going_on);
+                }
+            }
+            Change::Remove { at, .. } => {
+                if let Some(path) = self.view.path_at(at) {
+                    self.book.removed(&path);
+                }
+            }
+            Change::Make { .. } | Change::Link { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => {}
+        }
     }
 
     /// When a program began with what is not an event yet: at its open, if it wrote soon after. A log is open for hours.

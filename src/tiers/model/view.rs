@@ -17,11 +17,11 @@ use std::time::Duration;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::path::Name;
+use crate::tiers::disk::fingerprint::Proof;
 use crate::tiers::disk::{Kind, Stat};
 use crate::tiers::log::record::ObjectId;
 use crate::tiers::model::node::{DirNode, Meta, Node, Place, Seen, Slot};
 use crate::tiers::objects::file::FileState;
-use crate::tiers::objects::pool::Proof;
 use crate::tiers::{Ino, Lsn, ROOT};
 
 /// Own numbers start here; below, a slow-resident node shows its own inode number.

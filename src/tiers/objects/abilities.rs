@@ -19,13 +19,11 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::error::Result;
 use crate::path::{NAME_MAX, Name, escape};
-use crate::tiers::disk::acl;
-use crate::tiers::disk::{Clock, Dir, File, Kind, NewAttr, RenameMode, Stat, Time};
+use crate::tiers::disk::layout::{PRIVATE, remove_leftover};
+use crate::tiers::disk::{Clock, Dir, File, Kind, NewAttr, RenameMode, Stat, Time, acl};
 use crate::tiers::log::record::Attrs;
-use crate::tiers::objects::pool::PRIVATE;
+use crate::tiers::objects::attrs::Birth;
 use crate::tiers::objects::slow_tier::SlowTier;
-use crate::tiers::ops::names::Birth;
-use crate::tiers::writeback::drain::remove_leftover;
 use crate::tiers::{Cx, Tiers};
 
 /// No longer than this is spent on finding out at a start: a tier that hangs delays no mount.
@@ -511,7 +509,7 @@ impl SlowTier {
         Ok(left_out)
     }
 
-    /// As [`crate::tiers::writeback::drain::set_attrs`], as far as the tier can hold them.
+    /// As [`crate::tiers::objects::attrs::set_attrs`], as far as the tier can hold them.
     pub(crate) fn set_attrs(&self, file: &dyn File, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
         let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
         let new = NewAttr { uid: Some(*uid), gid: Some(*gid), perm: Some(*perm), ..NewAttr::default() };

@@ -4,15 +4,13 @@
 //! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
 
 use crate::tiers::Ino;
-use crate::tiers::copies::index::Copy;
+use crate::tiers::disk::fingerprint::Proof;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
 use crate::tiers::disk::{File, Time};
 use crate::tiers::log::record::{Attrs, Home, Known, ObjectId};
-use crate::tiers::model::node::Rests;
-use crate::tiers::model::small_deque::Few;
-use crate::tiers::objects::pool::Proof;
-use crate::tiers::recovery::verify::Hash;
+use crate::tiers::objects::hash::Hash;
+use crate::tiers::small_deque::Few;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -486,5 +484,43 @@ impl Io {
     /// Written to since the last event, or never an event at all.
     pub(crate) fn uncommitted(&self) -> bool {
         self.dirty && self.object().is_some()
+    }
+}
+
+/// A copy that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    pub(crate) number: u64,
+    pub(crate) fd: Arc<dyn File>,
+    pub(crate) proof: Proof,
+}
+
+/// What is known of a regular file's bytes while there is no state of the file. *Opened*: it was before, and by what is known
+/// nobody has changed it behind the mount since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rests {
+    OnSlow,
+    OnSlowOpened,
+    /// They are an object's, and nothing has changed since the newest of its pending versions.
+    Pending,
+    PendingOpened,
+}
+
+impl Rests {
+    pub(crate) fn new(pending: bool, opened: bool) -> Self {
+        match (pending, opened) {
+            (false, false) => Rests::OnSlow,
+            (false, true) => Rests::OnSlowOpened,
+            (true, false) => Rests::Pending,
+            (true, true) => Rests::PendingOpened,
+        }
+    }
+
+    pub(crate) fn is_pending(self) -> bool {
+        matches!(self, Rests::Pending | Rests::PendingOpened)
+    }
+
+    pub(crate) fn is_opened(self) -> bool {
+        matches!(self, Rests::OnSlowOpened | Rests::PendingOpened)
     }
 }

@@ -5,72 +5,24 @@
 //! for a rescue without a log; `user.dlio.clean` is the proof that the slow tier has the same bytes. Who refers to an
 //! object, and when it may go, is decided elsewhere.
 
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::log::record::{Home, ObjectId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Error, Result};
 use crate::path::{escape, unescape};
+use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::shards::{self, Shards, file_name};
-use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat, Time};
+use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
 use crate::tiers::log::record::{COUNTER_MAX, counter, is_below_root};
-use crate::tiers::recovery::verify::Hash;
-use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::objects::hash::Hash;
 use crate::tiers::{Ino, Lsn};
 
 const CLEAN: &[u8] = b"user.dlio.clean";
 const NAME: &[u8] = b"user.dlio.name";
 const SUM: &[u8] = b"user.dlio.hash";
-
-/// Extended attributes of this prefix are ours and never shown.
-pub(crate) const PRIVATE: &[u8] = b"user.dlio.";
-
-/// What identifies one version of one file on the slow tier. Device numbers are left out: they change over reboots, and
-/// the slow tier itself is identified when it is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Proof {
-    pub(crate) ino: u64,
-    pub(crate) size: u64,
-    pub(crate) mtime: Time,
-    pub(crate) ctime: Time,
-}
-
-impl Proof {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Proof { ino: stat.ino, size: stat.size, mtime: stat.mtime, ctime: stat.ctime }
-    }
-
-    /// Whether this is the file as it was, but for what changes no byte of it: its names, owner and mode.
-    pub(crate) fn is_same_version(&self, stat: &Stat) -> bool {
-        (self.size, self.mtime) == (stat.size, stat.mtime)
-    }
-
-    pub(crate) fn encode(&self) -> String {
-        format!("{} {}", self.ino, self.encode_but_ino())
-    }
-
-    pub(crate) fn decode(text: &[u8]) -> Option<Self> {
-        let (ino, rest) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        Proof::decode_but_ino(ino.parse().ok()?, rest)
-    }
-
-    /// Where the number is known from elsewhere.
-    pub(crate) fn encode_but_ino(&self) -> String {
-        let Proof { ino: _, size, mtime, ctime } = self;
-        format!("{size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)
-    }
-
-    pub(crate) fn decode_but_ino(ino: u64, text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let time = |words: &mut std::str::Split<'_, char>| {
-            let (sec, nsec) = words.next()?.split_once('.')?;
-            Some(Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? })
-        };
-        let size = words.next()?.parse().ok()?;
-        let (mtime, ctime) = (time(&mut words)?, time(&mut words)?);
-        words.next().is_none().then_some(Proof { ino, size, mtime, ctime })
-    }
-}
 
 /// The file an object was last, and the event that said so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,8 +197,7 @@ impl Pool {
     }
 
     pub(crate) fn why_quarantined(&self, number: u64) -> String {
-        let why =
-            crate::tiers::recovery::identity::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
+        let why = crate::tiers::disk::layout::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
         let why = why.ok().flatten().unwrap_or_default();
         // Whoever wrote it: one printable line.
         let line: String = why.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
@@ -264,21 +215,18 @@ pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
     shards::number_of(name).filter(|number| *number < COUNTER_MAX)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proof_round_trips_and_nonsense_proves_nothing() {
-        let proof = Proof {
-            ino: 12,
-            size: 1 << 40,
-            mtime: Time { sec: -5, nsec: 999_999_999 },
-            ctime: Time { sec: 1_700_000_000, nsec: 1 },
-        };
-        assert_eq!(Proof::decode(proof.encode().as_bytes()), Some(proof));
-        for bad in ["", "1 2 3 4", "1 2 3.0 4.0 5", "x 2 3.0 4.0"] {
-            assert_eq!(Proof::decode(bad.as_bytes()), None, "{bad}");
-        }
+pub(crate) fn label(object: ObjectId) -> String {
+    match object.home {
+        Home::Fast => format!("object {}", object.number),
+        Home::Slow | Home::Split { .. } => format!("object {} on the slow tier", object.number),
     }
+}
+
+/// An object's name in the slow tier's `tmp`.
+pub(crate) fn tmp_name(object: ObjectId) -> Vec<u8> {
+    format!("o{:016x}", object.number).into_bytes()
+}
+
+pub(crate) fn copy_name(lsn: Lsn) -> Vec<u8> {
+    format!("c{lsn:016x}").into_bytes()
 }

@@ -3,6 +3,8 @@
 //! Every call here may block for as long as the slow tier likes, but for [`SlowTier::stat_at_hand`]. Nobody calls it with the state lock
 //! held.
 
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
+use crate::tiers::disk::layout::split;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use crate::tiers::disk::sync::atomic::{AtomicBool, Ordering};
 use crate::tiers::disk::{Access, Dir, DirEntry, File, Inode, RenameMode, Stat};
 use crate::tiers::log::record::{ObjectId, Path};
 use crate::tiers::objects::abilities::Abilities;
-use crate::tiers::ops::commit::tmp_name;
-use crate::tiers::writeback::parts::{Parts, in_part};
+use crate::tiers::objects::parts::{Parts, in_part};
+use crate::tiers::objects::pool::tmp_name;
 use crate::tiers::{Ino, Tiers};
 
 #[derive(Debug)]
@@ -393,31 +395,7 @@ impl Tiers {
     }
 }
 
-/// Nothing is there, or something else, or something else is where a directory above it was.
-pub(crate) fn is_elsewhere(error: &io::Error) -> bool {
-    use Errno::{ELOOP, ENOENT, ENOTDIR, ESTALE};
-    matches!(error.raw_os_error().map(Errno::from_raw), Some(ENOENT | ESTALE | ENOTDIR | ELOOP))
-}
-
 /// The last name of the root's path is empty.
 fn or_self(name: &[u8]) -> &[u8] {
     if name.is_empty() { b"." } else { name }
-}
-
-/// A path's directory and last name.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|b| *b == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
-    }
-}
-
-pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(e) if matches!(e.raw_os_error(), Some(libc) if libc == Errno::ENOENT as i32 || libc == Errno::ENOTDIR as i32) => {
-            Ok(None)
-        }
-        Err(e) => Err(e),
-    }
 }

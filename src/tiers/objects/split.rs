@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::error::Errno;
 use crate::tiers::disk::{Allocate, File, NewAttr, Seek, Stat};
-use crate::tiers::ops::data::{copy_data, next_data};
+use crate::tiers::objects::copy::{copy_data, next_data};
 
 #[derive(Debug)]
 pub(crate) struct Split {
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::tiers::disk::os::OsDir;
     use crate::tiers::disk::{Dir, Time};
-    use crate::tiers::ops::data::copy_bytes;
+    use crate::tiers::objects::copy::copy_bytes;
 
     const MAX: u64 = 40_000;
 

@@ -4,22 +4,22 @@
 //! the view's. Everything else is known from memory while a change of it is pending, and from the slow tier otherwise.
 //! A change is logged first and applied to the object second; recovery applies it again.
 
+use crate::tiers::TierKind;
+use crate::tiers::objects::file::Bytes;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::acl;
-use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time};
+use crate::tiers::disk::errors::{is_elsewhere, is_full};
+use crate::tiers::disk::layout::PRIVATE;
+use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
 use crate::tiers::log::record::{Attrs, Home, Record};
 use crate::tiers::model::node::{KnownAcl, Meta, Node, Seen};
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::objects::abilities::travels;
+use crate::tiers::objects::attrs::{changed, changed_xattr};
 use crate::tiers::objects::file::{FileState, Io};
-use crate::tiers::objects::pool::PRIVATE;
-use crate::tiers::objects::slow_tier::is_elsewhere;
-use crate::tiers::ops::data::is_full;
-use crate::tiers::writeback::set_aside::{changed, changed_xattr};
 use crate::tiers::{Attr, Cx, Ino, ROOT, SetAttr, State as FileStatus, Tiers};
 
 const STATE: &[u8] = b"user.dlio.state";
@@ -65,10 +65,10 @@ impl Tiers {
                     // Somebody else has removed it: the file is still there, to be written again or removed.
                     return Ok(self.attr_of(ino, node));
                 }
-                let stat = stat.at("stat", crate::tiers::ops::commit::label(object))?;
+                let stat = stat.at("stat", crate::tiers::objects::pool::label(object))?;
                 return Ok(self.attr_of_object(ino, node, &stat));
             }
-            if io.place == crate::tiers::objects::file::Bytes::InPlace
+            if io.place == Bytes::InPlace
                 && let Some(fd) = &io.fd
             {
                 let fd = fd.clone();
@@ -617,7 +617,7 @@ impl Tiers {
             true => file.set_xattr(key, value),
             false => file.set_xattr(format!("user.p{i}").as_bytes(), value),
         });
-        let removed = crate::tiers::writeback::drain::remove_leftover(tmp, &name);
+        let removed = crate::tiers::disk::layout::remove_leftover(tmp, &name);
         tried.at("try attribute on slow of", self.label(ino)).and(removed)
     }
 
@@ -690,6 +690,57 @@ impl Tiers {
         Ok(())
     }
 
+    /// `user.dlio.state` and `user.dlio.tier` of an inode.
+    pub(crate) fn file_status(&self, ino: Ino) -> Result<(FileStatus, TierKind)> {
+        let (pending, kind, file, aside) = {
+            let mut st = self.state.lock();
+            let kind = st.view.get(ino).ok_or(Errno::ESTALE)?.kind;
+            let aside = st.aside.contains_key(&ino);
+            let pending =
+                st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
+            (pending, kind, st.known_file(ino), aside)
+        };
+        let has_copy = kind == Kind::File && self.copy_number(ino).is_some_and(|number| self.copies.has(number));
+        let Some(file) = file else {
+            if has_copy && !pending {
+                return Ok((FileStatus::Staged, TierKind::Fast));
+            }
+            let state = match (pending, aside) {
+                (true, _) => FileStatus::Dirty,
+                (false, true) => FileStatus::Saved,
+                (false, false) => FileStatus::Slow,
+            };
+            // The bytes of a file without a state are on the slow tier, whatever is pending of its names.
+            let fast = (pending || aside) && kind != Kind::File;
+            return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
+        };
+        let (object, has_copy) = {
+            let io = file.io.read();
+            // Who opened it before the copy was made reads and writes on slow.
+            (io.object(), has_copy && (io.copy.is_some() || (io.place == Bytes::Slow && io.fd.is_none())))
+        };
+        let tier = match object {
+            Some(object) if object.home == Home::Fast => TierKind::Fast,
+            _ => TierKind::Slow,
+        };
+        let state = if file.failed.load(Ordering::Acquire) {
+            FileStatus::Failed
+        } else if file.draining.load(Ordering::Acquire) {
+            FileStatus::Draining
+        } else if pending {
+            FileStatus::Dirty
+        } else if aside {
+            FileStatus::Saved
+        } else if object.is_some() {
+            FileStatus::Clean
+        } else if has_copy {
+            FileStatus::Staged
+        } else {
+            FileStatus::Slow
+        };
+        Ok((state, if state == FileStatus::Staged { TierKind::Fast } else { tier }))
+    }
+
     fn own_xattr(&self, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let (status, tier) = self.file_status(ino)?;
         let word = match key {
@@ -703,8 +754,8 @@ impl Tiers {
                 FileStatus::Saved => "saved",
             },
             TIER => match tier {
-                crate::tiers::TierKind::Fast => "fast",
-                crate::tiers::TierKind::Slow => "slow",
+                TierKind::Fast => "fast",
+                TierKind::Slow => "slow",
             },
             _ => return Ok(None),
         };

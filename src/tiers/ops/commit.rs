@@ -7,23 +7,19 @@
 //! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is synced
 //! up to the seal - and with it every record before.
 
+use crate::tiers::objects::attrs::own_xattrs;
+use crate::tiers::objects::pool::label;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::sync::MutexGuard;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
-use crate::tiers::model::node::Seen;
 use crate::tiers::model::state::{Change, State};
-use crate::tiers::model::view::Ages;
-use crate::tiers::objects::abilities::travels;
+use crate::tiers::objects::copy::copy_bytes;
 use crate::tiers::objects::file::{Author, Bytes, Content, FileState, Io};
 use crate::tiers::objects::pool::{Named, Pool};
-use crate::tiers::objects::split::Split;
-use crate::tiers::ops::data::copy_bytes;
-use crate::tiers::{Cx, Ino, Lsn, OpenFile, Progress, ROOT, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, OpenFile, ROOT, Tiers};
 
 /// A version about to become an event: read from the object before the state lock is taken.
 pub(crate) struct Frozen {
@@ -97,7 +93,7 @@ impl Tiers {
         st.view.collect(ino);
         drop(st);
         if let Some(read) = read {
-            self.promote(read);
+            self.reads.push(read);
         }
         if wrote {
             self.wake();
@@ -213,7 +209,7 @@ impl Tiers {
         Ok(())
     }
 
-    fn uncommitted_files(&self, which: impl Fn(&State, Ino) -> bool) -> Vec<Arc<FileState>> {
+    pub(crate) fn uncommitted_files(&self, which: impl Fn(&State, Ino) -> bool) -> Vec<Arc<FileState>> {
         let st = self.state.lock();
         let files = st.uncommitted.keys().filter(|ino| which(&st, **ino));
         files.filter_map(|ino| st.view.get(*ino)?.file.clone()).collect()
@@ -279,7 +275,7 @@ impl Tiers {
         records.splice(0..0, st.names_record(state.ino));
         let last = self.log.append(&records)?;
         let now = self.uptime();
-        self.note_checkpoint(&mut st, last - 1, &change);
+        st.note_checkpoint(last - 1, &change, self.uptime(), self.epoch);
         st.push(last - 1, now, change);
         st.committed(state.ino);
         st.bind(state.ino, last, live, now);
@@ -359,35 +355,6 @@ impl Tiers {
         burst
     }
 
-    /// The object's descriptor: the one kept open, or one for this call.
-    pub(crate) fn fd(&self, cx: &Cx, io: &Io, object: ObjectId) -> Result<Arc<dyn File>> {
-        if object.needs_slow() {
-            cx.slow()?;
-        }
-        match &io.fd {
-            Some(fd) => Ok(fd.clone()),
-            None => self.open_object(cx, object),
-        }
-    }
-
-    pub(crate) fn open_object(&self, cx: &Cx, object: ObjectId) -> Result<Arc<dyn File>> {
-        match object.home {
-            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at_fast("open", label(object)),
-            Home::Slow => {
-                cx.slow()?;
-                self.slow.object(object).at("open", label(object))
-            }
-            Home::Split { .. } => Ok(Arc::new(self.open_split(cx, object)?.ok_or(Errno::EIO)?)),
-        }
-    }
-
-    /// The two parts of an object that has two.
-    pub(crate) fn open_split(&self, cx: &Cx, object: ObjectId) -> Result<Option<Split>> {
-        let (Home::Split { at, .. }, Some(head)) = (object.home, object.head()) else { return Ok(None) };
-        let tail = self.open_object(cx, object.tail())?;
-        Ok(Some(Split::new(self.open_object(cx, head)?, tail, at)))
-    }
-
     /// The first so many content events that are not sealed yet, in LSN order.
     pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
         let mut st = self.state.lock();
@@ -407,152 +374,4 @@ impl Tiers {
         st.sealed = sealed;
         wanted
     }
-
-    /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached
-    /// answers age.
-    pub fn tick(&self) -> Result<Progress> {
-        let (now, cx) = (self.uptime(), Cx::internal());
-        let due = |st: &State, ino: Ino| {
-            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options().live_after)
-        };
-        for state in self.uncommitted_files(due) {
-            if state.io.read().interrupted {
-                continue;
-            }
-            if self.commit(&cx, &state)?.is_some() {
-                self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        self.delete_doomed(&cx)?;
-        self.look_at_checkpoints(now);
-        let ages = self.ages();
-        let mut st = self.state.lock();
-        for ino in std::mem::take(&mut st.orphans) {
-            self.settle_removed(&mut st, ino);
-            st.view.collect(ino);
-        }
-        drop(st);
-        self.recent.lock().age(now, ages.slow);
-        self.age_names(now, ages);
-        self.log.restore_if_room();
-        if let Err(error) = self.log.check() {
-            tracing::error!(%error, "the fast tier fails; changes are refused until it is repaired and mounted again");
-        }
-        Ok(Progress::Idle)
-    }
-
-    /// All names, or a part of them if there are many, in pieces between which others get the lock.
-    fn age_names(&self, now: Duration, ages: Ages) {
-        const PIECE: usize = 1024;
-        const ALL_OF: usize = 4 * PIECE;
-        const PARTS: usize = 16;
-        let mut left = (self.state.lock().view.nodes.len() / PARTS).max(ALL_OF);
-        while left > 0 {
-            let mut st = self.state.lock();
-            if st.view.age_names(now, ages, PIECE) {
-                return;
-            }
-            MutexGuard::unlock_fair(st);
-            left = left.saturating_sub(PIECE);
-        }
-    }
-
-    /// Deletes the objects nobody refers to, once the log says so durably.
-    pub(crate) fn delete_doomed(&self, cx: &Cx) -> Result<()> {
-        let needed = self.state.lock().doomed.values().max().copied();
-        let Some(needed) = needed else { return Ok(()) };
-        if !left_out!(DoomDurable) {
-            self.log.sync(needed)?;
-        }
-        let doomed: Vec<_> = {
-            let mut st = self.state.lock();
-            let durable = if left_out!(DoomDurable) { needed } else { self.log.durable() };
-            st.doomed.extract_if(.., |_, lsn| *lsn <= durable).collect()
-        };
-        for (object, _) in doomed {
-            if object.needs_slow() {
-                cx.slow()?;
-            }
-            self.remove_object(object);
-        }
-        Ok(())
-    }
-
-    /// Deletes an object's file; of one in two parts the tail, for the head goes when nobody refers to it. A leftover is
-    /// found by the next start's recovery.
-    pub(crate) fn remove_object(&self, object: ObjectId) {
-        let removed = match object.home {
-            Home::Fast => self.pool.remove(object.number),
-            Home::Slow | Home::Split { .. } => self.slow.tmp.unlink(&tmp_name(object)),
-        };
-        let failed = removed.err().filter(|e| e.kind() != std::io::ErrorKind::NotFound);
-        // Where it is the tier that fails, so does the next.
-        let told = self.counters.undeleted.swap(failed.is_some(), Ordering::Relaxed);
-        if let Some(error) = failed.filter(|_| !told) {
-            tracing::warn!(object = %label(object), %error, "an object that is not needed could not be deleted");
-        }
-    }
-
-    /// Lets go of a file's object once the file has no name and nobody has it open.
-    pub(crate) fn settle_removed(&self, st: &mut State, ino: Ino) {
-        let Some(node) = st.view.get(ino) else { return };
-        if !node.links.is_empty() || ino == ROOT {
-            return;
-        }
-        let Some(file) = st.known_file(ino) else { return };
-        st.committed(ino);
-        if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
-            return;
-        }
-        // `io` comes before the state lock; when somebody is just looking, `tick` comes back to it.
-        let Some(mut io) = file.io.try_write() else {
-            st.orphans.insert(ino);
-            return;
-        };
-        if let Some(object) = io.object() {
-            file.place(&mut io, Bytes::Slow, None);
-            io.dirty = false;
-            st.unset_clean(ino);
-            let lsn = self.log.last();
-            st.unrefer(object, lsn);
-            // What the object said of size and times nobody remembers: should the file be found under another name, it is as the slow tier
-            // has it.
-            if let Some(node) = st.view.get_mut(ino) {
-                (node.ours, node.seen) = (false, Seen::NEVER);
-            }
-        }
-    }
-
-    /// A path for messages.
-    pub(crate) fn label(&self, ino: Ino) -> String {
-        self.path_of(ino).unwrap_or_else(|| format!("removed file {ino}"))
-    }
-}
-
-pub(crate) fn label(object: ObjectId) -> String {
-    match object.home {
-        Home::Fast => format!("object {}", object.number),
-        Home::Slow | Home::Split { .. } => format!("object {} on the slow tier", object.number),
-    }
-}
-
-/// An object's name in the slow tier's `tmp`.
-pub(crate) fn tmp_name(object: ObjectId) -> Vec<u8> {
-    format!("o{:016x}", object.number).into_bytes()
-}
-
-/// The file's own extended attributes: not ours, nor those of the tier it lies on.
-pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let keys = match fd.list_xattr() {
-        Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Vec::new(),
-        other => other.at("list attributes of", "object")?,
-    };
-    let mut all = Vec::new();
-    for key in keys.into_iter().filter(|key| travels(key)) {
-        if let Some(value) = fd.get_xattr(&key).at("read attributes of", "object")? {
-            all.push((key, value));
-        }
-    }
-    all.sort();
-    Ok(all)
 }

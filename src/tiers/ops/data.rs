@@ -11,38 +11,37 @@
 //! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
 //! kernel reads it by itself) is written in place. A file that stops fitting on fast goes on on slow from there. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
 
+use crate::tiers::copies::index::{become_object, path_then};
+use crate::tiers::disk::errors::{has_no_such_room, is_full};
+use crate::tiers::objects::attrs::dress;
+use crate::tiers::objects::copy::{CHUNK, copy_bytes, copy_data};
+use crate::tiers::objects::pool::Named;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::sync::RwLockReadGuard;
+use crate::tiers::disk::errors::{absent_is_none, is_broken};
+use crate::tiers::disk::fingerprint::Proof;
 use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
 use crate::tiers::log::record::{Home, ObjectId, Record};
 use crate::tiers::model::node::{Meta, Seen};
 use crate::tiers::model::state::State;
 use crate::tiers::model::view::Asked;
 use crate::tiers::objects::abilities::travels;
+use crate::tiers::objects::attrs::{Birth, own_xattrs};
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io, Pin};
-use crate::tiers::objects::pool::{Pool, Proof};
-use crate::tiers::objects::slow_tier::{SlowId, absent_is_none};
+use crate::tiers::objects::pool::{Pool, label, tmp_name};
+use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::split::Split;
-use crate::tiers::ops::commit::{label, own_xattrs, tmp_name};
-use crate::tiers::ops::names::Birth;
-use crate::tiers::status::is_broken;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
-/// Bytes copied at a time.
-pub(crate) const CHUNK: usize = 1 << 20;
 /// The fast disk begins with a large file whenever so many bytes of it were written.
 const PIECE: u64 = 8 << 20;
 /// So many pieces wait for that.
 const BEHIND_MAX: usize = 64;
 /// Of an open file.
 pub(crate) type Piece = (Arc<dyn File>, Range<u64>);
-/// A fast-only caller waits this long for somebody who moves the file's bytes, then asks again with slow access.
-const BRIEF: Duration = Duration::from_millis(20);
 /// The part of the fast tier below which new files go to the slow tier at once: 1/50.
 const FLOOR: u64 = 50;
 
@@ -252,24 +251,6 @@ impl Tiers {
             self.drop_clean(&mut st, state, &mut io);
         }
         Ok(())
-    }
-
-    /// Lets go of a clean file's object; the bytes are the slow tier's from now on.
-    pub(crate) fn drop_clean(&self, st: &mut State, state: &FileState, io: &mut Io) {
-        let Some(object) = io.object() else { return };
-        state.place(io, Bytes::Slow, None);
-        st.unset_clean(state.ino);
-        let lsn = self.log.last();
-        st.unrefer(object, lsn);
-    }
-
-    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for one who does.
-    pub(crate) fn shared<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockReadGuard<'a, Io>> {
-        if let Some(io) = state.io.try_read_for(BRIEF) {
-            return Ok(io);
-        }
-        cx.slow()?;
-        Ok(state.io.read())
     }
 
     /// Opens what the slow tier has for this inode, checking that it is the same.
@@ -919,6 +900,61 @@ impl Tiers {
         }
         Ok(done)
     }
+
+    /// Takes the copy of a file for its object, for the first write:
+    ///
+    /// 1. the copy says that it is an object with a proof, and no copy any more, durably and with its bytes. A crash here leaves what is no
+    ///    copy and is removed;
+    /// 2. it is renamed into the pool. A crash here leaves an object with a proof, which waits for its file as any other;
+    /// 3. it gets the attributes that the view shows, and its proof is taken back, durably (P6);
+    /// 4. a `bind` record says that the file's bytes are this object, ahead of its events.
+    ///
+    /// Whoever reads the copy, the kernel by itself too, goes on in the same file. `false`: there is no copy.
+    fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
+        if state.io.read().copy.is_none() {
+            return Ok(false);
+        }
+        let (birth, attr) = (self.birth_like(cx, state)?, self.getattr(cx, state.ino)?);
+        let mut io = state.io.write();
+        let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
+        let object = ObjectId { home: Home::Fast, number: self.pool.number() };
+        let label = || self.label(state.ino);
+        // Of a file that was removed the name it had, for the step that follows only: no record binds it.
+        let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
+        let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
+        become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
+        let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 2
+        if taken.at_fast("take the staged copy of", label())?.is_none() {
+            io.copy = None;
+            return Ok(false);
+        }
+        let fd = copy.fd.reopen().at_fast("open the staged copy of", label())?;
+        let times =
+            NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
+        let dressed = dress(&*fd, &birth); // 3
+        if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) {
+            // The attributes have room on the slow tier only, and so does what they belong to. Who reads the copy goes on.
+            io.copy = None;
+            drop(io);
+            self.set_staged(state.ino, false);
+            self.remove_object(object);
+            return Ok(false);
+        }
+        let taken = dressed.and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd));
+        let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
+            self.rebind_to(cx, state, &io, object) // 4
+        });
+        if let Err(e) = bound {
+            // What reads it goes on; the file is the slow one, as before.
+            self.remove_object(object);
+            return Err(e);
+        }
+        state.place(&mut io, Bytes::Object(object), Some(fd));
+        io.dirty = true;
+        drop(io);
+        self.set_staged(state.ino, false);
+        Ok(true)
+    }
 }
 
 /// From here on the file is what somebody else has put there.
@@ -932,96 +968,4 @@ fn adopt(st: &mut State, ino: Ino, stat: &Stat, asked: Asked) {
     node.seen = Seen::NEVER;
     st.view.set_slow_id(ino, Some(id));
     st.view.refresh(ino, stat, asked, applied);
-}
-
-/// Gives a new object its owner, the mode bits a chown cleared, and its extended attributes.
-pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
-    if (birth.uid, birth.gid) != (0, 0) {
-        fd.set_attr(&NewAttr {
-            uid: Some(birth.uid),
-            gid: Some(birth.gid),
-            perm: (birth.perm & 0o6000 != 0).then_some(birth.perm),
-            ..NewAttr::default()
-        })?;
-    }
-    for (key, value) in &birth.xattrs {
-        fd.set_xattr(key, value)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn is_full(e: &std::io::Error) -> bool {
-    matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
-}
-
-/// An attribute is larger than any of this file system.
-pub(crate) fn has_no_such_room(e: &std::io::Error) -> bool {
-    matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::E2BIG | Errno::ERANGE))
-}
-
-/// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
-pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
-    Ok(copy_data(from, to, 0..len, &mut |_, _| Ok(()))?)
-}
-
-/// Bytes could not be copied: not read, or not written.
-#[derive(Debug)]
-pub(crate) enum NotCopied {
-    Read(std::io::Error),
-    Written(std::io::Error),
-}
-
-impl From<NotCopied> for std::io::Error {
-    fn from((NotCopied::Read(why) | NotCopied::Written(why)): NotCopied) -> Self {
-        why
-    }
-}
-
-/// Where the next data of a file is in a range; its end if there is none. Only a hole is passed over, which nobody needs to read.
-pub(crate) fn next_data(file: &dyn File, range: Range<u64>) -> std::io::Result<u64> {
-    if range.is_empty() {
-        return Ok(range.end);
-    }
-    match file.seek(Seek::Data, range.start) {
-        Ok(data) => Ok(data.min(range.end)),
-        // No data behind this point, or a file system that does not know holes.
-        Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(range.end),
-        Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(range.start),
-        Err(e) => Err(e),
-    }
-}
-
-/// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, shown its bytes, and may
-/// end it with an error. The target has a hole there.
-pub(crate) fn copy_data(
-    from: &dyn File,
-    to: &dyn File,
-    range: Range<u64>,
-    watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
-) -> Result<(), NotCopied> {
-    use NotCopied::{Read, Written};
-    let (mut at, len) = (range.start, range.end);
-    let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
-    loop {
-        at = next_data(from, at..len).map_err(Read)?;
-        if at == len {
-            break;
-        }
-        let end = from.seek(Seek::Hole, at).unwrap_or(len).min(len);
-        while at < end {
-            let want = buf.len().min((end - at) as usize);
-            let got = from.read_at(&mut buf[..want], at).map_err(Read)?;
-            if got == 0 {
-                return Ok(());
-            }
-            to.write_at(&buf[..got], at).map_err(Written)?;
-            watch(at, &buf[..got]).map_err(Written)?;
-            let written = at..at + got as u64;
-            at = written.end;
-            if at < len {
-                to.write_behind(written);
-            }
-        }
-    }
-    Ok(())
 }

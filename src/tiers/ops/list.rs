@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::error::{Context, Errno, Result};
 use crate::path::Name;
+use crate::tiers::disk::errors::is_elsewhere;
+use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{DirEntry, Kind};
 use crate::tiers::model::node::{Listed, Present, Slot};
 use crate::tiers::model::state::State;
-use crate::tiers::objects::slow_tier::is_elsewhere;
-use crate::tiers::ops::names::OURS;
 use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 
 /// Listings that nobody has open, and the entries in all of them.

@@ -4,33 +4,23 @@
 //! across it), then, under the state lock, check that they still are and log, queue and apply the event at once. Nothing
 //! is changed before the second half, so the loop, or the caller with slow access, may start over.
 
+use crate::tiers::disk::layout::OURS;
+use crate::tiers::objects::attrs::Birth;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
-use crate::tiers::disk::acl;
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
+use crate::tiers::disk::fingerprint::Proof;
 use crate::tiers::disk::sync::RwLockWriteGuard;
-use crate::tiers::disk::{Kind, RenameMode, Stat};
+use crate::tiers::disk::{Kind, RenameMode, Stat, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec};
 use crate::tiers::model::node::{KnownAcl, Meta, Node, Seen, Slot};
 use crate::tiers::model::state::{Change, Clean, State};
 use crate::tiers::model::view::Asked;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
-use crate::tiers::objects::pool::Proof;
-use crate::tiers::objects::slow_tier::{absent_is_none, is_elsewhere};
 use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
-
-/// Our own directory at the root of the slow tier, and of each part of it that no rename reaches; not part of the tree.
-pub(crate) const OURS: &[u8] = b".dlio-fs";
-
-/// A new node's attributes, after umask or default ACL and setgid directory.
-pub(crate) struct Birth {
-    pub(crate) perm: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
 
 impl Tiers {
     /// Looks up a name and counts one kernel reference to what it finds, given back by [`Tiers::forget`].
@@ -308,7 +298,7 @@ impl Tiers {
         let path = || self.path_in(&self.state.lock(), parent, name).ok();
         let (object, fd) = self.new_object(cx, &birth, 0, path)?;
         // What the answer says is known before there is a name: an error must not leave one.
-        let stat = fd.stat().at("stat", crate::tiers::ops::commit::label(object));
+        let stat = fd.stat().at("stat", crate::tiers::objects::pool::label(object));
         let bound = stat.and_then(|stat| Ok((self.bind_new(cx, parent, name, object, fd, &birth)?, stat)));
         let (state, stat) = match bound {
             Ok(bound) => bound,
@@ -671,10 +661,6 @@ impl Tiers {
         if self.refuses_changes(st) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
-    pub(crate) fn refuses_changes(&self, st: &State) -> bool {
-        st.events.len() as u64 >= self.options().max_pending
-    }
-
     /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.
     pub(crate) fn log_event(
         &self,
@@ -702,7 +688,7 @@ impl Tiers {
         let records: Vec<Record> = expected.into_iter().chain([record]).collect();
         let append = || self.log.append(&records);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
-        self.note_checkpoint(st, lsn, &change);
+        st.note_checkpoint(lsn, &change, self.uptime(), self.epoch);
         apply(st, lsn);
         st.push(lsn, self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }

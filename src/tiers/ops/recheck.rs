@@ -21,13 +21,12 @@ use std::time::Duration;
 
 use crate::error::{Context, Errno, Result};
 use crate::path::Name;
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere, is_silence};
+use crate::tiers::disk::fingerprint::Proof;
 use crate::tiers::disk::{Dir, DirEntry, Stat};
 use crate::tiers::model::node::{DirNode, Seen, Shown, Slot};
 use crate::tiers::model::state::State;
 use crate::tiers::model::view::Asked;
-use crate::tiers::objects::pool::Proof;
-use crate::tiers::objects::slow_tier::{absent_is_none, is_elsewhere};
-use crate::tiers::status::is_silence;
 use crate::tiers::{Ino, Progress, ROOT, Tiers};
 
 /// Directories looked at in one step, one after the other.

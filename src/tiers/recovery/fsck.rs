@@ -11,15 +11,13 @@ use serde::Serialize;
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
-use crate::tiers::disk::modes;
+use crate::tiers::disk::layout::{OURS, read_text, split};
 use crate::tiers::disk::shards::Shard;
-use crate::tiers::disk::{Access, Dir, Kind};
+use crate::tiers::disk::{Access, Dir, Kind, modes};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Step};
 use crate::tiers::objects::pool::{Pool, number_of};
-use crate::tiers::objects::slow_tier::split;
-use crate::tiers::ops::names::OURS;
 use crate::tiers::recovery::aside::{aside_at, cancelled};
-use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super, read_text};
+use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super};
 use crate::tiers::writeback::step::{step_path, step_target};
 use crate::tiers::{Lsn, log};
 

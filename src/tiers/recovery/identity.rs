@@ -1,14 +1,14 @@
 //! What makes a fast tier one, and says which slow tree it belongs to (P7): the layout, the super block, and the slow tree's `id`.
 
+use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, replace_text};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::{Access, Dir, RenameMode};
-use crate::tiers::objects::slow_tier::absent_is_none;
-use crate::tiers::ops::names::OURS;
-use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::{OURS, remove_leftover};
+use crate::tiers::disk::{Dir, RenameMode};
 
 /// The format of everything under `<fast>/.dlio-fs`.
 pub(crate) const FORMAT: u32 = 2;
@@ -48,25 +48,6 @@ pub(crate) fn existing_tmp(ours: &dyn Dir, slow: &dyn Dir, identity: &Super) -> 
         None => ensure_dir(ours, b"tmp"),
     }
 }
-
-pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
-    let what = || String::from_utf8_lossy(name).into_owned();
-    match parent.dir(name) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            match parent.mkdir(name, 0o700) {
-                // By another mount over the same slow tree, which begins at the same moment.
-                Err(e) if is_taken(&e) => {}
-                made => made.at("create", what())?,
-            }
-            parent.sync().at("fsync", what())?;
-            parent.dir(name).at("open", what())
-        }
-        other => other.at("open", what()),
-    }
-}
-
-/// `super` and `id` are a few lines, `pins` some thousand.
-pub(crate) const TEXT_MAX: u64 = 64 << 10;
 
 /// In `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
 pub(crate) const UNIDENTIFIED: &str = "read-only";
@@ -219,37 +200,11 @@ fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
     })
 }
 
-fn is_taken(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::AlreadyExists
-}
-
 /// Writes a file that must not exist, durable but for its name.
 fn write_new(dir: &dyn Dir, name: &[u8], text: &str) -> std::io::Result<()> {
     let file = dir.create(name, 0o600)?;
     file.write_at(text.as_bytes(), 0)?;
     file.sync()
-}
-
-pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
-    let what = || String::from_utf8_lossy(name).into_owned();
-    let Some(file) = absent_is_none(dir.open(name, Access::Read)).at("open", what())? else { return Ok(None) };
-    let len = file.stat().at("stat", what())?.size;
-    let mut bytes = vec![0; len.min(TEXT_MAX) as usize];
-    let got = file.read_at(&mut bytes, 0).at("read", what())?;
-    bytes.truncate(got);
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
-/// Written beside, synced, renamed, synced: there is always one whole file.
-pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
-    let what = || String::from_utf8_lossy(name).into_owned();
-    let beside = [name, b".new"].concat();
-    remove_leftover(dir, &beside)?;
-    let file = dir.create(&beside, 0o600).at("create", what())?;
-    file.write_at(text.as_bytes(), 0).at("write", what())?;
-    file.sync().at("fsync", what())?;
-    dir.rename(&beside, dir, name, RenameMode::Replace).at("rename", what())?;
-    dir.sync().at("fsync", what())
 }
 
 #[cfg(test)]

@@ -12,19 +12,21 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
 use crate::tiers::disk::Kind;
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::layout::split;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::model::node::{Meta, Place};
-use crate::tiers::model::small_deque::Few;
-use crate::tiers::model::sorted_set::Sorted;
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::model::view::{Ages, FIRST_OWN};
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
-use crate::tiers::objects::pool::{Pool, Proof};
-use crate::tiers::objects::slow_tier::{absent_is_none, split};
+use crate::tiers::objects::pool::Pool;
 use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
 use crate::tiers::recovery::aside::{Entry, left_out};
 use crate::tiers::recovery::takeover::Half;
+use crate::tiers::small_deque::Few;
+use crate::tiers::sorted_set::Sorted;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 /// What a start knows of the records that it has read, and of what they speak of.
@@ -408,7 +410,7 @@ impl<'a> Recovery<'a> {
         {
             return Ok(false);
         }
-        let found = absent_is_none(found).at("stat", crate::tiers::ops::commit::label(object))?;
+        let found = absent_is_none(found).at("stat", crate::tiers::objects::pool::label(object))?;
         Ok(found.is_some_and(|stat| stat.kind == Kind::File && (object.needs_slow() || stat.nlink == 1)))
     }
 

@@ -10,16 +10,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
-use crate::tiers::disk::modes;
-use crate::tiers::disk::{Dir, Kind};
+use crate::tiers::disk::layout::{OURS, split};
+use crate::tiers::disk::{Dir, Kind, modes};
 use crate::tiers::log::record::{Attrs, Home, Kept, ObjectId, Path, Record, Spec};
+use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
+use crate::tiers::objects::copy::copy_bytes;
 use crate::tiers::objects::pool::Pool;
-use crate::tiers::objects::slow_tier::split;
-use crate::tiers::ops::commit::own_xattrs;
-use crate::tiers::ops::data::copy_bytes;
-use crate::tiers::ops::names::OURS;
 use crate::tiers::recovery::aside::{aside_at, left_out};
-use crate::tiers::writeback::drain::set_attrs;
 use crate::tiers::{Ino, Lsn, log};
 
 /// What a rescue did.

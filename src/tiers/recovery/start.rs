@@ -16,6 +16,7 @@
 //!
 //! A crash behind any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
 
+use crate::tiers::copies::reads::Reads;
 use std::collections::BTreeSet;
 use std::io;
 use std::panic::resume_unwind;
@@ -29,33 +30,31 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
-use crate::tiers::capacity::pins::Pins;
 use crate::tiers::copies::index::Copies;
-use crate::tiers::disk::closed;
-use crate::tiers::disk::modes;
+use crate::tiers::counters::Counters;
+use crate::tiers::disk::errors::{absent_is_none, is_full};
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::layout::{OURS, ensure_dir, remove_leftover};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
-use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time};
+use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes};
 use crate::tiers::log::record::{Home, ObjectId, Record, Step};
 use crate::tiers::log::{self, Log};
-use crate::tiers::model::sorted_set::Sorted;
 use crate::tiers::model::state::State;
 use crate::tiers::model::view::{FIRST_OWN, View, Waiting};
 use crate::tiers::objects::abilities::{AT_MOST, Abilities};
+use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::file::FileState;
-use crate::tiers::objects::pool::{Named, Pool, Proof, number_of};
-use crate::tiers::objects::slow_tier::{SlowTier, absent_is_none};
-use crate::tiers::ops::commit::own_xattrs;
-use crate::tiers::ops::data::is_full;
-use crate::tiers::ops::names::OURS;
-use crate::tiers::recovery::identity::{ensure_dir, existing_tmp, identify};
+use crate::tiers::objects::parts::{Parts, in_part};
+use crate::tiers::objects::pool::{Named, Pool, number_of};
+use crate::tiers::objects::slow_tier::SlowTier;
+use crate::tiers::pins::Pins;
+use crate::tiers::progress::Work;
+use crate::tiers::recovery::identity::{existing_tmp, identify};
 use crate::tiers::recovery::replay::{Looked, Recovery, carried, each_of, object_of};
 use crate::tiers::recovery::takeover::Half;
+use crate::tiers::sorted_set::Sorted;
 use crate::tiers::staging::jobs::Staging;
-use crate::tiers::status::Counters;
 use crate::tiers::writeback::deadline::Urgency;
-use crate::tiers::writeback::drain::{remove_leftover, set_attrs};
-use crate::tiers::writeback::parts::{Parts, in_part};
-use crate::tiers::writeback::queue::Work;
 use crate::tiers::writeback::step::{Met, Touched, step_path};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
@@ -134,6 +133,7 @@ fn open_with(
     let tiers = Tiers {
         pool,
         copies,
+        reads: Reads::default(),
         staging: Staging::default(),
         pins: Pins::open(ours.clone())?,
         slow: SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept),
@@ -761,7 +761,7 @@ impl Recovery<'_> {
             other => return other.map(|()| self.tiers.log.set_room_aside()),
         };
         tracing::warn!(error = %full, "the fast tier is full: what is on the slow tier, too, makes room for this start");
-        if let Err(error) = self.tiers.evict_for_a_start() {
+        if let Err(error) = self.tiers.free_for_a_start(&|| self.tiers.meet_waiting()) {
             tracing::warn!(%error, "nothing could be evicted");
         }
         let ways: [&dyn Fn() -> Result<bool>; 2] = [&|| Ok(true), &|| self.tiers.log.go_on_in_last_segment()];

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::capacity::policy::Class;
+use crate::tiers::disk::errors::{is_broken, is_full};
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, File, Kind, Stat, Time};
+use crate::tiers::objects::copy::{NotCopied, copy_data};
 use crate::tiers::objects::file::{Bytes, FileState};
-use crate::tiers::objects::pool::Proof;
-use crate::tiers::ops::data::{NotCopied, copy_data, is_full};
-use crate::tiers::status::is_broken;
-use crate::tiers::writeback::drain::remove_leftover;
 use crate::tiers::{Cx, Ino, OpenMode, Tiers};
 
 /// Two changes within this time may leave the same times on a file: the coarsest clock of a file system we know (ext3, HFS+).

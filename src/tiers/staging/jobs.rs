@@ -4,9 +4,10 @@
 //! much is left; then the files are copied, one after the other in the order of the list. Within a directory that is the order of
 //! their inode numbers, which on a disk is nearly that of their bytes. Nothing here knows how a file is copied: `staging/copy_one.rs`.
 
+use crate::tiers::copies::reads::Read;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use crate::config::Pattern;
@@ -14,14 +15,12 @@ use crate::error::{Errno, Error, Result};
 use crate::path::{Name, escape};
 use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::capacity::policy::{Candidate, Class};
+use crate::tiers::disk::errors::is_full;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::throttle::{Bucket, Rest};
 use crate::tiers::disk::{Access, Kind};
-use crate::tiers::model::small_deque::Few;
-use crate::tiers::objects::file::Bytes;
-use crate::tiers::ops::data::is_full;
 use crate::tiers::staging::copy_one::{Staged, TierTime};
-use crate::tiers::{Cx, Ino, ListEntry, OpenFile, Progress, Tiers};
+use crate::tiers::{Cx, ListEntry, Progress, Tiers};
 
 /// How many failed files of a job are named.
 const FAILED_NAMED: usize = 1_000;
@@ -31,8 +30,6 @@ const ENDED_KEPT: usize = 16;
 const WAITING_MAX: u64 = 4_000_000;
 /// Jobs that one user may have under way who is not the mount's owner.
 const JOBS_MAX: usize = 16;
-/// Bytes of files that were read and wait to be promoted: what the page cache may still have of them.
-const PROMOTE_MAX: u64 = 256 << 20;
 /// How long jobs rest for a checkpoint before it is looked at again.
 const RESTS: Duration = Duration::from_millis(100);
 /// How often a file that is changing is tried, and how long it is left alone in between.
@@ -58,15 +55,6 @@ impl Item {
             Item::File { dir, name, .. } => [dir, name.as_bytes()].join(&b'/'),
         }
     }
-}
-
-/// A file that was read to its end from the slow tier.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
-    ino: Ino,
-    bytes: u64,
-    /// For `room::replaces`.
-    interval: Option<Duration>,
 }
 
 struct Job {
@@ -130,10 +118,7 @@ struct Queue {
     jobs: BTreeMap<u64, Job>,
     last: u64,
     paused: bool,
-    promote: VecDeque<Read>,
-    promote_bytes: u64,
     promoted: u64,
-    passed_over: u64,
     /// A stream syncs; the others have no need to.
     syncing: bool,
 }
@@ -141,11 +126,6 @@ struct Queue {
 impl Queue {
     /// `rests`: jobs wait, a checkpoint comes first.
     fn next(&mut self, now: Duration, rests: bool) -> Task {
-        // First: what was read just now is in the page cache just now.
-        if let Some(read) = self.promote.pop_front() {
-            self.promote_bytes -= read.bytes;
-            return Task::Promote(read);
-        }
         if self.paused {
             return Task::Nothing;
         }
@@ -341,42 +321,13 @@ impl Tiers {
         let expected = self.state.lock().expected.expected();
         let room = self.usage().map_or(0, |usage| self.limits().room(&usage, expected));
         let queue = self.staging.queue.lock();
-        let (paused, promoted, passed_over) = (queue.paused, queue.promoted, queue.passed_over);
+        let (paused, promoted, passed_over) = (queue.paused, queue.promoted, self.reads.passed_over());
         let jobs = queue.jobs.values().map(Job::tell).collect();
         AllTold { paused, copies, copies_bytes, room, promoted, passed_over, jobs }
     }
 
     pub fn staging_job(&self, number: u64) -> Option<Told> {
         self.staging.queue.lock().jobs.get(&number).map(Job::tell)
-    }
-
-    /// A handle is given back. If all of the file was read through it that is noted, and a file that was read from the slow tier is
-    /// to be promoted while the page cache has it.
-    pub(crate) fn note_reading(&self, file: &OpenFile) -> Option<Read> {
-        let read = file.read.load(Ordering::Relaxed);
-        let options = self.options();
-        if read == 0 || file.mode.write || (!options.rules.promotes_any() && self.copies.extent().0 == 0) {
-            return None;
-        }
-        let (bytes, dir) = {
-            let st = self.state.lock();
-            let node = st.view.get(file.ino)?;
-            (node.meta().size, node.links.first()?.0)
-        };
-        let number = self.copy_number(file.ino).filter(|_| read >= bytes)?;
-        let from_slow = file.state.io.try_read().is_some_and(|io| io.place == Bytes::Slow && io.copy.is_none());
-        let interval = self.copies.was_read(number, dir, self.uptime());
-        (from_slow && options.rules.promotes(|| self.path(file.ino))).then_some(Read { ino: file.ino, bytes, interval })
-    }
-
-    pub(crate) fn promote(&self, read: Read) {
-        let mut queue = self.staging.queue.lock();
-        if queue.promote_bytes + read.bytes > PROMOTE_MAX {
-            queue.passed_over += 1;
-            return;
-        }
-        queue.promote_bytes += read.bytes;
-        queue.promote.push_back(read);
     }
 
     /// Looks through one directory, copies one file, or makes copies durable. May run on several threads.
@@ -396,7 +347,9 @@ impl Tiers {
         // Asked only where there is a job: it goes through what is pending, under the engine's lock.
         let has_job = self.staging.queue.lock().jobs.values().any(Job::is_running);
         let rests = has_job && self.saves();
-        let task = self.staging.queue.lock().next(self.uptime(), rests);
+        // First: what was read just now is in the page cache just now.
+        let read = self.reads.pop().map(Task::Promote);
+        let task = read.unwrap_or_else(|| self.staging.queue.lock().next(self.uptime(), rests));
         match task {
             Task::Nothing => return Ok(Progress::Idle),
             Task::Wait(time) => return Ok(Progress::Wait(time)),
@@ -446,7 +399,7 @@ impl Tiers {
             Ok(Staged::Copied(_)) => queue.promoted += 1,
             Ok(Staged::There) => {}
             // The next reading may have more luck.
-            _ => queue.passed_over += 1,
+            _ => self.reads.pass_over(),
         }
     }
 
@@ -547,18 +500,6 @@ impl Tiers {
             rested += some;
         }
         false
-    }
-
-    /// Whether a checkpoint is on its way: it comes first. One that waits for the hours of the drain is not.
-    pub(crate) fn saves(&self) -> bool {
-        const CHECKPOINT: u64 = 1 << 20;
-        let waits = self.waits().is_some();
-        let st = self.state.lock();
-        let mut pending = st.contents.values().flat_map(Few::iter).scan(0, |sum: &mut u64, (_, content)| {
-            *sum += content.size;
-            Some(*sum)
-        });
-        st.bursts.being_written() > 0 || (!waits && pending.any(|sum| sum >= CHECKPOINT))
     }
 
     fn copy_item(&self, number: u64, item: Item) {

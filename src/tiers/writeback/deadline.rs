@@ -12,11 +12,10 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::checkpoints::index::Told;
+use crate::tiers::disk::layout::{OURS, ensure_dir};
 use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::objects::copy::copy_data;
 use crate::tiers::objects::file::Content;
-use crate::tiers::ops::data::copy_data;
-use crate::tiers::ops::names::OURS;
-use crate::tiers::recovery::identity::ensure_dir;
 use crate::tiers::writeback::step::conflict_suffix;
 use crate::tiers::{Cx, Ino, Tiers};
 
@@ -37,6 +36,16 @@ pub(crate) struct Urgency {
 impl Urgency {
     pub(crate) fn is_on(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Somebody has a deadline from here on, until [`Urgency::end`].
+    pub(crate) fn begin(&self) {
+        self.fits.store(false, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn skips_superseded(&self) -> bool {
@@ -103,18 +112,6 @@ pub(crate) struct Wanted {
 }
 
 impl Tiers {
-    /// While somebody has a deadline, the drain has no limit and is not paused, and nothing is staged.
-    pub fn set_urgent(&self, urgent: bool) {
-        if urgent {
-            self.urgency.fits.store(false, Ordering::Relaxed);
-            self.urgency.count.fetch_add(1, Ordering::Relaxed);
-            self.cancel_staging(None);
-        } else {
-            self.urgency.count.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.wake();
-    }
-
     /// Whether all is expected to be there in time.
     pub fn set_fits(&self, fits: bool) {
         self.urgency.fits.store(fits, Ordering::Relaxed);
@@ -186,7 +183,7 @@ impl Tiers {
     fn save_file(&self, place: &Arc<dyn Dir>, one: &Wanted, saving: &Saving) -> Result<()> {
         let shown = || format!("/{}", escape(&one.path));
         let source = self.open_object(&Cx::internal(), one.content.object())?;
-        let (dirs, name) = crate::tiers::objects::slow_tier::split(&one.path);
+        let (dirs, name) = crate::tiers::disk::layout::split(&one.path);
         let mut dir = place.clone();
         for name in dirs.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             dir = make_dir(&*dir, name).at("create", shown())?;
@@ -231,9 +228,7 @@ fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
         let name = if attempt == 0 { suffix.clone() } else { format!("{suffix}-{attempt}") };
         let part = format!("{name}.part").into_bytes();
         let name = name.into_bytes();
-        if crate::tiers::objects::slow_tier::absent_is_none(above.stat(&name))
-            .at("stat", "saved on the slow tier")?
-            .is_some()
+        if crate::tiers::disk::errors::absent_is_none(above.stat(&name)).at("stat", "saved on the slow tier")?.is_some()
         {
             continue;
         }

@@ -12,21 +12,23 @@
 //! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied, but for the
 //! head of one in two parts. A write stops that at the next piece.
 
+use crate::tiers::disk::layout::remove_leftover;
+use crate::tiers::objects::pool::copy_name;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::{Access, Dir, File, NewAttr};
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::{Access, Dir, File};
 use crate::tiers::log::record::{Attrs, Known};
 use crate::tiers::model::publish_plan;
 use crate::tiers::model::state::Change;
 use crate::tiers::objects::abilities::Abilities;
+use crate::tiers::objects::copy::{CHUNK, NotCopied, copy_data, next_data};
 use crate::tiers::objects::file::{Content, Copied, FileState};
-use crate::tiers::objects::slow_tier::absent_is_none;
+use crate::tiers::objects::hash::{Hash, Sum};
+use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::split::Split;
-use crate::tiers::ops::data::{CHUNK, NotCopied, copy_data, next_data};
-use crate::tiers::recovery::verify::{Hash, Sum};
-use crate::tiers::writeback::parts::{bare, in_part};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// Versions copied at once, and the largest of those that are not copied alone.
@@ -332,7 +334,7 @@ impl Tiers {
     }
 
     fn adopt_slow_object(&self, lsn: Lsn, state: &FileState, content: &Content) -> Result<bool> {
-        let name = crate::tiers::ops::commit::tmp_name(content.object());
+        let name = crate::tiers::objects::pool::tmp_name(content.object());
         let there = absent_is_none(self.slow.stat_object(content.object().tail()));
         if there.at("stat", "object on the slow tier")?.is_none() {
             // Somebody else has removed it. The order waits for the next version of the file, or for its end (`unblock`).
@@ -475,37 +477,11 @@ impl Tiers {
     }
 }
 
-pub(crate) fn copy_name(lsn: Lsn) -> Vec<u8> {
-    format!("c{lsn:016x}").into_bytes()
-}
-
-pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
-    match tmp.unlink(name) {
-        Err(e) if e.raw_os_error() == Some(Errno::EISDIR as i32) => tmp.rmdir(name).at("remove", "leftover in tmp"),
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", "leftover in tmp", e)),
-        _ => Ok(()),
-    }
-}
-
 /// What cannot be removed now is swept at the next start.
 fn discard(tmp: &dyn Dir, name: &[u8]) {
     if let Err(e) = remove_leftover(tmp, name) {
         tracing::debug!(error = %e, "a discarded copy stays in tmp until the next start");
     }
-}
-
-/// Owner, then mode (a chown clears suid), then extended attributes, then times (each of the others touches them).
-pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
-    file.set_attr(&NewAttr {
-        uid: Some(attrs.uid),
-        gid: Some(attrs.gid),
-        perm: Some(attrs.perm),
-        ..NewAttr::default()
-    })?;
-    for (key, value) in &attrs.xattrs {
-        file.set_xattr(key, value)?;
-    }
-    file.set_attr(&NewAttr { mtime: Some(attrs.mtime), ..NewAttr::default() })
 }
 
 fn verify(file: &dyn File, content: &Content, abilities: &Abilities) -> std::io::Result<()> {

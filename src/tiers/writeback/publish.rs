@@ -26,6 +26,9 @@ use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
 use crate::path::{Name, escape};
+use crate::tiers::disk::errors::{is_elsewhere, is_full};
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::log::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::model::node::{Place, Seen};
@@ -33,13 +36,11 @@ use crate::tiers::model::publish_plan::{self, Batch, Effect, Next, Pace, Planned
 use crate::tiers::model::state::{Change, Clean, State};
 use crate::tiers::objects::abilities::is_refused;
 use crate::tiers::objects::file::{Bytes, Content, Copied, FileState, Io};
-use crate::tiers::objects::pool::{Pool, Proof};
-use crate::tiers::objects::slow_tier::{Moving, SlowTier, is_elsewhere, split};
-use crate::tiers::ops::data::is_full;
-use crate::tiers::writeback::drain::remove_leftover;
+use crate::tiers::objects::parts::{bare, in_part};
+use crate::tiers::objects::pool::Pool;
+use crate::tiers::objects::slow_tier::{Moving, SlowTier};
+use crate::tiers::progress::Work;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
-use crate::tiers::writeback::parts::{bare, in_part};
-use crate::tiers::writeback::queue::Work;
 use crate::tiers::writeback::step::{Met, Touched, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
@@ -544,7 +545,7 @@ impl Tiers {
         let superseded = superseded(&st, *upto, planned);
         let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
         st.pop(*upto, last);
-        self.note_published(&mut st, *upto);
+        st.book.published(*upto, self.stamp(self.uptime()));
         self.counters.notes.applied(*upto);
         self.counters.published(events, publish_plan::stepped(batches, planned));
         Ok(superseded)

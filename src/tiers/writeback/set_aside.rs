@@ -28,19 +28,17 @@ use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
 use crate::path::{Name, escape};
-use crate::tiers::disk::acl;
-use crate::tiers::disk::{Kind, NewAttr};
-use crate::tiers::log::record::{Attrs, Kept, Record, Spec};
+use crate::tiers::disk::Kind;
+use crate::tiers::disk::layout::{remove_leftover, split};
+use crate::tiers::log::record::{Attrs, Kept, Spec};
 use crate::tiers::model::closure::{Closure, closure, pending_at};
 use crate::tiers::model::node::Place;
-use crate::tiers::model::small_deque::Few;
 use crate::tiers::model::state::{Aside, Change, Event, State};
+use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
-use crate::tiers::objects::slow_tier::split;
-use crate::tiers::ops::commit::own_xattrs;
 use crate::tiers::ops::names::add_subdir;
+use crate::tiers::small_deque::Few;
 use crate::tiers::writeback::deadline::{Saving, Wanted};
-use crate::tiers::writeback::drain::remove_leftover;
 use crate::tiers::writeback::publish::Unfinished;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
@@ -59,15 +57,6 @@ pub struct SetAside {
     pub returned: Vec<String>,
     /// Where the bytes are on the slow tier, from its root.
     pub saved: Option<String>,
-}
-
-/// What is aside, for those who look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) nodes: u64,
-    pub(crate) bytes: u64,
-    /// Seconds since 1970.
-    pub(crate) since: Option<u64>,
 }
 
 /// What becomes of the nodes of a closure.
@@ -275,27 +264,9 @@ impl Tiers {
             io.fd = had;
             given?;
         }
-        let stat = fd.stat().at("stat", crate::tiers::ops::commit::label(object))?;
+        let stat = fd.stat().at("stat", crate::tiers::objects::pool::label(object))?;
         let xattrs = own_xattrs(&*fd)?;
         Ok(Some(Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs }))
-    }
-
-    /// Step 4, and whatever is to be said again: directories come before what is in them. Returns the LSN of the last record, which is
-    /// behind those of the nodes, in their order.
-    fn log_aside<'a>(
-        &self,
-        st: &State,
-        nodes: impl Iterator<Item = (Ino, u64, &'a Kept)>,
-        events: Vec<(Lsn, Lsn)>,
-    ) -> Result<Lsn> {
-        let record = |(ino, since, kept): (Ino, u64, &Kept)| {
-            let links = st.view.get(ino).map(|node| &node.links[..]).unwrap_or_default();
-            let paths = links.iter().filter_map(|place| st.view.path_at(place)).collect();
-            Record::Aside { ino, since, paths, kept: kept.clone() }
-        };
-        let mut records: Vec<Record> = nodes.map(record).collect();
-        records.push(Record::SetAside { count: records.len() as u64, events });
-        self.log.append(&records)
     }
 
     /// Step 5. Returns the events, and the nodes that may not be needed any more.
@@ -371,7 +342,7 @@ impl Tiers {
         for ino in detached.keys().filter(|ino| !stays.contains(ino)) {
             let links = st.view.get(*ino).map(|node| node.links.to_vec()).unwrap_or_default();
             for place in links {
-                let there = slot(st, &place).and_then(|slot| slot.slow());
+                let there = st.slot(&place).and_then(|slot| slot.slow());
                 places.entry(place).or_insert(there);
             }
         }
@@ -383,7 +354,7 @@ impl Tiers {
             if st.view.get(dir).is_none_or(|node| node.dir.is_none()) {
                 continue;
             }
-            let viewed = slot(st, &(dir, name.clone())).and_then(|slot| slot.view());
+            let viewed = st.slot(&(dir, name.clone())).and_then(|slot| slot.view());
             touched.extend([Some(dir), who, viewed].into_iter().flatten());
             // What was set aside before stays in front of what comes back.
             let is_aside = |ino: Ino| stays.contains(&ino) || st.aside.contains_key(&ino);
@@ -457,116 +428,6 @@ impl Tiers {
         }
         Ok(())
     }
-
-    /// A change of the attributes of something that is aside is no event: it is logged as the node anew. `false`: it is not aside.
-    pub(crate) fn log_attrs_aside(&self, st: &mut State, ino: Ino, change: impl FnOnce(&mut Attrs)) -> Result<bool> {
-        let Some(aside) = st.aside.get(&ino) else { return Ok(false) };
-        let mut new = aside.clone();
-        change(new.kept.attrs_mut());
-        let last = self.log_aside(st, [(ino, new.since, &new.kept)].into_iter(), Vec::new())?;
-        new.again = Some(last - 1);
-        st.aside.insert(ino, new);
-        Ok(true)
-    }
-
-    /// Directories that are aside and are to get something are events again, in front of that.
-    pub(crate) fn take_up_dirs(&self, st: &mut State, change: &Change) -> Result<()> {
-        if st.aside.is_empty() {
-            return Ok(());
-        }
-        let targets: Vec<Ino> = match change {
-            Change::Make { at, .. } | Change::Content { at, .. } | Change::Link { at, .. } => vec![at.0],
-            Change::Rename { to, .. } => vec![to.0],
-            Change::Exchange { a_at, b_at, .. } => vec![a_at.0, b_at.0],
-            Change::Remove { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
-        };
-        for target in targets {
-            let mut above = Vec::new();
-            let mut at = target;
-            while at != ROOT {
-                above.push(at);
-                at = st.view.get(at).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
-            }
-            for dir in above.into_iter().rev() {
-                self.take_up_node(st, dir)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn take_up_node(&self, st: &mut State, ino: Ino) -> Result<()> {
-        let Some(Kept::Node(spec)) = st.aside.get(&ino).map(|aside| aside.kept.clone()) else { return Ok(()) };
-        let at = st.view.get(ino).and_then(|node| node.links.first().cloned());
-        let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
-        let lsn = self.log.append(&[Record::Make { path, ino, spec: spec.clone() }])?;
-        st.take_up(ino, lsn);
-        if let Some(node) = st.view.get_mut(ino) {
-            node.set_meta_lsn(lsn);
-        }
-        st.push(lsn, self.uptime(), Change::Make { ino, at, spec: Arc::new(spec) });
-        Ok(())
-    }
-
-    /// A file that was aside has become an event, this one, under the first of its names. It gets its others by events of their own.
-    pub(crate) fn take_up(&self, cx: &Cx, st: &mut State, ino: Ino, lsn: Lsn) -> Result<()> {
-        if !st.take_up(ino, lsn) {
-            return Ok(());
-        }
-        let links = st.view.get(ino).map(|node| node.links.to_vec()).unwrap_or_default();
-        for at in links.iter().skip(1) {
-            let (Some(path), Some(to)) = (st.view.path(ino), st.view.path_at(at)) else { continue };
-            if let Some(there) = slot(st, at).and_then(|slot| slot.slow()) {
-                let record = Record::Remove { path: to.clone(), ino: there, dir: false };
-                self.log_event_anyway(cx, st, record, Change::Remove { ino: there, at: at.clone() }, |_, _| ())?;
-            }
-            let change = Change::Link { ino, at: at.clone() };
-            self.log_event_anyway(cx, st, Record::Link { path, to, ino }, change, |_, _| ())?;
-        }
-        Ok(())
-    }
-
-    /// How much is aside.
-    pub(crate) fn aside_extent(&self, st: &State) -> Extent {
-        let mut extent = Extent { nodes: st.aside.len() as u64, ..Extent::default() };
-        for aside in st.aside.values() {
-            if let Kept::File { size, .. } = &aside.kept {
-                extent.bytes += size;
-            }
-            extent.since = Some(extent.since.map_or(aside.since, |since| since.min(aside.since)));
-        }
-        extent
-    }
-
-    /// The paths of what is aside, escaped, at most so many.
-    pub fn aside_paths(&self, limit: usize) -> Vec<String> {
-        let st = self.state.lock();
-        let mut paths: Vec<String> =
-            st.aside.keys().filter_map(|ino| st.view.path(*ino)).map(|path| escape(&path)).collect();
-        paths.sort();
-        paths.truncate(limit);
-        paths
-    }
-}
-
-/// What a change of attributes leaves of those of something that is aside.
-pub(crate) fn changed(attrs: &mut Attrs, new: &NewAttr) {
-    attrs.uid = new.uid.unwrap_or(attrs.uid);
-    attrs.gid = new.gid.unwrap_or(attrs.gid);
-    attrs.mtime = new.mtime.unwrap_or(attrs.mtime);
-    let Some(perm) = new.perm else { return };
-    attrs.perm = perm;
-    for (_, list) in attrs.xattrs.iter_mut().filter(|(key, _)| key == acl::ACCESS) {
-        if let Some(changed) = acl::chmod(list, perm) {
-            *list = changed;
-        }
-    }
-}
-
-/// The same of an extended attribute; `None` removes.
-pub(crate) fn changed_xattr(attrs: &mut Attrs, key: &[u8], value: Option<&[u8]>) {
-    attrs.xattrs.retain(|(other, _)| other != key);
-    attrs.xattrs.extend(value.map(|value| (key.to_vec(), value.to_vec())));
-    attrs.xattrs.sort();
 }
 
 fn closure_is_empty(closure: &Closure) -> bool {
@@ -628,10 +489,6 @@ fn spec_of(st: &State, ino: Ino) -> Option<Spec> {
     let xattrs = xattrs.filter_map(|(key, (value, _))| Some((key.clone(), value.clone()?))).collect();
     let attrs = Attrs { perm: meta.perm, uid: meta.uid, gid: meta.gid, mtime: meta.mtime, xattrs };
     Some(Spec { kind: node.kind, attrs, rdev: meta.rdev, target: node.target().to_vec() })
-}
-
-fn slot<'a>(st: &'a State, (dir, name): &Place) -> Option<&'a crate::tiers::model::node::Slot> {
-    st.view.get(*dir)?.dir.as_ref()?.slots.get(name)
 }
 
 /// The first and the last of each run of numbers.

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 
 use crate::error::{Context, Errno, Result};
 use crate::tiers::Tiers;
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
 use crate::tiers::log::record::{Known, Path, Step};
 use crate::tiers::model::publish_plan::Planned;
-use crate::tiers::objects::pool::Proof;
-use crate::tiers::objects::slow_tier::{SlowTier, absent_is_none, split};
+use crate::tiers::objects::slow_tier::SlowTier;
 
 /// What a step met on the slow tree.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use crate::error::{Errno, Error, Result};
 use crate::path::{escape, unescape};
 use crate::tiers::Tiers;
 use crate::tiers::disk::Dir;
+use crate::tiers::disk::layout::{TEXT_MAX, read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
-use crate::tiers::recovery::identity::{TEXT_MAX, read_text, replace_text};
 
 const FILE: &[u8] = b"pins";
 /// Of the fast tier, what the files may have that one user has pinned: an eighth.

@@ -1,0 +1,84 @@
+//! Files that were read to their end from the slow tier, and wait to be promoted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::objects::file::Bytes;
+use crate::tiers::{Ino, OpenFile, Tiers};
+
+/// A file that was read to its end from the slow tier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    pub(crate) ino: Ino,
+    pub(crate) bytes: u64,
+    /// For `rounds::replaces`.
+    pub(crate) interval: Option<Duration>,
+}
+
+/// Bytes of files that were read and wait to be promoted: what the page cache may still have of them.
+const PROMOTE_MAX: u64 = 256 << 20;
+
+/// Those that wait, the first one in front.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    waiting: Mutex<Waiting>,
+    passed_over: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    reads: VecDeque<Read>,
+    /// Of all of them.
+    bytes: u64,
+}
+
+impl Reads {
+    /// One more; where too many bytes wait it is passed over.
+    pub(crate) fn push(&self, read: Read) {
+        let mut waiting = self.waiting.lock();
+        if waiting.bytes + read.bytes > PROMOTE_MAX {
+            return self.pass_over();
+        }
+        waiting.bytes += read.bytes;
+        waiting.reads.push_back(read);
+    }
+
+    pub(crate) fn pop(&self) -> Option<Read> {
+        let mut waiting = self.waiting.lock();
+        let read = waiting.reads.pop_front()?;
+        waiting.bytes -= read.bytes;
+        Some(read)
+    }
+
+    /// One was not promoted.
+    pub(crate) fn pass_over(&self) {
+        self.passed_over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn passed_over(&self) -> u64 {
+        self.passed_over.load(Ordering::Relaxed)
+    }
+}
+
+impl Tiers {
+    /// A handle is given back. If all of the file was read through it that is noted, and a file that was read from the slow tier is
+    /// to be promoted while the page cache has it.
+    pub(crate) fn note_reading(&self, file: &OpenFile) -> Option<Read> {
+        let read = file.read.load(Ordering::Relaxed);
+        let options = self.options();
+        if read == 0 || file.mode.write || (!options.rules.promotes_any() && self.copies.extent().0 == 0) {
+            return None;
+        }
+        let (bytes, dir) = {
+            let st = self.state.lock();
+            let node = st.view.get(file.ino)?;
+            (node.meta().size, node.links.first()?.0)
+        };
+        let number = self.copy_number(file.ino).filter(|_| read >= bytes)?;
+        let from_slow = file.state.io.try_read().is_some_and(|io| io.place == Bytes::Slow && io.copy.is_none());
+        let interval = self.copies.was_read(number, dir, self.uptime());
+        (from_slow && options.rules.promotes(|| self.path(file.ino))).then_some(Read { ino: file.ino, bytes, interval })
+    }
+}

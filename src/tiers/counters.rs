@@ -1,0 +1,142 @@
+//! What the engine counts, and what it remembers of how its work goes.
+
+use crate::tiers::capacity::policy::Evicting;
+use crate::tiers::disk::Space;
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::throttle::Speed;
+use crate::tiers::progress::Notes;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Files that somebody has open.
+    pub(crate) open_files: AtomicU64,
+    /// What only the fast tier has, as it was last told of many, and when that was.
+    pub(crate) told: Mutex<Option<(Duration, Extent)>>,
+    pub(crate) late_snapshots: AtomicU64,
+    pub(crate) left_out: AtomicU64,
+    /// Files that a full slow tier lost ahead of their turn.
+    pub(crate) removed_first: AtomicU64,
+    pub(crate) in_place_writes: AtomicU64,
+    pub(crate) spilled: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    /// When somebody last read from the slow tier, in milliseconds of uptime; 0: never.
+    pub(crate) slow_read: AtomicU64,
+    pub(crate) staged_files: AtomicU64,
+    pub(crate) staged_bytes: AtomicU64,
+    pub(crate) struck: AtomicU64,
+    pub(crate) damaged: AtomicU64,
+    pub(crate) quarantined: AtomicU64,
+    pub(crate) evicting: Mutex<Evicting>,
+    /// The last object that was not needed could not be deleted.
+    pub(crate) undeleted: AtomicBool,
+    pub(crate) notes: Notes,
+    pub(crate) drained_bytes: AtomicU64,
+    pub(crate) drained_files: AtomicU64,
+    pub(crate) published_events: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
+    /// How fast bytes arrive on the slow tier, and when the last ones did.
+    pub(crate) speed: Mutex<(Speed, Duration)>,
+    pub(crate) slow_space: Mutex<Option<Space>>,
+    /// When the fast tier last failed to read or write, in milliseconds of uptime; 0: it never has.
+    pub(crate) fast_failed: AtomicU64,
+    /// When a tier that had been silent answered, in milliseconds of uptime; 0: it never was.
+    pub(crate) answered: AtomicU64,
+    pub(crate) troubles: Mutex<Troubles>,
+    /// What the file of that name on the fast tier says.
+    pub(crate) checkpoints: Mutex<String>,
+}
+
+impl Counters {
+    /// A version is copied.
+    pub(crate) fn drained(&self, bytes: u64) {
+        self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.drained_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The drain has something to copy.
+    pub(crate) fn drain_goes_on(&self, now: Duration) {
+        self.speed.lock().0.begin(now);
+    }
+
+    /// So many bytes more are on the slow tier's disk.
+    pub(crate) fn arrived(&self, bytes: u64, now: Duration) {
+        let mut speed = self.speed.lock();
+        speed.0.arrived(now, bytes);
+        speed.1 = now;
+    }
+
+    /// About as many bytes as arrive within a second.
+    pub(crate) fn second_of_copying(&self) -> u64 {
+        self.speed.lock().0.bytes_per_s().map_or(SYNCED_MIN, |rate| (rate as u64).max(SYNCED_MIN))
+    }
+
+    /// The drain has nothing to copy, and nothing that is copied waits to be published.
+    pub(crate) fn drain_rests(&self) {
+        self.speed.lock().0.rest();
+    }
+
+    pub(crate) fn rate(&self, now: Duration) -> Option<f64> {
+        let speed = self.speed.lock();
+        speed.0.bytes_per_s().filter(|_| now.saturating_sub(speed.1) < RATE_WINDOW)
+    }
+
+    /// Somebody who waits reads from the slow tier.
+    pub(crate) fn read_from_slow(&self, now: Duration) {
+        self.slow_read.store(now.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether that was a moment ago.
+    pub(crate) fn reads_from_slow(&self, now: Duration) -> bool {
+        const LATELY: u64 = 200;
+        let at = self.slow_read.load(Ordering::Relaxed);
+        at > 0 && (now.as_millis() as u64).saturating_sub(at) < LATELY
+    }
+
+    pub(crate) fn staged(&self, bytes: u64) {
+        self.staged_files.fetch_add(1, Ordering::Relaxed);
+        self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn published(&self, events: u64, batches: u64) {
+        self.published_events.fetch_add(events, Ordering::Relaxed);
+        self.batches.fetch_add(batches, Ordering::Relaxed);
+    }
+
+    /// `what` names the files, for `.dlio/queue`.
+    pub(crate) fn conflict(&self, what: String) {
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
+        self.notes.conflict(what);
+    }
+
+    pub(crate) fn slow_space(&self) -> Option<Space> {
+        *self.slow_space.lock()
+    }
+
+    pub(crate) fn set_slow_space(&self, space: Space) {
+        *self.slow_space.lock() = Some(space);
+    }
+}
+
+/// A file is not synced more often than after so many bytes, before its end.
+pub(crate) const SYNCED_MIN: u64 = 16 << 20;
+
+/// Of a drain that nothing has come from for so long the rate is 0.
+pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(30);
+
+/// What each kind of background work last failed with, and whether that is the slow tier not answering.
+pub(crate) type Troubles = BTreeMap<&'static str, (bool, String)>;
+
+/// What is pending in all: files with a content that the slow tier does not have, and their bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    pub(crate) oldest: Option<Duration>,
+    /// Bytes that are not on the slow tier's disk yet, those of a version that is on its way but for what has arrived.
+    pub(crate) to_copy: u64,
+}

@@ -1,0 +1,78 @@
+//! Our own directory on either tier, and names and small files in it.
+
+use std::sync::Arc;
+
+use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::{Access, Dir, RenameMode};
+
+/// Our own directory at the root of the slow tier, and of each part of it that no rename reaches; not part of the tree.
+pub(crate) const OURS: &[u8] = b".dlio-fs";
+
+/// Extended attributes of this prefix are ours and never shown.
+pub(crate) const PRIVATE: &[u8] = b"user.dlio.";
+
+/// `super` and `id` are a few lines, `pins` some thousand.
+pub(crate) const TEXT_MAX: u64 = 64 << 10;
+
+/// A path's directory and last name.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
+    above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    match parent.dir(name) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            match parent.mkdir(name, 0o700) {
+                // By another mount over the same slow tree, which begins at the same moment.
+                Err(e) if is_taken(&e) => {}
+                made => made.at("create", what())?,
+            }
+            parent.sync().at("fsync", what())?;
+            parent.dir(name).at("open", what())
+        }
+        other => other.at("open", what()),
+    }
+}
+
+pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
+    match tmp.unlink(name) {
+        Err(e) if e.raw_os_error() == Some(Errno::EISDIR as i32) => tmp.rmdir(name).at("remove", "leftover in tmp"),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", "leftover in tmp", e)),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    let Some(file) = absent_is_none(dir.open(name, Access::Read)).at("open", what())? else { return Ok(None) };
+    let len = file.stat().at("stat", what())?.size;
+    let mut bytes = vec![0; len.min(TEXT_MAX) as usize];
+    let got = file.read_at(&mut bytes, 0).at("read", what())?;
+    bytes.truncate(got);
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Written beside, synced, renamed, synced: there is always one whole file.
+pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
+    let what = || String::from_utf8_lossy(name).into_owned();
+    let beside = [name, b".new"].concat();
+    remove_leftover(dir, &beside)?;
+    let file = dir.create(&beside, 0o600).at("create", what())?;
+    file.write_at(text.as_bytes(), 0).at("write", what())?;
+    file.sync().at("fsync", what())?;
+    dir.rename(&beside, dir, name, RenameMode::Replace).at("rename", what())?;
+    dir.sync().at("fsync", what())
+}
+
+pub(crate) fn is_taken(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::AlreadyExists
+}

@@ -1,0 +1,94 @@
+//! The background's work that concerns several rooms: what is due by time, and keeping room free.
+
+use crate::error::{Context, Result};
+use crate::tiers::capacity::policy::Class;
+use crate::tiers::disk::sync::MutexGuard;
+use crate::tiers::model::state::State;
+use crate::tiers::model::view::Ages;
+use crate::tiers::{Cx, Ino, Progress, Tiers};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Tiers {
+    /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached
+    /// answers age.
+    pub fn tick(&self) -> Result<Progress> {
+        let (now, cx) = (self.uptime(), Cx::internal());
+        let due = |st: &State, ino: Ino| {
+            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options().live_after)
+        };
+        for state in self.uncommitted_files(due) {
+            if state.io.read().interrupted {
+                continue;
+            }
+            if self.commit(&cx, &state)?.is_some() {
+                self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.delete_doomed(&cx)?;
+        self.look_at_checkpoints(now);
+        let ages = self.ages();
+        let mut st = self.state.lock();
+        for ino in std::mem::take(&mut st.orphans) {
+            self.settle_removed(&mut st, ino);
+            st.view.collect(ino);
+        }
+        drop(st);
+        self.recent.lock().age(now, ages.slow);
+        self.age_names(now, ages);
+        self.log.restore_if_room();
+        if let Err(error) = self.log.check() {
+            tracing::error!(%error, "the fast tier fails; changes are refused until it is repaired and mounted again");
+        }
+        Ok(Progress::Idle)
+    }
+
+    /// All names, or a part of them if there are many, in pieces between which others get the lock.
+    fn age_names(&self, now: Duration, ages: Ages) {
+        const PIECE: usize = 1024;
+        const ALL_OF: usize = 4 * PIECE;
+        const PARTS: usize = 16;
+        let mut left = (self.state.lock().view.nodes.len() / PARTS).max(ALL_OF);
+        while left > 0 {
+            let mut st = self.state.lock();
+            if st.view.age_names(now, ages, PIECE) {
+                return;
+            }
+            MutexGuard::unlock_fair(st);
+            left = left.saturating_sub(PIECE);
+        }
+    }
+
+    /// Lets something go if the fast tier is above the high watermark, or still above the low one after that, short of inodes, or without
+    /// room for a checkpoint that is due.
+    pub fn evict_step(&self) -> Result<Progress> {
+        self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
+        if let Progress::Did = self.check_remembered()? {
+            return Ok(Progress::Did);
+        }
+        let ahead = {
+            let st = self.state.lock();
+            st.expected.ahead(self.stamp(self.uptime()), st.bursts.being_written())
+        };
+        let wanted = {
+            let (usage, limits) = (self.usage()?, self.limits());
+            let mut evicting = self.counters.evicting.lock();
+            let wanted = limits.to_free(&usage, *evicting, ahead);
+            *evicting = wanted.evicting;
+            wanted
+        };
+        let asks = Class::ALL.into_iter().any(|class| wanted.asks(class));
+        if asks && self.let_some_go(wanted, &|| self.meet_waiting())? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
+    }
+
+    /// While somebody has a deadline, the drain has no limit and is not paused, and nothing is staged.
+    pub fn set_urgent(&self, urgent: bool) {
+        if urgent {
+            self.urgency.begin();
+            self.cancel_staging(None);
+        } else {
+            self.urgency.end();
+        }
+        self.wake();
+    }
+}

@@ -1,0 +1,81 @@
+//! What a file has beside its bytes: giving it to a new one, and reading it.
+
+use crate::error::{Context, Errno, Result};
+use crate::tiers::disk::{File, NewAttr, acl};
+use crate::tiers::log::record::Attrs;
+use crate::tiers::objects::abilities::travels;
+
+/// A new node's attributes, after umask or default ACL and setgid directory.
+pub(crate) struct Birth {
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Gives a new object its owner, the mode bits a chown cleared, and its extended attributes.
+pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
+    if (birth.uid, birth.gid) != (0, 0) {
+        fd.set_attr(&NewAttr {
+            uid: Some(birth.uid),
+            gid: Some(birth.gid),
+            perm: (birth.perm & 0o6000 != 0).then_some(birth.perm),
+            ..NewAttr::default()
+        })?;
+    }
+    for (key, value) in &birth.xattrs {
+        fd.set_xattr(key, value)?;
+    }
+    Ok(())
+}
+
+/// Owner, then mode (a chown clears suid), then extended attributes, then times (each of the others touches them).
+pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
+    file.set_attr(&NewAttr {
+        uid: Some(attrs.uid),
+        gid: Some(attrs.gid),
+        perm: Some(attrs.perm),
+        ..NewAttr::default()
+    })?;
+    for (key, value) in &attrs.xattrs {
+        file.set_xattr(key, value)?;
+    }
+    file.set_attr(&NewAttr { mtime: Some(attrs.mtime), ..NewAttr::default() })
+}
+
+/// The file's own extended attributes: not ours, nor those of the tier it lies on.
+pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let keys = match fd.list_xattr() {
+        Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Vec::new(),
+        other => other.at("list attributes of", "object")?,
+    };
+    let mut all = Vec::new();
+    for key in keys.into_iter().filter(|key| travels(key)) {
+        if let Some(value) = fd.get_xattr(&key).at("read attributes of", "object")? {
+            all.push((key, value));
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// What a change of attributes leaves of those of something that is aside.
+pub(crate) fn changed(attrs: &mut Attrs, new: &NewAttr) {
+    attrs.uid = new.uid.unwrap_or(attrs.uid);
+    attrs.gid = new.gid.unwrap_or(attrs.gid);
+    attrs.mtime = new.mtime.unwrap_or(attrs.mtime);
+    let Some(perm) = new.perm else { return };
+    attrs.perm = perm;
+    for (_, list) in attrs.xattrs.iter_mut().filter(|(key, _)| key == acl::ACCESS) {
+        if let Some(changed) = acl::chmod(list, perm) {
+            *list = changed;
+        }
+    }
+}
+
+/// The same of an extended attribute; `None` removes.
+pub(crate) fn changed_xattr(attrs: &mut Attrs, key: &[u8], value: Option<&[u8]>) {
+    attrs.xattrs.retain(|(other, _)| other != key);
+    attrs.xattrs.extend(value.map(|value| (key.to_vec(), value.to_vec())));
+    attrs.xattrs.sort();
+}

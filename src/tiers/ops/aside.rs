@@ -1,0 +1,94 @@
+//! Changes of what is set aside: it becomes an event again, or is logged anew.
+
+use crate::error::Result;
+use crate::tiers::log::record::{Attrs, Kept, Record};
+use crate::tiers::model::state::{Change, State};
+use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
+use std::sync::Arc;
+
+impl Tiers {
+    /// Step 4, and whatever is to be said again: directories come before what is in them. Returns the LSN of the last record, which is
+    /// behind those of the nodes, in their order.
+    pub(crate) fn log_aside<'a>(
+        &self,
+        st: &State,
+        nodes: impl Iterator<Item = (Ino, u64, &'a Kept)>,
+        events: Vec<(Lsn, Lsn)>,
+    ) -> Result<Lsn> {
+        let record = |(ino, since, kept): (Ino, u64, &Kept)| {
+            let links = st.view.get(ino).map(|node| &node.links[..]).unwrap_or_default();
+            let paths = links.iter().filter_map(|place| st.view.path_at(place)).collect();
+            Record::Aside { ino, since, paths, kept: kept.clone() }
+        };
+        let mut records: Vec<Record> = nodes.map(record).collect();
+        records.push(Record::SetAside { count: records.len() as u64, events });
+        self.log.append(&records)
+    }
+
+    /// A change of the attributes of something that is aside is no event: it is logged as the node anew. `false`: it is not aside.
+    pub(crate) fn log_attrs_aside(&self, st: &mut State, ino: Ino, change: impl FnOnce(&mut Attrs)) -> Result<bool> {
+        let Some(aside) = st.aside.get(&ino) else { return Ok(false) };
+        let mut new = aside.clone();
+        change(new.kept.attrs_mut());
+        let last = self.log_aside(st, [(ino, new.since, &new.kept)].into_iter(), Vec::new())?;
+        new.again = Some(last - 1);
+        st.aside.insert(ino, new);
+        Ok(true)
+    }
+
+    /// Directories that are aside and are to get something are events again, in front of that.
+    pub(crate) fn take_up_dirs(&self, st: &mut State, change: &Change) -> Result<()> {
+        if st.aside.is_empty() {
+            return Ok(());
+        }
+        let targets: Vec<Ino> = match change {
+            Change::Make { at, .. } | Change::Content { at, .. } | Change::Link { at, .. } => vec![at.0],
+            Change::Rename { to, .. } => vec![to.0],
+            Change::Exchange { a_at, b_at, .. } => vec![a_at.0, b_at.0],
+            Change::Remove { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
+        };
+        for target in targets {
+            let mut above = Vec::new();
+            let mut at = target;
+            while at != ROOT {
+                above.push(at);
+                at = st.view.get(at).and_then(|node| node.links.first()).map_or(ROOT, |link| link.0);
+            }
+            for dir in above.into_iter().rev() {
+                self.take_up_node(st, dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn take_up_node(&self, st: &mut State, ino: Ino) -> Result<()> {
+        let Some(Kept::Node(spec)) = st.aside.get(&ino).map(|aside| aside.kept.clone()) else { return Ok(()) };
+        let at = st.view.get(ino).and_then(|node| node.links.first().cloned());
+        let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
+        let lsn = self.log.append(&[Record::Make { path, ino, spec: spec.clone() }])?;
+        st.take_up(ino, lsn);
+        if let Some(node) = st.view.get_mut(ino) {
+            node.set_meta_lsn(lsn);
+        }
+        st.push(lsn, self.uptime(), Change::Make { ino, at, spec: Arc::new(spec) });
+        Ok(())
+    }
+
+    /// A file that was aside has become an event, this one, under the first of its names. It gets its others by events of their own.
+    pub(crate) fn take_up(&self, cx: &Cx, st: &mut State, ino: Ino, lsn: Lsn) -> Result<()> {
+        if !st.take_up(ino, lsn) {
+            return Ok(());
+        }
+        let links = st.view.get(ino).map(|node| node.links.to_vec()).unwrap_or_default();
+        for at in links.iter().skip(1) {
+            let (Some(path), Some(to)) = (st.view.path(ino), st.view.path_at(at)) else { continue };
+            if let Some(there) = st.slot(at).and_then(|slot| slot.slow()) {
+                let record = Record::Remove { path: to.clone(), ino: there, dir: false };
+                self.log_event_anyway(cx, st, record, Change::Remove { ino: there, at: at.clone() }, |_, _| ())?;
+            }
+            let change = Change::Link { ino, at: at.clone() };
+            self.log_event_anyway(cx, st, Record::Link { path, to, ino }, change, |_, _| ())?;
+        }
+        Ok(())
+    }
+}

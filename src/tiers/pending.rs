@@ -1,0 +1,224 @@
+//! What only the fast tier has: how much, which files, since when.
+
+use crate::path::escape;
+use crate::tiers::counters::Extent;
+use crate::tiers::log::record::Kept;
+use crate::tiers::model::publish_plan;
+use crate::tiers::model::state::{Change, State, State as EngineState};
+use crate::tiers::objects::file::FileState;
+use crate::tiers::progress::to_copy;
+use crate::tiers::small_deque::Few;
+use crate::tiers::{Ino, Lsn, Tiers};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Tiers {
+    /// Everything waits for a version that no longer exists, because whoever wrote over it was cut off by a crash.
+    pub(crate) fn held_by_cut_off(&self) -> Option<String> {
+        let st = self.state.lock();
+        let (ino, _) = publish_plan::blocker(&st)?;
+        let cut_off = st.view.get(ino)?.file.as_ref()?.io.try_read()?.interrupted;
+        cut_off.then(|| {
+            let path = self.label_in(&st, ino);
+            format!("/{path} was cut off while it was written over; write it again, or take it as it is: dlio-fs sync")
+        })
+    }
+
+    /// The same in all. Of many it takes a while, with the lock that everybody needs: so whoever asks within [`TOLD_FOR`] is told the same.
+    /// That many are pending is never told late, and so no verdict.
+    pub(crate) fn pending_extent(&self, now: Duration) -> Extent {
+        let are_many = || {
+            let st = self.state.lock();
+            st.events.len() + st.uncommitted.len() > FEW
+        };
+        let told = *self.counters.told.lock();
+        if let Some((at, extent)) = told
+            && now.saturating_sub(at) < TOLD_FOR
+            && are_many()
+        {
+            return extent;
+        }
+        let extent = self.pending().extent();
+        let told = Some((now, extent)).filter(|_| are_many());
+        *self.counters.told.lock() = told;
+        extent
+    }
+
+    /// What only the fast tier has, node by node.
+    pub(crate) fn pending(&self) -> Pending {
+        let arrivals = self.counters.notes.arrivals();
+        let st = self.state.lock();
+        let mut pending = Pending::default();
+        for event in &st.events {
+            pending.since(event.at);
+            pending.to_copy += to_copy(event, &arrivals);
+            for ino in event.change.inodes().into_iter().take(1) {
+                let node = pending.node(ino, event.at);
+                if let Change::Content { content, .. } = &event.change {
+                    (node.content, node.bytes) = (true, content.size);
+                }
+            }
+        }
+        let uncommitted = uncommitted(&st);
+        drop(st);
+        for (ino, since, file) in uncommitted {
+            pending.since(since);
+            let size = self.size_at_once(&file).unwrap_or(0);
+            pending.to_copy += size;
+            let node = pending.node(ino, since);
+            (node.content, node.bytes) = (true, node.bytes.max(size));
+        }
+        pending
+    }
+
+    /// How large a file on the fast tier is, where nobody has to be waited for.
+    pub(crate) fn size_at_once(&self, file: &FileState) -> Option<u64> {
+        let io = file.io.try_read()?;
+        let object = io.object().filter(|object| object.home == crate::tiers::log::record::Home::Fast)?;
+        let stat = match io.fd.clone() {
+            Some(fd) => fd.stat(),
+            None => self.pool.stat(object.number),
+        };
+        stat.ok().map(|stat| stat.size)
+    }
+
+    /// The first writes of the files with bytes that no event has, of those that are `large` or not known to be small.
+    pub(crate) fn written_since(&self, large: u64) -> Vec<Duration> {
+        let mut files = uncommitted(&self.state.lock());
+        files.retain(|(_, _, file)| self.size_at_once(file).is_none_or(|size| size >= large));
+        files.into_iter().map(|(_, since, _)| since).collect()
+    }
+
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.pending().bytes()
+    }
+
+    /// The files whose content only the fast tier has, oldest first.
+    pub(crate) fn unsafe_files(&self) -> Vec<Ino> {
+        self.pending().oldest_first(|node| node.content)
+    }
+
+    /// The paths of which only the fast tier has the newest state, files or not, oldest first, at most `limit`.
+    pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
+        let nodes = self.pending().oldest_first(|_| true);
+        let st = self.state.lock();
+        nodes.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
+    }
+
+    /// The newest event that something at or below `ino` waits for; `None` when nothing there is pending or uncommitted.
+    pub fn pending_below(&self, ino: Ino) -> Option<Lsn> {
+        let st = self.state.lock();
+        let below = |other: Ino| st.view.is_above(ino, other);
+        let touched = st.events.iter().rev().find(|event| {
+            event.change.inodes().into_iter().any(below)
+                || event.change.places().into_iter().any(|(dir, _)| below(*dir))
+        });
+        let uncommitted = st.uncommitted.keys().any(|file| below(*file));
+        if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
+    }
+
+    /// Bytes per second that will be copied: as many as lately, no more than `drain_bandwidth` lets through.
+    pub(crate) fn expected_rate(&self) -> Option<f64> {
+        let lately = self.counters.rate(self.uptime());
+        match self.options().drain_bandwidth.filter(|limit| *limit > 0 && !self.urgency.is_on()) {
+            Some(limit) => Some(lately.unwrap_or(f64::MAX).min(limit as f64)),
+            None => lately,
+        }
+    }
+
+    /// Whether a checkpoint is on its way: it comes first. One that waits for the hours of the drain is not.
+    pub(crate) fn saves(&self) -> bool {
+        const CHECKPOINT: u64 = 1 << 20;
+        let waits = self.waits().is_some();
+        let st = self.state.lock();
+        let mut pending = st.contents.values().flat_map(Few::iter).scan(0, |sum: &mut u64, (_, content)| {
+            *sum += content.size;
+            Some(*sum)
+        });
+        st.bursts.being_written() > 0 || (!waits && pending.any(|sum| sum >= CHECKPOINT))
+    }
+
+    /// How much is aside.
+    pub(crate) fn aside_extent(&self, st: &State) -> AsideExtent {
+        let mut extent = AsideExtent { nodes: st.aside.len() as u64, ..AsideExtent::default() };
+        for aside in st.aside.values() {
+            if let Kept::File { size, .. } = &aside.kept {
+                extent.bytes += size;
+            }
+            extent.since = Some(extent.since.map_or(aside.since, |since| since.min(aside.since)));
+        }
+        extent
+    }
+
+    /// The paths of what is aside, escaped, at most so many.
+    pub fn aside_paths(&self, limit: usize) -> Vec<String> {
+        let st = self.state.lock();
+        let mut paths: Vec<String> =
+            st.aside.keys().filter_map(|ino| st.view.path(*ino)).map(|path| escape(&path)).collect();
+        paths.sort();
+        paths.truncate(limit);
+        paths
+    }
+}
+
+/// Files with bytes that no event has, and since when.
+pub(crate) fn uncommitted(st: &EngineState) -> Vec<(Ino, Duration, Arc<FileState>)> {
+    let files = st.uncommitted.iter();
+    files.filter_map(|(ino, since)| Some((*ino, *since, st.view.get(*ino)?.file.clone()?))).collect()
+}
+
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) nodes: BTreeMap<Ino, PendingNode>,
+    pub(crate) oldest: Option<Duration>,
+    pub(crate) to_copy: u64,
+}
+
+pub(crate) struct PendingNode {
+    pub(crate) since: Duration,
+    /// It is a file with a content that the slow tier does not have, and not just a name or attributes.
+    pub(crate) content: bool,
+    pub(crate) bytes: u64,
+}
+
+impl Pending {
+    pub(crate) fn extent(&self) -> Extent {
+        let files = self.nodes.values().filter(|node| node.content).count() as u64;
+        Extent { files, bytes: self.bytes(), oldest: self.oldest, to_copy: self.to_copy }
+    }
+
+    pub(crate) fn since(&mut self, at: Duration) {
+        self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
+    }
+
+    pub(crate) fn node(&mut self, ino: Ino, since: Duration) -> &mut PendingNode {
+        self.nodes.entry(ino).or_insert(PendingNode { since, content: false, bytes: 0 })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.nodes.values().map(|node| node.bytes).sum()
+    }
+
+    pub(crate) fn oldest_first(&self, chosen: impl Fn(&PendingNode) -> bool) -> Vec<Ino> {
+        let chosen = self.nodes.iter().filter(|(_, node)| chosen(node));
+        let mut nodes: Vec<_> = chosen.map(|(ino, node)| (node.since, *ino)).collect();
+        nodes.sort_unstable();
+        nodes.into_iter().map(|(_, ino)| ino).collect()
+    }
+}
+
+/// What is aside, for those who look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AsideExtent {
+    pub(crate) nodes: u64,
+    pub(crate) bytes: u64,
+    /// Seconds since 1970.
+    pub(crate) since: Option<u64>,
+}
+
+/// Up to so many pending events are looked at by everybody who asks.
+const FEW: usize = 1000;
+
+/// What was found of more is told to whoever asks within this time.
+const TOLD_FOR: Duration = Duration::from_millis(500);

@@ -1,0 +1,197 @@
+//! How far events that are pending have come, and what failed.
+
+use crate::error::{Errno, Error};
+use crate::tiers::Lsn;
+use crate::tiers::disk::errors::{is_silence, with_remedy};
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::model::state::{Change, Event};
+use std::collections::BTreeMap;
+use std::collections::HashSet;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+/// Bytes that are still to be copied for an event; `arrivals` as [`Notes::arrivals`] has them.
+pub(crate) fn to_copy(event: &Event, arrivals: &BTreeMap<Lsn, u64>) -> u64 {
+    match &event.change {
+        Change::Content { content, .. } if content.exists() && !content.is_copied() => {
+            content.size.saturating_sub(arrivals.get(&event.lsn).copied().unwrap_or(0))
+        }
+        _ => 0,
+    }
+}
+
+/// How long so many bytes take at a rate.
+pub(crate) fn copied_in(bytes: u64, rate: Option<f64>) -> Option<Duration> {
+    match rate {
+        _ if bytes == 0 => Some(Duration::ZERO),
+        Some(rate) => Duration::try_from_secs_f64(bytes as f64 / rate).ok(),
+        None => None,
+    }
+}
+
+/// How many conflicts are remembered by name.
+pub(crate) const CONFLICTS_KEPT: usize = 100;
+
+/// What happened to events that are still pending, for those who look.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// Versions on their way, and how far they are.
+    pub(crate) copying: Mutex<BTreeMap<Lsn, CopyProgress>>,
+    /// By event, and what failed: to copy it, or to publish it.
+    pub(crate) failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
+    pub(crate) conflicts: Mutex<VecDeque<String>>,
+    /// The event in front when a step was last refused, for another reason than that there is no room; 0: none was.
+    pub(crate) refused: AtomicU64,
+    /// How often what an event is to place has been removed from `tmp` by somebody else.
+    pub(crate) vanished: Mutex<BTreeMap<Lsn, u32>>,
+    /// Everything up to this event is hurried; this file's bytes are copied first.
+    pub(crate) front: AtomicU64,
+    pub(crate) front_ino: AtomicU64,
+}
+
+/// How far the copy of a version is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CopyProgress {
+    /// The end of what was written, and of what is known to be on the disk.
+    pub(crate) written: u64,
+    pub(crate) arrived: u64,
+    /// Bytes from the one to the other, without holes.
+    pub(crate) unsynced: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    Copy,
+    Publish,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) tries: u32,
+    pub(crate) reason: String,
+}
+
+impl Notes {
+    /// A version is on its way from here on, and shown so.
+    pub(crate) fn copying(&self, lsn: Lsn) {
+        self.copying.lock().insert(lsn, CopyProgress::default());
+    }
+
+    /// It has arrived, or what failed. Returns how many of its bytes were not known to be on the disk.
+    pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) -> u64 {
+        let way = self.copying.lock().remove(&lsn).unwrap_or_default();
+        self.tried(lsn, Work::Copy, error);
+        way.unsynced
+    }
+
+    /// So many bytes of the version were written, or read back.
+    pub(crate) fn copied(&self, lsn: Lsn, bytes: u64) {
+        if let Some(way) = self.copying.lock().get_mut(&lsn) {
+            way.written = bytes;
+        }
+    }
+
+    /// So many bytes more of the version were written; how many are not known to be on the disk.
+    pub(crate) fn unsynced(&self, lsn: Lsn, more: u64) -> u64 {
+        let mut copying = self.copying.lock();
+        let Some(way) = copying.get_mut(&lsn) else { return 0 };
+        way.unsynced += more;
+        way.unsynced
+    }
+
+    /// The version is on the disk up to here. Returns how many bytes more these are.
+    pub(crate) fn arrived(&self, lsn: Lsn, end: u64) -> u64 {
+        let mut copying = self.copying.lock();
+        let Some(way) = copying.get_mut(&lsn) else { return 0 };
+        way.arrived = end;
+        std::mem::take(&mut way.unsynced)
+    }
+
+    /// Bytes of the versions on their way that were written.
+    pub(crate) fn written(&self) -> u64 {
+        self.copying.lock().values().map(|way| way.written).sum()
+    }
+
+    /// Bytes of the versions on their way that are on the disk.
+    pub(crate) fn on_disk(&self) -> u64 {
+        self.copying.lock().values().map(|way| way.arrived).sum()
+    }
+
+    /// Bytes that were written and are not known to be on the disk.
+    pub(crate) fn all_unsynced(&self) -> u64 {
+        self.copying.lock().values().map(|way| way.unsynced).sum()
+    }
+
+    /// Of each version on its way, the bytes that are on the disk. No more than are copied at once.
+    pub(crate) fn arrivals(&self) -> BTreeMap<Lsn, u64> {
+        self.copying.lock().iter().map(|(lsn, way)| (*lsn, way.arrived)).collect()
+    }
+
+    /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
+    pub(crate) fn tried(&self, lsn: Lsn, work: Work, error: Option<&Error>) {
+        if work == Work::Publish {
+            let refused = error.is_some_and(|error| !is_silence(error) && !lacks_room(error));
+            self.refused.store(if refused { lsn } else { 0 }, Ordering::Relaxed);
+        }
+        let mut failed = self.failed.lock();
+        match error {
+            Some(error) => {
+                let before = failed.get(&(lsn, work)).map_or(0, |failed| failed.tries);
+                let failure = Failed { tries: before.saturating_add(1), reason: with_remedy(error) };
+                failed.insert((lsn, work), failure);
+            }
+            None => drop(failed.remove(&(lsn, work))),
+        }
+    }
+
+    /// Forgets what was noted for events that are applied.
+    pub(crate) fn applied(&self, upto: Lsn) {
+        self.failed.lock().retain(|(lsn, _), _| *lsn > upto);
+        self.vanished.lock().retain(|lsn, _| *lsn > upto);
+    }
+
+    /// Forgets what was noted for events that have left the order.
+    pub(crate) fn forget(&self, events: &HashSet<Lsn>) {
+        self.failed.lock().retain(|(lsn, _), _| !events.contains(lsn));
+        self.vanished.lock().retain(|lsn, _| !events.contains(lsn));
+    }
+
+    /// Whether a step was refused while this event was in front.
+    pub(crate) fn is_refused(&self, front: Lsn) -> bool {
+        self.refused.load(Ordering::Relaxed) == front && front > 0
+    }
+
+    /// Once more; returns how often by now.
+    pub(crate) fn vanished(&self, lsn: Lsn) -> u32 {
+        let mut vanished = self.vanished.lock();
+        let count = vanished.entry(lsn).or_default();
+        *count += 1;
+        *count
+    }
+
+    pub(crate) fn conflict(&self, what: String) {
+        let mut conflicts = self.conflicts.lock();
+        if conflicts.len() == CONFLICTS_KEPT {
+            conflicts.pop_front();
+        }
+        conflicts.push_back(what);
+    }
+
+    pub(crate) fn failed(&self, lsn: Lsn) -> Option<Failed> {
+        let failed = self.failed.lock();
+        let mut of_event = failed.range((lsn, Work::Copy)..=(lsn, Work::Publish)).map(|(_, failed)| failed);
+        let first = of_event.next()?.clone();
+        Some(Failed { tries: of_event.fold(first.tries, |sum, failed| sum.saturating_add(failed.tries)), ..first })
+    }
+
+    /// Everything up to here is hurried.
+    pub(crate) fn front(&self) -> Lsn {
+        self.front.load(Ordering::Relaxed)
+    }
+}
+
+/// Room may come by what is behind.
+fn lacks_room(error: &Error) -> bool {
+    matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
+}

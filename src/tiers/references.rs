@@ -1,0 +1,133 @@
+//! Objects by who refers to them: opened, let go of, deleted.
+
+use crate::error::{Context, Errno, Result};
+use crate::tiers::disk::sync::RwLockReadGuard;
+use crate::tiers::disk::{Access, File};
+use crate::tiers::log::record::{Home, ObjectId};
+use crate::tiers::model::node::Seen;
+use crate::tiers::model::state::State;
+use crate::tiers::objects::file::{Bytes, FileState, Io};
+use crate::tiers::objects::pool::{label, tmp_name};
+use crate::tiers::objects::split::Split;
+use crate::tiers::{Cx, Ino, ROOT, Tiers};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Tiers {
+    /// The object's descriptor: the one kept open, or one for this call.
+    pub(crate) fn fd(&self, cx: &Cx, io: &Io, object: ObjectId) -> Result<Arc<dyn File>> {
+        if object.needs_slow() {
+            cx.slow()?;
+        }
+        match &io.fd {
+            Some(fd) => Ok(fd.clone()),
+            None => self.open_object(cx, object),
+        }
+    }
+
+    pub(crate) fn open_object(&self, cx: &Cx, object: ObjectId) -> Result<Arc<dyn File>> {
+        match object.home {
+            Home::Fast => self.pool.open_object(object.number, Access::ReadWrite).at_fast("open", label(object)),
+            Home::Slow => {
+                cx.slow()?;
+                self.slow.object(object).at("open", label(object))
+            }
+            Home::Split { .. } => Ok(Arc::new(self.open_split(cx, object)?.ok_or(Errno::EIO)?)),
+        }
+    }
+
+    /// The two parts of an object that has two.
+    pub(crate) fn open_split(&self, cx: &Cx, object: ObjectId) -> Result<Option<Split>> {
+        let (Home::Split { at, .. }, Some(head)) = (object.home, object.head()) else { return Ok(None) };
+        let tail = self.open_object(cx, object.tail())?;
+        Ok(Some(Split::new(self.open_object(cx, head)?, tail, at)))
+    }
+
+    /// Deletes the objects nobody refers to, once the log says so durably.
+    pub(crate) fn delete_doomed(&self, cx: &Cx) -> Result<()> {
+        let needed = self.state.lock().doomed.values().max().copied();
+        let Some(needed) = needed else { return Ok(()) };
+        if !left_out!(DoomDurable) {
+            self.log.sync(needed)?;
+        }
+        let doomed: Vec<_> = {
+            let mut st = self.state.lock();
+            let durable = if left_out!(DoomDurable) { needed } else { self.log.durable() };
+            st.doomed.extract_if(.., |_, lsn| *lsn <= durable).collect()
+        };
+        for (object, _) in doomed {
+            if object.needs_slow() {
+                cx.slow()?;
+            }
+            self.remove_object(object);
+        }
+        Ok(())
+    }
+
+    /// Deletes an object's file; of one in two parts the tail, for the head goes when nobody refers to it. A leftover is
+    /// found by the next start's recovery.
+    pub(crate) fn remove_object(&self, object: ObjectId) {
+        let removed = match object.home {
+            Home::Fast => self.pool.remove(object.number),
+            Home::Slow | Home::Split { .. } => self.slow.tmp.unlink(&tmp_name(object)),
+        };
+        let failed = removed.err().filter(|e| e.kind() != std::io::ErrorKind::NotFound);
+        // Where it is the tier that fails, so does the next.
+        let told = self.counters.undeleted.swap(failed.is_some(), Ordering::Relaxed);
+        if let Some(error) = failed.filter(|_| !told) {
+            tracing::warn!(object = %label(object), %error, "an object that is not needed could not be deleted");
+        }
+    }
+
+    /// Lets go of a file's object once the file has no name and nobody has it open.
+    pub(crate) fn settle_removed(&self, st: &mut State, ino: Ino) {
+        let Some(node) = st.view.get(ino) else { return };
+        if !node.links.is_empty() || ino == ROOT {
+            return;
+        }
+        let Some(file) = st.known_file(ino) else { return };
+        st.committed(ino);
+        if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
+            return;
+        }
+        // `io` comes before the state lock; when somebody is just looking, `tick` comes back to it.
+        let Some(mut io) = file.io.try_write() else {
+            st.orphans.insert(ino);
+            return;
+        };
+        if let Some(object) = io.object() {
+            file.place(&mut io, Bytes::Slow, None);
+            io.dirty = false;
+            st.unset_clean(ino);
+            let lsn = self.log.last();
+            st.unrefer(object, lsn);
+            // What the object said of size and times nobody remembers: should the file be found under another name, it is as the slow tier
+            // has it.
+            if let Some(node) = st.view.get_mut(ino) {
+                (node.ours, node.seen) = (false, Seen::NEVER);
+            }
+        }
+    }
+
+    /// Lets go of a clean file's object; the bytes are the slow tier's from now on.
+    pub(crate) fn drop_clean(&self, st: &mut State, state: &FileState, io: &mut Io) {
+        let Some(object) = io.object() else { return };
+        state.place(io, Bytes::Slow, None);
+        st.unset_clean(state.ino);
+        let lsn = self.log.last();
+        st.unrefer(object, lsn);
+    }
+
+    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for one who does.
+    pub(crate) fn shared<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockReadGuard<'a, Io>> {
+        if let Some(io) = state.io.try_read_for(BRIEF) {
+            return Ok(io);
+        }
+        cx.slow()?;
+        Ok(state.io.read())
+    }
+}
+
+/// A fast-only caller waits this long for somebody who moves the file's bytes, then asks again with slow access.
+const BRIEF: Duration = Duration::from_millis(20);

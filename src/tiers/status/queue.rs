@@ -1,0 +1,155 @@
+//! The pending events as an operator sees them, in the order in which they will be published, and hurrying one of them.
+//!
+//! Publishing stays in order (P1). What is moved to the front has its bytes copied before all others; it is published once
+//! everything before it is, so that is hurried too: nothing up to it waits for `settle`.
+
+use crate::tiers::progress::{copied_in, to_copy};
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use crate::path::escape;
+use crate::stats::queue::{Pending, Queue, State as Stage};
+use crate::tiers::model::node::Place;
+use crate::tiers::model::state::{Change, Event, State};
+use crate::tiers::{Ino, Lsn, Tiers};
+
+/// So much of what is aside is named.
+const ASIDE_SHOWN: usize = 100;
+
+impl Tiers {
+    /// What is pending, the first `limit` events of it.
+    pub fn queue(&self, limit: usize) -> Queue {
+        let status = self.status();
+        let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
+        let aside_shown = self.aside_paths(ASIDE_SHOWN).into_iter().map(|path| format!("/{path}")).collect();
+        let st = self.state.lock();
+        let mut look = Look::new(self, &st, self.expected_rate(), held);
+        let mut queue = Queue {
+            events: st.events.len() as u64,
+            held: status.held,
+            conflicts: status.conflicts,
+            aside: status.aside,
+            aside_shown,
+            conflicts_shown: self.counters.notes.conflicts.lock().iter().cloned().collect(),
+            ..Queue::default()
+        };
+        for (at, event) in st.events.iter().enumerate() {
+            queue.bytes_to_copy += to_copy(event, &look.arrivals);
+            if at < limit {
+                queue.pending.push(look.at(at, event, queue.bytes_to_copy));
+            }
+        }
+        queue
+    }
+
+    /// The same for a user who is not the mount's owner: their own events of the first `limit`, in their places. Of the others, and of what
+    /// holds the order, the numbers are told.
+    pub fn queue_of(&self, uid: u32, limit: usize) -> Queue {
+        let theirs: HashSet<Lsn> = {
+            let st = self.state.lock();
+            let owns = |ino: Ino| st.view.get(ino).is_some_and(|node| node.meta().uid == uid);
+            let theirs = st.events.iter().take(limit).filter(|event| event.change.inodes().into_iter().all(owns));
+            theirs.map(|event| event.lsn).collect()
+        };
+        let mut queue = self.queue(limit);
+        queue.pending.retain(|pending| theirs.contains(&pending.lsn));
+        const ELSEWHERE: &str = "the mount's owner sees why in .dlio/queue";
+        for pending in &mut queue.pending {
+            // What the front is held by may be a change that is published together with it: another user's.
+            let own = pending.path.trim_start_matches('/');
+            pending.reason =
+                pending.reason.take().map(|why| if why.contains(own) { why } else { ELSEWHERE.to_owned() });
+        }
+        queue.held = queue.held.map(|_| ELSEWHERE.to_owned());
+        queue.conflicts_shown.clear();
+        queue.aside_shown.clear();
+        queue
+    }
+}
+
+/// One look at the queue.
+struct Look<'a> {
+    tiers: &'a Tiers,
+    st: &'a State,
+    now: Duration,
+    settle: Duration,
+    /// Bytes per second, where that is known.
+    rate: Option<f64>,
+    held: bool,
+    arrivals: BTreeMap<Lsn, u64>,
+}
+
+impl<'a> Look<'a> {
+    /// `held`: nothing is published at all.
+    fn new(tiers: &'a Tiers, st: &'a State, rate: Option<f64>, held: bool) -> Self {
+        let settle = tiers.options().settle;
+        Look { tiers, st, now: tiers.uptime(), settle, rate, held, arrivals: tiers.counters.notes.arrivals() }
+    }
+
+    /// Event number `at`; `bytes` are to be copied up to it, and with it.
+    fn at(&mut self, at: usize, event: &Event, bytes: u64) -> Pending {
+        let failed = self.tiers.counters.notes.failed(event.lsn);
+        let settles_in = match event.lsn <= self.tiers.counters.notes.front() || self.tiers.hurried() {
+            true => Duration::ZERO,
+            false => (event.at + self.settle).saturating_sub(self.now),
+        };
+        let state = match &failed {
+            Some(_) => Stage::Held,
+            None if at == 0 && self.held => Stage::Held,
+            None => self.stage(event, settles_in),
+        };
+        self.held |= state == Stage::Held;
+        let copied_in = copied_in(bytes, self.rate);
+        let (change, path, to) = self.named(&event.change);
+        Pending {
+            lsn: event.lsn,
+            change,
+            path,
+            to,
+            size: if let Change::Content { content, .. } = &event.change { Some(content.size) } else { None },
+            done: self.arrivals.get(&event.lsn).copied().filter(|_| state == Stage::Copying),
+            state,
+            tries: failed.as_ref().map_or(0, |failed| failed.tries),
+            reason: failed.map(|failed| failed.reason),
+            age: self.now.saturating_sub(event.at),
+            // Behind what is held nothing is known.
+            eta: copied_in.filter(|_| !self.held).map(|time| time.max(settles_in)),
+        }
+    }
+
+    fn stage(&self, event: &Event, settles_in: Duration) -> Stage {
+        let unsettled = if settles_in.is_zero() { Stage::Waiting } else { Stage::Settling };
+        let Change::Content { content, .. } = &event.change else { return unsettled };
+        if !content.exists() {
+            Stage::Replaced
+        } else if content.is_copied() || content.is_early() {
+            Stage::Copied
+        } else if !content.is_sealed() {
+            Stage::Sealing
+        } else if self.arrivals.contains_key(&event.lsn) {
+            Stage::Copying
+        } else {
+            unsettled
+        }
+    }
+
+    fn named(&self, change: &Change) -> (&'static str, String, Option<String>) {
+        let place = |place: &Place| match self.st.view.path_at(place) {
+            Some(path) => format!("/{}", escape(&path)),
+            None => format!("removed directory {}, {}", place.0, place.1),
+        };
+        let inode = |ino: Ino| match self.st.view.path(ino) {
+            Some(path) => format!("/{}", escape(&path)),
+            None => format!("removed file {ino}"),
+        };
+        match change {
+            Change::Make { at, .. } => ("make", place(at), None),
+            Change::Content { at, .. } => ("content", place(at), None),
+            Change::Link { ino, at } => ("link", inode(*ino), Some(place(at))),
+            Change::Rename { from, to, .. } => ("rename", place(from), Some(place(to))),
+            Change::Exchange { a_at, b_at, .. } => ("exchange", place(a_at), Some(place(b_at))),
+            Change::Remove { at, .. } => ("remove", place(at), None),
+            Change::SetAttr { ino, .. } | Change::SetXattr { ino, .. } => ("attributes", inode(*ino), None),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What goes first: an event that somebody waits for has its bytes copied before all others.
+
+use crate::error::Result;
+use crate::tiers::model::state::State;
+use crate::tiers::objects::file::Content;
+use crate::tiers::{Cx, Ino, Lsn, Tiers};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Tiers {
+    /// Hurries the newest event at or below `ino` and everything before it, and copies its bytes before all others. What
+    /// was written to the file gets its place in the order first. Returns how many events have to be published; `None` if
+    /// nothing there is pending.
+    pub fn to_front(&self, cx: &Cx, ino: Ino) -> Result<Option<u64>> {
+        let file = self.state.lock().known_file(ino);
+        // What a crash cut off is accepted by a sync only.
+        if let Some(file) = file.filter(|file| !file.io.read().interrupted) {
+            self.commit(cx, &file)?;
+        }
+        let Some(lsn) = self.pending_below(ino) else { return Ok(None) };
+        let notes = &self.counters.notes;
+        notes.front_ino.store(ino, Ordering::Relaxed);
+        notes.front.store(lsn, Ordering::Relaxed);
+        let before = self.state.lock().events.iter().take_while(|event| event.lsn <= lsn).count() as u64;
+        self.wake();
+        Ok(Some(before))
+    }
+
+    /// The version to copy before all others: the newest of the file that was moved to the front.
+    pub(crate) fn first_to_copy(&self, st: &State) -> Option<(Lsn, Ino, Arc<Content>)> {
+        let ino = self.counters.notes.front_ino.load(Ordering::Relaxed);
+        let (lsn, content) = st.contents.get(&ino)?.back()?;
+        let wanted = *lsn <= self.counters.notes.front() && content.exists() && !content.is_copied();
+        wanted.then(|| (*lsn, ino, content.clone()))
+    }
+}
