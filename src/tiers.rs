@@ -62,7 +62,7 @@ use crate::error::{Errno, Error, Result};
 use copies::index::Copies;
 use copies::reads::Reads;
 use disk::sync::{Mutex, RwLock};
-use disk::throttle::Bucket;
+use disk::throttle::TokenBucket;
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use log::Log;
 use model::state::State as EngineState;
@@ -378,7 +378,7 @@ pub struct Tiers {
     /// Nothing is copied or published: somebody asked for that.
     paused: AtomicBool,
     urgency: Urgency,
-    drain_rate: Mutex<Bucket>,
+    drain_rate: Mutex<TokenBucket>,
     /// Pieces of large files that the fast disk may begin with.
     behind: Mutex<VecDeque<ops::data::Piece>>,
     /// The latest listings, for whoever lists the same next.

@@ -7,7 +7,7 @@ use crate::tiers::model::publish_plan;
 use crate::tiers::model::state::{Change, State, State as EngineState};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::progress::to_copy;
-use crate::tiers::small_deque::Few;
+use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn, Tiers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl Tiers {
         const CHECKPOINT: u64 = 1 << 20;
         let waits = self.waits().is_some();
         let st = self.state.lock();
-        let mut pending = st.contents.values().flat_map(Few::iter).scan(0, |sum: &mut u64, (_, content)| {
+        let mut pending = st.contents.values().flat_map(SmallDeque::iter).scan(0, |sum: &mut u64, (_, content)| {
             *sum += content.size;
             Some(*sum)
         });

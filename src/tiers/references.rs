@@ -4,7 +4,7 @@ use crate::error::{Context, Errno, Result};
 use crate::tiers::disk::sync::RwLockReadGuard;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::{Home, ObjectId};
-use crate::tiers::model::node::Seen;
+use crate::tiers::model::node::ObservedAt;
 use crate::tiers::model::state::State;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::pool::{label, tmp_name};
@@ -105,7 +105,7 @@ impl Tiers {
             // What the object said of size and times nobody remembers: should the file be found under another name, it is as the slow tier
             // has it.
             if let Some(node) = st.view.get_mut(ino) {
-                (node.ours, node.seen) = (false, Seen::NEVER);
+                (node.ours, node.seen) = (false, ObservedAt::NEVER);
             }
         }
     }

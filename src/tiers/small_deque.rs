@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// In the order in which they came.
 #[derive(Debug, Default)]
-pub(crate) enum Few<T> {
+pub(crate) enum SmallDeque<T> {
     #[default]
     None,
     One(T),
@@ -13,25 +13,25 @@ pub(crate) enum Few<T> {
     More(Box<VecDeque<T>>),
 }
 
-impl<T> Few<T> {
+impl<T> SmallDeque<T> {
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self, Few::None)
+        matches!(self, SmallDeque::None)
     }
 
     /// The latest.
     pub(crate) fn back(&self) -> Option<&T> {
         match self {
-            Few::None => None,
-            Few::One(one) => Some(one),
-            Few::More(more) => more.back(),
+            SmallDeque::None => None,
+            SmallDeque::One(one) => Some(one),
+            SmallDeque::More(more) => more.back(),
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         let (one, more) = match self {
-            Few::None => (None, None),
-            Few::One(one) => (Some(one), None),
-            Few::More(more) => (None, Some(more.iter())),
+            SmallDeque::None => (None, None),
+            SmallDeque::One(one) => (Some(one), None),
+            SmallDeque::More(more) => (None, Some(more.iter())),
         };
         one.into_iter().chain(more.into_iter().flatten())
     }
@@ -39,28 +39,28 @@ impl<T> Few<T> {
     /// Those behind the first ones of which `before` is true.
     pub(crate) fn behind(&self, before: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
         let (one, more) = match self {
-            Few::None => (None, None),
-            Few::One(one) => (Some(one).filter(|one| !before(one)), None),
-            Few::More(more) => (None, Some(more.range(more.partition_point(&before)..))),
+            SmallDeque::None => (None, None),
+            SmallDeque::One(one) => (Some(one).filter(|one| !before(one)), None),
+            SmallDeque::More(more) => (None, Some(more.range(more.partition_point(&before)..))),
         };
         one.into_iter().chain(more.into_iter().flatten())
     }
 
     pub(crate) fn push_back(&mut self, new: T) {
         *self = match std::mem::take(self) {
-            Few::None => Few::One(new),
-            Few::One(one) => Few::More(Box::new(VecDeque::from([one, new]))),
-            Few::More(mut more) => {
+            SmallDeque::None => SmallDeque::One(new),
+            SmallDeque::One(one) => SmallDeque::More(Box::new(VecDeque::from([one, new]))),
+            SmallDeque::More(mut more) => {
                 more.push_back(new);
-                Few::More(more)
+                SmallDeque::More(more)
             }
         };
     }
 
     pub(crate) fn pop_front(&mut self) -> Option<T> {
-        let Few::More(more) = self else {
+        let SmallDeque::More(more) = self else {
             return match std::mem::take(self) {
-                Few::One(one) => Some(one),
+                SmallDeque::One(one) => Some(one),
                 _ => None,
             };
         };
@@ -71,8 +71,8 @@ impl<T> Few<T> {
 
     pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         match self {
-            Few::One(one) if !keep(one) => *self = Few::None,
-            Few::More(more) => {
+            SmallDeque::One(one) if !keep(one) => *self = SmallDeque::None,
+            SmallDeque::More(more) => {
                 more.retain(keep);
                 self.settle();
             }
@@ -82,10 +82,10 @@ impl<T> Few<T> {
 
     /// Many that have become few need no box any more.
     fn settle(&mut self) {
-        if let Few::More(more) = self
+        if let SmallDeque::More(more) = self
             && more.len() < 2
         {
-            *self = more.pop_front().map_or(Few::None, Few::One);
+            *self = more.pop_front().map_or(SmallDeque::None, SmallDeque::One);
         }
     }
 }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn few_are_a_list() {
-        let mut few = Few::default();
+        let mut few = SmallDeque::default();
         let mut all = VecDeque::new();
         for number in 0..5 {
             assert_eq!((few.is_empty(), few.back()), (all.is_empty(), all.back()));

@@ -2,20 +2,20 @@
 
 /// Ascending, each once.
 #[derive(Debug)]
-pub(crate) struct Sorted<T>(Vec<T>);
+pub(crate) struct SortedSet<T>(Vec<T>);
 
-impl<T: Ord> Sorted<T> {
+impl<T: Ord> SortedSet<T> {
     pub(crate) fn contains(&self, one: &T) -> bool {
         self.0.binary_search(one).is_ok()
     }
 }
 
-impl<T: Ord> FromIterator<T> for Sorted<T> {
+impl<T: Ord> FromIterator<T> for SortedSet<T> {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
         let mut all: Vec<T> = all.into_iter().collect();
         all.sort_unstable();
         all.dedup();
-        Sorted(all)
+        SortedSet(all)
     }
 }
 
@@ -25,9 +25,9 @@ mod tests {
 
     #[test]
     fn what_was_put_in_is_found_and_nothing_else() {
-        let sorted: Sorted<u32> = [5, 1, 5, 3].into_iter().collect();
+        let sorted: SortedSet<u32> = [5, 1, 5, 3].into_iter().collect();
         let found: Vec<_> = (0..7).filter(|one| sorted.contains(one)).collect();
         assert_eq!(found, [1, 3, 5]);
-        assert!(!Sorted::from_iter([0_u32; 0]).contains(&0));
+        assert!(!SortedSet::from_iter([0_u32; 0]).contains(&0));
     }
 }

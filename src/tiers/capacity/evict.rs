@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Result};
-use crate::tiers::capacity::policy::{Amount, Candidate, Class, Limits, Order, Usage, Wanted};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::capacity::policy::{Amount, Candidate, Class, Limits, Order, Usage, FreeTarget};
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Space, Stat};
-use crate::tiers::model::node::{Meta, Node, Seen};
+use crate::tiers::model::node::{Meta, Node, ObservedAt};
 use crate::tiers::model::state::{Clean, State};
 use crate::tiers::objects::file::FileState;
-use crate::tiers::small_deque::Few;
+use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Cx, Ino, Options, Progress, Tiers};
 
 /// How many files are looked at before the engine's lock is given back.
@@ -116,7 +116,7 @@ impl Tiers {
             let space = self.fast.space().at_fast("statfs", "fast tier")?;
             let lacking = bytes.min(space.capacity() / 4).saturating_sub(space.avail);
             let amount = Amount { bytes: lacking, files: 0 };
-            let wanted = Wanted { all: amount, data: amount, ..Wanted::default() };
+            let wanted = FreeTarget { all: amount, data: amount, ..FreeTarget::default() };
             if lacking == 0 || !self.let_some_go(wanted, more)? {
                 return Ok(any);
             }
@@ -144,7 +144,7 @@ impl Tiers {
 
     /// Lets some of what is wanted go; `false`: there is nothing that could. `more` looks up some of the files that nobody has looked up
     /// since the start, whose objects could go then; it answers `false` when there are none left.
-    pub(crate) fn let_some_go(&self, wanted: Wanted, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
+    pub(crate) fn let_some_go(&self, wanted: FreeTarget, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         loop {
             let order = Order::new(&self.limits(), self.checkpoints_here());
             let candidates = self.candidates(&order);
@@ -207,7 +207,7 @@ impl Tiers {
     /// The checkpoints of which something is on the fast tier.
     fn checkpoints_here(&self) -> BTreeSet<u64> {
         let st = self.state.lock();
-        let dirty = st.contents.values().flat_map(Few::iter).map(|(_, content)| content.burst());
+        let dirty = st.contents.values().flat_map(SmallDeque::iter).map(|(_, content)| content.burst());
         let clean = st.clean.values().map(|clean| clean.burst);
         dirty.chain(clean).filter(|burst| st.bursts.is_checkpoint(*burst)).collect()
     }
@@ -218,7 +218,7 @@ impl Tiers {
         let twin = self.slow.stat(&path).at("stat on slow", self.label(file.ino))?;
         let mut io = file.io.write();
         let (Some(proof), Some(object), Some(twin)) = (io.clean(), io.object(), twin) else { return Ok(false) };
-        if Proof::of(&twin) != proof && !left_out!(CompareProof) {
+        if Fingerprint::of(&twin) != proof && !left_out!(CompareProof) {
             // Changed by somebody else; the next open decides. Not ours to delete meanwhile, and last in line.
             self.state.lock().set_clean(Clean { ino: file.ino, bytes: proof.size, burst: 0 });
             return Ok(false);
@@ -237,13 +237,13 @@ impl Tiers {
     }
 
     /// Before a clean object goes: the view goes on showing what it showed.
-    pub(crate) fn remember_attrs(&self, st: &mut State, ino: Ino, shown: &Stat, proof: Proof) {
+    pub(crate) fn remember_attrs(&self, st: &mut State, ino: Ino, shown: &Stat, proof: Fingerprint) {
         let now = self.uptime();
         let Some(node) = st.view.get_mut(ino) else { return };
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
         let ctime = ctime.max(node.meta().ctime);
         node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
-        node.seen = Seen::at(now);
+        node.seen = ObservedAt::at(now);
         node.set_twin(Some(proof));
     }
 }

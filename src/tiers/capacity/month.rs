@@ -15,8 +15,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::policy::*;
-use crate::tiers::checkpoints::forecast::Checkpoints;
-use crate::tiers::copies::rounds::Rounds;
+use crate::tiers::checkpoints::forecast::CheckpointForecast;
+use crate::tiers::copies::rounds::ReadRounds;
 
 const FILE: u64 = 1 << 30;
 const TIER: u64 = 50 * FILE;
@@ -113,11 +113,11 @@ struct Month {
     saved: u64,
     events: BTreeMap<(Duration, u64), Event>,
     planned: u64,
-    rounds: Rounds,
-    checkpoints: Checkpoints,
+    rounds: ReadRounds,
+    checkpoints: CheckpointForecast,
     evicting: Evicting,
     epochs: Vec<Epoch>,
-    /// Checkpoints that found too little room when they began, once there had been four.
+    /// CheckpointForecast that found too little room when they began, once there had been four.
     short: u64,
     /// Bytes of checkpoints on the fast tier, at most.
     most_saved: u64,
@@ -138,8 +138,8 @@ impl Month {
             saved: 0,
             events: BTreeMap::new(),
             planned: 0,
-            rounds: Rounds::default(),
-            checkpoints: Checkpoints::default(),
+            rounds: ReadRounds::default(),
+            checkpoints: CheckpointForecast::default(),
             evicting: Evicting::default(),
             epochs: Vec::new(),
             short: 0,

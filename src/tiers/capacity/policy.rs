@@ -112,7 +112,7 @@ impl Amount {
 
 /// What has to go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct FreeTarget {
     /// Of all classes together.
     pub(crate) all: Amount,
     /// Staged copies go only while this is not met, which is never more than `all`.
@@ -123,7 +123,7 @@ pub(crate) struct Wanted {
     pub(crate) evicting: Evicting,
 }
 
-impl Wanted {
+impl FreeTarget {
     /// Whether a file of this class should go.
     pub(crate) fn asks(&self, class: Class) -> bool {
         let spared = class == Class::Data && self.data.is_nothing();
@@ -191,8 +191,8 @@ impl Limits {
 
     /// What has to go now. `ahead`: bytes that must be free for a checkpoint that is due. It may be more than can go: what is
     /// dirty, pinned or kept stays, and data is spared.
-    pub(crate) fn to_free(&self, usage: &Usage, evicting: Evicting, ahead: u64) -> Wanted {
-        let mut wanted = Wanted::default();
+    pub(crate) fn to_free(&self, usage: &Usage, evicting: Evicting, ahead: u64) -> FreeTarget {
+        let mut wanted = FreeTarget::default();
         for class in Class::ALL {
             let quota = self.quotas[class as usize].unwrap_or(u64::MAX);
             wanted.over[class as usize] = usage.classes[class as usize].saturating_sub(quota);
@@ -244,7 +244,7 @@ pub(crate) struct Candidate {
 
 /// The place of a candidate in the order of eviction: the smallest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct EvictionRank {
     class: Class,
     age: (u64, Duration, u64),
 }
@@ -267,7 +267,7 @@ impl Order {
     }
 
     /// `None`: it stays, whatever is wanted. A checkpoint's file without a number counts as the oldest.
-    pub(crate) fn place(&self, candidate: &Candidate) -> Option<Place> {
+    pub(crate) fn place(&self, candidate: &Candidate) -> Option<EvictionRank> {
         let Candidate { class, pinned, group, last_used, drained, .. } = *candidate;
         let kept = group.zip(self.kept_from).is_some_and(|(group, from)| group >= from);
         let age = match class {
@@ -275,19 +275,19 @@ impl Order {
             Class::Checkpoint => (group.unwrap_or(0), Duration::ZERO, drained),
             Class::Data => (0, last_used, drained),
         };
-        (!pinned && !kept).then_some(Place { class, age })
+        (!pinned && !kept).then_some(EvictionRank { class, age })
     }
 
     /// The candidates that may go, as indices, the first to go first. Of two in the same place the first given is first.
     pub(crate) fn sort(&self, candidates: &[Candidate]) -> Vec<usize> {
         let places = candidates.iter().enumerate().filter_map(|(at, candidate)| Some((self.place(candidate)?, at)));
-        let mut places: Vec<(Place, usize)> = places.collect();
+        let mut places: Vec<(EvictionRank, usize)> = places.collect();
         places.sort_unstable();
         places.into_iter().map(|(_, at)| at).collect()
     }
 
     /// The candidates that go for what is wanted, as indices, the first to go first.
-    pub(crate) fn pick(&self, candidates: &[Candidate], mut wanted: Wanted) -> Vec<usize> {
+    pub(crate) fn pick(&self, candidates: &[Candidate], mut wanted: FreeTarget) -> Vec<usize> {
         let mut go = Vec::new();
         let mut left = self.sort(candidates);
         // A class above its quota pays for that before others pay for the rest.
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn eviction_starts_above_high_and_ends_at_low() {
         let limits = limits();
-        assert_eq!(limits.to_free(&used(85), none(), 0), Wanted::default());
+        assert_eq!(limits.to_free(&used(85), none(), 0), FreeTarget::default());
         let wanted = limits.to_free(&used(90), none(), 0);
         assert_eq!((wanted.all.bytes, wanted.data.bytes, wanted.over), (20 * GIB, 5 * GIB, [0; 3]));
         let going_on = limits.to_free(&used(80), wanted.evicting, 0);
@@ -404,7 +404,7 @@ mod tests {
             (going_on.all.bytes, going_on.asks(Class::Data), going_on.asks(Class::Other)),
             (10 * GIB, false, true)
         );
-        assert_eq!(limits.to_free(&used(70), going_on.evicting, 0), Wanted::default());
+        assert_eq!(limits.to_free(&used(70), going_on.evicting, 0), FreeTarget::default());
     }
 
     #[test]
@@ -443,11 +443,11 @@ mod tests {
         assert_eq!((wanted.all.files, wanted.data.files, wanted.all.bytes), (6_000, 1_000, 0));
         let going_on = limits.to_free(&short(6_000), wanted.evicting, 0);
         assert_eq!((going_on.all.files, going_on.data.files), (4_000, 0));
-        assert_eq!(limits.to_free(&short(10_000), wanted.evicting, 0), Wanted::default());
+        assert_eq!(limits.to_free(&short(10_000), wanted.evicting, 0), FreeTarget::default());
 
         let unlimited = Usage { files_total: 0, files_free: 0, ..used(50) };
         assert!(limits.admits(&unlimited, 0, 1));
-        assert_eq!(limits.to_free(&unlimited, none(), 0), Wanted::default());
+        assert_eq!(limits.to_free(&unlimited, none(), 0), FreeTarget::default());
         let few = |free| Usage { files_total: 900, files_free: free, ..used(50) };
         assert!(limits.admits(&few(301), 0, 1) && !limits.admits(&few(300), 0, 1), "a third where 1,000 are too many");
     }
@@ -470,7 +470,7 @@ mod tests {
             }
             assert!(after.avail <= usage.total && after.avail >= ahead.min(usage.total));
             assert!(!wanted.evicting.bytes || after.used() as f64 <= limits.low * usage.total as f64);
-            assert_eq!(limits.to_free(&after, wanted.evicting, ahead), Wanted::default(), "{limits:?} {usage:?}");
+            assert_eq!(limits.to_free(&after, wanted.evicting, ahead), FreeTarget::default(), "{limits:?} {usage:?}");
         }
     }
 
@@ -564,7 +564,7 @@ mod tests {
             let ahead = random.random_range(0..20 * GIB);
             let wanted = limits.to_free(&any_usage(&mut random), none(), ahead);
             let picked = order.pick(&all, wanted);
-            let less = |wanted: Wanted, at: &usize| wanted.less(all[*at].class, all[*at].bytes);
+            let less = |wanted: FreeTarget, at: &usize| wanted.less(all[*at].class, all[*at].bytes);
             let left = picked.iter().fold(wanted, less);
             let stay = order.sort(&all).into_iter().filter(|at| !picked.contains(at));
             assert!(stay.into_iter().all(|at| !left.asks(all[at].class)), "some stay although more is wanted");

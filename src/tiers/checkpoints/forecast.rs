@@ -25,7 +25,7 @@ const LEAD: Duration = Duration::from_secs(120);
 
 /// The checkpoints that were finished lately.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Checkpoints {
+pub(crate) struct CheckpointForecast {
     /// The one that was added to last comes last.
     series: Vec<Series>,
     next: Next,
@@ -43,7 +43,7 @@ struct Next {
 #[derive(Clone, Debug, Default)]
 struct Series(VecDeque<(Duration, u64)>);
 
-impl Checkpoints {
+impl CheckpointForecast {
     /// A checkpoint that began then is finished, and has so many bytes.
     pub(crate) fn learn(&mut self, began: Duration, bytes: u64) {
         let like = self.series.iter().rposition(|series| series.is_like(bytes));
@@ -130,14 +130,14 @@ mod tests {
         Duration::from_secs(minutes * 60)
     }
 
-    /// Checkpoints of 8 GiB at these minutes.
-    fn learnt(minutes: impl IntoIterator<Item = u64>) -> Checkpoints {
-        let mut all = Checkpoints::default();
+    /// CheckpointForecast of 8 GiB at these minutes.
+    fn learnt(minutes: impl IntoIterator<Item = u64>) -> CheckpointForecast {
+        let mut all = CheckpointForecast::default();
         minutes.into_iter().for_each(|at| all.learn(min(at), 8 * GIB));
         all
     }
 
-    fn wanted(all: &Checkpoints, minutes: std::ops::Range<u64>) -> Vec<u64> {
+    fn wanted(all: &CheckpointForecast, minutes: std::ops::Range<u64>) -> Vec<u64> {
         minutes.filter(|minute| all.ahead(min(*minute), 0) > 0).collect()
     }
 
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn neither_small_writes_nor_a_data_set_that_is_unpacked_are_taken_for_one() {
-        let mut all = Checkpoints::default();
+        let mut all = CheckpointForecast::default();
         all.learn(min(0), 500 * GIB);
         for minute in 1..100 {
             all.learn(min(minute), if minute % 15 == 0 { 20 * GIB } else { (1 + minute % 3) << 20 });
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn sizes_that_vary_count_as_the_largest_of_the_last() {
-        let mut all = Checkpoints::default();
+        let mut all = CheckpointForecast::default();
         (0..8).for_each(|n| all.learn(min(n * 10), if n == 3 { 12 * GIB } else { 4 * GIB }));
         assert_eq!(all.expected(), 12 * GIB + 12 * GIB / 8);
         (8..12).for_each(|n| all.learn(min(n * 10), 4 * GIB));
@@ -205,7 +205,7 @@ mod tests {
     fn any_history_leads_to_something() {
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..300 {
-            let mut all = Checkpoints::default();
+            let mut all = CheckpointForecast::default();
             for _ in 0..random.random_range(0..60) {
                 let began = Duration::from_nanos(random.random::<u64>() >> random.random_range(0..64));
                 all.learn(began, random.random::<u64>() >> random.random_range(0..64));

@@ -40,9 +40,9 @@ type Path = Vec<u8>;
 
 /// The checkpoints of a mount.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct CheckpointIndex {
     /// The newest version of each file that a checkpoint has.
-    files: BTreeMap<Path, File>,
+    files: BTreeMap<Path, CheckpointFile>,
     bursts: BTreeMap<u64, Burst>,
     /// Files as a mount before this one left them: whether they are still so is to be looked up.
     unchecked: Vec<(Path, Lsn)>,
@@ -54,7 +54,7 @@ pub(crate) struct Book {
 }
 
 #[derive(Clone, Debug)]
-struct File {
+struct CheckpointFile {
     burst: u64,
     /// The event that has its bytes.
     lsn: Lsn,
@@ -101,7 +101,7 @@ pub(crate) struct Version {
 
 /// What the next mount is told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Saved(Vec<SavedBurst>);
+pub(crate) struct SavedIndex(Vec<SavedBurst>);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedBurst {
@@ -135,7 +135,7 @@ pub(crate) struct Moment {
 
 /// A checkpoint, for whoever looks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct CheckpointStatus {
     pub(crate) number: u64,
     pub(crate) step: Option<u64>,
     pub(crate) path: Path,
@@ -158,7 +158,7 @@ pub(crate) struct Told {
     pub(crate) current: bool,
 }
 
-impl Book {
+impl CheckpointIndex {
     /// A version got its place in the order.
     pub(crate) fn written(&mut self, version: Version) {
         let Version { burst: number, path, lsn, bytes, began, at } = version;
@@ -178,7 +178,7 @@ impl Book {
         (burst.durable, burst.published) = (None, None);
         burst.upto = burst.upto.max(lsn);
         if listed {
-            self.files.insert(path, File { burst: number, lsn, bytes, verified: false });
+            self.files.insert(path, CheckpointFile { burst: number, lsn, bytes, verified: false });
         }
         self.changed = true;
     }
@@ -248,8 +248,8 @@ impl Book {
     }
 
     /// The checkpoints that are complete, for the next mount: the newest, and the newest safe one.
-    pub(crate) fn saved(&self, moment: &Moment) -> Saved {
-        let complete: Vec<Told> = self.told(moment).into_iter().filter(|one| one.complete).collect();
+    pub(crate) fn saved(&self, moment: &Moment) -> SavedIndex {
+        let complete: Vec<CheckpointStatus> = self.told(moment).into_iter().filter(|one| one.complete).collect();
         let newest = complete.iter().skip(complete.len().saturating_sub(SAVED));
         let safe = complete.iter().rfind(|one| one.whole && one.safe);
         let mut saved: BTreeMap<u64, SavedBurst> = newest
@@ -259,17 +259,17 @@ impl Book {
                 Some((one.number, SavedBurst { number: one.number, burst, files: Vec::new() }))
             })
             .collect();
-        for (path, File { burst, lsn, bytes, verified }) in &self.files {
+        for (path, CheckpointFile { burst, lsn, bytes, verified }) in &self.files {
             if let Some(saved) = saved.get_mut(burst) {
                 saved.files.push(SavedFile { path: escape(path), lsn: *lsn, bytes: *bytes, verified: *verified });
             }
         }
-        Saved(saved.into_values().collect())
+        SavedIndex(saved.into_values().collect())
     }
 
     /// Into a book in which nothing is yet. `only_durable`: what was not durable when it was saved is not believed in. Returns the
     /// number, the beginning and the bytes of each, the oldest first.
-    pub(crate) fn restore(&mut self, saved: Saved, only_durable: bool) -> Vec<(u64, Duration, u64)> {
+    pub(crate) fn restore(&mut self, saved: SavedIndex, only_durable: bool) -> Vec<(u64, Duration, u64)> {
         for SavedBurst { number, mut burst, files } in saved.0 {
             if only_durable && burst.durable.is_none() {
                 continue;
@@ -281,7 +281,7 @@ impl Book {
             for SavedFile { path, lsn, bytes, verified } in files {
                 let Some(path) = unescape(&path) else { continue };
                 self.unchecked.push((path.clone(), lsn));
-                self.files.insert(path, File { burst: number, lsn, bytes, verified });
+                self.files.insert(path, CheckpointFile { burst: number, lsn, bytes, verified });
                 burst.left += 1;
             }
             self.bursts.insert(number, burst);
@@ -310,7 +310,7 @@ impl Book {
     /// Some of the files that the mount before this one knew, with the bytes they should have; `None`: something is known of it since.
     pub(crate) fn unchecked(&self, most: usize) -> Vec<(Path, Option<u64>)> {
         let some = self.unchecked.iter().rev().take(most);
-        let same = |path, lsn| self.files.get(path).filter(|file: &&File| file.lsn == lsn);
+        let same = |path, lsn| self.files.get(path).filter(|file: &&CheckpointFile| file.lsn == lsn);
         some.map(|(path, lsn)| (path.clone(), same(path, *lsn).map(|file| file.bytes))).collect()
     }
 
@@ -335,13 +335,13 @@ impl Book {
     }
 
     /// All checkpoints, the oldest first.
-    pub(crate) fn told(&self, moment: &Moment) -> Vec<Told> {
-        let mut files: BTreeMap<u64, Vec<(&Path, &File)>> = BTreeMap::new();
+    pub(crate) fn told(&self, moment: &Moment) -> Vec<CheckpointStatus> {
+        let mut files: BTreeMap<u64, Vec<(&Path, &CheckpointFile)>> = BTreeMap::new();
         for (path, file) in &self.files {
             files.entry(file.burst).or_default().push((path, file));
         }
         let large = self.bursts.iter().filter(|(_, burst)| burst.bytes >= SMALLEST);
-        let mut told: Vec<Told> = large
+        let mut told: Vec<CheckpointStatus> = large
             .map(|(number, burst)| burst.told(*number, files.get(number).map_or(&[][..], Vec::as_slice), moment))
             .collect();
         if let Some(current) = told.iter_mut().rev().find(|one| one.complete && one.whole) {
@@ -411,7 +411,7 @@ impl Book {
 
     /// Before a burst of this number gets a file: those before it that were no checkpoints go, and the oldest if there are too many.
     fn make_room(&mut self, number: u64) {
-        let full = |book: &Book| book.bursts.len() >= KEPT || book.files.len() >= FILES_KEPT;
+        let full = |book: &CheckpointIndex| book.bursts.len() >= KEPT || book.files.len() >= FILES_KEPT;
         let small = self.bursts.iter().filter(|(at, burst)| **at != number && burst.bytes < SMALLEST);
         let mut gone: HashSet<u64> = small.map(|(at, _)| *at).collect();
         if full(self) {
@@ -452,14 +452,14 @@ impl Burst {
         }
     }
 
-    fn told(&self, number: u64, files: &[(&Path, &File)], moment: &Moment) -> Told {
+    fn told(&self, number: u64, files: &[(&Path, &CheckpointFile)], moment: &Moment) -> CheckpointStatus {
         let named: Vec<(&[u8], u64)> = files.iter().map(|(path, file)| (path.as_slice(), file.bytes)).collect();
         let before = || self.place.as_ref().and_then(|(path, step)| Some((unescape(path)?, *step)));
         let (path, step) = before().unwrap_or_else(|| place(&named));
         let over = moment.going_on != Some(number);
         let said_so = self.marked && moment.now >= self.last + QUIET && !moment.writing;
         let written_over = files.iter().any(|(path, _)| moment.uncommitted.contains(*path));
-        Told {
+        CheckpointStatus {
             number,
             step,
             path,
@@ -556,7 +556,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
     const MIB: u64 = 1 << 20;
 
-    fn write(book: &mut Book, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
+    fn write(book: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
         let (began, at) = (S * (at - 1), S * at);
         book.written(Version { burst, path: path.into(), lsn, bytes, began, at });
     }
@@ -610,10 +610,10 @@ mod tests {
 
     #[test]
     fn a_burst_becomes_complete_durable_safe_and_current() {
-        let mut book = Book::default();
+        let mut book = CheckpointIndex::default();
         write(&mut book, 1, "run/ckpt-1.tmp", 10, 2 * MIB, 5);
         book.moved(b"run/ckpt-1.tmp", b"run/ckpt-1", 11, Some(1));
-        let one = |book: &Book, moment: &Moment| book.told(moment)[0].clone();
+        let one = |book: &CheckpointIndex, moment: &Moment| book.told(moment)[0].clone();
         let told = one(&book, &at(6, 0, Some(1)));
         assert_eq!(
             (told.path.as_slice(), told.step, told.files, told.bytes),
@@ -641,7 +641,7 @@ mod tests {
 
     #[test]
     fn a_marker_says_that_it_is_complete_but_not_while_somebody_writes() {
-        let mut book = Book::default();
+        let mut book = CheckpointIndex::default();
         write(&mut book, 1, "run/1/__0_0.distcp", 10, 2 * MIB, 5);
         assert!(!book.told(&at(9, 0, Some(1)))[0].complete);
         write(&mut book, 1, "run/1/.metadata", 11, 100, 5);
@@ -656,7 +656,7 @@ mod tests {
 
     #[test]
     fn what_is_removed_or_replaced_is_not_offered_and_the_one_before_it_is() {
-        let mut book = Book::default();
+        let mut book = CheckpointIndex::default();
         write(&mut book, 1, "run/ckpt-1", 10, 2 * MIB, 5);
         write(&mut book, 1, "run/checkpoint", 11, 50, 5);
         write(&mut book, 2, "run/ckpt-2", 20, 2 * MIB, 15);
@@ -684,7 +684,7 @@ mod tests {
 
     #[test]
     fn what_is_complete_is_known_to_the_next_mount_and_what_is_left_of_it() {
-        let mut book = Book::default();
+        let mut book = CheckpointIndex::default();
         for step in 1..=30 {
             write(&mut book, step, &format!("run/ckpt-{step}"), step * 10, 2 * MIB, step as u32 * 5);
         }
@@ -695,7 +695,7 @@ mod tests {
         let moment = at(160, 100, Some(31));
         let text = serde_json::to_string(&book.saved(&moment)).expect("as JSON");
         let restored = |only_durable| {
-            let mut book = Book::default();
+            let mut book = CheckpointIndex::default();
             let told = book.restore(serde_json::from_str(&text).expect("a book"), only_durable);
             (book, told)
         };
@@ -708,7 +708,7 @@ mod tests {
         assert_eq!(durable.told(&moment).len(), 20, "a power cut may have taken the newest one");
         let (mut later, _) = restored(false);
         later.published(290, S * 170);
-        let known = |book: &Book| {
+        let known = |book: &CheckpointIndex| {
             let told = book.told(&moment).split_off(19);
             told.iter().map(|one| (one.number, one.durable.is_some(), one.published.is_some())).collect::<Vec<_>>()
         };
@@ -737,7 +737,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
-        let mut book = Book::default();
+        let mut book = CheckpointIndex::default();
         for burst in 1..=2 * KEPT as u64 {
             write(&mut book, burst, &format!("log-{burst}"), burst * 2, 100, 5);
         }

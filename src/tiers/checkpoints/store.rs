@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::stats::safe::Checkpoint;
-use crate::tiers::checkpoints::index::{Moment, Saved, Told};
+use crate::tiers::checkpoints::index::{Moment, SavedIndex, CheckpointStatus};
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
@@ -69,7 +69,7 @@ impl Tiers {
         }
     }
 
-    pub(crate) fn told_checkpoints(&self) -> Vec<Told> {
+    pub(crate) fn told_checkpoints(&self) -> Vec<CheckpointStatus> {
         let writing = self.being_written();
         let st = self.state.lock();
         let moment = self.moment(&st, &writing);
@@ -130,7 +130,7 @@ impl Tiers {
         let ours = self.fast.dir(OURS).at_fast("open", "checkpoints");
         let saved = ours.and_then(|ours| read_text(&*ours, FILE)).map(|text| {
             let text = text?;
-            let saved: Saved = serde_json::from_str(&text).ok()?;
+            let saved: SavedIndex = serde_json::from_str(&text).ok()?;
             Some((saved, text))
         });
         // What nobody can read is nothing to go by.
@@ -178,7 +178,7 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    fn save_checkpoints(&self, saved: &Saved) {
+    fn save_checkpoints(&self, saved: &SavedIndex) {
         let Ok(text) = serde_json::to_string(saved) else { return };
         if *self.counters.checkpoints.lock() == text {
             return;

@@ -21,14 +21,14 @@ use foldhash::{HashMap, HashSet};
 use crate::error::{Context, Result};
 use crate::path::{escape, unescape};
 use crate::tiers::copies::epochs::Durable;
-use crate::tiers::copies::rounds::Rounds;
+use crate::tiers::copies::rounds::ReadRounds;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{ensure_dir, is_at_or_below};
 use crate::tiers::disk::shards::{Shard, Shards, file_name};
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::{Access, Dir, File, Kind, RenameMode, Time};
-use crate::tiers::model::node::Seen;
+use crate::tiers::model::node::ObservedAt;
 use crate::tiers::model::state::State;
 use crate::tiers::objects::file::{Bytes, FileState};
 use crate::tiers::objects::pool::{Named, Pool};
@@ -43,7 +43,7 @@ const PATH: &[u8] = b"user.dlio.path";
 /// The slow file whose equal a copy is, and the round that makes it durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
-    proof: Proof,
+    proof: Fingerprint,
     round: u64,
 }
 
@@ -56,7 +56,7 @@ impl Label {
     /// `None`: not one of ours.
     fn decode(number: u64, text: &[u8]) -> Option<Self> {
         let (round, proof) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        Some(Label { proof: Proof::decode_but_ino(number, proof)?, round: round.parse().ok()? })
+        Some(Label { proof: Fingerprint::decode_but_ino(number, proof)?, round: round.parse().ok()? })
     }
 
     fn of(number: u64, file: &dyn File) -> io::Result<Option<Self>> {
@@ -78,7 +78,7 @@ const READ_KEPT: usize = 1 << 20;
 struct Entry {
     bytes: u64,
     /// When it was last read to its end; if never, when it was made.
-    used: Seen,
+    used: ObservedAt,
     round: u64,
 }
 
@@ -91,7 +91,7 @@ struct Index {
     /// Those that are being removed: as good as gone.
     going: HashSet<u64>,
     /// When files without a copy were last read to their end.
-    read: HashMap<u64, Seen>,
+    read: HashMap<u64, ObservedAt>,
     /// The directories that are still to be looked through; `None`: none was yet.
     unread: Option<Vec<Shard>>,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Copies {
     making_bytes: AtomicU64,
     index: Mutex<Index>,
     /// What is read again, by directory.
-    rounds: Mutex<Rounds>,
+    rounds: Mutex<ReadRounds>,
     durable: Durable,
 }
 
@@ -180,7 +180,7 @@ impl Copies {
     }
 
     /// Tells a copy, whose bytes are all written, what it is. Returns its round.
-    pub(crate) fn label(&self, copy: &dyn File, proof: &Proof, path: &[u8], now: Duration) -> Result<u64> {
+    pub(crate) fn label(&self, copy: &dyn File, proof: &Fingerprint, path: &[u8], now: Duration) -> Result<u64> {
         let round = self.durable.round(now)?;
         let label = Label { proof: *proof, round }.encode();
         // The label first: it takes the room in the inode.
@@ -191,7 +191,7 @@ impl Copies {
 
     /// The finished copy is the one of this slow file from now on, in place of another that may be there. `false`: that one is just
     /// being removed.
-    pub(crate) fn finish(&self, name: &[u8], proof: &Proof, round: u64, now: Duration) -> io::Result<bool> {
+    pub(crate) fn finish(&self, name: &[u8], proof: &Fingerprint, round: u64, now: Duration) -> io::Result<bool> {
         let (number, bytes) = (proof.ino, proof.size);
         if self.index.lock().going.contains(&number) {
             return Ok(false);
@@ -200,7 +200,7 @@ impl Copies {
         self.making.rename(name, &*shard, &file_name(number), RenameMode::Replace)?;
         let mut index = self.index.lock();
         index.read.remove(&number);
-        index.put(number, Entry { bytes, used: Seen::at(now), round });
+        index.put(number, Entry { bytes, used: ObservedAt::at(now), round });
         Ok(true)
     }
 
@@ -232,7 +232,7 @@ impl Copies {
             }
             let mut index = self.index.lock();
             if !index.copies.contains_key(&number) {
-                index.put(number, Entry { bytes, used: Seen::NEVER, round: label.round });
+                index.put(number, Entry { bytes, used: ObservedAt::NEVER, round: label.round });
             }
         }
         Ok(Some(Copy { number, fd, proof: label.proof }))
@@ -268,14 +268,14 @@ impl Copies {
         let before = {
             let mut index = self.index.lock();
             let Index { copies, read, .. } = &mut *index;
-            let seen = Seen::at(now);
+            let seen = ObservedAt::at(now);
             match copies.get_mut(&number) {
                 Some(entry) => Some(std::mem::replace(&mut entry.used, seen)),
                 None if read.len() < READ_KEPT || read.contains_key(&number) => read.insert(number, seen),
                 None => None,
             }
         };
-        let before = before.filter(|seen| *seen != Seen::NEVER).map(Seen::since_start);
+        let before = before.filter(|seen| *seen != ObservedAt::NEVER).map(ObservedAt::since_start);
         let mut rounds = self.rounds.lock();
         if let Some(before) = before {
             rounds.read_again(dir, before, now);
@@ -308,7 +308,7 @@ impl Copies {
     pub(crate) fn longest_unused(&self, most: usize) -> Vec<(u64, u64, Duration)> {
         let index = self.index.lock();
         let all = index.copies.iter().map(|(number, entry)| (entry.used, *number, entry.bytes));
-        let mut all: Vec<(Seen, u64, u64)> = all.collect();
+        let mut all: Vec<(ObservedAt, u64, u64)> = all.collect();
         drop(index);
         if all.len() > most {
             all.select_nth_unstable(most);
@@ -361,7 +361,7 @@ impl Copies {
             };
             let mut index = self.index.lock();
             if !index.copies.contains_key(&number) {
-                index.put(number, Entry { bytes: stat.size, used: Seen::NEVER, round: label.round });
+                index.put(number, Entry { bytes: stat.size, used: ObservedAt::NEVER, round: label.round });
             }
         }
         // Only now: until then each one that is not found is looked for. Another thread may have been through the same one.
@@ -458,7 +458,7 @@ impl Tiers {
     }
 
     /// Whether the slow tier still has what was copied. An answer of the last `revalidate` counts, and with the slow tier down any.
-    fn is_still_equal(&self, cx: &Cx, ino: Ino, proof: &Proof) -> Result<bool> {
+    fn is_still_equal(&self, cx: &Cx, ino: Ino, proof: &Fingerprint) -> Result<bool> {
         let asked = {
             let st = self.state.lock();
             let Some(node) = st.view.get(ino) else { return Ok(false) };
@@ -477,7 +477,7 @@ impl Tiers {
         let mut st = self.state.lock();
         let applied = st.applied;
         st.view.refresh(ino, &found, asked, applied);
-        Ok(Proof::of(&found) == *proof)
+        Ok(Fingerprint::of(&found) == *proof)
     }
 
     /// The file is read from the slow tier from now on.
@@ -598,7 +598,7 @@ mod tests {
     #[test]
     fn a_label_round_trips_and_nonsense_is_none() {
         let time = Time { sec: 1_700_000_000, nsec: 1 };
-        let proof = Proof { ino: 7, size: 12_288, mtime: time, ctime: time };
+        let proof = Fingerprint { ino: 7, size: 12_288, mtime: time, ctime: time };
         let label = Label { proof, round: 1_700_000_123 };
         assert_eq!(Label::decode(7, label.encode().as_bytes()), Some(label.clone()));
         assert!(label.encode().len() <= 60, "it has to fit into an inode of ext4: {}", label.encode());

@@ -25,7 +25,7 @@ const TOGETHER: Duration = Duration::from_secs(5);
 
 /// Files that were read again lately, by set: what is read in the same rounds, as the files of a directory.
 #[derive(Debug)]
-pub(crate) struct Rounds {
+pub(crate) struct ReadRounds {
     sets: Vec<VecDeque<Again>>,
 }
 
@@ -42,13 +42,13 @@ impl Again {
     }
 }
 
-impl Default for Rounds {
+impl Default for ReadRounds {
     fn default() -> Self {
-        Rounds { sets: vec![VecDeque::new(); SETS] }
+        ReadRounds { sets: vec![VecDeque::new(); SETS] }
     }
 }
 
-impl Rounds {
+impl ReadRounds {
     /// A file of `set`, last read at `before`, is read again.
     pub(crate) fn read_again(&mut self, set: u64, before: Duration, now: Duration) {
         if now.saturating_sub(before) < TOGETHER {
@@ -137,7 +137,7 @@ mod tests {
             order
         }
 
-        fn read(&mut self, rounds: &mut Rounds, file: usize, now: Duration) {
+        fn read(&mut self, rounds: &mut ReadRounds, file: usize, now: Duration) {
             let before = self.read[file].replace(now);
             if let Some(before) = before {
                 self.by_age.remove(&(before, file));
@@ -155,7 +155,7 @@ mod tests {
     fn what_is_in_use_is_hardly_ever_taken_for_what_is_not() {
         for (files, shuffled) in [4, 20, 100, 3_000].into_iter().flat_map(|files| [(files, false), (files, true)]) {
             let mut random = SmallRng::seed_from_u64(files as u64);
-            let (mut rounds, mut now) = (Rounds::default(), 0.0);
+            let (mut rounds, mut now) = (ReadRounds::default(), 0.0);
             let (mut large, mut small) = (Set::new(1, files), Set::new(2, 30));
             for round in 0..40_000 / files.max(1_000) {
                 let speed = random.random_range(0.8..1.2) * 1200.0 / files as f64;
@@ -179,7 +179,7 @@ mod tests {
     fn what_was_left_out_of_a_round_is_found_in_the_next() {
         for (files, shuffled) in [(30, false), (30, true), (2_000, false), (2_000, true)] {
             let mut random = SmallRng::seed_from_u64(9);
-            let (mut rounds, mut now) = (Rounds::default(), 0.0);
+            let (mut rounds, mut now) = (ReadRounds::default(), 0.0);
             let (mut old, mut new) = (Set::new(1, files), Set::new(2, files));
             for round in 0..6 {
                 let set = if round < 4 { &mut old } else { &mut new };
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn nothing_is_replaced_for_a_file_that_was_never_read_or_of_which_nothing_is_known() {
-        let mut rounds = Rounds::default();
+        let mut rounds = ReadRounds::default();
         let now = at(1e6);
         (0..7).for_each(|n| rounds.read_again(1, at(f64::from(n)), now));
         assert_eq!(rounds.interval(1, Some(at(5.0)), now), None, "too little is known");
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn one_look_at_a_file_after_days_keeps_nothing() {
-        let mut rounds = Rounds::default();
+        let mut rounds = ReadRounds::default();
         let now = at(1e6);
         rounds.read_again(1, at(0.0), now);
         (0..100).for_each(|n| rounds.read_again(1, now - at(1200.0) + at(f64::from(n)), now));

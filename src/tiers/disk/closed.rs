@@ -45,12 +45,12 @@ struct Opener {
     turn: Mutex<()>,
     /// Odd while something is open.
     changes: AtomicU64,
-    notes: OnceLock<Notes>,
+    notes: OnceLock<ClosedDirs>,
 }
 
 /// Where notes are made, and whose files may be opened.
 #[derive(Debug)]
-struct Notes {
+struct ClosedDirs {
     tmp: Arc<dyn Dir>,
     uid: u32,
 }
@@ -147,7 +147,7 @@ impl Held {
 
 /// What is open for the moment.
 struct Opened<'a> {
-    notes: &'a Notes,
+    notes: &'a ClosedDirs,
     note: Vec<u8>,
     held: Held,
     perm: u32,
@@ -201,7 +201,7 @@ impl Opener {
         (before.is_multiple_of(2) && self.changes.load(Ordering::SeqCst) == before).then_some(found)
     }
 
-    fn call_opened<T>(&self, notes: &Notes, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn call_opened<T>(&self, notes: &ClosedDirs, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let done = call();
         if !done.as_ref().is_err_and(is_denied) {
             return done;
@@ -214,7 +214,7 @@ impl Opener {
 
     fn open_and_call<T>(
         denied: io::Result<T>,
-        notes: &Notes,
+        notes: &ClosedDirs,
         nodes: &[Node<'_>],
         call: impl Fn() -> io::Result<T>,
     ) -> io::Result<T> {
@@ -242,7 +242,7 @@ impl Opener {
     }
 }
 
-impl Notes {
+impl ClosedDirs {
     /// Steps 2 to 4. `None`: it is not closed, or not ours.
     fn open_up(&self, node: &Node<'_>) -> io::Result<Option<Opened<'_>>> {
         let Ok(held) = node.hold() else { return Ok(None) };
@@ -312,7 +312,7 @@ pub(crate) fn begin(root: &Arc<dyn Dir>, tmp: &Arc<dyn Dir>) -> Result<()> {
     let inner = tmp.as_any().downcast_ref().map_or(tmp, |ClosableDir(at)| &at.inner).clone();
     let uid = inner.stat(b".").at("stat", "tmp on the slow tier")?.uid;
     // To look below what is closed, too, takes notes.
-    at.opener.notes.get_or_init(|| Notes { tmp: inner, uid });
+    at.opener.notes.get_or_init(|| ClosedDirs { tmp: inner, uid });
     for entry in tmp.list().at("list", "tmp on the slow tier")? {
         close_again(root, &**tmp, &entry.name)?;
     }

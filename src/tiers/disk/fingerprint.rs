@@ -5,16 +5,16 @@ use crate::tiers::disk::{Stat, Time};
 /// What identifies one version of one file on the slow tier. Device numbers are left out: they change over reboots, and
 /// the slow tier itself is identified when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Proof {
+pub(crate) struct Fingerprint {
     pub(crate) ino: u64,
     pub(crate) size: u64,
     pub(crate) mtime: Time,
     pub(crate) ctime: Time,
 }
 
-impl Proof {
+impl Fingerprint {
     pub(crate) fn of(stat: &Stat) -> Self {
-        Proof { ino: stat.ino, size: stat.size, mtime: stat.mtime, ctime: stat.ctime }
+        Fingerprint { ino: stat.ino, size: stat.size, mtime: stat.mtime, ctime: stat.ctime }
     }
 
     /// Whether this is the file as it was, but for what changes no byte of it: its names, owner and mode.
@@ -28,12 +28,12 @@ impl Proof {
 
     pub(crate) fn decode(text: &[u8]) -> Option<Self> {
         let (ino, rest) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        Proof::decode_but_ino(ino.parse().ok()?, rest)
+        Fingerprint::decode_but_ino(ino.parse().ok()?, rest)
     }
 
     /// Where the number is known from elsewhere.
     pub(crate) fn encode_but_ino(&self) -> String {
-        let Proof { ino: _, size, mtime, ctime } = self;
+        let Fingerprint { ino: _, size, mtime, ctime } = self;
         format!("{size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)
     }
 
@@ -45,7 +45,7 @@ impl Proof {
         };
         let size = words.next()?.parse().ok()?;
         let (mtime, ctime) = (time(&mut words)?, time(&mut words)?);
-        words.next().is_none().then_some(Proof { ino, size, mtime, ctime })
+        words.next().is_none().then_some(Fingerprint { ino, size, mtime, ctime })
     }
 }
 
@@ -55,15 +55,15 @@ mod tests {
 
     #[test]
     fn a_proof_round_trips_and_nonsense_proves_nothing() {
-        let proof = Proof {
+        let proof = Fingerprint {
             ino: 12,
             size: 1 << 40,
             mtime: Time { sec: -5, nsec: 999_999_999 },
             ctime: Time { sec: 1_700_000_000, nsec: 1 },
         };
-        assert_eq!(Proof::decode(proof.encode().as_bytes()), Some(proof));
+        assert_eq!(Fingerprint::decode(proof.encode().as_bytes()), Some(proof));
         for bad in ["", "1 2 3 4", "1 2 3.0 4.0 5", "x 2 3.0 4.0"] {
-            assert_eq!(Proof::decode(bad.as_bytes()), None, "{bad}");
+            assert_eq!(Fingerprint::decode(bad.as_bytes()), None, "{bad}");
         }
     }
 }

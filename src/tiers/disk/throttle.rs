@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// What a copy does before its next piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum Backoff {
     None,
     /// So long; to be asked again meanwhile if it is long.
     For(Duration),
@@ -13,15 +13,15 @@ pub(crate) enum Rest {
     Drain,
 }
 
-impl Rest {
+impl Backoff {
     /// After a piece that took so long. `reads`: somebody read from the slow tier lately, and waited for it. `drains`: there is
     /// something to drain. Checkpoints come first: until they are on the slow tier they are at risk.
     pub(crate) fn after(took: Duration, reads: bool, drains: bool) -> Self {
         match (reads, drains) {
-            (_, true) => Rest::Drain,
+            (_, true) => Backoff::Drain,
             // A quarter of the time is ours.
-            (true, false) => Rest::For(took.saturating_mul(3)),
-            (false, false) => Rest::None,
+            (true, false) => Backoff::For(took.saturating_mul(3)),
+            (false, false) => Backoff::None,
         }
     }
 }
@@ -31,13 +31,13 @@ const BURST: Duration = Duration::from_secs(1);
 
 /// A limit of bytes per second, as a token bucket.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     rate: u64,
     /// When what was taken is paid for.
     paid: Duration,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// The limit from now on; `None` or 0: none. What was taken stays to be paid for at the former one.
     pub(crate) fn set_rate(&mut self, rate: Option<u64>) {
         self.rate = rate.unwrap_or(0);
@@ -113,8 +113,8 @@ mod tests {
 
     use super::*;
 
-    fn limited(rate: Option<u64>) -> Bucket {
-        let mut bucket = Bucket::default();
+    fn limited(rate: Option<u64>) -> TokenBucket {
+        let mut bucket = TokenBucket::default();
         bucket.set_rate(rate);
         bucket
     }
@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn a_copy_rests_for_readers_and_waits_for_the_drain() {
-        assert_eq!(Rest::after(ms(10), false, false), Rest::None);
-        assert_eq!(Rest::after(ms(10), true, false), Rest::For(ms(30)));
-        assert_eq!(Rest::after(ms(10), true, true), Rest::Drain);
-        assert_eq!(Rest::after(ms(10), false, true), Rest::Drain);
-        assert_eq!(Rest::after(Duration::MAX, true, false), Rest::For(Duration::MAX));
+        assert_eq!(Backoff::after(ms(10), false, false), Backoff::None);
+        assert_eq!(Backoff::after(ms(10), true, false), Backoff::For(ms(30)));
+        assert_eq!(Backoff::after(ms(10), true, true), Backoff::Drain);
+        assert_eq!(Backoff::after(ms(10), false, true), Backoff::Drain);
+        assert_eq!(Backoff::after(Duration::MAX, true, false), Backoff::For(Duration::MAX));
     }
 
     #[test]

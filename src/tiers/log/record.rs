@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use crate::path::{Name, escape, unescape};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, PRIVATE};
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
 use crate::tiers::{Ino, Lsn};
@@ -258,7 +258,7 @@ pub(crate) enum Record {
     /// `None` for nothing. A start tells by it whether somebody else has changed that since.
     Expect {
         path: Path,
-        slow: Option<Proof>,
+        slow: Option<Fingerprint>,
     },
     /// The file was struck by a power cut and has no older version: the records about it mean nothing. For a recovery that
     /// no longer reads the record which shows that.
@@ -409,7 +409,7 @@ impl Record {
             }
             Record::Expect { path, slow } => {
                 line.word("expect").bytes("path", path).optional("slow", slow.map(|slow| slow.ino));
-                if let Some(Proof { size, mtime, ctime, .. }) = slow {
+                if let Some(Fingerprint { size, mtime, ctime, .. }) = slow {
                     line.number("size", *size).time("mtime", *mtime).time("ctime", *ctime);
                 }
             }
@@ -767,7 +767,7 @@ impl<'a> Words<'a> {
                 let (path, ino) = (self.path("path")?, self.optional("slow")?);
                 let slow = match ino {
                     None => None,
-                    Some(ino) => Some(Proof {
+                    Some(ino) => Some(Fingerprint {
                         ino,
                         size: self.size("size")?,
                         mtime: Self::time_of(self.value("mtime")?)?,
@@ -937,7 +937,7 @@ mod tests {
             Record::Breach { ino: 5, object: id, from: 9 },
             Record::Overtaken { ino: 5, slow: 3, mtime: time },
             Record::Expect { path: path.clone(), slow: None },
-            Record::Expect { path, slow: Some(Proof { ino: 3, size: 5, mtime: time, ctime: time }) },
+            Record::Expect { path, slow: Some(Fingerprint { ino: 3, size: 5, mtime: time, ctime: time }) },
             Record::Seal { of: 3, size: 77 },
             Record::Applied { upto: 4 },
         ];

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::tiers::model::node::Place;
+use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::{Ino, Lsn};
 
@@ -17,7 +17,7 @@ pub(crate) struct Closure {
     /// In their order.
     pub(crate) events: Vec<Lsn>,
     /// Of the names under which the two worlds differ in the end: what they have without the events that go.
-    pub(crate) places: HashMap<Place, Option<Ino>>,
+    pub(crate) places: HashMap<DirEntryKey, Option<Ino>>,
     /// Files of it that are ahead of their events: what was written to them has to become one first.
     pub(crate) uncommitted: Vec<Ino>,
 }
@@ -36,7 +36,7 @@ pub(crate) fn closure(st: &State, start: HashSet<Ino>) -> Closure {
 }
 
 /// The nodes that pending events have had, or will have, under a name.
-pub(crate) fn pending_at<'a>(st: &'a State, place: &'a Place) -> impl Iterator<Item = Ino> + 'a {
+pub(crate) fn pending_at<'a>(st: &'a State, place: &'a DirEntryKey) -> impl Iterator<Item = Ino> + 'a {
     let at = move |change: &&Change| change.places().contains(&place);
     st.events.iter().map(|event| &event.change).filter(at).flat_map(Change::inodes)
 }
@@ -47,8 +47,8 @@ struct Pass<'a> {
     found: Closure,
     /// Whether something is one of the nodes, or beneath one, as far as that was asked.
     inside: HashMap<Ino, bool>,
-    with: HashMap<&'a Place, Option<Ino>>,
-    without: HashMap<&'a Place, Option<Ino>>,
+    with: HashMap<&'a DirEntryKey, Option<Ino>>,
+    without: HashMap<&'a DirEntryKey, Option<Ino>>,
 }
 
 impl<'a> Pass<'a> {
@@ -102,11 +102,11 @@ impl<'a> Pass<'a> {
         inside
     }
 
-    fn differs(&self, place: &Place) -> bool {
+    fn differs(&self, place: &DirEntryKey) -> bool {
         self.occupant(&self.with, place) != self.occupant(&self.without, place)
     }
 
-    fn occupant(&self, world: &HashMap<&Place, Option<Ino>>, place: &Place) -> Option<Ino> {
+    fn occupant(&self, world: &HashMap<&DirEntryKey, Option<Ino>>, place: &DirEntryKey) -> Option<Ino> {
         let (dir, name) = place;
         let on_slow = || self.st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow();
         world.get(place).copied().unwrap_or_else(on_slow)
@@ -114,7 +114,7 @@ impl<'a> Pass<'a> {
 }
 
 /// What a change leaves under the names it touches.
-fn put<'a>(world: &mut HashMap<&'a Place, Option<Ino>>, change: &'a Change) {
+fn put<'a>(world: &mut HashMap<&'a DirEntryKey, Option<Ino>>, change: &'a Change) {
     match change {
         Change::Make { ino, at, .. } | Change::Content { ino, at, .. } | Change::Link { ino, at } => {
             world.insert(at, Some(*ino));
@@ -152,7 +152,7 @@ mod tests {
     /// A queue that is filled step by step, and numbers its events from 1 on.
     struct Queue(State);
 
-    fn at(dir: Ino, name: &str) -> Place {
+    fn at(dir: Ino, name: &str) -> DirEntryKey {
         (dir, Name::new(name.as_bytes()).expect("a name"))
     }
 
@@ -181,7 +181,7 @@ mod tests {
             ino
         }
 
-        fn content(&mut self, ino: Ino, at: Place) {
+        fn content(&mut self, ino: Ino, at: DirEntryKey) {
             let object = ObjectId { home: Home::Fast, number: ino };
             let content = Arc::new(Content::new(object, 1, Attrs::default(), 0));
             self.push(Change::Content { ino, at, content });
@@ -196,14 +196,14 @@ mod tests {
             ino
         }
 
-        fn rename(&mut self, ino: Ino, from: Place, to: Place) {
+        fn rename(&mut self, ino: Ino, from: DirEntryKey, to: DirEntryKey) {
             let replaced = self.0.view.live_dir(to.0).and_then(|dir| dir.slots.get(&to.1)?.view());
             self.0.view.set_view(to.0, &to.1, Some(ino));
             self.0.view.set_view(from.0, &from.1, None);
             self.push(Change::Rename { ino, from: from.into(), to: to.into(), replaced });
         }
 
-        fn remove(&mut self, ino: Ino, at: Place) {
+        fn remove(&mut self, ino: Ino, at: DirEntryKey) {
             self.0.view.set_view(at.0, &at.1, None);
             self.push(Change::Remove { ino, at });
         }

@@ -1,7 +1,7 @@
 //! What the view has many of: the node behind an inode number, the slot behind a name. How they hang together, and how they change
 //! when something is logged, published or seen, is `model/view.rs`'s; what is `pub(super)` here is for that.
 
-use crate::tiers::objects::file::Rests;
+use crate::tiers::objects::file::Resident;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::path::Name;
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
 use crate::tiers::objects::file::{Content, FileState};
 use crate::tiers::{Ino, Listing, Lsn};
 
 /// A name in a directory.
-pub(crate) type Place = (Ino, Name);
+pub(crate) type DirEntryKey = (Ino, Name);
 
 /// Attributes of a node, as far as no object on fast knows better.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,10 +51,10 @@ impl Meta {
 /// Names of a node, as a rule one: no room is set aside for more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Names {
-    One(Place),
+    One(DirEntryKey),
     /// None, or more than one.
     #[allow(clippy::box_collection, reason = "in 8 bytes, for which `One` has room beside its own")]
-    Other(Option<Box<Vec<Place>>>),
+    Other(Option<Box<Vec<DirEntryKey>>>),
 }
 
 impl Default for Names {
@@ -64,9 +64,9 @@ impl Default for Names {
 }
 
 impl std::ops::Deref for Names {
-    type Target = [Place];
+    type Target = [DirEntryKey];
 
-    fn deref(&self) -> &[Place] {
+    fn deref(&self) -> &[DirEntryKey] {
         match self {
             Names::One(place) => std::slice::from_ref(place),
             Names::Other(places) => places.as_deref().map_or(&[], |places| places),
@@ -74,9 +74,9 @@ impl std::ops::Deref for Names {
     }
 }
 
-impl FromIterator<Place> for Names {
-    fn from_iter<T: IntoIterator<Item = Place>>(places: T) -> Self {
-        let mut places: Vec<Place> = places.into_iter().collect();
+impl FromIterator<DirEntryKey> for Names {
+    fn from_iter<T: IntoIterator<Item = DirEntryKey>>(places: T) -> Self {
+        let mut places: Vec<DirEntryKey> = places.into_iter().collect();
         match (places.pop(), places.is_empty()) {
             (None, _) => Names::default(),
             (Some(one), true) => Names::One(one),
@@ -89,11 +89,11 @@ impl FromIterator<Place> for Names {
 }
 
 impl Names {
-    pub(super) fn add(&mut self, place: Place) {
+    pub(super) fn add(&mut self, place: DirEntryKey) {
         *self = self.iter().cloned().chain([place]).collect();
     }
 
-    pub(super) fn remove(&mut self, place: &Place) {
+    pub(super) fn remove(&mut self, place: &DirEntryKey) {
         *self = self.iter().filter(|name| *name != place).cloned().collect();
     }
 }
@@ -101,16 +101,16 @@ impl Names {
 /// When the slow tier was asked, by uptime, in four bytes. Rounded down: an answer seems older than it is, never younger.
 /// After eight years every answer is too old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Seen(u32);
+pub(crate) struct ObservedAt(u32);
 
-impl Seen {
+impl ObservedAt {
     /// It is to be asked.
-    pub(crate) const NEVER: Seen = Seen(0);
+    pub(crate) const NEVER: ObservedAt = ObservedAt(0);
     const PER_SECOND: u128 = 16;
 
     pub(crate) fn at(now: Duration) -> Self {
         let ticks = now.as_nanos() * Self::PER_SECOND / Duration::from_secs(1).as_nanos();
-        Seen(u32::try_from(ticks + 1).unwrap_or(0))
+        ObservedAt(u32::try_from(ticks + 1).unwrap_or(0))
     }
 
     /// The uptime of then; nothing for never.
@@ -137,12 +137,12 @@ pub(crate) struct Node {
     pub(super) on_slow: bool,
     /// The slow tier's twin shows what the node does.
     twin_alike: bool,
-    rests: Rests,
+    rests: Resident,
     /// It was read from a staged copy when it was last opened.
     pub(crate) staged: bool,
     perm: u16,
     /// When the attributes were last read from the slow tier.
-    pub(crate) seen: Seen,
+    pub(crate) seen: ObservedAt,
     /// Pending events and open files.
     pub(crate) pins: u32,
     /// References the kernel holds.
@@ -177,7 +177,7 @@ struct Rare {
     /// Names on the slow tier where they are not those of the view, nor none as [`NO_NAMES`] says.
     slow: Option<Names>,
     /// What the slow tier showed where that is not what the node shows.
-    twin: Option<Proof>,
+    twin: Option<Fingerprint>,
     /// The attributes hold a change that became this event.
     meta_lsn: Lsn,
     xattrs: Xattrs,
@@ -199,10 +199,10 @@ impl Node {
             ours: false,
             on_slow: false,
             twin_alike: false,
-            rests: Rests::OnSlow,
+            rests: Resident::OnSlow,
             staged: false,
             perm: 0,
-            seen: Seen::NEVER,
+            seen: ObservedAt::NEVER,
             pins: 0,
             refs: 0,
             links: Names::default(),
@@ -232,7 +232,7 @@ impl Node {
     }
 
     /// Names on the slow tier, as far as known.
-    pub(crate) fn slow(&self) -> &[Place] {
+    pub(crate) fn slow(&self) -> &[DirEntryKey] {
         match &self.rare {
             _ if self.has_no_slow_names() => &[],
             Some(rare) => rare.slow.as_ref().unwrap_or(&self.links),
@@ -259,7 +259,7 @@ impl Node {
     }
 
     fn put_moved(&mut self, moved: Option<Names>) {
-        let none = !self.on_slow && moved.as_deref().is_some_and(<[Place]>::is_empty);
+        let none = !self.on_slow && moved.as_deref().is_some_and(<[DirEntryKey]>::is_empty);
         if none {
             self.slow_ino = NO_NAMES;
         }
@@ -332,17 +332,17 @@ impl Node {
     }
 
     /// What a twin shows that is alike.
-    fn proof(&self) -> Proof {
+    fn proof(&self) -> Fingerprint {
         let Meta { size, mtime, ctime, .. } = self.meta();
-        Proof { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
+        Fingerprint { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
     }
 
     /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
-    pub(crate) fn twin(&self) -> Option<Proof> {
+    pub(crate) fn twin(&self) -> Option<Fingerprint> {
         if self.twin_alike { Some(self.proof()) } else { self.rare.as_ref().and_then(|rare| rare.twin) }
     }
 
-    pub(crate) fn set_twin(&mut self, twin: Option<Proof>) {
+    pub(crate) fn set_twin(&mut self, twin: Option<Fingerprint>) {
         self.twin_alike = twin == Some(self.proof());
         let other = twin.filter(|_| !self.twin_alike);
         if other.is_some() || self.rare.is_some() {
@@ -399,7 +399,7 @@ impl Node {
 
     /// Somebody else has changed the bytes.
     pub(crate) fn changed_behind(&mut self) {
-        self.rests = Rests::new(self.rests.is_pending(), false);
+        self.rests = Resident::new(self.rests.is_pending(), false);
         if let Some(file) = &self.file {
             file.changes.fetch_add(1, Ordering::AcqRel);
         }
@@ -430,7 +430,7 @@ impl Node {
         }
     }
 
-    /// Lets go of a file's state that says no more than [`Rests`] can. `newest`: of its pending versions.
+    /// Lets go of a file's state that says no more than [`Resident`] can. `newest`: of its pending versions.
     pub(super) fn rest(&mut self, newest: Option<&Arc<Content>>) {
         let state = self.file.as_mut().and_then(Arc::get_mut);
         if let Some(rests) = state.and_then(|state| state.at_rest(newest)) {
@@ -443,7 +443,7 @@ impl Node {
     pub(super) fn wake(&mut self, make: impl FnOnce(bool) -> FileState) -> &Arc<FileState> {
         let opened = self.rests.is_opened();
         self.file.get_or_insert_with(|| {
-            self.rests = Rests::OnSlow;
+            self.rests = Resident::OnSlow;
             Arc::new(make(opened))
         })
     }
@@ -471,7 +471,7 @@ pub(crate) struct DirNode {
     /// Every name has a slot. Of a directory that the slow tier has this ages by itself (`ops/recheck.rs`).
     pub(crate) known: bool,
     /// When the slow tier was last asked whether that still holds.
-    pub(crate) checked: Seen,
+    pub(crate) checked: ObservedAt,
     /// Whether somebody has asked for a name since.
     pub(crate) used: AtomicBool,
     /// What the slow tier showed of the directory then.
@@ -522,14 +522,14 @@ impl DirNode {
 /// The access ACL of a directory, if it has one, and when the slow tier was asked for it; never, if it is on its way there.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownAcl {
-    pub(crate) asked: Seen,
+    pub(crate) asked: ObservedAt,
     pub(crate) list: Option<Vec<u8>>,
 }
 
 /// A directory that is known in full, as the slow tier showed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
-    pub(crate) proof: Proof,
+    pub(crate) proof: Fingerprint,
     /// Since when it has shown the same, by uptime.
     pub(crate) since: Duration,
     /// It was listed so long after that a change behind the listing would have left other times.
@@ -561,7 +561,7 @@ pub(crate) struct Slot {
     /// Pending events that touch this name.
     pub(crate) pins: u32,
     /// When the slow tier was last asked.
-    pub(crate) seen: Seen,
+    pub(crate) seen: ObservedAt,
 }
 
 impl Slot {
@@ -604,7 +604,7 @@ mod tests {
     /// A file that is new to the slow tier has no names there: a box for what few have said so of each, in 160 bytes.
     #[test]
     fn a_new_file_has_nothing_that_few_have() {
-        let place: Place = (1, Name::new(b"new").expect("a name"));
+        let place: DirEntryKey = (1, Name::new(b"new").expect("a name"));
         let mut node = Node::new(Kind::File, Meta::default());
         node.change_names(true, false, |names| names.add(place.clone()));
         assert!(node.rare.is_none() && node.moved() && node.slow().is_empty() && node.links.len() == 1);
@@ -622,12 +622,12 @@ mod tests {
     #[test]
     fn an_answer_ages_from_the_moment_it_was_given_or_a_little_before() {
         let (at, limit) = (Duration::from_millis(12_345), Duration::from_secs(1));
-        let seen = Seen::at(at);
+        let seen = ObservedAt::at(at);
         assert!(seen.fresh(at, limit) && seen.fresh(at + Duration::from_millis(900), limit));
         assert!(!seen.fresh(at + limit, limit));
-        assert!(!Seen::NEVER.fresh(Duration::ZERO, limit));
-        assert!(Seen::at(Duration::ZERO).fresh(Duration::ZERO, limit));
+        assert!(!ObservedAt::NEVER.fresh(Duration::ZERO, limit));
+        assert!(ObservedAt::at(Duration::ZERO).fresh(Duration::ZERO, limit));
         let late = Duration::from_secs(1 << 40);
-        assert!(!Seen::at(late).fresh(late, limit), "it must not seem young");
+        assert!(!ObservedAt::at(late).fresh(late, limit), "it must not seem young");
     }
 }

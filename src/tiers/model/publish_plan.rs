@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::log::record::{Path, Step};
-use crate::tiers::model::node::Place;
+use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::{Change, Event, State};
 use crate::tiers::objects::file::{Content, Copied};
 use crate::tiers::objects::parts::in_part;
@@ -70,7 +70,7 @@ pub(crate) struct Planned {
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// The slow tier has this node (or nothing) there now.
-    Name(Place, Option<Ino>),
+    Name(DirEntryKey, Option<Ino>),
     /// The node is this inode on the slow tier.
     Identity(Ino, (u64, u64)),
     /// The slow tier's attributes of the node changed.
@@ -78,7 +78,7 @@ pub(crate) enum Effect {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct PublishPace {
     pub(crate) now: Duration,
     pub(crate) settle: Duration,
     /// Nothing waits longer than this to settle: a file that is written to all the time never would.
@@ -89,7 +89,7 @@ pub(crate) struct Pace {
 }
 
 /// Chooses the batches of the next group.
-pub(crate) fn next(st: &State, pace: Pace) -> Next {
+pub(crate) fn next(st: &State, pace: PublishPace) -> Next {
     let events = &st.events;
     if events.is_empty() {
         return Next::Empty;
@@ -178,7 +178,7 @@ pub(crate) fn removable_first(st: &State) -> Vec<Ino> {
     found
 }
 
-fn is_only_there(st: &State, ino: Ino, at: &Place) -> bool {
+fn is_only_there(st: &State, ino: Ino, at: &DirEntryKey) -> bool {
     let Some(node) = st.view.get(ino) else { return false };
     let is_open = node.file.as_ref().is_some_and(|file| file.opens.load(Ordering::Acquire) > 0);
     node.kind == Kind::File && !is_open && slow_at(st, at) == Some(ino) && node.slow().len() == 1
@@ -204,7 +204,7 @@ fn ready_through(st: &State, before: &Walk, mut at: usize, through: Lsn, pressur
     true
 }
 
-fn unsettled(slice: &[&Event], pace: Pace) -> Option<Duration> {
+fn unsettled(slice: &[&Event], pace: PublishPace) -> Option<Duration> {
     if pace.pressure {
         return None;
     }
@@ -220,7 +220,7 @@ fn unsettled(slice: &[&Event], pace: Pace) -> Option<Duration> {
 /// What a group touches already.
 #[derive(Default)]
 struct Touched {
-    places: HashSet<Place>,
+    places: HashSet<DirEntryKey>,
     inodes: HashSet<Ino>,
 }
 
@@ -260,7 +260,7 @@ impl Touched {
     }
 }
 
-fn slow_at(st: &State, (dir, name): &Place) -> Option<Ino> {
+fn slow_at(st: &State, (dir, name): &DirEntryKey) -> Option<Ino> {
     st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow()
 }
 
@@ -436,7 +436,7 @@ fn adjacent_end(st: &State, walk: &Walk, at: usize) -> usize {
     let mut end = at + 1;
     while let Some(event) = events.get(end) {
         match &event.change {
-            Change::Rename { ino, from, to, .. } if *ino == first && **from == place => place = Place::clone(to),
+            Change::Rename { ino, from, to, .. } if *ino == first && **from == place => place = DirEntryKey::clone(to),
             Change::Content { ino, .. } if *ino == first => match is_copied(event) {
                 true => (copied, copied_end) = (true, None),
                 false if copied => copied_end = copied_end.or(Some(end)),
@@ -481,7 +481,7 @@ struct Planner<'a> {
     st: &'a State,
     made: &'a HashMap<Lsn, Copied>,
     /// Directories this group puts on the slow tier.
-    dirs: HashMap<Ino, Place>,
+    dirs: HashMap<Ino, DirEntryKey>,
     out: Vec<Planned>,
     /// Of the batch that is planned.
     upto: Lsn,
@@ -492,7 +492,7 @@ impl Planner<'_> {
         self.out.push(Planned { step, effects, upto: self.upto });
     }
 
-    fn path(&self, (dir, name): &Place) -> Option<Path> {
+    fn path(&self, (dir, name): &DirEntryKey) -> Option<Path> {
         let mut path = match self.dirs.get(dir) {
             Some(place) => self.path(place)?,
             None => self.st.view.slow_path(*dir)?,
@@ -505,7 +505,7 @@ impl Planner<'_> {
     }
 
     /// The slow inode number of whoever the slow tier has there.
-    fn over(&self, place: &Place) -> Option<u64> {
+    fn over(&self, place: &DirEntryKey) -> Option<u64> {
         self.slow_ino(slow_at(self.st, place)?)
     }
 
@@ -517,7 +517,7 @@ impl Planner<'_> {
         self.st.view.slow_path(ino)
     }
 
-    fn place(&mut self, ino: Ino, copied: &Copied, suffix: usize, at: &Place, content: Option<&Content>) -> Option<()> {
+    fn place(&mut self, ino: Ino, copied: &Copied, suffix: usize, at: &DirEntryKey, content: Option<&Content>) -> Option<()> {
         let mut tmp = copied.tmp.clone();
         if suffix > 0 {
             tmp.extend_from_slice(format!(".{suffix}").as_bytes());
@@ -559,7 +559,7 @@ impl Planner<'_> {
     }
 
     /// A version goes to every name the file has on the slow tier, or to the ones it gets.
-    fn content(&mut self, ino: Ino, content: Arc<Content>, new: &[Place]) -> Option<()> {
+    fn content(&mut self, ino: Ino, content: Arc<Content>, new: &[DirEntryKey]) -> Option<()> {
         let copied = content.copy.lock().clone()?;
         let names = self.st.view.get(ino).map(|node| node.slow().to_vec()).filter(|names| !names.is_empty());
         for (i, at) in names.as_deref().unwrap_or(new).iter().enumerate() {
@@ -568,7 +568,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    fn link(&mut self, ino: Ino, at: &Place) -> Option<()> {
+    fn link(&mut self, ino: Ino, at: &DirEntryKey) -> Option<()> {
         // A file whose content is late is not there to be linked; its content will come to all its names.
         let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
         let step = Step::Link { path, ino: slow, to: self.path(at)? };
@@ -576,7 +576,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    fn rename(&mut self, ino: Ino, from: &Place, to: &Place) -> Option<()> {
+    fn rename(&mut self, ino: Ino, from: &DirEntryKey, to: &DirEntryKey) -> Option<()> {
         if slow_at(self.st, from) != Some(ino) {
             return Some(());
         }
@@ -592,7 +592,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    fn exchange(&mut self, (a, a_at): (Ino, &Place), (b, b_at): (Ino, &Place)) -> Option<()> {
+    fn exchange(&mut self, (a, a_at): (Ino, &DirEntryKey), (b, b_at): (Ino, &DirEntryKey)) -> Option<()> {
         match (slow_at(self.st, a_at) == Some(a), slow_at(self.st, b_at) == Some(b)) {
             (true, true) => {}
             // The content of one of them is late or gone: the other one moves all the same.
@@ -615,7 +615,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    fn remove(&mut self, at: &Place) -> Option<()> {
+    fn remove(&mut self, at: &DirEntryKey) -> Option<()> {
         let Some(there) = slow_at(self.st, at) else { return Some(()) };
         let step = Step::Remove { path: self.path(at)?, ino: self.slow_ino(there)?, dir: is_dir(self.st, there) };
         self.add(step, vec![Effect::Name(at.clone(), None), Effect::Touched(there)]);
@@ -662,7 +662,7 @@ impl Planner<'_> {
             }
         }
         let by_ino = places_by_ino(&last);
-        let final_places = |ino: Ino| -> Vec<Place> { by_ino.get(&ino).cloned().unwrap_or_default() };
+        let final_places = |ino: Ino| -> Vec<DirEntryKey> { by_ino.get(&ino).cloned().unwrap_or_default() };
         // New directories, parents first.
         for ino in made.values().filter(|ino| is_dir(self.st, **ino)) {
             if let Some(place) = final_places(*ino).first() {
@@ -744,11 +744,11 @@ impl Planner<'_> {
         Some(())
     }
 
-    fn contents_of_batch(&mut self, ino: Ino, content: Arc<Content>, new: &[Place], last: &Last) -> Option<()> {
+    fn contents_of_batch(&mut self, ino: Ino, content: Arc<Content>, new: &[DirEntryKey], last: &Last) -> Option<()> {
         let copied = content.copy.lock().clone()?;
         let old = self.st.view.get(ino).map(|node| node.slow().to_vec()).unwrap_or_default();
         // Names it keeps, and names it gets.
-        let mut names: Vec<Place> =
+        let mut names: Vec<DirEntryKey> =
             old.into_iter().filter(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino))).collect();
         for place in new {
             if !names.contains(place) {
@@ -763,7 +763,7 @@ impl Planner<'_> {
 
     /// New names of a node that the slow tier had before and whose bytes do not change. They come from a link in `tmp`, so names may
     /// be swapped and chained: nothing is overwritten before it is safe.
-    fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[Place]) -> Option<()> {
+    fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[DirEntryKey]) -> Option<()> {
         // Whoever has it open may write to it in place.
         let (tmp, id) = (link_name(self.st, batch.upto, ino), self.st.view.get(ino)?.slow_id()?);
         let copied = Copied { tmp, id, sum: None, known: None };
@@ -777,7 +777,7 @@ impl Planner<'_> {
         &mut self,
         change: &Change,
         placed: Option<&(Path, u64)>,
-        new: &[Place],
+        new: &[DirEntryKey],
         last: &Last,
     ) -> Option<()> {
         if let Some((path, slow)) = placed {
@@ -796,8 +796,8 @@ impl Planner<'_> {
 }
 
 /// Nodes of the slow tier that a batch of several events gives further names, without new bytes, and those names.
-fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<Place>> {
-    let mut moved: BTreeMap<Ino, Vec<Place>> = BTreeMap::new();
+fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<DirEntryKey>> {
+    let mut moved: BTreeMap<Ino, Vec<DirEntryKey>> = BTreeMap::new();
     for (place, (who, _)) in last {
         if let Some(ino) = who
             && !batch.contents.contains_key(ino)
@@ -830,10 +830,10 @@ fn link_name(st: &State, upto: Lsn, ino: Ino) -> Vec<u8> {
 }
 
 /// The names each node has behind the batch, in the order in which it got them.
-fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<Place>> {
+fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<DirEntryKey>> {
     let mut all: Vec<_> = last.iter().filter_map(|(place, (who, lsn))| Some((*lsn, (*who)?, place))).collect();
     all.sort_unstable_by_key(|(lsn, ..)| *lsn);
-    let mut by_ino: HashMap<Ino, Vec<Place>> = HashMap::new();
+    let mut by_ino: HashMap<Ino, Vec<DirEntryKey>> = HashMap::new();
     for (_, ino, place) in all {
         by_ino.entry(ino).or_default().push(place.clone());
     }
@@ -841,11 +841,11 @@ fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<Place>> {
 }
 
 /// Who has each touched name behind the batch, and the event that said so.
-type Last = HashMap<Place, (Option<Ino>, Lsn)>;
+type Last = HashMap<DirEntryKey, (Option<Ino>, Lsn)>;
 
 fn simulate(st: &State, events: &[&Event]) -> Last {
     let mut last: Last = HashMap::new();
-    let mut set = |place: &Place, who: Option<Ino>, lsn: Lsn| {
+    let mut set = |place: &DirEntryKey, who: Option<Ino>, lsn: Lsn| {
         last.insert(place.clone(), (who, lsn));
     };
     for event in events {

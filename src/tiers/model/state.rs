@@ -9,15 +9,15 @@ use std::time::Duration;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::tiers::checkpoints::bursts::{Bursts, PAUSE};
-use crate::tiers::checkpoints::forecast::Checkpoints;
-use crate::tiers::checkpoints::index::Book;
+use crate::tiers::checkpoints::forecast::CheckpointForecast;
+use crate::tiers::checkpoints::index::CheckpointIndex;
 use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Spec};
-use crate::tiers::model::node::{Node, Place};
+use crate::tiers::model::node::{Node, DirEntryKey};
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::{Content, FileState};
-use crate::tiers::small_deque::Few;
+use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn};
 
 /// So many files are given back their state for those who only look.
@@ -38,19 +38,19 @@ pub(crate) struct Event {
 /// is in boxes.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
-    Make { ino: Ino, at: Place, spec: Arc<Spec> },
-    Content { ino: Ino, at: Place, content: Arc<Content> },
-    Link { ino: Ino, at: Place },
-    Rename { ino: Ino, from: Box<Place>, to: Box<Place>, replaced: Option<Ino> },
-    Exchange { a: Ino, a_at: Box<Place>, b: Ino, b_at: Box<Place> },
-    Remove { ino: Ino, at: Place },
+    Make { ino: Ino, at: DirEntryKey, spec: Arc<Spec> },
+    Content { ino: Ino, at: DirEntryKey, content: Arc<Content> },
+    Link { ino: Ino, at: DirEntryKey },
+    Rename { ino: Ino, from: Box<DirEntryKey>, to: Box<DirEntryKey>, replaced: Option<Ino> },
+    Exchange { a: Ino, a_at: Box<DirEntryKey>, b: Ino, b_at: Box<DirEntryKey> },
+    Remove { ino: Ino, at: DirEntryKey },
     SetAttr { ino: Ino, new: Box<NewAttr> },
     SetXattr { ino: Ino, key: Box<[u8]>, value: Option<Box<[u8]>> },
 }
 
 impl Change {
     /// The names it touches.
-    pub(crate) fn places(&self) -> Vec<&Place> {
+    pub(crate) fn places(&self) -> Vec<&DirEntryKey> {
         match self {
             Change::Make { at, .. }
             | Change::Content { at, .. }
@@ -63,7 +63,7 @@ impl Change {
     }
 
     /// The name that leads to something else from then on, where it is one.
-    pub(crate) fn overwrites(&self) -> Option<&Place> {
+    pub(crate) fn overwrites(&self) -> Option<&DirEntryKey> {
         match self {
             Change::Make { at, .. } | Change::Link { at, .. } | Change::Remove { at, .. } => Some(at),
             Change::Rename { to, .. } => Some(to),
@@ -95,7 +95,7 @@ pub(crate) struct State {
     /// The content events among them were sealed up to here when somebody last looked, and perhaps further.
     pub(crate) sealed: Lsn,
     /// The content events among them, by file, and the last event that took a name away from a file.
-    pub(crate) contents: HashMap<Ino, Few<(Lsn, Arc<Content>)>>,
+    pub(crate) contents: HashMap<Ino, SmallDeque<(Lsn, Arc<Content>)>>,
     pub(crate) unnamed: HashMap<Ino, Lsn>,
     /// Files whose bytes were those of a pending version until somebody asked for their state: the latest ones.
     woken: VecDeque<Ino>,
@@ -129,8 +129,8 @@ pub(crate) struct State {
     pub(crate) clean_next: u64,
     /// Which versions were written together, and when the next such burst may come.
     pub(crate) bursts: Bursts,
-    pub(crate) book: Book,
-    pub(crate) expected: Checkpoints,
+    pub(crate) book: CheckpointIndex,
+    pub(crate) expected: CheckpointForecast,
 }
 
 /// How many events and files refer to each object. Those of the pool, of which there may be a million, are known by their numbers alone.
@@ -224,8 +224,8 @@ impl State {
             clean_at: HashMap::new(),
             clean_next: 0,
             bursts: Bursts::default(),
-            book: Book::default(),
-            expected: Checkpoints::default(),
+            book: CheckpointIndex::default(),
+            expected: CheckpointForecast::default(),
         }
     }
 
@@ -357,7 +357,7 @@ impl State {
     }
 
     /// What a name of a directory that is known leads to.
-    pub(crate) fn slot(&self, (dir, name): &Place) -> Option<&Slot> {
+    pub(crate) fn slot(&self, (dir, name): &DirEntryKey) -> Option<&Slot> {
         self.view.get(*dir)?.dir.as_ref()?.slots.get(name)
     }
 
@@ -407,7 +407,7 @@ impl State {
         {
             self.rest(longest);
         }
-        let versions = self.contents.get(&ino).into_iter().flat_map(Few::iter).map(|(_, content)| content);
+        let versions = self.contents.get(&ino).into_iter().flat_map(SmallDeque::iter).map(|(_, content)| content);
         if let Some(node) = self.view.get_mut(ino) {
             node.wake(|opened| FileState::on_pending(ino, opened, versions));
             self.woken.push_back(ino);
@@ -416,7 +416,7 @@ impl State {
 
     /// Lets go of a file's state of which the pending versions say all.
     pub(crate) fn rest(&mut self, ino: Ino) {
-        let newest = self.contents.get(&ino).and_then(Few::back).map(|(_, content)| content);
+        let newest = self.contents.get(&ino).and_then(SmallDeque::back).map(|(_, content)| content);
         if let Some(node) = self.view.get_mut(ino) {
             node.rest(newest);
         }
@@ -472,7 +472,7 @@ impl State {
     }
 
     /// The same of a file whose next bytes get an object.
-    pub(crate) fn expect_record(&self, at: &Place) -> Option<Record> {
+    pub(crate) fn expect_record(&self, at: &DirEntryKey) -> Option<Record> {
         let dir = self.view.get(at.0)?;
         let slots = dir.dir.as_ref().filter(|_| dir.slow_id().is_some() && !left_out!(Expect))?;
         let slow = match slots.slots.get(&at.1) {

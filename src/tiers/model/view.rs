@@ -17,10 +17,10 @@ use std::time::Duration;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::path::Name;
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Kind, Stat};
 use crate::tiers::log::record::ObjectId;
-use crate::tiers::model::node::{DirNode, Meta, Node, Place, Seen, Slot};
+use crate::tiers::model::node::{DirNode, Meta, Node, DirEntryKey, ObservedAt, Slot};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::{Ino, Lsn, ROOT};
 
@@ -32,7 +32,7 @@ const PRESENT_FOR: Duration = Duration::from_secs(600);
 
 /// When the slow tier was asked something, for answers that arrive after it has been published to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct LookupStart {
     /// By uptime.
     pub(crate) at: Duration,
     pub(crate) published: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Asked {
 pub(crate) struct Waiting {
     pub(crate) object: ObjectId,
     pub(crate) ino: Ino,
-    pub(crate) proof: Proof,
+    pub(crate) proof: Fingerprint,
     /// Eviction has looked for its file under the name it had.
     pub(crate) tried: bool,
 }
@@ -72,7 +72,7 @@ pub(crate) struct View {
     published: u64,
     /// Names that may have changed on the slow tier, and where the view is yet to follow: it knows better. Hashed by SipHash, for strangers
     /// choose names; the other tables are of numbers.
-    following: collections::HashSet<Place>,
+    following: collections::HashSet<DirEntryKey>,
     /// The numbers of waiting objects, and the slow inode that has each.
     kept: HashMap<Ino, u64>,
     /// Numbers promised by a listing for slow inodes whose own number is taken.
@@ -107,7 +107,7 @@ impl View {
         };
         let mut node = Node::new(Kind::Dir, Meta::of(root));
         node.refs = 1;
-        node.seen = Seen::at(now);
+        node.seen = ObservedAt::at(now);
         view.insert(ROOT, node);
         view.identify(ROOT, root);
         view
@@ -237,8 +237,8 @@ impl View {
     }
 
     /// Called before the slow tier is asked what [`View::refresh`] is to take in.
-    pub(crate) fn asked(&self, now: Duration) -> Asked {
-        Asked { at: now, published: self.published }
+    pub(crate) fn asked(&self, now: Duration) -> LookupStart {
+        LookupStart { at: now, published: self.published }
     }
 
     /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
@@ -247,11 +247,11 @@ impl View {
         dir: Ino,
         name: &Name,
         stat: Option<&Stat>,
-        asked: Asked,
+        asked: LookupStart,
         applied: Lsn,
     ) -> Option<Ino> {
         if let Some(kept) = self.keeps(dir, name, stat) {
-            self.slot_mut(dir, name).seen = Seen::at(asked.at);
+            self.slot_mut(dir, name).seen = ObservedAt::at(asked.at);
             if let Some(stat) = stat.filter(|stat| stat.kind == Kind::Dir) {
                 self.made_anew(kept, (stat.dev, stat.ino));
             }
@@ -259,7 +259,7 @@ impl View {
         }
         let found = stat.map(|stat| self.node_for(stat, asked, applied));
         let slot = self.slot_mut(dir, name);
-        slot.seen = Seen::at(asked.at);
+        slot.seen = ObservedAt::at(asked.at);
         if slot.view() != found || slot.slow() != found {
             self.set_both(dir, name, found);
         }
@@ -289,7 +289,7 @@ impl View {
         if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
             dir.forget_others();
             dir.forget_acls();
-            dir.slots.values_mut().for_each(|slot| slot.seen = Seen::NEVER);
+            dir.slots.values_mut().for_each(|slot| slot.seen = ObservedAt::NEVER);
         }
     }
 
@@ -300,7 +300,7 @@ impl View {
     }
 
     /// The node behind what the slow tier shows, made if it is new.
-    fn node_for(&mut self, stat: &Stat, asked: Asked, applied: Lsn) -> Ino {
+    fn node_for(&mut self, stat: &Stat, asked: LookupStart, applied: Lsn) -> Ino {
         let id = (stat.dev, stat.ino);
         if let Some(ino) = self.at_slow(id) {
             if self.nodes.get(&ino).is_some_and(|node| node.kind == stat.kind) {
@@ -312,7 +312,7 @@ impl View {
         }
         let ino = self.number_for(stat);
         let mut node = Node::new(stat.kind, Meta::of(stat));
-        node.seen = Seen::at(asked.at);
+        node.seen = ObservedAt::at(asked.at);
         self.insert(ino, node);
         self.identify(ino, stat);
         ino
@@ -322,7 +322,7 @@ impl View {
     fn identify(&mut self, ino: Ino, stat: &Stat) {
         self.set_slow_id(ino, Some((stat.dev, stat.ino)));
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.set_twin(Some(Proof::of(stat)));
+            node.set_twin(Some(Fingerprint::of(stat)));
         }
     }
 
@@ -394,15 +394,15 @@ impl View {
 
     /// Takes over attributes the slow tier shows, unless the view's are newer. An answer that was asked for before something
     /// was published may show what was before; of the nodes that concerned, publishing says that they were seen since.
-    pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, asked: Asked, applied: Lsn) {
+    pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, asked: LookupStart, applied: Lsn) {
         let in_tmp = self.in_tmp.contains(&ino);
         let Some(node) = self.nodes.get_mut(&ino) else { return };
-        if asked.published != self.published && node.seen >= Seen::at(asked.at) {
+        if asked.published != self.published && node.seen >= ObservedAt::at(asked.at) {
             return;
         }
         let twin = node.twin();
-        let unchanged = twin == Some(Proof::of(stat));
-        node.seen = Seen::at(asked.at);
+        let unchanged = twin == Some(Fingerprint::of(stat));
+        node.seen = ObservedAt::at(asked.at);
         if twin.is_some() && !unchanged {
             node.changed_behind();
         }
@@ -420,7 +420,7 @@ impl View {
             if node.dir.is_some() {
                 node.set_meta(Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) });
             }
-            node.set_twin(Some(Proof::of(stat)));
+            node.set_twin(Some(Fingerprint::of(stat)));
             return;
         }
         // The events of its names go through numbers of links that the view has behind it.
@@ -428,7 +428,7 @@ impl View {
         let pending = node.moved() || in_tmp || node.pins > opens;
         let meta = Meta::of(stat);
         node.set_meta(if pending { Meta { nlink, ..meta } } else { meta });
-        node.set_twin(Some(Proof::of(stat)));
+        node.set_twin(Some(Fingerprint::of(stat)));
     }
 
     /// Who has this number on the slow tier itself, not in something that is mounted there.
@@ -437,7 +437,7 @@ impl View {
     }
 
     /// From now on the slow tier is not asked for these names, until it is called with others. Whoever has been, asks again.
-    pub(crate) fn follow(&mut self, following: collections::HashSet<Place>) {
+    pub(crate) fn follow(&mut self, following: collections::HashSet<DirEntryKey>) {
         for (dir, _) in &following {
             if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
                 dir.generation += 1;
@@ -455,7 +455,7 @@ impl View {
         self.published += 1;
         for ino in inos {
             if let Some(node) = self.nodes.get_mut(&ino) {
-                node.seen = Seen::at(now);
+                node.seen = ObservedAt::at(now);
             }
         }
     }
@@ -473,10 +473,10 @@ impl View {
     }
 
     /// What is under a name on the slow tier is somebody else's, and the view has nothing there.
-    pub(crate) fn disown(&mut self, (dir, name): &Place, now: Duration) {
+    pub(crate) fn disown(&mut self, (dir, name): &DirEntryKey, now: Duration) {
         let theirs = self.slot_mut(*dir, name).slow();
         self.set_both(*dir, name, None);
-        self.slot_mut(*dir, name).seen = Seen::at(now);
+        self.slot_mut(*dir, name).seen = ObservedAt::at(now);
         if let Some(theirs) = theirs {
             self.collect(theirs);
         }
@@ -566,7 +566,7 @@ impl View {
     /// What is shown of a node is what the slow tier has.
     pub(crate) fn give_back(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
-        (node.ours, node.seen) = (false, Seen::NEVER);
+        (node.ours, node.seen) = (false, ObservedAt::NEVER);
         node.forget_attrs(Lsn::MAX);
         if let Some(dir) = &mut node.dir {
             dir.forget_others();
@@ -622,7 +622,7 @@ impl View {
         self.path_by(ino, |node| node.slow().first())
     }
 
-    fn path_by(&self, ino: Ino, name: impl Fn(&Node) -> Option<&Place>) -> Option<Vec<u8>> {
+    fn path_by(&self, ino: Ino, name: impl Fn(&Node) -> Option<&DirEntryKey>) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         let mut at = ino;
         while at != ROOT {
@@ -634,7 +634,7 @@ impl View {
         Some(names.join(&b'/'))
     }
 
-    pub(crate) fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+    pub(crate) fn path_at(&self, (dir, name): &DirEntryKey) -> Option<Vec<u8>> {
         join(self.path(*dir)?, name)
     }
 
@@ -714,9 +714,9 @@ impl View {
                 dir.present.take_if(|present| now.saturating_sub(present.asked) > PRESENT_FOR);
             }
             let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0) else { continue };
-            if dir.checked == Seen::NEVER {
+            if dir.checked == ObservedAt::NEVER {
                 // It has come to the slow tier since the last call, and until then all in it was ours.
-                dir.checked = Seen::at(now);
+                dir.checked = ObservedAt::at(now);
             }
             if dir.checked.fresh(now, ages.ours / 4 * 3) {
                 continue;
@@ -850,7 +850,7 @@ pub(super) mod tests {
             });
             for nth in order {
                 let object = ObjectId { home: Home::Fast, number: nth as u64 };
-                view.wait(Waiting { object, ino: 12, proof: Proof::of(&files[nth]), tried: false });
+                view.wait(Waiting { object, ino: 12, proof: Fingerprint::of(&files[nth]), tried: false });
             }
             let shown = [20, 30].map(|slow_ino| view.ino_shown((1, slow_ino), Kind::File));
             assert_eq!(shown, [20, 12]);

@@ -4,13 +4,13 @@
 //! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
 
 use crate::tiers::Ino;
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
 use crate::tiers::disk::{File, Time};
 use crate::tiers::log::record::{Attrs, Home, Known, ObjectId};
 use crate::tiers::objects::hash::Hash;
-use crate::tiers::small_deque::Few;
+use crate::tiers::small_deque::SmallDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub(crate) struct Io {
     /// It has been an event at least once: changes of its attributes are events too.
     pub(crate) ordered: bool,
     /// Versions of this object that are owed to the slow tier.
-    pub(crate) owed: Few<Arc<Content>>,
+    pub(crate) owed: SmallDeque<Arc<Content>>,
     /// Boxed: of a million pending files none is clean.
     clean: Option<Box<Equal>>,
     /// Left behind by a writer that a crash cut off: waits for a close or a sync.
@@ -97,7 +97,7 @@ pub(crate) struct Io {
 /// That the slow tier has the same bytes.
 #[derive(Debug)]
 struct Equal {
-    proof: Proof,
+    proof: Fingerprint,
     /// Uptime of the last comparison with the slow twin.
     checked: Duration,
 }
@@ -240,7 +240,7 @@ impl FileState {
             attrs_in_view: false,
             latest: None,
             ordered: false,
-            owed: Few::None,
+            owed: SmallDeque::None,
             clean: None,
             interrupted: false,
         };
@@ -305,7 +305,7 @@ impl FileState {
 
     /// What is to be remembered to make it anew: by [`FileState::on_slow`], or of the pending versions, whose `newest` this is, by
     /// [`FileState::on_pending`]. `None` if it says more, or somebody uses the bytes.
-    pub(crate) fn at_rest(&mut self, newest: Option<&Arc<Content>>) -> Option<Rests> {
+    pub(crate) fn at_rest(&mut self, newest: Option<&Arc<Content>>) -> Option<Resident> {
         let Io { place, fd, copy, dirty, stamped, attrs_in_view, latest, ordered, owed, clean, interrupted } =
             self.io.get_mut();
         owed.retain(|content| !content.applied.load(Ordering::Acquire));
@@ -326,7 +326,7 @@ impl FileState {
             }
             _ => return None,
         };
-        Some(Rests::new(pending, *self.changes_opened.get_mut() == *self.changes.get_mut() + 1))
+        Some(Resident::new(pending, *self.changes_opened.get_mut() == *self.changes.get_mut() + 1))
     }
 
     /// Somebody is about to write, by a descriptor of this table if that is known. The caller holds `io`.
@@ -379,7 +379,7 @@ impl FileState {
         io.clean = None;
         io.attrs_in_view = false;
         io.latest = None;
-        io.owed = Few::None;
+        io.owed = SmallDeque::None;
         self.guard.store(0, Ordering::Release);
         self.failed.store(false, Ordering::Release);
         self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
@@ -436,7 +436,7 @@ impl Drop for Pin {
 
 impl Io {
     /// The proof that the slow tier has the same bytes.
-    pub(crate) fn clean(&self) -> Option<Proof> {
+    pub(crate) fn clean(&self) -> Option<Fingerprint> {
         self.clean.as_ref().map(|equal| equal.proof)
     }
 
@@ -445,7 +445,7 @@ impl Io {
         self.clean.as_ref().map_or(Duration::ZERO, |equal| equal.checked)
     }
 
-    pub(crate) fn set_clean(&mut self, proof: Proof) {
+    pub(crate) fn set_clean(&mut self, proof: Fingerprint) {
         self.clean = Some(Box::new(Equal { proof, checked: self.checked() }));
     }
 
@@ -492,13 +492,13 @@ impl Io {
 pub(crate) struct Copy {
     pub(crate) number: u64,
     pub(crate) fd: Arc<dyn File>,
-    pub(crate) proof: Proof,
+    pub(crate) proof: Fingerprint,
 }
 
 /// What is known of a regular file's bytes while there is no state of the file. *Opened*: it was before, and by what is known
 /// nobody has changed it behind the mount since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rests {
+pub(crate) enum Resident {
     OnSlow,
     OnSlowOpened,
     /// They are an object's, and nothing has changed since the newest of its pending versions.
@@ -506,21 +506,21 @@ pub(crate) enum Rests {
     PendingOpened,
 }
 
-impl Rests {
+impl Resident {
     pub(crate) fn new(pending: bool, opened: bool) -> Self {
         match (pending, opened) {
-            (false, false) => Rests::OnSlow,
-            (false, true) => Rests::OnSlowOpened,
-            (true, false) => Rests::Pending,
-            (true, true) => Rests::PendingOpened,
+            (false, false) => Resident::OnSlow,
+            (false, true) => Resident::OnSlowOpened,
+            (true, false) => Resident::Pending,
+            (true, true) => Resident::PendingOpened,
         }
     }
 
     pub(crate) fn is_pending(self) -> bool {
-        matches!(self, Rests::Pending | Rests::PendingOpened)
+        matches!(self, Resident::Pending | Resident::PendingOpened)
     }
 
     pub(crate) fn is_opened(self) -> bool {
-        matches!(self, Rests::OnSlowOpened | Rests::PendingOpened)
+        matches!(self, Resident::OnSlowOpened | Resident::PendingOpened)
     }
 }

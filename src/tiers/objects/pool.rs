@@ -5,7 +5,7 @@
 //! for a rescue without a log; `user.dlio.clean` is the proof that the slow tier has the same bytes. Who refers to an
 //! object, and when it may go, is decided elsewhere.
 
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::log::record::{Home, ObjectId};
 use std::io;
 use std::sync::Arc;
@@ -122,8 +122,8 @@ impl Pool {
         Ok(parse(&text))
     }
 
-    pub(crate) fn proof_of(file: &dyn File) -> io::Result<Option<Proof>> {
-        Ok(file.get_xattr(CLEAN)?.and_then(|text| Proof::decode(&text)))
+    pub(crate) fn proof_of(file: &dyn File) -> io::Result<Option<Fingerprint>> {
+        Ok(file.get_xattr(CLEAN)?.and_then(|text| Fingerprint::decode(&text)))
     }
 
     /// Whether it has a proof, readable or not.
@@ -132,12 +132,12 @@ impl Pool {
     }
 
     /// Declares the object equal to this slow file, durably.
-    pub(crate) fn prove(file: &dyn File, proof: &Proof) -> io::Result<()> {
+    pub(crate) fn prove(file: &dyn File, proof: &Fingerprint) -> io::Result<()> {
         Self::set_proof(file, proof)?;
         file.sync()
     }
 
-    pub(crate) fn set_proof(file: &dyn File, proof: &Proof) -> io::Result<()> {
+    pub(crate) fn set_proof(file: &dyn File, proof: &Fingerprint) -> io::Result<()> {
         file.set_xattr(CLEAN, proof.encode().as_bytes())
     }
 

@@ -15,7 +15,7 @@ use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::layout::PRIVATE;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
 use crate::tiers::log::record::{Attrs, Home, Record};
-use crate::tiers::model::node::{KnownAcl, Meta, Node, Seen};
+use crate::tiers::model::node::{KnownAcl, Meta, Node, ObservedAt};
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::objects::abilities::travels;
 use crate::tiers::objects::attrs::{changed, changed_xattr};
@@ -435,7 +435,7 @@ impl Tiers {
         if let Some(list) = self.acl_in_memory(ino, key, false) {
             return Ok(list);
         }
-        let asked = Seen::at(self.uptime());
+        let asked = ObservedAt::at(self.uptime());
         cx.slow()?;
         // A file that is open may have lost all its names.
         let found = match open {
@@ -826,7 +826,7 @@ pub(crate) fn apply_xattr(
     if key == acl::ACCESS
         && let Some(dir) = &mut node.dir
     {
-        dir.access_acl = Some(Box::new(KnownAcl { asked: Seen::NEVER, list: value.map(<[u8]>::to_vec) }));
+        dir.access_acl = Some(Box::new(KnownAcl { asked: ObservedAt::NEVER, list: value.map(<[u8]>::to_vec) }));
     }
     if lsn.is_some() || !has_object {
         let value = (value.map(<[u8]>::to_vec), lsn.unwrap_or(u64::MAX));

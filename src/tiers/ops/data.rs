@@ -22,12 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::{absent_is_none, is_broken};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
 use crate::tiers::log::record::{Home, ObjectId, Record};
-use crate::tiers::model::node::{Meta, Seen};
+use crate::tiers::model::node::{Meta, ObservedAt};
 use crate::tiers::model::state::State;
-use crate::tiers::model::view::Asked;
+use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::abilities::travels;
 use crate::tiers::objects::attrs::{Birth, own_xattrs};
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io, Pin};
@@ -206,7 +206,7 @@ impl Tiers {
             Err(e) if e.raw_os_error() == Some(Errno::ESTALE as i32) => return Ok(()),
             found => absent_is_none(found).at("stat on slow", self.label(state.ino))?,
         };
-        let same = found.as_ref().is_some_and(|stat| Proof::of(stat) == proof);
+        let same = found.as_ref().is_some_and(|stat| Fingerprint::of(stat) == proof);
         let mut io = state.io.write();
         if io.clean() != Some(proof) || state.is_pinned() {
             return Ok(());
@@ -278,7 +278,7 @@ impl Tiers {
     }
 
     /// Another file stands under a slow-only file's name: the view follows, unless publishing is what changed it.
-    fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: Asked) {
+    fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: LookupStart) {
         let mut st = self.state.lock();
         let known = st.view.at_slow((stat.dev, stat.ino)).is_some();
         let Some(node) = st.view.get_mut(ino) else { return };
@@ -337,7 +337,7 @@ impl Tiers {
         let Some(path) = self.state.lock().view.slow_path(state.ino) else { return Ok(false) };
         let twin = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
         let mut io = state.io.write();
-        let same = twin.is_some_and(|twin| Proof::of(&twin) == proof) && io.clean() == Some(proof);
+        let same = twin.is_some_and(|twin| Fingerprint::of(&twin) == proof) && io.clean() == Some(proof);
         let Some(object) = io.object().filter(|_| same && !state.is_pinned()) else { return Ok(false) };
         let shown = self.pool.stat(object.number);
         let mut st = self.state.lock();
@@ -958,14 +958,14 @@ impl Tiers {
 }
 
 /// From here on the file is what somebody else has put there.
-fn adopt(st: &mut State, ino: Ino, stat: &Stat, asked: Asked) {
+fn adopt(st: &mut State, ino: Ino, stat: &Stat, asked: LookupStart) {
     let (id, applied) = ((stat.dev, stat.ino), st.applied);
     let Some(node) = st.view.get_mut(ino) else { return };
     if node.slow_id() != Some(id) {
         node.replaced_behind();
     }
     node.ours = false;
-    node.seen = Seen::NEVER;
+    node.seen = ObservedAt::NEVER;
     st.view.set_slow_id(ino, Some(id));
     st.view.refresh(ino, stat, asked, applied);
 }

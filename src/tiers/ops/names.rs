@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::sync::RwLockWriteGuard;
 use crate::tiers::disk::{Kind, RenameMode, Stat, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec};
-use crate::tiers::model::node::{KnownAcl, Meta, Node, Seen, Slot};
+use crate::tiers::model::node::{KnownAcl, Meta, Node, ObservedAt, Slot};
 use crate::tiers::model::state::{Change, Clean, State};
-use crate::tiers::model::view::Asked;
+use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
 
@@ -142,7 +142,7 @@ impl Tiers {
         dir: Ino,
         name: &Name,
         stat: Option<&Stat>,
-        asked: Asked,
+        asked: LookupStart,
     ) -> Option<Ino> {
         let applied = st.applied;
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
@@ -177,7 +177,7 @@ impl Tiers {
             let same_bytes = own.size == stat.size && tier.same_time(own.mtime, stat.mtime);
             same_bytes && tier.shows(stat, (own.uid, own.gid, own.perm))
         });
-        if Proof::of(stat) != waiting.proof || !as_proven {
+        if Fingerprint::of(stat) != waiting.proof || !as_proven {
             // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut took
             // the record of it.
             let lsn = self.log.last();
@@ -765,7 +765,7 @@ pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), l
     node.set_target(spec.target.clone());
     if let Some(dir) = &mut node.dir {
         let list = spec.attrs.xattrs.iter().find(|(key, _)| key == acl::ACCESS).map(|(_, list)| list.clone());
-        dir.access_acl = Some(Box::new(KnownAcl { asked: Seen::NEVER, list }));
+        dir.access_acl = Some(Box::new(KnownAcl { asked: ObservedAt::NEVER, list }));
     }
     let xattrs = spec.attrs.xattrs.iter().map(|(key, value)| (key.clone(), (Some(value.clone()), lsn)));
     node.change_xattrs(|all| all.extend(xattrs));

@@ -22,11 +22,11 @@ use std::time::Duration;
 use crate::error::{Context, Errno, Result};
 use crate::path::Name;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere, is_silence};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Dir, DirEntry, Stat};
-use crate::tiers::model::node::{DirNode, Seen, Shown, Slot};
+use crate::tiers::model::node::{DirNode, ObservedAt, Shown, Slot};
 use crate::tiers::model::state::State;
-use crate::tiers::model::view::Asked;
+use crate::tiers::model::view::LookupStart;
 use crate::tiers::{Ino, Progress, ROOT, Tiers};
 
 /// Directories looked at in one step, one after the other.
@@ -39,9 +39,9 @@ const FEW: usize = 64;
 const SAME_TIMES: Duration = Duration::from_secs(3);
 
 /// A directory as it was when the slow tier was asked.
-struct Look {
+struct Recheck {
     ino: Ino,
-    asked: Asked,
+    asked: LookupStart,
     generation: u64,
 }
 
@@ -61,7 +61,7 @@ impl Tiers {
             tracing::debug!(%error, "a directory cannot be looked through");
             if is_silence(&error) && error.errno() != Errno::ESTALE {
                 // A bad block, or a server of one part of the tree: as long as nobody can read it, it is as it was known.
-                self.change_dir(*ino, |dir| dir.checked = Seen::at(self.uptime()));
+                self.change_dir(*ino, |dir| dir.checked = ObservedAt::at(self.uptime()));
             } else {
                 self.change_dir(*ino, DirNode::forget_others);
             }
@@ -82,12 +82,12 @@ impl Tiers {
             let Some(dir) = node.dir.as_mut().filter(|dir| dir.known) else { return Ok(()) };
             dir.used.store(false, Ordering::Relaxed);
             dir.listers += 1;
-            (id, dir.shown.as_deref().copied(), Look { ino, asked, generation: dir.generation })
+            (id, dir.shown.as_deref().copied(), Recheck { ino, asked, generation: dir.generation })
         };
         let found = self.at_slow(ino, |path, _| {
             let dir = self.slow.dir(ino, path, id)?;
             let stat = dir.stat_now(b".")?; // 1
-            let same = before.is_some_and(|before| before.settled && before.proof == Proof::of(&stat));
+            let same = before.is_some_and(|before| before.settled && before.proof == Fingerprint::of(&stat));
             let entries = if same { None } else { Some(self.slow.list(&*dir)?) }; // 2
             Ok((dir, stat, entries))
         });
@@ -105,7 +105,7 @@ impl Tiers {
     }
 
     /// The names that are not what the view knows to be on the slow tier. The look is over: names may be let go of again.
-    fn compare(&self, look: &Look, entries: Option<&[DirEntry]>) -> Vec<Name> {
+    fn compare(&self, look: &Recheck, entries: Option<&[DirEntry]>) -> Vec<Name> {
         let mut st = self.state.lock();
         let Some(dir) = st.view.get_mut(look.ino).and_then(|node| node.dir.as_mut()) else { return Vec::new() };
         dir.listers -= 1;
@@ -147,7 +147,7 @@ impl Tiers {
             let node = st.view.get(parent).ok_or(Errno::ESTALE)?;
             let generation = node.dir.as_ref().ok_or(Errno::ESTALE)?.generation;
             let asked = st.view.asked(self.uptime());
-            (node.slow_id().ok_or(Errno::ESTALE)?, Look { ino: parent, asked, generation })
+            (node.slow_id().ok_or(Errno::ESTALE)?, Recheck { ino: parent, asked, generation })
         };
         let dir = self.at_slow(parent, |path, _| {
             let dir = self.slow.dir(parent, path, id)?;
@@ -157,7 +157,7 @@ impl Tiers {
         Ok(())
     }
 
-    fn relearn(&self, look: &Look, dir: &Arc<dyn Dir>, name: &Name) -> Result<()> {
+    fn relearn(&self, look: &Recheck, dir: &Arc<dyn Dir>, name: &Name) -> Result<()> {
         let stat = absent_is_none(dir.stat_now(name.as_bytes())).at("stat on slow", self.label(look.ino))?;
         let mut st = self.state.lock();
         if st.view.live_dir(look.ino).is_some() && look.may_ask(&st, name) {
@@ -166,12 +166,12 @@ impl Tiers {
         Ok(())
     }
 
-    fn keep_shown(&self, look: &Look, stat: &Stat, before: Option<Shown>, listed: bool) {
-        let (at, proof) = (look.asked.at, Proof::of(stat));
+    fn keep_shown(&self, look: &Recheck, stat: &Stat, before: Option<Shown>, listed: bool) {
+        let (at, proof) = (look.asked.at, Fingerprint::of(stat));
         let since = before.filter(|before| before.proof == proof).map_or(at, |before| before.since);
         let settled = at.saturating_sub(since) >= SAME_TIMES;
         self.change_dir(look.ino, |dir| {
-            dir.checked = Seen::at(at);
+            dir.checked = ObservedAt::at(at);
             if listed {
                 dir.shown = Some(Box::new(Shown { proof, since, settled }));
             }
@@ -185,7 +185,7 @@ impl Tiers {
     }
 }
 
-impl Look {
+impl Recheck {
     /// Whether what the slow tier showed under a name counts: nothing of ours is on its way there, or has been since.
     fn may_ask(&self, st: &State, name: &Name) -> bool {
         let slot = st.view.live_dir(self.ino).and_then(|dir| dir.slots.get(name));

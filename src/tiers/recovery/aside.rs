@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::path::escape;
 use crate::tiers::disk::Kind;
 use crate::tiers::log::record::{Attrs, Kept, ObjectId, Path, Record, Spec};
-use crate::tiers::model::node::{Meta, Place};
+use crate::tiers::model::node::{Meta, DirEntryKey};
 use crate::tiers::model::state::{Aside, State};
 use crate::tiers::model::view::FIRST_OWN;
 use crate::tiers::ops::names::{add_made, add_subdir};
@@ -236,7 +236,7 @@ impl Recovery<'_> {
     }
 
     /// Its names, but for those under which a directory is: that hides nothing, and is hidden by nothing. `alone`: what is there at all.
-    fn places_aside(&mut self, entry: &Entry, owner: (u32, u32), alone: bool) -> Result<Vec<Place>> {
+    fn places_aside(&mut self, entry: &Entry, owner: (u32, u32), alone: bool) -> Result<Vec<DirEntryKey>> {
         let mut places = Vec::new();
         for path in &entry.paths {
             let Some(place) = self.place_of_new(path, owner)? else { continue };
@@ -276,13 +276,13 @@ impl Recovery<'_> {
 }
 
 /// In front of what the slow tier has there.
-fn show_at(st: &mut State, place: &Place, ino: Ino) {
+fn show_at(st: &mut State, place: &DirEntryKey, ino: Ino) {
     hide(st, place);
     st.view.set_view(place.0, &place.1, Some(ino));
 }
 
 /// What is shown under a name loses it.
-fn hide(st: &mut State, (dir, name): &Place) {
+fn hide(st: &mut State, (dir, name): &DirEntryKey) {
     let shown = st.view.live_dir(*dir).and_then(|dir| dir.slots.get(name)?.view());
     if let Some(node) = shown.and_then(|ino| st.view.get_mut(ino)) {
         node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));

@@ -13,10 +13,10 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::errors::absent_is_none;
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
-use crate::tiers::model::node::{Meta, Place};
+use crate::tiers::model::node::{Meta, DirEntryKey};
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::model::view::{Ages, FIRST_OWN};
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
@@ -25,8 +25,8 @@ use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
 use crate::tiers::recovery::aside::{Entry, left_out};
 use crate::tiers::recovery::takeover::Half;
-use crate::tiers::small_deque::Few;
-use crate::tiers::sorted_set::Sorted;
+use crate::tiers::small_deque::SmallDeque;
+use crate::tiers::sorted_set::SortedSet;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 /// What a start knows of the records that it has read, and of what they speak of.
@@ -39,9 +39,9 @@ pub(crate) struct Recovery<'a> {
     pub(crate) cx: Cx,
     /// Up to where everything is on the slow tier, once the intents are finished.
     pub(crate) applied: Lsn,
-    pub(crate) sealed: Sorted<Lsn>,
+    pub(crate) sealed: SortedSet<Lsn>,
     /// Objects the log speaks of, each by itself: what becomes of them is known.
-    pub(crate) explained: Sorted<ObjectId>,
+    pub(crate) explained: SortedSet<ObjectId>,
     pub(crate) struck: HashSet<ObjectId>,
     /// Of those, the ones of which something was lost, and what.
     pub(crate) lost: HashMap<ObjectId, String>,
@@ -66,7 +66,7 @@ pub(crate) struct Recovery<'a> {
     /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
     pub(crate) never: HashSet<Ino>,
     /// Names that the log has freed and under which there is still what one of those had replaced: by which record, and which of them.
-    left: HashMap<Place, (Lsn, Ino)>,
+    left: HashMap<DirEntryKey, (Lsn, Ino)>,
     /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
     /// object perhaps not.
     pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
@@ -225,7 +225,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// The directory and last name of a path of the view, if all the directories are there.
-    pub(crate) fn place(&mut self, path: &[u8]) -> Result<Option<Place>> {
+    pub(crate) fn place(&mut self, path: &[u8]) -> Result<Option<DirEntryKey>> {
         let (dirs, name) = split(path);
         if let Some((_, dir)) = self.last_dir.as_ref().filter(|(last, _)| last == dirs) {
             return Ok(Some((*dir, name_of(name)?)));
@@ -246,7 +246,7 @@ impl<'a> Recovery<'a> {
 
     /// As [`Recovery::place`], of something that goes there. What is missing of its directories somebody else has removed while no daemon ran:
     /// the view has them anew, and publishing makes them (P15). What they let others do is not known, so it is nothing.
-    pub(crate) fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<Place>> {
+    pub(crate) fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<DirEntryKey>> {
         if let Some(place) = self.place(path)? {
             return Ok(Some(place));
         }
@@ -268,7 +268,7 @@ impl<'a> Recovery<'a> {
         Ok(Some((dir, name_of(name)?)))
     }
 
-    fn made_anew(&self, (dir, name): Place, (uid, gid): (u32, u32), path: &[u8]) -> Ino {
+    fn made_anew(&self, (dir, name): DirEntryKey, (uid, gid): (u32, u32), path: &[u8]) -> Ino {
         let now = self.tiers.now();
         let mut st = self.tiers.state.lock();
         let ino = st.view.new_ino();
@@ -304,7 +304,7 @@ impl<'a> Recovery<'a> {
         self.struck.insert(object);
     }
 
-    pub(crate) fn find(&self, (dir, name): &Place, expected: Option<Ino>) -> Result<Option<Ino>> {
+    pub(crate) fn find(&self, (dir, name): &DirEntryKey, expected: Option<Ino>) -> Result<Option<Ino>> {
         {
             let mut st = self.tiers.state.lock();
             // Nobody is served yet: whatever age the mount is asked to believe, of one start one answer is enough.
@@ -334,7 +334,7 @@ impl<'a> Recovery<'a> {
     /// What a file that was struck had replaced is there in its place, and stays under a name that the struck one has left: it is the
     /// newest whole version that the name has. Where the name is wanted for something else it is taken away, by the record that
     /// freed it: in between there was nothing under the name.
-    fn make_way(&mut self, place: &Place) -> Result<()> {
+    fn make_way(&mut self, place: &DirEntryKey) -> Result<()> {
         let Some((freed, _)) = self.left.remove(place) else { return Ok(()) };
         if let Some(older) = self.older_at(place)? {
             self.take_name(freed, place.clone(), older, false);
@@ -344,12 +344,12 @@ impl<'a> Recovery<'a> {
 
     /// The directory goes, and by the log it is empty.
     fn make_way_in(&mut self, dir: Ino) -> Result<()> {
-        let inside: Vec<Place> = self.left.keys().filter(|(parent, _)| *parent == dir).cloned().collect();
+        let inside: Vec<DirEntryKey> = self.left.keys().filter(|(parent, _)| *parent == dir).cloned().collect();
         inside.iter().try_for_each(|place| self.make_way(place))
     }
 
     /// What stands where a struck file was. A directory is none: no file takes the place of one.
-    fn older_at(&mut self, place: &Place) -> Result<Option<Ino>> {
+    fn older_at(&mut self, place: &DirEntryKey) -> Result<Option<Ino>> {
         let found = self.find(place, None)?;
         let st = self.tiers.state.lock();
         Ok(found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir)))
@@ -357,7 +357,7 @@ impl<'a> Recovery<'a> {
 
     /// The node a record speaks of, at the path it says; numbered as the record says if it is met for the first time.
     /// `None` if another one is there: the one that was meant has been struck.
-    fn at(&mut self, path: &[u8], ino: Ino) -> Result<Option<(Place, Ino)>> {
+    fn at(&mut self, path: &[u8], ino: Ino) -> Result<Option<(DirEntryKey, Ino)>> {
         let Some(place) = self.place(path)? else { return Ok(None) };
         if self.never.contains(&ino) {
             return Ok(None);
@@ -380,7 +380,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// The file at `place`, made if there is none.
-    fn file_at(&mut self, place: &Place, ino: Ino) -> Result<Option<Arc<FileState>>> {
+    fn file_at(&mut self, place: &DirEntryKey, ino: Ino) -> Result<Option<Arc<FileState>>> {
         if let Some(found) = self.find(place, Some(ino))? {
             self.meet(ino, found);
             return Ok(self.tiers.state.lock().file(found));
@@ -453,7 +453,7 @@ impl<'a> Recovery<'a> {
     /// Somebody else has changed what was under the name while no daemon ran: the view goes on from what was there, and publishing,
     /// which finds something else, keeps both (P11). What they removed is not missed. A power cut may have taken what we had written
     /// in place: that makes no file newer.
-    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Proof>, this_boot: bool) -> Result<()> {
+    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Fingerprint>, this_boot: bool) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
         let Some(found) = self.find(&place, None)? else { return Ok(()) };
         let mut st = self.tiers.state.lock();
@@ -461,9 +461,9 @@ impl<'a> Recovery<'a> {
         let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.twin()?)));
         let (Some(slot), Some(((dev, ino), twin))) = (slot, twin) else { return Ok(()) };
         let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
-        let older = |slow: &Proof| !this_boot && twin.mtime <= slow.mtime;
+        let older = |slow: &Fingerprint| !this_boot && twin.mtime <= slow.mtime;
         let same =
-            |slow: &Proof| slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow));
+            |slow: &Fingerprint| slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow));
         if slot.pending() || ours || slow.is_some_and(same) {
             return Ok(());
         }
@@ -534,7 +534,7 @@ impl<'a> Recovery<'a> {
         }
         st.refer(object);
         file.place(io, Bytes::Object(object), None);
-        for (_, content) in st.contents.get(&file.ino).into_iter().flat_map(Few::iter) {
+        for (_, content) in st.contents.get(&file.ino).into_iter().flat_map(SmallDeque::iter) {
             if object.shares(content.object()) && content.is_alive() {
                 file.owe(io, content.clone());
             }
@@ -647,7 +647,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// What a rename moves. Of a file that was struck nothing, and what it had replaced is left behind; exchanged is that.
-    fn mover(&mut self, lsn: Lsn, path: &[u8], from: &Place, ino: Ino, exchange: bool) -> Result<Option<Ino>> {
+    fn mover(&mut self, lsn: Lsn, path: &[u8], from: &DirEntryKey, ino: Ino, exchange: bool) -> Result<Option<Ino>> {
         let found = self.at(path, ino)?;
         if found.is_some() || !self.never.contains(&ino) {
             return Ok(found.map(|(_, ino)| ino));
@@ -727,7 +727,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn take_name(&self, lsn: Lsn, at: Place, ino: Ino, dir: bool) {
+    fn take_name(&self, lsn: Lsn, at: DirEntryKey, ino: Ino, dir: bool) {
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
         let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);

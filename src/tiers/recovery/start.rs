@@ -33,7 +33,7 @@ use crate::path::escape;
 use crate::tiers::copies::index::Copies;
 use crate::tiers::counters::Counters;
 use crate::tiers::disk::errors::{absent_is_none, is_full};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, ensure_dir, remove_leftover};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
 use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes};
@@ -52,7 +52,7 @@ use crate::tiers::progress::Work;
 use crate::tiers::recovery::identity::{existing_tmp, identify};
 use crate::tiers::recovery::replay::{Looked, Recovery, carried, each_of, object_of};
 use crate::tiers::recovery::takeover::Half;
-use crate::tiers::sorted_set::Sorted;
+use crate::tiers::sorted_set::SortedSet;
 use crate::tiers::staging::jobs::Staging;
 use crate::tiers::writeback::deadline::Urgency;
 use crate::tiers::writeback::step::{Met, Touched, step_path};
@@ -175,7 +175,7 @@ struct Bound {
 }
 
 /// That an object is equal to a slow file, and what it says of its own.
-type Proven = (Proof, Option<Named>);
+type Proven = (Fingerprint, Option<Named>);
 
 /// What was found of an object.
 type Found = io::Result<(Looked, Option<Proven>)>;
@@ -521,7 +521,7 @@ impl Recovery<'_> {
             if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
                 proven.insert(object.number);
                 Pool::set_sum(&*file, None);
-                match Pool::prove(&*file, &Proof::of(&twin)) {
+                match Pool::prove(&*file, &Fingerprint::of(&twin)) {
                     // No room for the proof: without one the object goes, and the slow tier has its bytes.
                     Err(e) if is_full(&e) => {}
                     other => other.at("prove clean", "object")?,
@@ -685,11 +685,11 @@ impl Recovery<'_> {
 
     /// Step 6.
     fn sort_objects(&self) -> Result<()> {
-        let (used, waiting): (Sorted<ObjectId>, Sorted<ObjectId>) = {
+        let (used, waiting): (SortedSet<ObjectId>, SortedSet<ObjectId>) = {
             let st = self.tiers.state.lock();
             (each_of(st.objects.objects()).collect(), st.view.waiting.values().map(|waiting| waiting.object).collect())
         };
-        let (explained, struck) = (&self.explained, Sorted::from_iter(each_of(self.struck.iter().copied())));
+        let (explained, struck) = (&self.explained, SortedSet::from_iter(each_of(self.struck.iter().copied())));
         for (number, _) in &self.looked {
             let object = ObjectId { home: Home::Fast, number: *number };
             if used.contains(&object) || waiting.contains(&object) {

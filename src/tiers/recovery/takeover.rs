@@ -15,13 +15,13 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Kind, Stat, Time};
 use crate::tiers::log::record::{ObjectId, Path, Record, Step};
-use crate::tiers::model::node::Place;
+use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::model::state::State;
 use crate::tiers::objects::file::{Content, Copied};
 use crate::tiers::objects::parts::bare;
 use crate::tiers::recovery::replay::Recovery;
-use crate::tiers::small_deque::Few;
+use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::writeback::mend::base_of;
 use crate::tiers::writeback::publish::Unfinished;
 use crate::tiers::writeback::step::{Met, step_path};
@@ -175,8 +175,8 @@ impl Parts {
     fn effects(&mut self, st: &State, step: &Step) -> Vec<Effect> {
         let at = |path: &Path| self.place(st, path);
         let with = |path: &Path, ino: u64| st.view.at_slow((self.dev(st, path), ino));
-        let there = |place: &Place| st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow();
-        let name = |place: Option<Place>, who: Option<Ino>| place.map(|place| Effect::Name(place, who));
+        let there = |place: &DirEntryKey| st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow();
+        let name = |place: Option<DirEntryKey>, who: Option<Ino>| place.map(|place| Effect::Name(place, who));
         let touched = |ino: Option<Ino>| ino.map(Effect::Touched);
         let effects: Vec<Option<Effect>> = match step {
             Step::Place { ino, path, node, .. } => {
@@ -229,7 +229,7 @@ impl Parts {
         }
     }
 
-    fn place(&self, st: &State, path: &[u8]) -> Option<Place> {
+    fn place(&self, st: &State, path: &[u8]) -> Option<DirEntryKey> {
         let (dirs, name) = split(path);
         let (mut dir, mut end) = (ROOT, 0);
         for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
@@ -274,7 +274,7 @@ fn version(st: &State, node: Ino, tmp: &[u8], object: ObjectId) -> Option<(Lsn, 
         Some(of) => *lsn == of,
         None => content.object().tail() == object.tail(),
     };
-    st.contents.get(&node).into_iter().flat_map(Few::iter).filter(is_it).last().cloned()
+    st.contents.get(&node).into_iter().flat_map(SmallDeque::iter).filter(is_it).last().cloned()
 }
 
 /// Something that is not there any more: the view needs it until the event that has removed it is replayed. No file system of the slow tier has

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::error::{Context, Errno, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::ObjectId;
 use crate::tiers::objects::copy::next_data;
@@ -63,7 +63,7 @@ enum FastCopy {
 struct Begun {
     copy: FastCopy,
     label: String,
-    proof: Proof,
+    proof: Fingerprint,
     fast: Arc<dyn File>,
     recorded: Option<Hash>,
 }
@@ -73,7 +73,7 @@ pub struct Verifying {
     copy: FastCopy,
     /// Its path, for errors.
     label: String,
-    proof: Proof,
+    proof: Fingerprint,
     fast: Arc<dyn File>,
     slow: Arc<dyn File>,
     recorded: Option<Hash>,
@@ -100,7 +100,7 @@ impl Verifying {
 
     /// Whether the slow file is still the one that was proven.
     fn is_of_proof(&self) -> Result<bool> {
-        Ok(Proof::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.proof)
+        Ok(Fingerprint::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.proof)
     }
 
     /// So much of a hole is passed over at once: a hash that wants its zeros takes its time over them.
@@ -243,7 +243,7 @@ impl Tiers {
     }
 
     /// Whether the fast copy is still what it was when the comparison began.
-    fn is_still_there(&self, copy: FastCopy, proof: &Proof) -> bool {
+    fn is_still_there(&self, copy: FastCopy, proof: &Fingerprint) -> bool {
         match copy {
             FastCopy::Staged(number) => self.copies.has(number),
             FastCopy::Object(ino, object) => {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::capacity::policy::Class;
 use crate::tiers::disk::errors::{is_broken, is_full};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, File, Kind, Stat, Time};
 use crate::tiers::objects::copy::{NotCopied, copy_data};
@@ -89,7 +89,7 @@ impl Tiers {
         let Some(number) = self.copy_number(ino).filter(|number| *number == before.ino) else {
             return Ok(Staged::Unfit("it is on another file system inside the slow tier"));
         };
-        let proof = Proof::of(&before);
+        let proof = Fingerprint::of(&before);
         let found = self.copies.find(number).at_fast("open", "a staged copy")?;
         if found.is_some_and(|copy| copy.proof == proof) {
             return Ok(Staged::There);
@@ -152,12 +152,12 @@ impl Tiers {
     fn finish_copy(
         &self,
         state: &Arc<FileState>,
-        (source, proof): (&dyn File, &Proof),
+        (source, proof): (&dyn File, &Fingerprint),
         (name, copy): (&[u8], &dyn File),
     ) -> Result<Staged> {
         let ino = state.ino;
         let after = source.stat().at("stat on slow", self.label(ino))?; // 3
-        if Proof::of(&after) != *proof {
+        if Fingerprint::of(&after) != *proof {
             return Ok(Staged::Changing);
         }
         let Some(path) = self.path(ino) else { return Ok(Staged::Changing) };
@@ -180,7 +180,7 @@ pub(crate) struct TierTime {
     /// The tier's time, and our uptime when it had given that.
     told: Option<(Time, Duration)>,
     /// Files that may have been changed a moment ago, by number: as they were, and since when by our uptime.
-    looks: HashMap<u64, (Proof, Duration)>,
+    looks: HashMap<u64, (Fingerprint, Duration)>,
 }
 
 /// The tier is asked for its time again after this: its clock may have been set.
@@ -201,7 +201,7 @@ impl TierTime {
     }
 
     /// Whether the file has been as it is for long enough by our clock; a first look only begins to wait.
-    fn has_rested(&mut self, proof: &Proof, now: Duration) -> bool {
+    fn has_rested(&mut self, proof: &Fingerprint, now: Duration) -> bool {
         let since = self.looks.get(&proof.ino).filter(|(before, _)| before == proof).map(|(_, since)| *since);
         let rested = since.is_some_and(|since| now.saturating_sub(since) > SAME_TIME);
         if rested {
@@ -218,7 +218,7 @@ impl TierTime {
 
 impl Tiers {
     /// Whether the file was changed so lately that it may change again unnoticed. Waits for the slow tier.
-    fn is_recent(&self, stat: &Stat, proof: &Proof) -> bool {
+    fn is_recent(&self, stat: &Stat, proof: &Fingerprint) -> bool {
         let now = self.uptime();
         if !self.staging.time.lock().is_told(now) {
             // Without an answer all files are looked at twice.

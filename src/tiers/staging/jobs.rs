@@ -17,7 +17,7 @@ use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::capacity::policy::{Candidate, Class};
 use crate::tiers::disk::errors::is_full;
 use crate::tiers::disk::sync::Mutex;
-use crate::tiers::disk::throttle::{Bucket, Rest};
+use crate::tiers::disk::throttle::{TokenBucket, Backoff};
 use crate::tiers::disk::{Access, Kind};
 use crate::tiers::staging::copy_one::{Staged, TierTime};
 use crate::tiers::{Cx, ListEntry, Progress, Tiers};
@@ -216,7 +216,7 @@ impl Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     queue: Mutex<Queue>,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<TokenBucket>,
     pub(super) time: Mutex<TierTime>,
     /// How often the slow tier was asked for its time.
     pub(super) times: AtomicU64,
@@ -487,10 +487,10 @@ impl Tiers {
         let owed = self.staging.rate(self.options().stage_bandwidth, self.uptime(), bytes);
         let mut rested = Duration::ZERO;
         while is_wanted() {
-            let rest = match Rest::after(took, reads, self.saves()) {
-                Rest::None => owed,
-                Rest::For(time) => owed.max(time),
-                Rest::Drain => rested + AT_ONCE,
+            let rest = match Backoff::after(took, reads, self.saves()) {
+                Backoff::None => owed,
+                Backoff::For(time) => owed.max(time),
+                Backoff::Drain => rested + AT_ONCE,
             };
             if rested >= rest {
                 return true;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::path::escape;
 use crate::stats::queue::{Pending, Queue, State as Stage};
-use crate::tiers::model::node::Place;
+use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::{Change, Event, State};
 use crate::tiers::{Ino, Lsn, Tiers};
 
@@ -134,7 +134,7 @@ impl<'a> Look<'a> {
     }
 
     fn named(&self, change: &Change) -> (&'static str, String, Option<String>) {
-        let place = |place: &Place| match self.st.view.path_at(place) {
+        let place = |place: &DirEntryKey| match self.st.view.path_at(place) {
             Some(path) => format!("/{}", escape(&path)),
             None => format!("removed directory {}, {}", place.0, place.1),
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
-use crate::tiers::checkpoints::index::Told;
+use crate::tiers::checkpoints::index::CheckpointStatus;
 use crate::tiers::disk::layout::{OURS, ensure_dir};
 use crate::tiers::disk::{Dir, RenameMode};
 use crate::tiers::objects::copy::copy_data;
@@ -105,7 +105,7 @@ impl Saving {
 }
 
 /// A version that is to be saved.
-pub(crate) struct Wanted {
+pub(crate) struct SaveTask {
     pub(crate) path: Vec<u8>,
     pub(crate) ino: Ino,
     pub(crate) content: Arc<Content>,
@@ -120,7 +120,7 @@ impl Tiers {
 
     /// The newest complete checkpoint, unless it is on the slow tier.
     pub fn newest_unsaved(&self) -> Option<Unsaved> {
-        let Told { number, path, safe, .. } = self.told_checkpoints().into_iter().find(|one| one.current)?;
+        let CheckpointStatus { number, path, safe, .. } = self.told_checkpoints().into_iter().find(|one| one.current)?;
         (!safe).then(|| Unsaved { number, path: format!("/{}", escape(&path)) })
     }
 
@@ -148,7 +148,7 @@ impl Tiers {
 
     /// Under their paths, in a directory of their own, which has its name once all of them are durable. Returns its path from the slow tier's
     /// root.
-    pub(crate) fn save_all(&self, wanted: &[Wanted], saving: &Saving) -> Result<String> {
+    pub(crate) fn save_all(&self, wanted: &[SaveTask], saving: &Saving) -> Result<String> {
         let ours = ensure_dir(&*self.slow.root, OURS)?;
         let above = ensure_dir(&*ours, SAVED)?;
         let (name, part) = new_name(&*above)?;
@@ -170,17 +170,17 @@ impl Tiers {
     }
 
     /// The versions of a checkpoint that are not published, and how many files it has.
-    fn to_save(&self, number: u64) -> (Vec<Wanted>, u64) {
+    fn to_save(&self, number: u64) -> (Vec<SaveTask>, u64) {
         let st = self.state.lock();
         let newest = st.contents.iter().filter_map(|(ino, versions)| Some((*ino, versions.back()?.1.clone())));
         let of_it = newest.filter(|(_, content)| content.burst() == number);
         let wanted =
-            of_it.filter_map(|(ino, content)| Some(Wanted { path: st.view.path(ino)?, ino, content })).collect();
+            of_it.filter_map(|(ino, content)| Some(SaveTask { path: st.view.path(ino)?, ino, content })).collect();
         (wanted, st.book.files_of(number))
     }
 
     /// The same bytes and attributes as a published version has.
-    fn save_file(&self, place: &Arc<dyn Dir>, one: &Wanted, saving: &Saving) -> Result<()> {
+    fn save_file(&self, place: &Arc<dyn Dir>, one: &SaveTask, saving: &Saving) -> Result<()> {
         let shown = || format!("/{}", escape(&one.path));
         let source = self.open_object(&Cx::internal(), one.content.object())?;
         let (dirs, name) = crate::tiers::disk::layout::split(&one.path);
@@ -204,7 +204,7 @@ impl Tiers {
     }
 
     /// Exclusive, so that no write that came before is still on its way.
-    fn is_as_it_was(&self, one: &Wanted) -> bool {
+    fn is_as_it_was(&self, one: &SaveTask) -> bool {
         let file = self.state.lock().known_file(one.ino);
         let _io = file.as_ref().map(|file| file.io.write());
         one.content.is_intact()

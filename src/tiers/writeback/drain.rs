@@ -36,13 +36,13 @@ const AT_ONCE: usize = 32;
 const SMALL: u64 = 256 << 10;
 
 /// A version to copy. While it is, its file is marked as draining.
-struct Wanted {
+struct CopyTask {
     lsn: Lsn,
     state: Arc<FileState>,
     content: Arc<Content>,
 }
 
-impl Drop for Wanted {
+impl Drop for CopyTask {
     fn drop(&mut self) {
         self.state.draining.store(false, Ordering::Release);
     }
@@ -94,8 +94,8 @@ impl Tiers {
         })
     }
 
-    fn next_to_copy(&self) -> Vec<Wanted> {
-        let mut found: Vec<Wanted> = Vec::new();
+    fn next_to_copy(&self) -> Vec<CopyTask> {
+        let mut found: Vec<CopyTask> = Vec::new();
         if self.is_paused() || self.waits().is_some() || self.urgency.is_saving() {
             return found;
         }
@@ -110,7 +110,7 @@ impl Tiers {
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }
-            let wanted = Wanted { lsn, state, content };
+            let wanted = CopyTask { lsn, state, content };
             // Another thread may have come to the end of its copy since this version was found to have none.
             if wanted.content.is_copied() || wanted.content.is_early() {
                 continue;
@@ -127,7 +127,7 @@ impl Tiers {
     }
 
     /// Goes on with the others where one fails. Errors: the first one.
-    fn copy_versions(&self, wanted: &[Wanted]) -> Result<()> {
+    fn copy_versions(&self, wanted: &[CopyTask]) -> Result<()> {
         wanted.iter().for_each(|wanted| self.counters.notes.copying(wanted.lsn));
         let written: Vec<_> = wanted.iter().map(|wanted| self.write_version(wanted)).collect();
         if wanted.len() > 1 {
@@ -157,7 +157,7 @@ impl Tiers {
     }
 
     /// Steps 1 to 3. `None`: the bytes are on the slow tier.
-    fn write_version(&self, Wanted { lsn, state, content }: &Wanted) -> Result<Option<Written>> {
+    fn write_version(&self, CopyTask { lsn, state, content }: &CopyTask) -> Result<Option<Written>> {
         if content.object().needs_slow() {
             return Ok(None);
         }
@@ -185,7 +185,7 @@ impl Tiers {
     }
 
     /// Steps 4 to 6. `false`: the version no longer exists.
-    fn finish_version(&self, Wanted { lsn, state, content }: &Wanted, written: Written) -> Result<bool> {
+    fn finish_version(&self, CopyTask { lsn, state, content }: &CopyTask, written: Written) -> Result<bool> {
         let Written { tmp, dir, file, reads_back, sum } = written;
         let name = bare(&tmp);
         let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4

@@ -21,7 +21,7 @@ use crate::tiers::model::state::Change;
 use crate::tiers::objects::file::{Content, Copied};
 use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::slow_tier::SlowId;
-use crate::tiers::small_deque::Few;
+use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::writeback::publish::Unfinished;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT, Tiers};
@@ -251,7 +251,7 @@ impl Tiers {
     pub(crate) fn forget_vanished(&self, done: &[Planned]) -> Result<()> {
         let copies: Vec<(Vec<u8>, Arc<Content>)> = {
             let st = self.state.lock();
-            let contents = st.contents.values().flat_map(Few::iter);
+            let contents = st.contents.values().flat_map(SmallDeque::iter);
             let copy = |content: &Arc<Content>| Some((content.copy.lock().as_ref()?.tmp.clone(), content.clone()));
             contents.filter_map(|(_, content)| copy(content)).collect()
         };

@@ -27,12 +27,12 @@ use std::sync::Arc;
 use crate::error::{Context, Error, Result};
 use crate::path::{Name, escape};
 use crate::tiers::disk::errors::{is_elsewhere, is_full};
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::log::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
-use crate::tiers::model::node::{Place, Seen};
-use crate::tiers::model::publish_plan::{self, Batch, Effect, Next, Pace, Planned};
+use crate::tiers::model::node::{DirEntryKey, ObservedAt};
+use crate::tiers::model::publish_plan::{self, Batch, Effect, Next, PublishPace, Planned};
 use crate::tiers::model::state::{Change, Clean, State};
 use crate::tiers::objects::abilities::is_refused;
 use crate::tiers::objects::file::{Bytes, Content, Copied, FileState, Io};
@@ -153,7 +153,7 @@ impl Tiers {
         let settle =
             if self.hurried() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
         let front = self.counters.notes.front();
-        let pace = Pace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
+        let pace = PublishPace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
         let next = publish_plan::next(&self.state.lock(), pace);
         match next {
             Next::Empty => Ok(Progress::Idle),
@@ -181,7 +181,7 @@ impl Tiers {
                 let now = self.uptime();
                 // Under pressure a version that is not copied may have been left to a later one: only so is the rest ready.
                 [false, true].into_iter().find_map(|pressure| {
-                    match publish_plan::next(&st, Pace { now, settle, live_after, pressure, front: 0 }) {
+                    match publish_plan::next(&st, PublishPace { now, settle, live_after, pressure, front: 0 }) {
                         Next::Batches(batches) => Some(batches),
                         Next::Empty | Next::Wait(_) | Next::Blocked => None,
                     }
@@ -473,7 +473,7 @@ impl Tiers {
     }
 
     /// What the slow tier is known to show of the file that a `place` replaces, to tell somebody else's change from ours.
-    fn known_twin(&self, effects: &[Effect], step: &Step) -> Option<Proof> {
+    fn known_twin(&self, effects: &[Effect], step: &Step) -> Option<Fingerprint> {
         let Step::Place { over: Some(_), .. } = step else { return None };
         let st = self.state.lock();
         effects.iter().find_map(|effect| match effect {
@@ -514,7 +514,7 @@ impl Tiers {
             st.view.publish(changed, self.uptime());
             for (ino, stat) in placed {
                 if let Some(node) = st.view.get_mut(*ino) {
-                    node.set_twin(Some(Proof::of(stat)));
+                    node.set_twin(Some(Fingerprint::of(stat)));
                 }
             }
         }
@@ -592,7 +592,7 @@ impl Tiers {
         };
         let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
         Pool::set_sum(&*fd, sum);
-        let is_clean = self.prove_or_let_go(&file, &mut io, fd.clone(), Proof::of(stat), Pool::set_proof)?;
+        let is_clean = self.prove_or_let_go(&file, &mut io, fd.clone(), Fingerprint::of(stat), Pool::set_proof)?;
         if is_clean {
             io.set_checked(self.uptime());
             self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst() });
@@ -614,7 +614,7 @@ impl Tiers {
                 let mut st = self.state.lock();
                 if !io.attrs_in_view {
                     // What the object said of itself until now.
-                    self.remember_attrs(&mut st, ino, stat, Proof::of(stat));
+                    self.remember_attrs(&mut st, ino, stat, Fingerprint::of(stat));
                 }
                 file.place(&mut io, Bytes::Slow, fd);
                 let lsn = self.log.last();
@@ -631,8 +631,8 @@ impl Tiers {
         file: &FileState,
         io: &mut Io,
         fd: Arc<dyn File>,
-        proof: Proof,
-        prove: fn(&dyn File, &Proof) -> std::io::Result<()>,
+        proof: Fingerprint,
+        prove: fn(&dyn File, &Fingerprint) -> std::io::Result<()>,
     ) -> Result<bool> {
         match prove(&*fd, &proof) {
             Err(e) if is_full(&e) => {}
@@ -671,7 +671,7 @@ impl Tiers {
 
     /// Proves a clean file anew if the slow tier still has it and `ours` says, of the proof and of what it has, that the
     /// difference is ours.
-    fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Proof, &Proof) -> bool) -> Result<()> {
+    fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Fingerprint, &Fingerprint) -> bool) -> Result<()> {
         let (file, path, id) = {
             let mut st = self.state.lock();
             let Some(id) = st.view.get(ino).map(|node| node.slow_id()) else { return Ok(()) };
@@ -685,11 +685,11 @@ impl Tiers {
         let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
         let mut io = file.io.write();
         let (Some(object), Some(stat), Some(proof)) = (io.object(), stat, io.clean()) else { return Ok(()) };
-        if !ours(&proof, &Proof::of(&stat)) {
+        if !ours(&proof, &Fingerprint::of(&stat)) {
             return Ok(());
         }
         let fd = self.open_object(&Cx::internal(), object)?;
-        self.prove_or_let_go(&file, &mut io, fd, Proof::of(&stat), Pool::prove).map(|_| ())
+        self.prove_or_let_go(&file, &mut io, fd, Fingerprint::of(&stat), Pool::prove).map(|_| ())
     }
 
     /// Moves the slow side of what a step changed.
@@ -729,7 +729,7 @@ impl Tiers {
                 Effect::Name((dir, name), who) => {
                     st.view.set_slow(*dir, name, *who);
                     if let Some(slot) = st.view.get_mut(*dir).and_then(|node| node.dir.as_mut()?.slots.get_mut(name)) {
-                        slot.seen = Seen::at(self.uptime());
+                        slot.seen = ObservedAt::at(self.uptime());
                     }
                 }
                 Effect::Identity(ino, id) => {
@@ -757,7 +757,7 @@ impl Tiers {
     /// and the kernel, which remembers it, see these bytes, and what was written since and is no event yet becomes one under that name. But not
     /// if an event is pending that gives it a name: a newer version goes to the name that it had, which it keeps until then, and what lies beside
     /// is found there like any other file.
-    fn view_conflict(&self, st: &mut State, (dir, name): &Place, ino: Ino, beside: &[u8], upto: Lsn) {
+    fn view_conflict(&self, st: &mut State, (dir, name): &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
         let ours = has(name) == Some(ino);
         let beside = Name::new(beside).ok().filter(|beside| ours && has(beside).is_none());
@@ -776,7 +776,7 @@ impl Tiers {
                 dir.default_acl = None;
             }
             if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
-                slot.seen = Seen::NEVER;
+                slot.seen = ObservedAt::NEVER;
             }
         }
         self.settle_removed(st, ino);
@@ -790,8 +790,8 @@ impl Tiers {
             node.forget_attrs(upto);
             // From here on others may change it.
             let acl = node.dir.as_mut().and_then(|dir| dir.access_acl.as_mut());
-            if let Some(acl) = acl.filter(|acl| acl.asked == Seen::NEVER) {
-                acl.asked = Seen::at(self.uptime());
+            if let Some(acl) = acl.filter(|acl| acl.asked == ObservedAt::NEVER) {
+                acl.asked = ObservedAt::at(self.uptime());
             }
         }
         st.view.publish(inos, self.uptime());
@@ -827,7 +827,7 @@ impl Tiers {
         }
         // Who had a link there and has another name has another ctime now, and nothing else.
         let in_tmp: Vec<Ino> = self.state.lock().view.in_tmp.iter().copied().collect();
-        let only_ctime = |old: &Proof, new: &Proof| Proof { ctime: new.ctime, ..*old } == *new;
+        let only_ctime = |old: &Fingerprint, new: &Fingerprint| Fingerprint { ctime: new.ctime, ..*old } == *new;
         in_tmp.into_iter().try_for_each(|ino| self.renew_proof(ino, only_ctime))?;
         self.delete_doomed(&Cx::internal())?;
         let applied = {

@@ -32,13 +32,13 @@ use crate::tiers::disk::Kind;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::log::record::{Attrs, Kept, Spec};
 use crate::tiers::model::closure::{Closure, closure, pending_at};
-use crate::tiers::model::node::Place;
+use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::{Aside, Change, Event, State};
 use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
 use crate::tiers::ops::names::add_subdir;
-use crate::tiers::small_deque::Few;
-use crate::tiers::writeback::deadline::{Saving, Wanted};
+use crate::tiers::small_deque::SmallDeque;
+use crate::tiers::writeback::deadline::{Saving, SaveTask};
 use crate::tiers::writeback::publish::Unfinished;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
@@ -147,12 +147,12 @@ impl Tiers {
 
     /// Step 2: of versions that are not saved yet.
     fn save_for(&self, start: &HashSet<Ino>, saving: &Saving, saved: &mut Vec<(Arc<Content>, String)>) -> Result<()> {
-        let wanted: Vec<Wanted> = {
+        let wanted: Vec<SaveTask> = {
             let st = self.state.lock();
             let outcome = outcome(&st, &closure(&st, start.clone()));
             let new = |content: &Arc<Content>| !saved.iter().any(|(other, _)| Arc::ptr_eq(other, content));
             let files = outcome.kept.into_iter().filter_map(|(ino, content)| Some((ino, content.filter(&new)?)));
-            files.filter_map(|(ino, content)| Some(Wanted { path: st.view.path(ino)?, ino, content })).collect()
+            files.filter_map(|(ino, content)| Some(SaveTask { path: st.view.path(ino)?, ino, content })).collect()
         };
         if wanted.is_empty() {
             return Ok(());
@@ -337,7 +337,7 @@ impl Tiers {
         stays: &HashSet<Ino>,
     ) -> HashSet<Ino> {
         let now_is = |ino: Ino| detached.get(&ino).copied().unwrap_or(ino);
-        let mut places: HashMap<Place, Option<Ino>> =
+        let mut places: HashMap<DirEntryKey, Option<Ino>> =
             closure.places.iter().map(|(place, who)| (place.clone(), who.map(now_is))).collect();
         for ino in detached.keys().filter(|ino| !stays.contains(ino)) {
             let links = st.view.get(*ino).map(|node| node.links.to_vec()).unwrap_or_default();
@@ -448,7 +448,7 @@ fn outcome(st: &State, closure: &Closure) -> Outcome {
     let mut outcome = Outcome::default();
     for ino in closure.inodes.iter().filter(|ino| changed.contains(ino) || closure.uncommitted.contains(ino)) {
         let Some(node) = st.view.get(*ino) else { continue };
-        let newest = st.contents.get(ino).and_then(Few::back).map(|(_, content)| content.clone());
+        let newest = st.contents.get(ino).and_then(SmallDeque::back).map(|(_, content)| content.clone());
         let has_name = !node.links.is_empty();
         match newest {
             Some(content) if has_name => outcome.kept.push((*ino, Some(content))),

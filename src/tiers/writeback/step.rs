@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::error::{Context, Errno, Result};
 use crate::tiers::Tiers;
 use crate::tiers::disk::errors::absent_is_none;
-use crate::tiers::disk::fingerprint::Proof;
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
 use crate::tiers::log::record::{Known, Path, Step};
@@ -42,7 +42,7 @@ struct Placing<'a> {
     path: &'a [u8],
     over: Option<u64>,
     known: Option<Known>,
-    twin: Option<Proof>,
+    twin: Option<Fingerprint>,
 }
 
 impl Placing<'_> {
@@ -138,7 +138,7 @@ pub(crate) fn step_path(step: &Step) -> &[u8] {
 
 impl SlowTier {
     /// Applies one step, or finds that it is applied already: by the inode numbers it names, never by guessing.
-    pub(crate) fn apply(&self, step: &Step, twin: Option<Proof>) -> std::io::Result<Met> {
+    pub(crate) fn apply(&self, step: &Step, twin: Option<Fingerprint>) -> std::io::Result<Met> {
         match step {
             Step::Place { tmp, ino, path, over, known, .. } => {
                 let (from, tmp) = self.tmp_of(tmp)?;
