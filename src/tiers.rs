@@ -374,7 +374,7 @@ pub struct Tiers {
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     forget_attrs: OnceLock<Box<dyn Fn(Ino) + Send + Sync>>,
     /// How many wait for everything to be published.
-    hurry: AtomicU64,
+    waiters: AtomicU64,
     /// Nothing is copied or published: somebody asked for that.
     paused: AtomicBool,
     urgency: Urgency,
@@ -447,9 +447,9 @@ impl Tiers {
     /// While somebody hurries, publishing does not wait for `settle`: they wait for D2.
     pub fn set_hurry(&self, hurry: bool) {
         if hurry {
-            self.hurry.fetch_add(1, Ordering::Relaxed);
+            self.waiters.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.hurry.fetch_sub(1, Ordering::Relaxed);
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
         }
         self.wake();
     }
@@ -472,7 +472,7 @@ impl Tiers {
             let st = self.state.lock();
             self.counters.notes.front() > st.applied || st.events.len() as u64 >= options.max_pending / 4 * 3
         };
-        (!self.hurried() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
+        (!self.has_waiters() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
     }
 
     /// How much room the start had not found, with which all that there is can be read, and nothing changed or brought down.
@@ -484,7 +484,7 @@ impl Tiers {
         self.options().drain_hours.closed(self.clock.second_of_day())
     }
 
-    fn hurried(&self) -> bool {
-        self.hurry.load(Ordering::Relaxed) > 0
+    fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
     }
 }

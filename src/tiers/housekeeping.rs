@@ -25,7 +25,7 @@ impl Tiers {
                 self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.delete_doomed(&cx)?;
+        self.delete_unreferenced(&cx)?;
         self.look_at_checkpoints(now);
         let ages = self.ages();
         let mut st = self.state.lock();

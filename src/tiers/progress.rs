@@ -47,7 +47,7 @@ pub(crate) struct Notes {
     pub(crate) vanished: Mutex<BTreeMap<Lsn, u32>>,
     /// Everything up to this event is hurried; this file's bytes are copied first.
     pub(crate) front: AtomicU64,
-    pub(crate) front_ino: AtomicU64,
+    pub(crate) priority_ino: AtomicU64,
 }
 
 /// How far the copy of a version is.

@@ -45,18 +45,18 @@ impl Tiers {
     }
 
     /// Deletes the objects nobody refers to, once the log says so durably.
-    pub(crate) fn delete_doomed(&self, cx: &Cx) -> Result<()> {
-        let needed = self.state.lock().doomed.values().max().copied();
+    pub(crate) fn delete_unreferenced(&self, cx: &Cx) -> Result<()> {
+        let needed = self.state.lock().to_delete.values().max().copied();
         let Some(needed) = needed else { return Ok(()) };
-        if !left_out!(DoomDurable) {
+        if !left_out!(DeleteDurable) {
             self.log.sync(needed)?;
         }
-        let doomed: Vec<_> = {
+        let to_delete: Vec<_> = {
             let mut st = self.state.lock();
-            let durable = if left_out!(DoomDurable) { needed } else { self.log.durable() };
-            st.doomed.extract_if(.., |_, lsn| *lsn <= durable).collect()
+            let durable = if left_out!(DeleteDurable) { needed } else { self.log.durable() };
+            st.to_delete.extract_if(.., |_, lsn| *lsn <= durable).collect()
         };
-        for (object, _) in doomed {
+        for (object, _) in to_delete {
             if object.needs_slow() {
                 cx.slow()?;
             }

@@ -1,6 +1,6 @@
 //! Making room on the fast tier: objects of clean files and staged copies go, in the order that `capacity/policy.rs` says.
 //!
-//! An object's proof is compared with the slow file once more just before (P6). Nothing that is open, dirty, unproven or pinned goes,
+//! An object's fingerprint is compared with the slow file once more just before (P6). Nothing that is open, dirty, unproven or pinned goes,
 //! nor the newest checkpoints. An operator may ask for the same at once, file by file.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Result};
-use crate::tiers::capacity::policy::{Amount, Candidate, Class, Limits, Order, Usage, FreeTarget};
+use crate::tiers::capacity::policy::{Amount, Candidate, Class, FreeTarget, Limits, Order, Usage};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Space, Stat};
 use crate::tiers::model::node::{Meta, Node, ObservedAt};
@@ -89,7 +89,7 @@ impl Tiers {
             let opened = file.opens.load(Ordering::Acquire) > 0;
             return Ok(if opened { Evicted::Open } else { Evicted::Changed });
         }
-        self.delete_doomed(cx)?;
+        self.delete_unreferenced(cx)?;
         Ok(Evicted::Gone(size))
     }
 
@@ -168,7 +168,7 @@ impl Tiers {
         let Some(file) = file else { return Ok(false) };
         let gone = self.evict(&file)?;
         if gone {
-            self.delete_doomed(&Cx::internal())?;
+            self.delete_unreferenced(&Cx::internal())?;
         }
         Ok(gone)
     }
@@ -215,12 +215,14 @@ impl Tiers {
     fn evict(&self, file: &Arc<FileState>) -> Result<bool> {
         let path = self.state.lock().view.slow_path(file.ino);
         let Some(path) = path else { return Ok(false) };
-        let twin = self.slow.stat(&path).at("stat on slow", self.label(file.ino))?;
+        let slow_stat = self.slow.stat(&path).at("stat on slow", self.label(file.ino))?;
         let mut io = file.io.write();
-        let (Some(proof), Some(object), Some(twin)) = (io.clean(), io.object(), twin) else { return Ok(false) };
-        if Fingerprint::of(&twin) != proof && !left_out!(CompareProof) {
+        let (Some(fingerprint), Some(object), Some(slow_stat)) = (io.clean(), io.object(), slow_stat) else {
+            return Ok(false);
+        };
+        if Fingerprint::of(&slow_stat) != fingerprint && !left_out!(CompareFingerprint) {
             // Changed by somebody else; the next open decides. Not ours to delete meanwhile, and last in line.
-            self.state.lock().set_clean(Clean { ino: file.ino, bytes: proof.size, burst: 0 });
+            self.state.lock().set_clean(Clean { ino: file.ino, bytes: fingerprint.size, burst: 0 });
             return Ok(false);
         }
         let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
@@ -229,7 +231,7 @@ impl Tiers {
         if busy || io.dirty {
             return Ok(false);
         }
-        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.remember_attrs(&mut st, file.ino, &shown, fingerprint);
         self.drop_clean(&mut st, file, &mut io);
         st.view.collect(file.ino);
         self.counters.evictions.fetch_add(1, Ordering::Relaxed);
@@ -237,13 +239,13 @@ impl Tiers {
     }
 
     /// Before a clean object goes: the view goes on showing what it showed.
-    pub(crate) fn remember_attrs(&self, st: &mut State, ino: Ino, shown: &Stat, proof: Fingerprint) {
+    pub(crate) fn remember_attrs(&self, st: &mut State, ino: Ino, shown: &Stat, fingerprint: Fingerprint) {
         let now = self.uptime();
         let Some(node) = st.view.get_mut(ino) else { return };
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
         let ctime = ctime.max(node.meta().ctime);
         node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
         node.seen = ObservedAt::at(now);
-        node.set_twin(Some(proof));
+        node.set_slow_fingerprint(Some(fingerprint));
     }
 }

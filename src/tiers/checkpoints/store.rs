@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::stats::safe::Checkpoint;
-use crate::tiers::checkpoints::index::{Moment, SavedIndex, CheckpointStatus};
+use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, SavedIndex};
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};

@@ -43,20 +43,20 @@ const PATH: &[u8] = b"user.dlio.path";
 /// The slow file whose equal a copy is, and the round that makes it durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
-    proof: Fingerprint,
+    fingerprint: Fingerprint,
     round: u64,
 }
 
 impl Label {
-    /// `<round> <size> <mtime> <ctime>`. The copy is named by the rest of the proof.
+    /// `<round> <size> <mtime> <ctime>`. The copy is named by the rest of the fingerprint.
     fn encode(&self) -> String {
-        format!("{} {}", self.round, self.proof.encode_but_ino())
+        format!("{} {}", self.round, self.fingerprint.encode_but_ino())
     }
 
     /// `None`: not one of ours.
     fn decode(number: u64, text: &[u8]) -> Option<Self> {
-        let (round, proof) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        Some(Label { proof: Fingerprint::decode_but_ino(number, proof)?, round: round.parse().ok()? })
+        let (round, fingerprint) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Some(Label { fingerprint: Fingerprint::decode_but_ino(number, fingerprint)?, round: round.parse().ok()? })
     }
 
     fn of(number: u64, file: &dyn File) -> io::Result<Option<Self>> {
@@ -180,9 +180,9 @@ impl Copies {
     }
 
     /// Tells a copy, whose bytes are all written, what it is. Returns its round.
-    pub(crate) fn label(&self, copy: &dyn File, proof: &Fingerprint, path: &[u8], now: Duration) -> Result<u64> {
+    pub(crate) fn label(&self, copy: &dyn File, fingerprint: &Fingerprint, path: &[u8], now: Duration) -> Result<u64> {
         let round = self.durable.round(now)?;
-        let label = Label { proof: *proof, round }.encode();
+        let label = Label { fingerprint: *fingerprint, round }.encode();
         // The label first: it takes the room in the inode.
         let labelled = copy.set_xattr(LABEL, label.as_bytes());
         labelled.and_then(|()| copy.set_xattr(PATH, escape(path).as_bytes())).at_fast("label", "a staged copy")?;
@@ -191,8 +191,8 @@ impl Copies {
 
     /// The finished copy is the one of this slow file from now on, in place of another that may be there. `false`: that one is just
     /// being removed.
-    pub(crate) fn finish(&self, name: &[u8], proof: &Fingerprint, round: u64, now: Duration) -> io::Result<bool> {
-        let (number, bytes) = (proof.ino, proof.size);
+    pub(crate) fn finish(&self, name: &[u8], fingerprint: &Fingerprint, round: u64, now: Duration) -> io::Result<bool> {
+        let (number, bytes) = (fingerprint.ino, fingerprint.size);
         if self.index.lock().going.contains(&number) {
             return Ok(false);
         }
@@ -225,7 +225,7 @@ impl Copies {
         };
         if !known {
             let bytes = fd.stat()?.size;
-            if bytes != label.proof.size {
+            if bytes != label.fingerprint.size {
                 // Whatever shortened it: a file system that was repaired, somebody's hand.
                 self.unlink(number, self.condemn(number))?;
                 return Ok(None);
@@ -235,7 +235,7 @@ impl Copies {
                 index.put(number, Entry { bytes, used: ObservedAt::NEVER, round: label.round });
             }
         }
-        Ok(Some(Copy { number, fd, proof: label.proof }))
+        Ok(Some(Copy { number, fd, fingerprint: label.fingerprint }))
     }
 
     /// Nobody finds it any more. Returns how many bytes it has; [`Copies::unlink`] is to follow.
@@ -354,7 +354,7 @@ impl Copies {
             let Some(stat) = absent_is_none(shard.stat(&name))? else { continue };
             let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten();
             let label = label.and_then(|text| Label::decode(number, &text));
-            let is_whole = |label: &Label| self.durable.counts(label.round) && label.proof.size == stat.size;
+            let is_whole = |label: &Label| self.durable.counts(label.round) && label.fingerprint.size == stat.size;
             let Some(label) = label.filter(is_whole) else {
                 absent_is_none(shard.unlink(&name))?;
                 continue;
@@ -412,7 +412,7 @@ impl Tiers {
             copy => copy,
         };
         let Some(copy) = found else { return Ok(()) };
-        if !self.is_still_equal(cx, state.ino, &copy.proof)? {
+        if !self.is_still_equal(cx, state.ino, &copy.fingerprint)? {
             tracing::info!(path = %self.label(state.ino), "the slow file has changed since it was copied; the staged copy is dropped");
             return self.lose_copy(state, copy.number);
         }
@@ -458,13 +458,13 @@ impl Tiers {
     }
 
     /// Whether the slow tier still has what was copied. An answer of the last `revalidate` counts, and with the slow tier down any.
-    fn is_still_equal(&self, cx: &Cx, ino: Ino, proof: &Fingerprint) -> Result<bool> {
+    fn is_still_equal(&self, cx: &Cx, ino: Ino, fingerprint: &Fingerprint) -> Result<bool> {
         let asked = {
             let st = self.state.lock();
             let Some(node) = st.view.get(ino) else { return Ok(false) };
-            let twin = node.twin();
+            let known = node.slow_fingerprint();
             let fresh = node.seen.fresh(self.uptime(), self.options().revalidate);
-            if (fresh || self.slow.is_down()) && twin == Some(*proof) {
+            if (fresh || self.slow.is_down()) && known == Some(*fingerprint) {
                 return Ok(true);
             }
             st.view.asked(self.uptime())
@@ -477,7 +477,7 @@ impl Tiers {
         let mut st = self.state.lock();
         let applied = st.applied;
         st.view.refresh(ino, &found, asked, applied);
-        Ok(Fingerprint::of(&found) == *proof)
+        Ok(Fingerprint::of(&found) == *fingerprint)
     }
 
     /// The file is read from the slow tier from now on.
@@ -518,7 +518,7 @@ impl Tiers {
         }
     }
 
-    /// The same before its slow file is changed in place: durable when this returns, so that no byte changes under a proof (P6).
+    /// The same before its slow file is changed in place: durable when this returns, so that no byte changes under a fingerprint (P6).
     pub(crate) fn forget_copy_durably(&self, ino: Ino) -> Result<()> {
         let Some(number) = self.copy_number(ino) else { return Ok(()) };
         let condemned = self.copies.condemn(number);
@@ -585,7 +585,7 @@ impl Tiers {
 /// Step 1 of taking a copy for an object. Also of one whose round was not synced yet.
 pub(crate) fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
     Pool::set_name(&*copy.fd, &named)?;
-    Pool::set_proof(&*copy.fd, &copy.proof)?;
+    Pool::set_fingerprint(&*copy.fd, &copy.fingerprint)?;
     copy.fd.remove_xattr(LABEL)?;
     copy.fd.remove_xattr(PATH)?;
     copy.fd.sync()
@@ -598,8 +598,8 @@ mod tests {
     #[test]
     fn a_label_round_trips_and_nonsense_is_none() {
         let time = Time { sec: 1_700_000_000, nsec: 1 };
-        let proof = Fingerprint { ino: 7, size: 12_288, mtime: time, ctime: time };
-        let label = Label { proof, round: 1_700_000_123 };
+        let fingerprint = Fingerprint { ino: 7, size: 12_288, mtime: time, ctime: time };
+        let label = Label { fingerprint, round: 1_700_000_123 };
         assert_eq!(Label::decode(7, label.encode().as_bytes()), Some(label.clone()));
         assert!(label.encode().len() <= 60, "it has to fit into an inode of ext4: {}", label.encode());
         for bad in ["", "1", "1 2", "x 3 4.0 5.0", "1 3 4.0", "1 a 2 3 4.0 5.0", "\u{1F600} 3 4.0"] {

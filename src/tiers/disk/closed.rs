@@ -201,7 +201,12 @@ impl Opener {
         (before.is_multiple_of(2) && self.changes.load(Ordering::SeqCst) == before).then_some(found)
     }
 
-    fn call_opened<T>(&self, notes: &ClosedDirs, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn call_opened<T>(
+        &self,
+        notes: &ClosedDirs,
+        nodes: &[Node<'_>],
+        call: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
         let done = call();
         if !done.as_ref().is_err_and(is_denied) {
             return done;

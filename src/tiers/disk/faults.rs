@@ -240,9 +240,9 @@ pub enum Lapse {
     /// Segments of the log go before the `applied` that makes them superfluous is durable.
     AppliedDurable,
     /// An object is deleted before the log is durable up to what made it superfluous.
-    DoomDurable,
+    DeleteDurable,
     /// Eviction does not look at the slow file.
-    CompareProof,
+    CompareFingerprint,
     /// The log does not say what the slow tier had under a name.
     Expect,
     /// The log goes although what was set aside stands in it alone.

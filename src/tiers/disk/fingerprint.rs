@@ -55,13 +55,13 @@ mod tests {
 
     #[test]
     fn a_proof_round_trips_and_nonsense_proves_nothing() {
-        let proof = Fingerprint {
+        let fingerprint = Fingerprint {
             ino: 12,
             size: 1 << 40,
             mtime: Time { sec: -5, nsec: 999_999_999 },
             ctime: Time { sec: 1_700_000_000, nsec: 1 },
         };
-        assert_eq!(Fingerprint::decode(proof.encode().as_bytes()), Some(proof));
+        assert_eq!(Fingerprint::decode(fingerprint.encode().as_bytes()), Some(fingerprint));
         for bad in ["", "1 2 3 4", "1 2 3.0 4.0 5", "x 2 3.0 4.0"] {
             assert_eq!(Fingerprint::decode(bad.as_bytes()), None, "{bad}");
         }

@@ -361,7 +361,7 @@ impl Record {
     }
 
     /// Whether these records say that version `of` of the object, `size` bytes long, was written over or cut.
-    pub(crate) fn breached(records: &[(Lsn, Record)], of: Lsn, object: ObjectId, size: u64) -> bool {
+    pub(crate) fn invalidated(records: &[(Lsn, Record)], of: Lsn, object: ObjectId, size: u64) -> bool {
         let behind = &records[records.partition_point(|(lsn, _)| *lsn <= of)..];
         behind.iter().any(|(_, record)| {
             matches!(record, Record::Breach { object: other, from, .. } if other.shares(object) && *from < size)

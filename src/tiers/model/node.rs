@@ -135,8 +135,8 @@ pub(crate) struct Node {
     pub(crate) ours: bool,
     /// The slow tier has it, as `slow_dev` and `slow_ino`.
     pub(super) on_slow: bool,
-    /// The slow tier's twin shows what the node does.
-    twin_alike: bool,
+    /// The slow file shows what the node does: its fingerprint follows from the node's attributes.
+    slow_is_alike: bool,
     rests: Resident,
     /// It was read from a staged copy when it was last opened.
     pub(crate) staged: bool,
@@ -177,7 +177,7 @@ struct Rare {
     /// Names on the slow tier where they are not those of the view, nor none as [`NO_NAMES`] says.
     slow: Option<Names>,
     /// What the slow tier showed where that is not what the node shows.
-    twin: Option<Fingerprint>,
+    slow_fingerprint: Option<Fingerprint>,
     /// The attributes hold a change that became this event.
     meta_lsn: Lsn,
     xattrs: Xattrs,
@@ -198,7 +198,7 @@ impl Node {
             kind,
             ours: false,
             on_slow: false,
-            twin_alike: false,
+            slow_is_alike: false,
             rests: Resident::OnSlow,
             staged: false,
             perm: 0,
@@ -271,7 +271,7 @@ impl Node {
 
     /// Its device and number on the slow tier, if that has it. What the slow tier showed before is not true of another.
     pub(super) fn set_slow_id(&mut self, id: Option<(u64, u64)>) {
-        self.set_twin(None);
+        self.set_slow_fingerprint(None);
         let moved = self.take_moved();
         self.on_slow = id.is_some();
         (self.slow_dev, self.slow_ino) = id.unwrap_or_default();
@@ -317,7 +317,7 @@ impl Node {
     }
 
     pub(super) fn set_meta(&mut self, meta: Meta) {
-        let twin = self.twin();
+        let slow_fingerprint = self.slow_fingerprint();
         let Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime } = meta;
         // Twelve bits.
         self.perm = (perm & 0o7777) as u16;
@@ -328,25 +328,29 @@ impl Node {
         if rdev != 0 || self.rare.is_some() {
             self.change_rare(|rare| rare.rdev = rdev);
         }
-        self.set_twin(twin);
+        self.set_slow_fingerprint(slow_fingerprint);
     }
 
-    /// What a twin shows that is alike.
-    fn proof(&self) -> Fingerprint {
+    /// The fingerprint of a slow file that is alike.
+    fn fingerprint(&self) -> Fingerprint {
         let Meta { size, mtime, ctime, .. } = self.meta();
         Fingerprint { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
     }
 
     /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
-    pub(crate) fn twin(&self) -> Option<Fingerprint> {
-        if self.twin_alike { Some(self.proof()) } else { self.rare.as_ref().and_then(|rare| rare.twin) }
+    pub(crate) fn slow_fingerprint(&self) -> Option<Fingerprint> {
+        if self.slow_is_alike {
+            Some(self.fingerprint())
+        } else {
+            self.rare.as_ref().and_then(|rare| rare.slow_fingerprint)
+        }
     }
 
-    pub(crate) fn set_twin(&mut self, twin: Option<Fingerprint>) {
-        self.twin_alike = twin == Some(self.proof());
-        let other = twin.filter(|_| !self.twin_alike);
+    pub(crate) fn set_slow_fingerprint(&mut self, slow_fingerprint: Option<Fingerprint>) {
+        self.slow_is_alike = slow_fingerprint == Some(self.fingerprint());
+        let other = slow_fingerprint.filter(|_| !self.slow_is_alike);
         if other.is_some() || self.rare.is_some() {
-            self.change_rare(|rare| rare.twin = other);
+            self.change_rare(|rare| rare.slow_fingerprint = other);
         }
     }
 
@@ -529,7 +533,7 @@ pub(crate) struct KnownAcl {
 /// A directory that is known in full, as the slow tier showed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
-    pub(crate) proof: Fingerprint,
+    pub(crate) fingerprint: Fingerprint,
     /// Since when it has shown the same, by uptime.
     pub(crate) since: Duration,
     /// It was listed so long after that a change behind the listing would have left other times.

@@ -517,7 +517,14 @@ impl Planner<'_> {
         self.st.view.slow_path(ino)
     }
 
-    fn place(&mut self, ino: Ino, copied: &Copied, suffix: usize, at: &DirEntryKey, content: Option<&Content>) -> Option<()> {
+    fn place(
+        &mut self,
+        ino: Ino,
+        copied: &Copied,
+        suffix: usize,
+        at: &DirEntryKey,
+        content: Option<&Content>,
+    ) -> Option<()> {
         let mut tmp = copied.tmp.clone();
         if suffix > 0 {
             tmp.extend_from_slice(format!(".{suffix}").as_bytes());

@@ -14,14 +14,14 @@ use crate::tiers::checkpoints::index::CheckpointIndex;
 use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Spec};
-use crate::tiers::model::node::{Node, DirEntryKey};
+use crate::tiers::model::node::{DirEntryKey, Node};
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::{Content, FileState};
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn};
 
 /// So many files are given back their state for those who only look.
-const WOKEN_KEPT: usize = 1024;
+const MATERIALIZED_KEPT: usize = 1024;
 /// Room for so many events stays when they are gone.
 const EVENTS_KEPT: usize = 1024;
 
@@ -98,7 +98,7 @@ pub(crate) struct State {
     pub(crate) contents: HashMap<Ino, SmallDeque<(Lsn, Arc<Content>)>>,
     pub(crate) unnamed: HashMap<Ino, Lsn>,
     /// Files whose bytes were those of a pending version until somebody asked for their state: the latest ones.
-    woken: VecDeque<Ino>,
+    materialized: VecDeque<Ino>,
     /// Removed files whose object could not be let go of at once, because somebody was looking at it.
     pub(crate) orphans: HashSet<Ino>,
     /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
@@ -122,7 +122,7 @@ pub(crate) struct State {
     /// How many events and files refer to an object.
     pub(crate) objects: References,
     /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
-    pub(crate) doomed: BTreeMap<ObjectId, Lsn>,
+    pub(crate) to_delete: BTreeMap<ObjectId, Lsn>,
     /// Clean files with an object, oldest drained first.
     pub(crate) clean: BTreeMap<u64, Clean>,
     pub(crate) clean_at: HashMap<Ino, u64>,
@@ -207,7 +207,7 @@ impl State {
             applied: 0,
             contents: HashMap::new(),
             unnamed: HashMap::new(),
-            woken: VecDeque::new(),
+            materialized: VecDeque::new(),
             orphans: HashSet::new(),
             early: HashMap::new(),
             bound: BTreeMap::new(),
@@ -219,7 +219,7 @@ impl State {
             aside: HashMap::new(),
             was_aside: BTreeMap::new(),
             objects: References::default(),
-            doomed: BTreeMap::new(),
+            to_delete: BTreeMap::new(),
             clean: BTreeMap::new(),
             clean_at: HashMap::new(),
             clean_next: 0,
@@ -402,15 +402,15 @@ impl State {
         if !self.view.get(ino).is_some_and(Node::rests_pending) {
             return;
         }
-        if self.woken.len() == WOKEN_KEPT
-            && let Some(longest) = self.woken.pop_front()
+        if self.materialized.len() == MATERIALIZED_KEPT
+            && let Some(longest) = self.materialized.pop_front()
         {
             self.rest(longest);
         }
         let versions = self.contents.get(&ino).into_iter().flat_map(SmallDeque::iter).map(|(_, content)| content);
         if let Some(node) = self.view.get_mut(ino) {
             node.wake(|opened| FileState::on_pending(ino, opened, versions));
-            self.woken.push_back(ino);
+            self.materialized.push_back(ino);
         }
     }
 
@@ -425,7 +425,7 @@ impl State {
     pub(crate) fn refer(&mut self, object: ObjectId) {
         if self.objects.add(object) == 1 {
             // A replay may come back to an object that a later record seemed to have replaced.
-            self.doomed.remove(&object);
+            self.to_delete.remove(&object);
             object.head().into_iter().for_each(|head| self.refer(head));
         }
     }
@@ -433,7 +433,7 @@ impl State {
     /// One reference less; the last one dooms the object once the log is durable up to `lsn`.
     pub(crate) fn unrefer(&mut self, object: ObjectId, lsn: Lsn) {
         if self.objects.remove(object) == Some(0) {
-            self.doomed.insert(object, lsn);
+            self.to_delete.insert(object, lsn);
             object.head().into_iter().for_each(|head| self.unrefer(head, lsn));
         }
     }
@@ -483,7 +483,7 @@ impl State {
                 Some(ino) if self.contents.contains_key(&ino) => return None,
                 Some(ino) => {
                     let node = self.view.get(ino).filter(|node| node.kind == Kind::File)?;
-                    Some(node.twin().filter(|_| node.meta_lsn() <= self.applied)?)
+                    Some(node.slow_fingerprint().filter(|_| node.meta_lsn() <= self.applied)?)
                 }
             },
         };
@@ -501,7 +501,7 @@ impl State {
     pub(crate) fn written_in_place(&mut self, ino: Ino, now: Duration) {
         self.view.publish([ino], now);
         if let Some(node) = self.view.get_mut(ino) {
-            node.set_twin(None);
+            node.set_slow_fingerprint(None);
         }
         if self.in_place.insert(ino)
             && let Some(node) = self.view.get_mut(ino)
@@ -630,7 +630,7 @@ mod tests {
             st.push(lsn, Duration::ZERO, Change::Content { ino, at: at.clone(), content: content.clone() });
             let mut io = file.io.write();
             file.place(&mut io, Bytes::Object(object), None);
-            file.owe(&mut io, content);
+            file.add_pending_version(&mut io, content);
         };
         version(&mut st, 1, 5);
         st.rest(ino);
@@ -645,9 +645,9 @@ mod tests {
         let file = st.known_file(ino).expect("its versions say all");
         let io = file.io.read();
         let newest = st.contents[&ino].back().map(|(_, content)| content);
-        assert!(io.object() == Some(object) && io.ordered && !io.dirty && file.holds_bytes());
+        assert!(io.object() == Some(object) && io.has_event && !io.dirty && file.holds_bytes());
         assert!(io.latest.as_ref().zip(newest).is_some_and(|(latest, newest)| Arc::ptr_eq(latest, newest)));
-        assert_eq!((io.owed.iter().count(), file.is_guarded(8), file.is_guarded(9)), (2, true, false));
+        assert_eq!((io.pending_versions.iter().count(), file.is_guarded(8), file.is_guarded(9)), (2, true, false));
         drop(io);
         file.io.write().dirty = true;
         drop(file);
@@ -688,7 +688,7 @@ mod tests {
     #[test]
     fn no_more_than_some_are_awake_for_those_who_only_look() {
         let mut st = state();
-        let files: Vec<Ino> = (0..2 * WOKEN_KEPT as u64)
+        let files: Vec<Ino> = (0..2 * MATERIALIZED_KEPT as u64)
             .map(|number| {
                 let ino = st.view.new_ino();
                 let at = (ROOT, Name::new(format!("f{number}").as_bytes()).expect("a name"));
@@ -700,7 +700,7 @@ mod tests {
                 let file = st.file(ino).expect("it is a file");
                 let mut io = file.io.write();
                 file.place(&mut io, Bytes::Object(object), None);
-                file.owe(&mut io, content);
+                file.add_pending_version(&mut io, content);
                 drop(io);
                 drop(file);
                 st.rest(ino);
@@ -711,6 +711,6 @@ mod tests {
             assert!(st.known_file(*ino).is_some_and(|file| file.holds_bytes()));
         }
         let awake = files.iter().filter(|ino| st.view.get(**ino).is_some_and(|node| node.file.is_some()));
-        assert_eq!(awake.count(), WOKEN_KEPT);
+        assert_eq!(awake.count(), MATERIALIZED_KEPT);
     }
 }

@@ -20,7 +20,7 @@ use crate::path::Name;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Kind, Stat};
 use crate::tiers::log::record::ObjectId;
-use crate::tiers::model::node::{DirNode, Meta, Node, DirEntryKey, ObservedAt, Slot};
+use crate::tiers::model::node::{DirEntryKey, DirNode, Meta, Node, ObservedAt, Slot};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::{Ino, Lsn, ROOT};
 
@@ -43,7 +43,7 @@ pub(crate) struct LookupStart {
 pub(crate) struct Waiting {
     pub(crate) object: ObjectId,
     pub(crate) ino: Ino,
-    pub(crate) proof: Fingerprint,
+    pub(crate) fingerprint: Fingerprint,
     /// Eviction has looked for its file under the name it had.
     pub(crate) tried: bool,
 }
@@ -62,7 +62,7 @@ pub(crate) struct View {
     /// The directories among them, and where aging goes on: behind this name of that one.
     dirs: BTreeSet<Ino>,
     aged: Option<(Ino, Option<Name>)>,
-    /// Nodes that do not have the number of their slow twin.
+    /// Nodes that do not have the number of their slow known.
     by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
     pub(crate) waiting: HashMap<u64, Waiting>,
@@ -322,7 +322,7 @@ impl View {
     fn identify(&mut self, ino: Ino, stat: &Stat) {
         self.set_slow_id(ino, Some((stat.dev, stat.ino)));
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.set_twin(Some(Fingerprint::of(stat)));
+            node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
         }
     }
 
@@ -359,14 +359,14 @@ impl View {
     /// A clean object found at start-up, to be met by its file.
     pub(crate) fn wait(&mut self, waiting: Waiting) {
         // A file that was replaced may have left an object behind, and the slow tier gives inode numbers again: of two objects with the
-        // same number of either kind, the later proof is the true one.
-        let older = |other: &Waiting| other.proof.ctime > waiting.proof.ctime;
+        // same number of either kind, the later fingerprint is the true one.
+        let older = |other: &Waiting| other.fingerprint.ctime > waiting.fingerprint.ctime;
         let same = self.kept.get(&waiting.ino).and_then(|slow_ino| self.waiting.get(slow_ino));
         if !same.is_some_and(|other| other.ino == waiting.ino && older(other)) {
-            self.kept.insert(waiting.ino, waiting.proof.ino);
+            self.kept.insert(waiting.ino, waiting.fingerprint.ino);
         }
-        if !self.waiting.get(&waiting.proof.ino).is_some_and(older) {
-            self.waiting.insert(waiting.proof.ino, waiting);
+        if !self.waiting.get(&waiting.fingerprint.ino).is_some_and(older) {
+            self.waiting.insert(waiting.fingerprint.ino, waiting);
         }
     }
 
@@ -400,27 +400,27 @@ impl View {
         if asked.published != self.published && node.seen >= ObservedAt::at(asked.at) {
             return;
         }
-        let twin = node.twin();
-        let unchanged = twin == Some(Fingerprint::of(stat));
+        let known = node.slow_fingerprint();
+        let unchanged = known == Some(Fingerprint::of(stat));
         node.seen = ObservedAt::at(asked.at);
-        if twin.is_some() && !unchanged {
+        if known.is_some() && !unchanged {
             node.changed_behind();
         }
         let holds_bytes = node.holds_bytes();
-        if holds_bytes && twin.is_some_and(|twin| !twin.is_same_version(stat)) {
-            // Somebody else's. What we hold goes back to what we knew, and whoever publishes it must find out.
+        if holds_bytes && known.is_some_and(|known| !known.is_same_version(stat)) {
+            // A foreign change. Keep the old fingerprint: publish will detect the conflict against it.
             return;
         }
         if node.meta_lsn() > applied {
             return;
         }
         let Meta { atime, mtime, ctime, nlink, .. } = node.meta();
-        // Our own publishing changed the times of the slow twin; the view keeps the ones it showed.
-        if node.ours && (twin.is_none() || unchanged || node.dir.is_some()) {
+        // Our own publishing changed the times of the slow file; the view keeps the ones it showed.
+        if node.ours && (known.is_none() || unchanged || node.dir.is_some()) {
             if node.dir.is_some() {
                 node.set_meta(Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) });
             }
-            node.set_twin(Some(Fingerprint::of(stat)));
+            node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
             return;
         }
         // The events of its names go through numbers of links that the view has behind it.
@@ -428,7 +428,7 @@ impl View {
         let pending = node.moved() || in_tmp || node.pins > opens;
         let meta = Meta::of(stat);
         node.set_meta(if pending { Meta { nlink, ..meta } } else { meta });
-        node.set_twin(Some(Fingerprint::of(stat)));
+        node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
     }
 
     /// Who has this number on the slow tier itself, not in something that is mounted there.
@@ -550,7 +550,7 @@ impl View {
     pub(crate) fn detach(&mut self, ino: Ino) -> Option<Ino> {
         let node = self.nodes.get(&ino)?;
         let id = node.slow_id()?;
-        let (names, twin, alike) = (node.slow().to_vec(), node.twin(), Node::new(node.kind, node.meta()));
+        let (names, known, alike) = (node.slow().to_vec(), node.slow_fingerprint(), Node::new(node.kind, node.meta()));
         let other = self.new_ino();
         self.insert(other, alike);
         for (dir, name) in &names {
@@ -559,7 +559,7 @@ impl View {
         self.set_slow_id(ino, None);
         self.set_slow_id(other, Some(id));
         let node = self.nodes.get_mut(&other)?;
-        node.set_twin(twin);
+        node.set_slow_fingerprint(known);
         Some(other)
     }
 
@@ -850,7 +850,7 @@ pub(super) mod tests {
             });
             for nth in order {
                 let object = ObjectId { home: Home::Fast, number: nth as u64 };
-                view.wait(Waiting { object, ino: 12, proof: Fingerprint::of(&files[nth]), tried: false });
+                view.wait(Waiting { object, ino: 12, fingerprint: Fingerprint::of(&files[nth]), tried: false });
             }
             let shown = [20, 30].map(|slow_ino| view.ino_shown((1, slow_ino), Kind::File));
             assert_eq!(shown, [20, 12]);

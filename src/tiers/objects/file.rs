@@ -81,13 +81,13 @@ pub(crate) struct Io {
     /// since is in the view, as for a slow file.
     pub(crate) attrs_in_view: bool,
     /// Its mtime was set while it was dirty: the next write says in the log that it came after that.
-    pub(crate) stamped: bool,
+    pub(crate) mtime_set_since_bind: bool,
     /// The newest version that became an event and is not applied yet.
     pub(crate) latest: Option<Arc<Content>>,
     /// It has been an event at least once: changes of its attributes are events too.
-    pub(crate) ordered: bool,
+    pub(crate) has_event: bool,
     /// Versions of this object that are owed to the slow tier.
-    pub(crate) owed: SmallDeque<Arc<Content>>,
+    pub(crate) pending_versions: SmallDeque<Arc<Content>>,
     /// Boxed: of a million pending files none is clean.
     clean: Option<Box<Equal>>,
     /// Left behind by a writer that a crash cut off: waits for a close or a sync.
@@ -97,8 +97,8 @@ pub(crate) struct Io {
 /// That the slow tier has the same bytes.
 #[derive(Debug)]
 struct Equal {
-    proof: Fingerprint,
-    /// Uptime of the last comparison with the slow twin.
+    fingerprint: Fingerprint,
+    /// Uptime of the last comparison with the slow file.
     checked: Duration,
 }
 
@@ -236,11 +236,11 @@ impl FileState {
             fd: None,
             copy: None,
             dirty: false,
-            stamped: false,
+            mtime_set_since_bind: false,
             attrs_in_view: false,
             latest: None,
-            ordered: false,
-            owed: SmallDeque::None,
+            has_event: false,
+            pending_versions: SmallDeque::None,
             clean: None,
             interrupted: false,
         };
@@ -295,9 +295,9 @@ impl FileState {
         let mut io = state.io.write_new();
         let alive = versions.filter(|content| content.is_alive());
         for content in alive.filter(|content| newest.is_some_and(|newest| newest.object().shares(content.object()))) {
-            state.owe(&mut io, Arc::clone(content));
+            state.add_pending_version(&mut io, Arc::clone(content));
         }
-        io.ordered = newest.is_some();
+        io.has_event = newest.is_some();
         io.latest = newest.cloned();
         drop(io);
         state
@@ -306,18 +306,33 @@ impl FileState {
     /// What is to be remembered to make it anew: by [`FileState::on_slow`], or of the pending versions, whose `newest` this is, by
     /// [`FileState::on_pending`]. `None` if it says more, or somebody uses the bytes.
     pub(crate) fn at_rest(&mut self, newest: Option<&Arc<Content>>) -> Option<Resident> {
-        let Io { place, fd, copy, dirty, stamped, attrs_in_view, latest, ordered, owed, clean, interrupted } =
-            self.io.get_mut();
-        owed.retain(|content| !content.applied.load(Ordering::Acquire));
+        let Io {
+            place,
+            fd,
+            copy,
+            dirty,
+            mtime_set_since_bind,
+            attrs_in_view,
+            latest,
+            has_event,
+            pending_versions,
+            clean,
+            interrupted,
+        } = self.io.get_mut();
+        pending_versions.retain(|content| !content.applied.load(Ordering::Acquire));
         let used = fd.is_some() || copy.is_some() || clean.is_some();
-        let marked = *dirty || *stamped || *attrs_in_view || *interrupted;
+        let marked = *dirty || *mtime_set_since_bind || *attrs_in_view || *interrupted;
         let open = [&mut self.opens, &mut self.writers, &mut self.pins].into_iter().any(|count| *count.get_mut() > 0);
         let busy = *self.draining.get_mut() || *self.failed.get_mut();
         if used || marked || open || busy {
             return None;
         }
         let pending = match place {
-            Bytes::Slow if latest.is_none() && owed.is_empty() && !*ordered && *self.guard.get_mut() == 0 => false,
+            Bytes::Slow
+                if latest.is_none() && pending_versions.is_empty() && !*has_event && *self.guard.get_mut() == 0 =>
+            {
+                false
+            }
             // One on the slow tier is handed over when it is published.
             Bytes::Object(object @ ObjectId { home: Home::Fast, .. }) => {
                 let newest = newest.filter(|newest| newest.object() == *object)?;
@@ -379,7 +394,7 @@ impl FileState {
         io.clean = None;
         io.attrs_in_view = false;
         io.latest = None;
-        io.owed = SmallDeque::None;
+        io.pending_versions = SmallDeque::None;
         self.guard.store(0, Ordering::Release);
         self.failed.store(false, Ordering::Release);
         self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
@@ -394,26 +409,26 @@ impl FileState {
     }
 
     /// Makes `content` a version that writes must not change unnoticed. The caller holds `io` exclusively.
-    pub(crate) fn owe(&self, io: &mut Io, content: Arc<Content>) {
+    pub(crate) fn add_pending_version(&self, io: &mut Io, content: Arc<Content>) {
         // A copied one too: a crash before it is published takes the copy away.
-        io.owed.retain(|owed| owed.is_alive());
+        io.pending_versions.retain(|pending_versions| pending_versions.is_alive());
         self.guard.fetch_max(content.size, Ordering::AcqRel);
-        io.ordered = true;
-        io.owed.push_back(content.clone());
+        io.has_event = true;
+        io.pending_versions.push_back(content.clone());
         io.latest = Some(content);
     }
 
     /// Whether a change of bytes from `offset` on may breach a version.
     pub(crate) fn is_guarded(&self, offset: u64) -> bool {
-        // Acquire pairs with `owe`: a writer that came after the freeze sees its guard.
+        // Acquire pairs with `add_pending_version`: a writer that came after the freeze sees its guard.
         offset < self.guard.load(Ordering::Acquire)
     }
 
     /// Called before bytes from `offset` on change; the caller holds `io` at least shared, so no version is frozen
     /// meanwhile.
-    pub(crate) fn breach(&self, io: &Io, offset: u64) {
+    pub(crate) fn invalidate(&self, io: &Io, offset: u64) {
         let mut guard = 0;
-        for content in io.owed.iter() {
+        for content in io.pending_versions.iter() {
             if offset < content.size {
                 content.intact.store(false, Ordering::Release);
             } else {
@@ -435,18 +450,18 @@ impl Drop for Pin {
 }
 
 impl Io {
-    /// The proof that the slow tier has the same bytes.
+    /// The fingerprint that the slow tier has the same bytes.
     pub(crate) fn clean(&self) -> Option<Fingerprint> {
-        self.clean.as_ref().map(|equal| equal.proof)
+        self.clean.as_ref().map(|equal| equal.fingerprint)
     }
 
-    /// Uptime of the last comparison with the slow twin, of a clean file.
+    /// Uptime of the last comparison with the slow file, of a clean file.
     pub(crate) fn checked(&self) -> Duration {
         self.clean.as_ref().map_or(Duration::ZERO, |equal| equal.checked)
     }
 
-    pub(crate) fn set_clean(&mut self, proof: Fingerprint) {
-        self.clean = Some(Box::new(Equal { proof, checked: self.checked() }));
+    pub(crate) fn set_clean(&mut self, fingerprint: Fingerprint) {
+        self.clean = Some(Box::new(Equal { fingerprint, checked: self.checked() }));
     }
 
     pub(crate) fn set_checked(&mut self, now: Duration) {
@@ -492,7 +507,7 @@ impl Io {
 pub(crate) struct Copy {
     pub(crate) number: u64,
     pub(crate) fd: Arc<dyn File>,
-    pub(crate) proof: Fingerprint,
+    pub(crate) fingerprint: Fingerprint,
 }
 
 /// What is known of a regular file's bytes while there is no state of the file. *Opened*: it was before, and by what is known

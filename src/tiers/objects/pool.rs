@@ -2,7 +2,7 @@
 //!
 //! An object is `pool/<shard>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner, mode,
 //! times, extended attributes), so a daemon that is killed loses neither. `user.dlio.name` says which file it was last,
-//! for a rescue without a log; `user.dlio.clean` is the proof that the slow tier has the same bytes. Who refers to an
+//! for a rescue without a log; `user.dlio.clean` is the fingerprint that the slow tier has the same bytes. Who refers to an
 //! object, and when it may go, is decided elsewhere.
 
 use crate::tiers::disk::fingerprint::Fingerprint;
@@ -126,34 +126,34 @@ impl Pool {
         Ok(file.get_xattr(CLEAN)?.and_then(|text| Fingerprint::decode(&text)))
     }
 
-    /// Whether it has a proof, readable or not.
+    /// Whether it has a fingerprint, readable or not.
     pub(crate) fn claims_to_be_clean(file: &dyn File) -> io::Result<bool> {
         Ok(file.get_xattr(CLEAN)?.is_some())
     }
 
     /// Declares the object equal to this slow file, durably.
-    pub(crate) fn prove(file: &dyn File, proof: &Fingerprint) -> io::Result<()> {
-        Self::set_proof(file, proof)?;
+    pub(crate) fn mark_clean(file: &dyn File, fingerprint: &Fingerprint) -> io::Result<()> {
+        Self::set_fingerprint(file, fingerprint)?;
         file.sync()
     }
 
-    pub(crate) fn set_proof(file: &dyn File, proof: &Fingerprint) -> io::Result<()> {
-        file.set_xattr(CLEAN, proof.encode().as_bytes())
+    pub(crate) fn set_fingerprint(file: &dyn File, fingerprint: &Fingerprint) -> io::Result<()> {
+        file.set_xattr(CLEAN, fingerprint.encode().as_bytes())
     }
 
-    /// Takes the proof back; durable when this returns, so that not one byte changes under a proof (promise P6).
-    pub(crate) fn disprove(file: &dyn File) -> io::Result<()> {
+    /// Takes the fingerprint back; durable when this returns, so that not one byte changes under a fingerprint (promise P6).
+    pub(crate) fn clear_clean(file: &dyn File) -> io::Result<()> {
         file.remove_xattr(CLEAN)?;
         file.remove_xattr(SUM)?;
         file.sync()
     }
 
-    /// Remembers the hash of the bytes that were copied down, for [`crate::tiers::recovery::verify`]; made durable by the proof that
+    /// Remembers the hash of the bytes that were copied down, for [`crate::tiers::recovery::verify`]; made durable by the fingerprint that
     /// follows, and taken back with it. Without one less is known, and nothing is lost.
     pub(crate) fn set_sum(file: &dyn File, sum: Option<Hash>) {
         let done = match sum {
             Some(sum) => file.set_xattr(SUM, sum.encode().as_bytes()),
-            // One of an earlier version must not stand beside the proof of this one.
+            // One of an earlier version must not stand beside the fingerprint of this one.
             None => file.remove_xattr(SUM),
         };
         if let Err(e) = done {

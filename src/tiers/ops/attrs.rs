@@ -244,7 +244,7 @@ impl Tiers {
                 self.log_attr(cx, ino, &old, Some(io))?;
                 return Err(Error::io("set attributes of", self.label(ino), e));
             }
-            io.stamped |= io.dirty && new.mtime.is_some();
+            io.mtime_set_since_bind |= io.dirty && new.mtime.is_some();
         }
         // Wherever they are: on the object, or in the view alone.
         if let (Some(file), Some(perm)) = (&file, new.perm) {
@@ -317,7 +317,7 @@ impl Tiers {
     fn is_in_order(&self, st: &State, ino: Ino, io: Option<&Io>) -> bool {
         let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id().is_some());
         match io {
-            Some(io) if io.object().is_some() => on_slow || io.ordered,
+            Some(io) if io.object().is_some() => on_slow || io.has_event,
             _ => true,
         }
     }
@@ -634,13 +634,13 @@ impl Tiers {
         let is_open = file.opens.load(Ordering::Acquire) > 0;
         let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;
         let mut io = file.io.write();
-        let (Some(proof), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
+        let (Some(fingerprint), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
         if file.is_pinned() {
             return Ok(());
         }
         let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
         let mut st = self.state.lock();
-        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.remember_attrs(&mut st, file.ino, &shown, fingerprint);
         self.drop_clean(&mut st, file, &mut io);
         io.fd = fd;
         Ok(())

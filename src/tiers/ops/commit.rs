@@ -2,7 +2,7 @@
 //!
 //! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file, and
 //! every `live_after` while it is held open. The event stands for the first `size` bytes the object has then; a later write
-//! below that breaches the version (see [`FileState::breach`]).
+//! below that breaches the version (see [`FileState::invalidate`]).
 //!
 //! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is synced
 //! up to the seal - and with it every record before.
@@ -45,7 +45,7 @@ impl Tiers {
         let only_truncated = || {
             let io = state.io.read();
             io.uncommitted()
-                && (io.ordered || self.state.lock().view.get(state.ino).is_some_and(|node| node.slow_id().is_some()))
+                && (io.has_event || self.state.lock().view.get(state.ino).is_some_and(|node| node.slow_id().is_some()))
         };
         match state.author() {
             Author::Table(author) => cx.table.is_some_and(|table| table != author),
@@ -252,7 +252,7 @@ impl Tiers {
         });
         let committed = made.at("copy", label(copy)).and_then(|()| self.log_copy(state, frozen, copy, live));
         if matches!(committed, Ok(Some(_))) {
-            io.ordered = true;
+            io.has_event = true;
         } else {
             self.remove_object(copy);
         }
@@ -329,7 +329,7 @@ impl Tiers {
             self.log.append(&[names])?;
         }
         let lsn = self.log_event_anyway(cx, st, record, change, |_, _| ())?;
-        state.owe(io, content);
+        state.add_pending_version(io, content);
         state.forget_author();
         io.dirty = false;
         io.interrupted = false;

@@ -2,10 +2,10 @@
 //!
 //! A write goes to the object the inode has *now*. Before the first byte after a commit changes ([`Tiers::make_writable`]):
 //!
-//! 1. a clean object's proof is taken back, durably (P6);
+//! 1. a clean object's fingerprint is taken back, durably (P6);
 //! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
 //! 3. if it is a byte of a version that is still owed, a `breach` record says that this one no longer exists, durably if
-//!    the version may count as sealed ([`Tiers::breach`], P4);
+//!    the version may count as sealed ([`Tiers::invalidate`], P4);
 //! 4. the byte is written.
 //!
 //! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
@@ -110,7 +110,7 @@ impl Tiers {
         let io = state.io.read();
         if io.object().is_some() {
             state.writes(None);
-            self.breach(state, &io, 0)?;
+            self.invalidate(state, &io, 0)?;
         } else {
             self.state.lock().written_in_place(state.ino, self.uptime());
         }
@@ -188,14 +188,14 @@ impl Tiers {
         file.state.changes_opened.swap(now, Ordering::AcqRel) == now
     }
 
-    /// P11: compares a clean object with its slow twin, at most every `revalidate`. A slow file changed by somebody else is
+    /// P11: compares a clean object with its slow file, at most every `revalidate`. A slow file changed by somebody else is
     /// the newer version: the object is let go. With the slow tier down the fast copy is served.
     fn revalidate(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
-        let (proof, checked) = {
+        let (fingerprint, checked) = {
             let io = self.shared(cx, state)?;
             (io.clean(), io.checked())
         };
-        let Some(proof) = proof else { return Ok(()) };
+        let Some(fingerprint) = fingerprint else { return Ok(()) };
         if state.is_pinned() || self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate
         {
             return Ok(());
@@ -206,9 +206,9 @@ impl Tiers {
             Err(e) if e.raw_os_error() == Some(Errno::ESTALE as i32) => return Ok(()),
             found => absent_is_none(found).at("stat on slow", self.label(state.ino))?,
         };
-        let same = found.as_ref().is_some_and(|stat| Fingerprint::of(stat) == proof);
+        let same = found.as_ref().is_some_and(|stat| Fingerprint::of(stat) == fingerprint);
         let mut io = state.io.write();
-        if io.clean() != Some(proof) || state.is_pinned() {
+        if io.clean() != Some(fingerprint) || state.is_pinned() {
             return Ok(());
         }
         io.set_checked(self.uptime());
@@ -216,7 +216,7 @@ impl Tiers {
             return Ok(());
         }
         let mut st = self.state.lock();
-        // An event of ours under way changes the twin too; publishing renews the proof when it is done.
+        // An event of ours under way changes the slow_stat too; publishing renews the fingerprint when it is done.
         let under_way = |ino| st.view.get(ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire));
         if under_way(state.ino) || st.view.in_tmp.contains(&state.ino) {
             return Ok(());
@@ -243,11 +243,11 @@ impl Tiers {
             return Ok(());
         }
         let mut io = state.io.write();
-        let (Some(proof), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
+        let (Some(fingerprint), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
         let shown = self.pool.stat(object.number).at_fast("stat", label(object))?;
         let mut st = self.state.lock();
         if shared(&st) && !state.is_pinned() {
-            self.remember_attrs(&mut st, state.ino, &shown, proof);
+            self.remember_attrs(&mut st, state.ino, &shown, fingerprint);
             self.drop_clean(&mut st, state, &mut io);
         }
         Ok(())
@@ -328,16 +328,18 @@ impl Tiers {
     }
 
     /// Reading a file on the fast tier failed. Where the slow tier has the same, it is read from there from now on: `true`. As at every
-    /// eviction the proof is compared once more (P6): bad in one place, the object is still all there is of a file that is gone there.
+    /// eviction the fingerprint is compared once more (P6): bad in one place, the object is still all there is of a file that is gone there.
     fn give_up_object(&self, cx: &Cx, state: &FileState, error: &std::io::Error) -> Result<bool> {
-        let proof = state.io.read().clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
-        let Some(proof) = proof else { return Ok(false) };
+        let fingerprint =
+            state.io.read().clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
+        let Some(fingerprint) = fingerprint else { return Ok(false) };
         self.fast_has_failed();
         cx.slow()?;
         let Some(path) = self.state.lock().view.slow_path(state.ino) else { return Ok(false) };
-        let twin = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
+        let slow_stat = self.slow.stat(&path).at("stat on slow", self.label(state.ino))?;
         let mut io = state.io.write();
-        let same = twin.is_some_and(|twin| Fingerprint::of(&twin) == proof) && io.clean() == Some(proof);
+        let same = slow_stat.is_some_and(|slow_stat| Fingerprint::of(&slow_stat) == fingerprint)
+            && io.clean() == Some(fingerprint);
         let Some(object) = io.object().filter(|_| same && !state.is_pinned()) else { return Ok(false) };
         let shown = self.pool.stat(object.number);
         let mut st = self.state.lock();
@@ -348,7 +350,7 @@ impl Tiers {
         let path = self.label_in(&st, state.ino);
         tracing::warn!(path, %error, "the fast copy cannot be read; it is dropped, and the file is read from the slow tier");
         if let Ok(shown) = shown {
-            self.remember_attrs(&mut st, state.ino, &shown, proof);
+            self.remember_attrs(&mut st, state.ino, &shown, fingerprint);
         }
         self.drop_clean(&mut st, state, &mut io);
         Ok(true)
@@ -423,11 +425,11 @@ impl Tiers {
         loop {
             let io = self.shared(cx, state)?;
             match (io.place, &io.fd) {
-                (Bytes::Object(object), Some(fd)) if io.dirty && !io.stamped => {
+                (Bytes::Object(object), Some(fd)) if io.dirty && !io.mtime_set_since_bind => {
                     if object.needs_slow() {
                         cx.slow()?;
                     }
-                    self.breach(state, &io, from)?; // 3
+                    self.invalidate(state, &io, from)?; // 3
                     state.writes(cx.table);
                     let done = act(&**fd);
                     drop(io);
@@ -458,9 +460,9 @@ impl Tiers {
     }
 
     /// Before bytes from `from` on change: the versions that have them no longer exist. The caller holds `io`, shared or not.
-    fn breach(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
+    fn invalidate(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
         let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
-        let broken = || io.owed.iter().filter(|content| content.is_alive() && from < content.size);
+        let broken = || io.pending_versions.iter().filter(|content| content.is_alive() && from < content.size);
         if broken().next().is_some() && !left_out!(Breach) {
             let lsn = self.log.append(&[Record::Breach { ino: state.ino, object, from }])?;
             // Looked at behind the append: a seal that is logged later is not durable without the breach.
@@ -468,7 +470,7 @@ impl Tiers {
                 self.log.sync(lsn)?;
             }
         }
-        state.breach(io, from);
+        state.invalidate(io, from);
         Ok(())
     }
 
@@ -521,9 +523,9 @@ impl Tiers {
             io.fd = Some(self.open_object(cx, object)?);
         }
         if io.dirty {
-            if io.stamped {
+            if io.mtime_set_since_bind {
                 self.log_bind(&mut self.state.lock(), state.ino, object)?;
-                io.stamped = false;
+                io.mtime_set_since_bind = false;
             }
             return Ok(());
         }
@@ -531,7 +533,7 @@ impl Tiers {
         if io.clean().is_some()
             && let Some(fd) = &io.fd
         {
-            Pool::disprove(&**fd).at_fast("take back the proof of", label(object))?; // 1
+            Pool::clear_clean(&**fd).at_fast("take back the proof of", label(object))?; // 1
             io.unset_clean();
         }
         if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
@@ -550,8 +552,8 @@ impl Tiers {
             }
             self.give_attrs(state.ino, &mut io)?;
             // No version of it survives the next byte.
-            self.breach(state, &io, 0)?; // 3
-            io.owed.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
+            self.invalidate(state, &io, 0)?; // 3
+            io.pending_versions.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
         }
         let mut st = self.state.lock();
         st.unset_clean(state.ino);
@@ -559,7 +561,7 @@ impl Tiers {
             self.log_bind(&mut st, state.ino, object)?; // 2
         }
         io.dirty = true;
-        io.stamped = false;
+        io.mtime_set_since_bind = false;
         Ok(())
     }
 
@@ -903,10 +905,10 @@ impl Tiers {
 
     /// Takes the copy of a file for its object, for the first write:
     ///
-    /// 1. the copy says that it is an object with a proof, and no copy any more, durably and with its bytes. A crash here leaves what is no
+    /// 1. the copy says that it is an object with a fingerprint, and no copy any more, durably and with its bytes. A crash here leaves what is no
     ///    copy and is removed;
-    /// 2. it is renamed into the pool. A crash here leaves an object with a proof, which waits for its file as any other;
-    /// 3. it gets the attributes that the view shows, and its proof is taken back, durably (P6);
+    /// 2. it is renamed into the pool. A crash here leaves an object with a fingerprint, which waits for its file as any other;
+    /// 3. it gets the attributes that the view shows, and its fingerprint is taken back, durably (P6);
     /// 4. a `bind` record says that the file's bytes are this object, ahead of its events.
     ///
     /// Whoever reads the copy, the kernel by itself too, goes on in the same file. `false`: there is no copy.
@@ -940,7 +942,7 @@ impl Tiers {
             self.remove_object(object);
             return Ok(false);
         }
-        let taken = dressed.and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::disprove(&*fd));
+        let taken = dressed.and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::clear_clean(&*fd));
         let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
             self.rebind_to(cx, state, &io, object) // 4
         });

@@ -177,15 +177,15 @@ impl Tiers {
             let same_bytes = own.size == stat.size && tier.same_time(own.mtime, stat.mtime);
             same_bytes && tier.shows(stat, (own.uid, own.gid, own.perm))
         });
-        if Fingerprint::of(stat) != waiting.proof || !as_proven {
+        if Fingerprint::of(stat) != waiting.fingerprint || !as_proven {
             // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut took
             // the record of it.
             let lsn = self.log.last();
-            st.doomed.insert(waiting.object, lsn);
+            st.to_delete.insert(waiting.object, lsn);
             return;
         }
         file.place(&mut io, Bytes::Object(waiting.object), None);
-        io.set_clean(waiting.proof);
+        io.set_clean(waiting.fingerprint);
         io.set_checked(self.uptime());
         drop(io);
         st.refer(waiting.object);

@@ -87,7 +87,7 @@ impl Tiers {
         let found = self.at_slow(ino, |path, _| {
             let dir = self.slow.dir(ino, path, id)?;
             let stat = dir.stat_now(b".")?; // 1
-            let same = before.is_some_and(|before| before.settled && before.proof == Fingerprint::of(&stat));
+            let same = before.is_some_and(|before| before.settled && before.fingerprint == Fingerprint::of(&stat));
             let entries = if same { None } else { Some(self.slow.list(&*dir)?) }; // 2
             Ok((dir, stat, entries))
         });
@@ -167,13 +167,13 @@ impl Tiers {
     }
 
     fn keep_shown(&self, look: &Recheck, stat: &Stat, before: Option<Shown>, listed: bool) {
-        let (at, proof) = (look.asked.at, Fingerprint::of(stat));
-        let since = before.filter(|before| before.proof == proof).map_or(at, |before| before.since);
+        let (at, fingerprint) = (look.asked.at, Fingerprint::of(stat));
+        let since = before.filter(|before| before.fingerprint == fingerprint).map_or(at, |before| before.since);
         let settled = at.saturating_sub(since) >= SAME_TIMES;
         self.change_dir(look.ino, |dir| {
             dir.checked = ObservedAt::at(at);
             if listed {
-                dir.shown = Some(Box::new(Shown { proof, since, settled }));
+                dir.shown = Some(Box::new(Shown { fingerprint, since, settled }));
             }
         });
     }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::path::escape;
 use crate::tiers::disk::Kind;
 use crate::tiers::log::record::{Attrs, Kept, ObjectId, Path, Record, Spec};
-use crate::tiers::model::node::{Meta, DirEntryKey};
+use crate::tiers::model::node::{DirEntryKey, Meta};
 use crate::tiers::model::state::{Aside, State};
 use crate::tiers::model::view::FIRST_OWN;
 use crate::tiers::ops::names::{add_made, add_subdir};
@@ -266,7 +266,7 @@ impl Recovery<'_> {
             return Ok(Some("its object is gone".to_owned()));
         }
         let has = self.looked_at(object).map_or(size, |looked| looked.size);
-        let is_short = has < size && !Record::breached(&self.records, lsn, object, size);
+        let is_short = has < size && !Record::invalidated(&self.records, lsn, object, size);
         // Whoever went on writing may have cut it, which no record says.
         let goes_on = self.records.iter().any(
             |(at, record)| matches!(record, Record::Bind { object: other, .. } if *at > lsn && other.uses(object)),

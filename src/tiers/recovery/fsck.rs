@@ -234,7 +234,7 @@ impl Check {
             }
             self.report.pending += 1;
             if let Some(what) = self.missing_of(*object, *size, uuid)
-                && !(what.contains(SHORT) && Record::breached(&self.records, *lsn, *object, *size))
+                && !(what.contains(SHORT) && Record::invalidated(&self.records, *lsn, *object, *size))
             {
                 wrong.push((escape(path), what));
             }
@@ -355,12 +355,12 @@ impl Check {
     fn proof_and_name(&mut self, number: u64) -> std::io::Result<(bool, Option<String>)> {
         let place = place_of(number);
         let file = self.pool.open_object(number, Access::Read)?;
-        let (proof, name) = (Pool::proof_of(&*file)?, Pool::name_of(&*file)?);
-        if proof.is_none() && Pool::claims_to_be_clean(&*file)? {
+        let (fingerprint, name) = (Pool::proof_of(&*file)?, Pool::name_of(&*file)?);
+        if fingerprint.is_none() && Pool::claims_to_be_clean(&*file)? {
             let remedy = "nothing is lost: the slow tier's file is read instead";
             self.add(Severity::Note, &place, "its proof of being clean is not readable", remedy);
         }
-        Ok((proof.is_some(), name.map(|named| escape(&named.path))))
+        Ok((fingerprint.is_some(), name.map(|named| escape(&named.path))))
     }
 
     fn unexplained(&mut self, number: u64, place: &str, name: Option<&str>, log_is_sound: bool) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
-use crate::tiers::model::node::{Meta, DirEntryKey};
+use crate::tiers::model::node::{DirEntryKey, Meta};
 use crate::tiers::model::state::{Change, State};
 use crate::tiers::model::view::{Ages, FIRST_OWN};
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
@@ -169,17 +169,17 @@ impl<'a> Recovery<'a> {
             Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. }
                 if self.lost.contains_key(object) =>
             {
-                self.strike(path, *ino, *object)
+                self.discard_unsynced(path, *ino, *object)
             }
             Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
-            Record::Bind { path, ino, object } => self.strike(path, *ino, *object),
+            Record::Bind { path, ino, object } => self.discard_unsynced(path, *ino, *object),
             Record::Content { path, ino, object, size, attrs } => {
                 if this_boot || self.sealed.contains(&lsn) || left_out!(Strike) {
                     self.struck.remove(object);
                     self.never.remove(ino);
                     self.replay_content(lsn, path, *ino, *object, *size, attrs)
                 } else {
-                    self.strike(path, *ino, *object)
+                    self.discard_unsynced(path, *ino, *object)
                 }
             }
             Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
@@ -323,7 +323,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// A version that was not sealed before the power went: the one before it is shown, if there is one.
-    fn strike(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
+    fn discard_unsynced(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
         self.struck.insert(object);
         if self.at(path, ino)?.is_none() && !self.met.contains_key(&ino) {
             self.never.insert(ino);
@@ -458,12 +458,13 @@ impl<'a> Recovery<'a> {
         let Some(found) = self.find(&place, None)? else { return Ok(()) };
         let mut st = self.tiers.state.lock();
         let slot = st.view.get(place.0).and_then(|dir| dir.dir.as_ref()?.slots.get(&place.1));
-        let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.twin()?)));
+        let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.slow_fingerprint()?)));
         let (Some(slot), Some(((dev, ino), twin))) = (slot, twin) else { return Ok(()) };
         let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
         let older = |slow: &Fingerprint| !this_boot && twin.mtime <= slow.mtime;
-        let same =
-            |slow: &Fingerprint| slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow));
+        let same = |slow: &Fingerprint| {
+            slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow))
+        };
         if slot.pending() || ours || slow.is_some_and(same) {
             return Ok(());
         }
@@ -477,7 +478,7 @@ impl<'a> Recovery<'a> {
                 let known = if slow.ino == ino { ino } else { 0 };
                 st.view.set_slow_id(found, Some((dev, known)));
                 if let Some(node) = st.view.get_mut(found) {
-                    node.set_twin(Some(*slow));
+                    node.set_slow_fingerprint(Some(*slow));
                 }
             }
         }
@@ -519,12 +520,12 @@ impl<'a> Recovery<'a> {
         let in_pool = [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow());
         for object in in_pool.filter(|object| self.looked_at(*object).is_none_or(|looked| looked.proven)) {
             let fd = self.tiers.open_object(&self.cx, object)?;
-            if let Some(proof) = Pool::proof_of(&*fd).at("read proof of", "object")? {
+            if let Some(fingerprint) = Pool::proof_of(&*fd).at("read proof of", "object")? {
                 let waiting = &mut self.tiers.state.lock().view.waiting;
-                if waiting.get(&proof.ino).is_some_and(|waiting| waiting.object == object) {
-                    waiting.remove(&proof.ino);
+                if waiting.get(&fingerprint.ino).is_some_and(|waiting| waiting.object == object) {
+                    waiting.remove(&fingerprint.ino);
                 }
-                Pool::disprove(&*fd).at("take back the proof of", "object")?;
+                Pool::clear_clean(&*fd).at("take back the proof of", "object")?;
             }
         }
         let mut st = self.tiers.state.lock();
@@ -536,7 +537,7 @@ impl<'a> Recovery<'a> {
         file.place(io, Bytes::Object(object), None);
         for (_, content) in st.contents.get(&file.ino).into_iter().flat_map(SmallDeque::iter) {
             if object.shares(content.object()) && content.is_alive() {
-                file.owe(io, content.clone());
+                file.add_pending_version(io, content.clone());
             }
         }
         if let Some(node) = st.view.get_mut(file.ino) {
@@ -591,7 +592,7 @@ impl<'a> Recovery<'a> {
         let sealed = self.sealed.contains(&lsn);
         content.sealing.store(sealed, Ordering::SeqCst);
         content.sealed.store(sealed, Ordering::Release);
-        file.owe(&mut io, content.clone());
+        file.add_pending_version(&mut io, content.clone());
         st.committed(file.ino);
         st.take_up(file.ino, lsn);
         st.push(lsn, self.uptime, Change::Content { ino: file.ino, at: place, content });

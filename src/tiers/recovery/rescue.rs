@@ -2,7 +2,7 @@
 //!
 //! With a log: the records behind `applied` are followed by path, and every file whose bytes only the fast tier has is
 //! copied to where it would be. As at a start, what was not sealed before a change of boot counts as never written: the
-//! version before it is restored. Without a log: objects without a proof tell their last name themselves. What tells nothing
+//! version before it is restored. Without a log: objects without a fingerprint tell their last name themselves. What tells nothing
 //! is listed. The fast tier is not changed; one that can only be read will do. What cannot be read is named, and the rest is
 //! restored.
 
@@ -138,7 +138,7 @@ impl Followed {
                         let size = if let Record::Content { size, .. } = record { Some(*size) } else { None };
                         insert(&mut self.tree, path, names, &Found::File { object: *object, size });
                     } else if !object.needs_slow() {
-                        self.strike(path, *ino, *object);
+                        self.discard_unsynced(path, *ino, *object);
                     }
                 }
                 Record::Aside { paths, kept, .. } => self.add_aside(paths, kept),
@@ -159,7 +159,7 @@ impl Followed {
     }
 
     /// As [`crate::tiers::recovery::start`] strikes: a file without an older version is followed no further.
-    fn strike(&mut self, path: &Path, ino: Ino, object: ObjectId) {
+    fn discard_unsynced(&mut self, path: &Path, ino: Ino, object: ObjectId) {
         let kept = self.tree.values().any(|found| matches!(found, Found::File { object: kept, .. } if *kept == object));
         if !kept {
             self.struck.insert(object.number, path.clone());

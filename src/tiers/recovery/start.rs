@@ -145,7 +145,7 @@ fn open_with(
         epoch: Duration::new(wall.sec.max(0).unsigned_abs(), wall.nsec).saturating_sub(uptime),
         wake: OnceLock::new(),
         forget_attrs: OnceLock::new(),
-        hurry: AtomicU64::new(0),
+        waiters: AtomicU64::new(0),
         paused: AtomicBool::new(false),
         urgency: Urgency::default(),
         drain_rate: Mutex::default(),
@@ -180,13 +180,13 @@ type Proven = (Fingerprint, Option<Named>);
 /// What was found of an object.
 type Found = io::Result<(Looked, Option<Proven>)>;
 
-/// An object, and its proof if it has one.
+/// An object, and its fingerprint if it has one.
 fn look(file: &dyn File) -> Found {
     let stat = file.stat()?;
-    let proof = Pool::proof_of(file)?;
-    let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: proof.is_some() };
-    let Some(proof) = proof else { return Ok((looked, None)) };
-    Ok((looked, Some((proof, Pool::name_of(file)?))))
+    let fingerprint = Pool::proof_of(file)?;
+    let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: fingerprint.is_some() };
+    let Some(fingerprint) = fingerprint else { return Ok((looked, None)) };
+    Ok((looked, Some((fingerprint, Pool::name_of(file)?))))
 }
 
 /// So many threads look at objects side by side, where there are as many processors.
@@ -501,7 +501,7 @@ impl Recovery<'_> {
     /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a power cut
     /// the object may lack attributes that the slow tier has by now: it goes.
     ///
-    /// Returns the numbers of those that have a proof now.
+    /// Returns the numbers of those that have a fingerprint now.
     fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
         let mut proven = HashSet::new();
         if self.rebooted {
@@ -517,12 +517,12 @@ impl Recovery<'_> {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 other => other.at("open", "object")?,
             };
-            let twin = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
-            if let Some(twin) = twin.filter(|twin| twin.ino == *ino) {
+            let slow_stat = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
+            if let Some(slow_stat) = slow_stat.filter(|slow_stat| slow_stat.ino == *ino) {
                 proven.insert(object.number);
                 Pool::set_sum(&*file, None);
-                match Pool::prove(&*file, &Fingerprint::of(&twin)) {
-                    // No room for the proof: without one the object goes, and the slow tier has its bytes.
+                match Pool::mark_clean(&*file, &Fingerprint::of(&slow_stat)) {
+                    // No room for the fingerprint: without one the object goes, and the slow tier has its bytes.
                     Err(e) if is_full(&e) => {}
                     other => other.at("prove clean", "object")?,
                 }
@@ -559,10 +559,10 @@ impl Recovery<'_> {
             };
             self.tiers.pool.reserve(number);
             let object = ObjectId { home: Home::Fast, number };
-            let proof = match looked {
-                Ok((looked, proof)) => {
+            let fingerprint = match looked {
+                Ok((looked, fingerprint)) => {
                     self.looked.push((number, Some(looked)));
-                    proof
+                    fingerprint
                 }
                 Err(error) => {
                     // Unproven: it is put aside, or if its file needs it, named when it is read.
@@ -571,16 +571,16 @@ impl Recovery<'_> {
                     continue;
                 }
             };
-            let Some((proof, named)) = proof else { continue };
-            proven.push((object, proof, named.map(|named| named.ino)));
+            let Some((fingerprint, named)) = fingerprint else { continue };
+            proven.push((object, fingerprint, named.map(|named| named.ino)));
         }
         let mut st = self.tiers.state.lock();
         // Before the first new number is given out.
         let numbers = proven.iter().filter_map(|(_, _, ino)| *ino);
         numbers.filter(|ino| *ino >= FIRST_OWN).for_each(|ino| st.view.reserve(ino));
-        for (object, proof, ino) in proven {
+        for (object, fingerprint, ino) in proven {
             let ino = ino.unwrap_or_else(|| st.view.new_ino());
-            st.view.wait(Waiting { object, ino, proof, tried: false });
+            st.view.wait(Waiting { object, ino, fingerprint, tried: false });
         }
     }
 
@@ -613,7 +613,7 @@ impl Recovery<'_> {
                     Some(looked) => looked.size,
                     None => self.tiers.pool.stat(object.number).at("stat", "object")?.size,
                 };
-                if has >= size || Record::breached(&self.records, lsn, object, size) {
+                if has >= size || Record::invalidated(&self.records, lsn, object, size) {
                     continue;
                 }
                 format!("its object has only {has} of {size} bytes")
@@ -738,7 +738,7 @@ impl Recovery<'_> {
         self.tiers
             .state
             .lock()
-            .doomed
+            .to_delete
             .retain(|object, _| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok());
         self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
         Ok(())

@@ -63,7 +63,7 @@ enum FastCopy {
 struct Begun {
     copy: FastCopy,
     label: String,
-    proof: Fingerprint,
+    fingerprint: Fingerprint,
     fast: Arc<dyn File>,
     recorded: Option<Hash>,
 }
@@ -73,7 +73,7 @@ pub struct Verifying {
     copy: FastCopy,
     /// Its path, for errors.
     label: String,
-    proof: Fingerprint,
+    fingerprint: Fingerprint,
     fast: Arc<dyn File>,
     slow: Arc<dyn File>,
     recorded: Option<Hash>,
@@ -90,17 +90,17 @@ impl std::fmt::Debug for Verifying {
 }
 
 impl Verifying {
-    fn new(Begun { copy, label, proof, fast, recorded }: Begun, slow: Arc<dyn File>) -> Self {
+    fn new(Begun { copy, label, fingerprint, fast, recorded }: Begun, slow: Arc<dyn File>) -> Self {
         // From the devices, not from memory.
         fast.forget_cached();
         slow.forget_cached();
         let sums = Box::new([Sum::like(recorded), Sum::like(recorded)]);
-        Verifying { copy, label, proof, fast, slow, recorded, at: 0, differs_at: None, sums }
+        Verifying { copy, label, fingerprint, fast, slow, recorded, at: 0, differs_at: None, sums }
     }
 
     /// Whether the slow file is still the one that was proven.
-    fn is_of_proof(&self) -> Result<bool> {
-        Ok(Fingerprint::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.proof)
+    fn is_of_fingerprint(&self) -> Result<bool> {
+        Ok(Fingerprint::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.fingerprint)
     }
 
     /// So much of a hole is passed over at once: a hash that wants its zeros takes its time over them.
@@ -110,7 +110,7 @@ impl Verifying {
 
     /// Bytes compared so far, and of how many.
     pub fn progress(&self) -> (u64, u64) {
-        (self.at, self.proof.size)
+        (self.at, self.fingerprint.size)
     }
 }
 
@@ -126,11 +126,11 @@ impl Tiers {
             let io = file.io.read();
             Some((io.clean()?, io.object()?))
         });
-        let (Some((proof, object)), Some(path)) = (clean, path) else { return Ok(Err(Verified::NotClean)) };
+        let (Some((fingerprint, object)), Some(path)) = (clean, path) else { return Ok(Err(Verified::NotClean)) };
         let fast =
             self.pool.open_object(object.number, Access::Unnoticed).at_fast("open the object of", self.label(ino))?;
         let recorded = Pool::sum_of(&*fast).at_fast("read the hash of", self.label(ino))?;
-        let begun = Begun { copy: FastCopy::Object(ino, object), label: self.label(ino), proof, fast, recorded };
+        let begun = Begun { copy: FastCopy::Object(ino, object), label: self.label(ino), fingerprint, fast, recorded };
         self.open_slow_file(&path, begun, Verified::Changed)
     }
 
@@ -149,21 +149,21 @@ impl Tiers {
         let Some(copy) = self.copies.find(number).at_fast("open the staged copy of", &label)? else {
             return Ok(Err(Verified::NotClean));
         };
-        let (proof, fast) = (copy.proof, copy.fd);
-        let begun = Begun { copy: FastCopy::Staged(number), label, proof, fast, recorded: None };
+        let (fingerprint, fast) = (copy.fingerprint, copy.fd);
+        let begun = Begun { copy: FastCopy::Staged(number), label, fingerprint, fast, recorded: None };
         self.open_slow_file(&path, begun, Verified::NotClean)
     }
 
     /// `other`: what it means that there is another file or none.
     fn open_slow_file(&self, path: &[u8], begun: Begun, other: Verified) -> Result<Result<Verifying, Verified>> {
         let opened = match self.slow.parent(path).and_then(|(dir, name)| dir.open(name, Access::Unnoticed)) {
-            // Its owner may not read it, and we are not root: to open it would change what the proof says of it.
+            // Its owner may not read it, and we are not root: to open it would change what the fingerprint says of it.
             Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => return Ok(Err(Verified::NotClean)),
             opened => opened,
         };
         let Some(slow) = absent_is_none(opened).at("open on slow", &begun.label)? else { return Ok(Err(other)) };
         let file = Verifying::new(begun, slow);
-        Ok(if file.is_of_proof()? { Ok(file) } else { Err(other) })
+        Ok(if file.is_of_fingerprint()? { Ok(file) } else { Err(other) })
     }
 
     /// Compares some more of it. Waits for the slow tier.
@@ -216,10 +216,10 @@ impl Tiers {
     }
 
     fn verdict(&self, file: &Verifying, sizes: [u64; 2]) -> Result<Verified> {
-        if !self.is_still_there(file.copy, &file.proof) {
+        if !self.is_still_there(file.copy, &file.fingerprint) {
             return Ok(Verified::NotClean);
         }
-        if !file.is_of_proof()? {
+        if !file.is_of_fingerprint()? {
             return Ok(Verified::Changed);
         }
         let [fast, slow] = [0, 1].map(|i| file.sums[i].clone().of_size(sizes[i]));
@@ -243,14 +243,14 @@ impl Tiers {
     }
 
     /// Whether the fast copy is still what it was when the comparison began.
-    fn is_still_there(&self, copy: FastCopy, proof: &Fingerprint) -> bool {
+    fn is_still_there(&self, copy: FastCopy, fingerprint: &Fingerprint) -> bool {
         match copy {
             FastCopy::Staged(number) => self.copies.has(number),
             FastCopy::Object(ino, object) => {
                 let state = self.state.lock().known_file(ino);
                 state.is_some_and(|state| {
                     let io = state.io.read();
-                    io.clean() == Some(*proof) && io.object() == Some(object)
+                    io.clean() == Some(*fingerprint) && io.object() == Some(object)
                 })
             }
         }

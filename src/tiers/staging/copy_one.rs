@@ -89,12 +89,12 @@ impl Tiers {
         let Some(number) = self.copy_number(ino).filter(|number| *number == before.ino) else {
             return Ok(Staged::Unfit("it is on another file system inside the slow tier"));
         };
-        let proof = Fingerprint::of(&before);
+        let fingerprint = Fingerprint::of(&before);
         let found = self.copies.find(number).at_fast("open", "a staged copy")?;
-        if found.is_some_and(|copy| copy.proof == proof) {
+        if found.is_some_and(|copy| copy.fingerprint == fingerprint) {
             return Ok(Staged::There);
         }
-        if self.is_recent(&before, &proof) {
+        if self.is_recent(&before, &fingerprint) {
             return Ok(Staged::Changing);
         }
         let expected = self.state.lock().expected.expected();
@@ -105,7 +105,7 @@ impl Tiers {
         let (name, copy) = self.copies.begin().at_fast("create", "a staged copy")?;
         let staged = self.fill_copy(state, (&*source, &before), &*copy, between).and_then(|filled| match filled {
             Filled::Stopped => Ok(Staged::Stopped),
-            Filled::Whole => self.finish_copy(state, (&*source, &proof), (&name, &*copy)),
+            Filled::Whole => self.finish_copy(state, (&*source, &fingerprint), (&name, &*copy)),
         });
         source.forget_cached();
         match staged {
@@ -152,23 +152,23 @@ impl Tiers {
     fn finish_copy(
         &self,
         state: &Arc<FileState>,
-        (source, proof): (&dyn File, &Fingerprint),
+        (source, fingerprint): (&dyn File, &Fingerprint),
         (name, copy): (&[u8], &dyn File),
     ) -> Result<Staged> {
         let ino = state.ino;
         let after = source.stat().at("stat on slow", self.label(ino))?; // 3
-        if Fingerprint::of(&after) != *proof {
+        if Fingerprint::of(&after) != *fingerprint {
             return Ok(Staged::Changing);
         }
         let Some(path) = self.path(ino) else { return Ok(Staged::Changing) };
-        let round = self.copies.label(copy, proof, &path, self.uptime())?; // 4
+        let round = self.copies.label(copy, fingerprint, &path, self.uptime())?; // 4
         let io = state.io.write();
         let writers = state.writers.load(Ordering::Acquire) > 0;
-        if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(proof.ino) {
+        if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(fingerprint.ino) {
             return Ok(Staged::Changing);
         }
-        let finished = self.copies.finish(name, proof, round, self.uptime()).at_fast("stage", self.label(ino))?; // 5
-        Ok(if finished { Staged::Copied(proof.size) } else { Staged::Changing })
+        let finished = self.copies.finish(name, fingerprint, round, self.uptime()).at_fast("stage", self.label(ino))?; // 5
+        Ok(if finished { Staged::Copied(fingerprint.size) } else { Staged::Changing })
     }
 }
 
@@ -201,16 +201,17 @@ impl TierTime {
     }
 
     /// Whether the file has been as it is for long enough by our clock; a first look only begins to wait.
-    fn has_rested(&mut self, proof: &Fingerprint, now: Duration) -> bool {
-        let since = self.looks.get(&proof.ino).filter(|(before, _)| before == proof).map(|(_, since)| *since);
+    fn has_rested(&mut self, fingerprint: &Fingerprint, now: Duration) -> bool {
+        let since =
+            self.looks.get(&fingerprint.ino).filter(|(before, _)| before == fingerprint).map(|(_, since)| *since);
         let rested = since.is_some_and(|since| now.saturating_sub(since) > SAME_TIME);
         if rested {
-            self.looks.remove(&proof.ino);
+            self.looks.remove(&fingerprint.ino);
         } else if since.is_none() {
             if self.looks.len() >= LOOKS_KEPT {
                 self.looks.clear();
             }
-            self.looks.insert(proof.ino, (*proof, now));
+            self.looks.insert(fingerprint.ino, (*fingerprint, now));
         }
         rested
     }
@@ -218,7 +219,7 @@ impl TierTime {
 
 impl Tiers {
     /// Whether the file was changed so lately that it may change again unnoticed. Waits for the slow tier.
-    fn is_recent(&self, stat: &Stat, proof: &Fingerprint) -> bool {
+    fn is_recent(&self, stat: &Stat, fingerprint: &Fingerprint) -> bool {
         let now = self.uptime();
         if !self.staging.time.lock().is_told(now) {
             // Without an answer all files are looked at twice.
@@ -226,7 +227,7 @@ impl Tiers {
             self.staging.time.lock().told = told;
         }
         let mut time = self.staging.time.lock();
-        !time.is_past(stat.ctime, now) && !time.has_rested(proof, now)
+        !time.is_past(stat.ctime, now) && !time.has_rested(fingerprint, now)
     }
 
     /// The slow tier's time, by a file made there. `None` where nothing can be made, or `tmp` lies on another device.

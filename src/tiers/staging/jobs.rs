@@ -17,7 +17,7 @@ use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
 use crate::tiers::capacity::policy::{Candidate, Class};
 use crate::tiers::disk::errors::is_full;
 use crate::tiers::disk::sync::Mutex;
-use crate::tiers::disk::throttle::{TokenBucket, Backoff};
+use crate::tiers::disk::throttle::{Backoff, TokenBucket};
 use crate::tiers::disk::{Access, Kind};
 use crate::tiers::staging::copy_one::{Staged, TierTime};
 use crate::tiers::{Cx, ListEntry, Progress, Tiers};
@@ -484,12 +484,12 @@ impl Tiers {
             !queue.paused && queue.job(job).is_some_and(|job| job.is_running())
         };
         let reads = self.counters.reads_from_slow(self.uptime());
-        let owed = self.staging.rate(self.options().stage_bandwidth, self.uptime(), bytes);
+        let pending_versions = self.staging.rate(self.options().stage_bandwidth, self.uptime(), bytes);
         let mut rested = Duration::ZERO;
         while is_wanted() {
             let rest = match Backoff::after(took, reads, self.saves()) {
-                Backoff::None => owed,
-                Backoff::For(time) => owed.max(time),
+                Backoff::None => pending_versions,
+                Backoff::For(time) => pending_versions.max(time),
                 Backoff::Drain => rested + AT_ONCE,
             };
             if rested >= rest {

@@ -89,7 +89,7 @@ impl<'a> Look<'a> {
     /// Event number `at`; `bytes` are to be copied up to it, and with it.
     fn at(&mut self, at: usize, event: &Event, bytes: u64) -> Pending {
         let failed = self.tiers.counters.notes.failed(event.lsn);
-        let settles_in = match event.lsn <= self.tiers.counters.notes.front() || self.tiers.hurried() {
+        let settles_in = match event.lsn <= self.tiers.counters.notes.front() || self.tiers.has_waiters() {
             true => Duration::ZERO,
             false => (event.at + self.settle).saturating_sub(self.now),
         };

@@ -428,10 +428,10 @@ impl Tiers {
         if let Some(done) = self.save_what_is_open(&state)? {
             return Ok(done);
         }
-        if state.io.read().interrupted && !self.hurried() {
+        if state.io.read().interrupted && !self.has_waiters() {
             return Ok(Progress::Idle);
         }
-        if !self.hurried() && !front && !left.is_zero() {
+        if !self.has_waiters() && !front && !left.is_zero() {
             return Ok(Progress::Wait(left));
         }
         self.snapshot(&state)

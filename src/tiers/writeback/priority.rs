@@ -19,7 +19,7 @@ impl Tiers {
         }
         let Some(lsn) = self.pending_below(ino) else { return Ok(None) };
         let notes = &self.counters.notes;
-        notes.front_ino.store(ino, Ordering::Relaxed);
+        notes.priority_ino.store(ino, Ordering::Relaxed);
         notes.front.store(lsn, Ordering::Relaxed);
         let before = self.state.lock().events.iter().take_while(|event| event.lsn <= lsn).count() as u64;
         self.wake();
@@ -28,7 +28,7 @@ impl Tiers {
 
     /// The version to copy before all others: the newest of the file that was moved to the front.
     pub(crate) fn first_to_copy(&self, st: &State) -> Option<(Lsn, Ino, Arc<Content>)> {
-        let ino = self.counters.notes.front_ino.load(Ordering::Relaxed);
+        let ino = self.counters.notes.priority_ino.load(Ordering::Relaxed);
         let (lsn, content) = st.contents.get(&ino)?.back()?;
         let wanted = *lsn <= self.counters.notes.front() && content.exists() && !content.is_copied();
         wanted.then(|| (*lsn, ino, content.clone()))

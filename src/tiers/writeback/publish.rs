@@ -10,7 +10,7 @@
 //!    versions standing (P11);
 //! 5. the directories are synced: at the end where the file system keeps the order by itself, after each step elsewhere;
 //!    Then the view follows: from here on it knows the slow tier as it is;
-//! 6. files that have not changed since become clean: the proof is durable on their objects. Not before the view has followed, or
+//! 6. files that have not changed since become clean: the fingerprint is durable on their objects. Not before the view has followed, or
 //!    who then lets go of an object finds the version before on the slow tier, or none;
 //! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it;
 //! 8. what is no longer needed is deleted, once 7 is durable.
@@ -32,7 +32,7 @@ use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::log::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
 use crate::tiers::model::node::{DirEntryKey, ObservedAt};
-use crate::tiers::model::publish_plan::{self, Batch, Effect, Next, PublishPace, Planned};
+use crate::tiers::model::publish_plan::{self, Batch, Effect, Next, Planned, PublishPace};
 use crate::tiers::model::state::{Change, Clean, State};
 use crate::tiers::objects::abilities::is_refused;
 use crate::tiers::objects::file::{Bytes, Content, Copied, FileState, Io};
@@ -151,7 +151,7 @@ impl Tiers {
         }
         let pressure = self.batches_by_pressure();
         let settle =
-            if self.hurried() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
+            if self.has_waiters() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
         let front = self.counters.notes.front();
         let pace = PublishPace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
         let next = publish_plan::next(&self.state.lock(), pace);
@@ -480,7 +480,7 @@ impl Tiers {
             Effect::Name((dir, name), Some(_)) => {
                 let slot = st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?;
                 let node = st.view.get(slot.slow()?)?;
-                if node.kind == Kind::File { node.twin() } else { None }
+                if node.kind == Kind::File { node.slow_fingerprint() } else { None }
             }
             _ => None,
         })
@@ -514,7 +514,7 @@ impl Tiers {
             st.view.publish(changed, self.uptime());
             for (ino, stat) in placed {
                 if let Some(node) = st.view.get_mut(*ino) {
-                    node.set_twin(Some(Fingerprint::of(stat)));
+                    node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
                 }
             }
         }
@@ -559,7 +559,7 @@ impl Tiers {
         };
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
-                proven.extend(self.prove(*ino, content, placed.get(ino))?);
+                proven.extend(self.mark_clean(*ino, content, placed.get(ino))?);
                 if *lsn > batch.upto {
                     content.early.store(true, std::sync::atomic::Ordering::Release);
                     *content.copy.lock() = None;
@@ -572,9 +572,9 @@ impl Tiers {
         make_durable(&mut proven)
     }
 
-    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that has a proof now,
+    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that has a fingerprint now,
     /// which is not durable yet: whoever evicts it meanwhile compares it all the same, and whoever writes takes it back durably.
-    fn prove(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<Option<Arc<dyn File>>> {
+    fn mark_clean(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<Option<Arc<dyn File>>> {
         if content.object().needs_slow() {
             return Ok(None);
         }
@@ -592,7 +592,8 @@ impl Tiers {
         };
         let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
         Pool::set_sum(&*fd, sum);
-        let is_clean = self.prove_or_let_go(&file, &mut io, fd.clone(), Fingerprint::of(stat), Pool::set_proof)?;
+        let is_clean =
+            self.mark_clean_or_let_go(&file, &mut io, fd.clone(), Fingerprint::of(stat), Pool::set_fingerprint)?;
         if is_clean {
             io.set_checked(self.uptime());
             self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst() });
@@ -624,32 +625,32 @@ impl Tiers {
         self.slow.placed(content.object().tail());
     }
 
-    /// A full fast tier has no room for the proof either. Then the object goes, and with it what needs the room: its bytes
-    /// are on the slow tier. Whoever has it open goes on reading it. `prove`: durably or not. `false`: it is not clean.
-    fn prove_or_let_go(
+    /// A full fast tier has no room for the fingerprint either. Then the object goes, and with it what needs the room: its bytes
+    /// are on the slow tier. Whoever has it open goes on reading it. `mark_clean`: durably or not. `false`: it is not clean.
+    fn mark_clean_or_let_go(
         &self,
         file: &FileState,
         io: &mut Io,
         fd: Arc<dyn File>,
-        proof: Fingerprint,
-        prove: fn(&dyn File, &Fingerprint) -> std::io::Result<()>,
+        fingerprint: Fingerprint,
+        mark_clean: fn(&dyn File, &Fingerprint) -> std::io::Result<()>,
     ) -> Result<bool> {
-        match prove(&*fd, &proof) {
+        match mark_clean(&*fd, &fingerprint) {
             Err(e) if is_full(&e) => {}
             other => {
                 other.at_fast("prove clean", self.label(file.ino))?;
-                io.set_clean(proof);
+                io.set_clean(fingerprint);
                 return Ok(true);
             }
         }
         if file.is_pinned() {
-            // Without a proof it is not evicted; the next start finds that it is not needed.
+            // Without a fingerprint it is not evicted; the next start finds that it is not needed.
             return Ok(false);
         }
         let shown = fd.stat().at("stat", "object")?;
         let held = io.fd.is_some().then_some(fd);
         let mut st = self.state.lock();
-        self.remember_attrs(&mut st, file.ino, &shown, proof);
+        self.remember_attrs(&mut st, file.ino, &shown, fingerprint);
         self.drop_clean(&mut st, file, io);
         io.fd = held;
         Ok(false)
@@ -669,7 +670,7 @@ impl Tiers {
         touched.into_iter().try_for_each(|ino| self.renew_proof(ino, |_, _| true))
     }
 
-    /// Proves a clean file anew if the slow tier still has it and `ours` says, of the proof and of what it has, that the
+    /// Proves a clean file anew if the slow tier still has it and `ours` says, of the fingerprint and of what it has, that the
     /// difference is ours.
     fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Fingerprint, &Fingerprint) -> bool) -> Result<()> {
         let (file, path, id) = {
@@ -684,12 +685,12 @@ impl Tiers {
         let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
         let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
         let mut io = file.io.write();
-        let (Some(object), Some(stat), Some(proof)) = (io.object(), stat, io.clean()) else { return Ok(()) };
-        if !ours(&proof, &Fingerprint::of(&stat)) {
+        let (Some(object), Some(stat), Some(fingerprint)) = (io.object(), stat, io.clean()) else { return Ok(()) };
+        if !ours(&fingerprint, &Fingerprint::of(&stat)) {
             return Ok(());
         }
         let fd = self.open_object(&Cx::internal(), object)?;
-        self.prove_or_let_go(&file, &mut io, fd, Fingerprint::of(&stat), Pool::prove).map(|_| ())
+        self.mark_clean_or_let_go(&file, &mut io, fd, Fingerprint::of(&stat), Pool::mark_clean).map(|_| ())
     }
 
     /// Moves the slow side of what a step changed.
@@ -746,7 +747,7 @@ impl Tiers {
                 }
                 Effect::Touched(ino) => {
                     if let Some(node) = st.view.get_mut(*ino) {
-                        node.set_twin(None);
+                        node.set_slow_fingerprint(None);
                     }
                 }
             }
@@ -829,7 +830,7 @@ impl Tiers {
         let in_tmp: Vec<Ino> = self.state.lock().view.in_tmp.iter().copied().collect();
         let only_ctime = |old: &Fingerprint, new: &Fingerprint| Fingerprint { ctime: new.ctime, ..*old } == *new;
         in_tmp.into_iter().try_for_each(|ino| self.renew_proof(ino, only_ctime))?;
-        self.delete_doomed(&Cx::internal())?;
+        self.delete_unreferenced(&Cx::internal())?;
         let applied = {
             let mut st = self.state.lock();
             st.view.leave_tmp(self.uptime());

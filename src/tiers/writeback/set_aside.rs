@@ -38,7 +38,7 @@ use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
 use crate::tiers::ops::names::add_subdir;
 use crate::tiers::small_deque::SmallDeque;
-use crate::tiers::writeback::deadline::{Saving, SaveTask};
+use crate::tiers::writeback::deadline::{SaveTask, Saving};
 use crate::tiers::writeback::publish::Unfinished;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
@@ -310,7 +310,7 @@ impl Tiers {
                 if let Some(object) = object {
                     file.place(io, Bytes::Object(object), fd);
                 }
-                (io.dirty, io.ordered, io.stamped, io.interrupted) = (false, false, false, false);
+                (io.dirty, io.has_event, io.mtime_set_since_bind, io.interrupted) = (false, false, false, false);
                 st.committed(ino);
             }
             if let Some(node) = st.view.get_mut(ino) {
@@ -394,7 +394,7 @@ impl Tiers {
         }
         touched.iter().for_each(|ino| st.view.collect(*ino));
         drop(st);
-        self.delete_doomed(cx)
+        self.delete_unreferenced(cx)
     }
 
     /// Lets go of the log up to `applied`, but for what is aside: see the beginning of this file.

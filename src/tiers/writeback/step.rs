@@ -42,7 +42,7 @@ struct Placing<'a> {
     path: &'a [u8],
     over: Option<u64>,
     known: Option<Known>,
-    twin: Option<Fingerprint>,
+    known_version: Option<Fingerprint>,
 }
 
 impl Placing<'_> {
@@ -63,7 +63,8 @@ impl Placing<'_> {
 
     /// Whether this is the version before, as it was known.
     fn is_replaced(&self, stat: &Stat) -> bool {
-        Some(stat.ino) == self.over && self.twin.is_none_or(|twin| twin.is_same_version(stat))
+        Some(stat.ino) == self.over
+            && self.known_version.is_none_or(|known_version| known_version.is_same_version(stat))
     }
 }
 
@@ -138,7 +139,7 @@ pub(crate) fn step_path(step: &Step) -> &[u8] {
 
 impl SlowTier {
     /// Applies one step, or finds that it is applied already: by the inode numbers it names, never by guessing.
-    pub(crate) fn apply(&self, step: &Step, twin: Option<Fingerprint>) -> std::io::Result<Met> {
+    pub(crate) fn apply(&self, step: &Step, known_version: Option<Fingerprint>) -> std::io::Result<Met> {
         match step {
             Step::Place { tmp, ino, path, over, known, .. } => {
                 let (from, tmp) = self.tmp_of(tmp)?;
@@ -149,7 +150,7 @@ impl SlowTier {
                     path,
                     over: *over,
                     known: *known,
-                    twin,
+                    known_version,
                 }))
             }
             Step::Move { path, ino, to, over } => Met::or_apart(self.apply_move(path, *ino, to, *over)),
