@@ -2,19 +2,13 @@
 //!
 //! [`Tiers`] is the engine. Its methods are the file system's operations on inode numbers, without a word of FUSE; its
 //! `*_step` methods are the background's work, each a bounded piece that a test can stop after.
-
 //!
-//! How a write becomes a file on the slow tier: `data` puts the bytes into an object and its name into the view, a close
-//! makes them an event of the log (`commit`), `seal` makes the event durable on fast, `drain` copies the bytes to the slow
-//! tier's `tmp`, `publish` moves them into place in the order of the log, `evict` lets the object go. `recovery` is how
-//! every start begins.
+//! How a write becomes a file on the slow tier: `ops::data` puts the bytes into an object and its name into the view, a close makes them an
+//! event of the log (`ops::commit`), `ops::seal` makes the event durable on fast, `writeback::drain` copies the bytes to the slow tier's
+//! `tmp`, `writeback::publish` moves them into place in the order of the log, `capacity::evict` lets the object go. `recovery` is how every
+//! start begins.
 //!
-//! # Locks, in the order in which they are taken
-//!
-//! 1. a file's `io` (two files: by inode number) - held across calls to the fast tier, never across the slow tier's, but
-//!    for objects that live there;
-//! 2. `state::State`, one for the engine - held for memory and for the append to the log, never across the slow tier;
-//! 3. the log's own.
+//! The rooms and what each may use: ARCHITECTURE.md, "The engine's rooms". The locks and their order: `disk::sync`.
 
 /// Whether a test leaves this step of the engine's order out: `faults::Lapse`. In a release build nothing is left of the question.
 #[cfg(debug_assertions)]
@@ -144,9 +138,7 @@ impl Cx {
     pub fn by(&self, table: Option<u64>) -> Self {
         Cx { table, ..self.clone() }
     }
-}
 
-impl Cx {
     /// For the background and for tests: may wait, is never given up.
     pub fn internal() -> Self {
         Cx::may_wait(0, 0, Arc::new(AtomicBool::new(false)))
@@ -272,7 +264,6 @@ pub struct Status {
     pub durable_lsn: Lsn,
     pub applied_lsn: Lsn,
     pub objects: u64,
-
     pub evictions: u64,
     /// Copies of slow files on fast, as far as they were found since the start, and their bytes; made since the start.
     pub copies: u64,
