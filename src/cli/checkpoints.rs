@@ -19,7 +19,7 @@ use super::{Outcome, say, talk};
 #[command(after_long_help = "\
 Examples:
   dlio-fs checkpoints /mnt/train
-  dlio-fs checkpoints --json | jq -r '.[] | select(.current) | .path'
+  dlio-fs checkpoints --json | jq -r '.checkpoints[] | select(.current) | .path'
   cp -rL /mnt/train/.dlio/latest-safe /backup/")]
 pub(super) struct CheckpointsArgs {
     /// The mount, or a path on it; optional if there is only one

@@ -35,7 +35,7 @@ pub(super) struct DoctorArgs {
     /// Exit code 1 if the path `exact` did not see everything that was done.
     #[arg(long, conflicts_with_all = ["fast", "slow"])]
     visibility: bool,
-    /// Print JSON: an array of findings
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

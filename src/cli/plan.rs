@@ -33,7 +33,7 @@ pub(super) struct PlanArgs {
     /// The room that staged files may take; default: the room in the mount, or unlimited for a recording
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
-    /// Print the plan for `stage --plan` and for scripts
+    /// Print JSON
     #[arg(long, conflicts_with = "list")]
     json: bool,
     /// Print only the paths, for `stage --list`

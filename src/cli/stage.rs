@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
 
 use super::talk::{self, Control, Said};
 use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::json;
 use crate::path::escape;
 use crate::report::plan::Plan;
 use crate::stats::plans::Promise;
@@ -211,7 +213,7 @@ fn watch(mountpoint: &Path, job: u64) -> Outcome {
     }
     let failures = failures(mountpoint, job)?;
     for (path, why) in &failures {
-        complain(format_args!("/{path}: {why}"));
+        complain(format_args!("{path}: {why}"));
     }
     let cancelled = result.ends_with("; cancelled");
     say(result)?;
@@ -230,14 +232,30 @@ fn show(bar: Option<&ProgressBar>, line: &str) {
     bar.set_message(text.to_owned());
 }
 
-/// What of a job was not staged, and why.
+/// What is read of `staging.json`.
+#[derive(Deserialize)]
+struct Staging {
+    jobs: Vec<Told>,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    number: u64,
+    failures: Vec<Unstaged>,
+}
+
+#[derive(Deserialize)]
+struct Unstaged {
+    #[serde(flatten, with = "json::path")]
+    path: String,
+    why: String,
+}
+
+/// What of a job was not staged, and why. Paths are escaped.
 pub(super) fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
     let text = talk::read(mountpoint, "staging.json")?;
-    let staging: serde_json::Value = serde_json::from_str(&text)
+    let staging: Staging = serde_json::from_str(&text)
         .map_err(|e| Error::refused(format!(".dlio/staging.json: {e}"), "use the dlio-fs that made the mount"))?;
-    let jobs = staging["jobs"].as_array().into_iter().flatten();
-    let failures =
-        jobs.filter(|told| told["number"] == job).flat_map(|told| told["failures"].as_array().into_iter().flatten());
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    Ok(failures.map(|failure| (text(&failure["path"]), text(&failure["why"]))).collect())
+    let failures = staging.jobs.into_iter().filter(|told| told.number == job).flat_map(|told| told.failures);
+    Ok(failures.map(|failure| (failure.path, failure.why)).collect())
 }

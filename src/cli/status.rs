@@ -23,7 +23,7 @@ Examples:
 pub(super) struct StatusArgs {
     /// The mount, or a path on it; default: all mounts
     mountpoint: Option<PathBuf>,
-    /// Print JSON: an object per mount, by mount point
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

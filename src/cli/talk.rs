@@ -219,6 +219,8 @@ pub(super) fn escaped(below: &Path) -> String {
 /// For JSON, a line `KIND: PATH what is with it` of a reply, taken apart. Not each names a path.
 pub(super) fn finding(kind: &str, line: &str) -> serde_json::Value {
     let (path, what) = match line.split_once(' ') {
+        // As the engine calls a file that has no name any more.
+        Some(("/removed", what)) if what.starts_with("file ") => (None, &line[1..]),
         Some((path, what)) if path.starts_with('/') => (Some(path.trim_end_matches(':')), what),
         None if line.starts_with('/') => (Some(line), ""),
         _ => (None, line),

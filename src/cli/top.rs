@@ -52,7 +52,7 @@ pub(super) struct TopArgs {
     /// Print one line per interval, also on a terminal
     #[arg(long)]
     plain: bool,
-    /// Print one JSON object per interval
+    /// Print JSON
     #[arg(long, conflicts_with = "plain")]
     json: bool,
     /// End after this many lines

@@ -52,7 +52,7 @@ pub(super) struct UmountArgs {
     /// Do not wait for the slow tier at all
     #[arg(long, conflicts_with = "timeout")]
     now: bool,
-    /// Print JSON: what stays on the fast tier
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -102,7 +102,10 @@ fn as_json(named: &Path, how: How) -> Outcome {
         End::TakenAway => (None, None, None, Vec::new()),
     };
     let mountpoint = mountpoint.display().to_string();
-    let left = json!({ "mountpoint": mountpoint, "safe": safe, "files": files, "changes": changes, "paths": paths.iter().map(|path| json::path_of(path)).collect::<Vec<_>>() });
+    // A file that has no name any more is called so, with a space. A path has none: it is escaped.
+    let paths = paths.iter().filter(|path| !path.contains(' '));
+    let paths: Vec<_> = paths.map(|path| json::path_of(&format!("/{path}"))).collect();
+    let left = json!({ "mountpoint": mountpoint, "safe": safe, "files": files, "changes": changes, "paths": paths });
     say(json::document(&left).trim_end())?;
     Ok(end.exit())
 }

@@ -207,8 +207,19 @@ pub struct Files {
     pub tiny_opens: u64,
     pub median: u64,
     pub slow_again: u64,
-    /// Where most look-ups found nothing.
+    /// Where most look-ups found nothing, and how many.
+    #[serde(serialize_with = "missed")]
     pub misses: Option<(String, u64)>,
+}
+
+/// As an object.
+fn missed<S: serde::Serializer>(misses: &Option<(String, u64)>, to: S) -> Result<S::Ok, S::Error> {
+    let object = |(path, lookups): &(String, u64)| {
+        let mut object = json::text("path", path);
+        object.insert("lookups".to_owned(), (*lookups).into());
+        object
+    };
+    misses.as_ref().map(object).serialize(to)
 }
 
 /// When something was first and last done.

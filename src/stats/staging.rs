@@ -178,7 +178,7 @@ impl Staging {
             let told = if job.state == JobState::Running { job.progress() } else { job.result() };
             writeln!(out, "\n{:>4}  {:<10}{}\n      {told}", job.number, job.state.word(), one_line(&job.what))?;
             for Failure { path, why } in job.failures.iter().take(FAILURES_SHOWN) {
-                writeln!(out, "      /{path}: {}", one_line(why))?;
+                writeln!(out, "      {path}: {}", one_line(why))?;
             }
             let more = job.failures.len().saturating_sub(FAILURES_SHOWN);
             if more > 0 {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_text_names_failures_and_says_where_the_others_are() {
-        let failures = (0..25).map(|n| Failure { path: format!("data/{n}"), why: "gone\naway".to_owned() });
+        let failures = (0..25).map(|n| Failure { path: format!("/data/{n}"), why: "gone\naway".to_owned() });
         let done = Job { state: JobState::Done, failed: 25, failures: failures.collect(), ..job() };
         let text = Staging { paused: true, jobs: vec![done], ..Staging::default() }.text();
         assert!(

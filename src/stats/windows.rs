@@ -283,10 +283,16 @@ impl Overview {
         let open = |(name, began): &(String, Duration)| json!({"name": name, "began": began.as_secs_f64(), "began_at": at(began)});
         let mark =
             |(time, text): &(Duration, String)| json!({"at": time.as_secs_f64(), "time": at(time), "text": text});
+        let epoch = |epoch: &Epoch| {
+            let mut value = json!(epoch);
+            value["began_at"] = json!(json::moment(mounted, epoch.began));
+            value["ended_at"] = json!(json::moment(mounted, epoch.ended));
+            value
+        };
         let value = json!({
             "closed": self.closed.iter().map(closed).collect::<Vec<_>>(),
             "open": self.open.iter().map(open).collect::<Vec<_>>(),
-            "epochs": epochs,
+            "epochs": epochs.iter().map(epoch).collect::<Vec<_>>(),
             "marks": self.marks.marks.iter().map(mark).collect::<Vec<_>>(),
             "forgotten": {"windows": self.forgotten, "marks": self.marks.forgotten},
         });

@@ -43,7 +43,7 @@ pub(super) struct Common {
     /// What is cold when a measurement begins. Default: `dropped`, or `file` without root. `files` is hot
     #[arg(long, value_enum)]
     caches: Option<Cold>,
-    /// Print the results as JSON
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
     /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times

@@ -84,7 +84,7 @@ pub(super) struct GrowthArgs {
     /// of 4 GiB and a quarter of the available memory; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
-    /// Print the results as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times

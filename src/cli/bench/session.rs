@@ -281,7 +281,7 @@ pub(super) fn stage_all(mount: &Mount, path: &str, stop: &Stop) -> Result<(), Fa
         None => Ok(()),
         Some((path, why)) => {
             let remedy = "if it is room that lacks, have the fast tier leave less free: -o reserve=0%,high=98%,low=97%";
-            Err(Failure::new(Exit::Failure, format!("/{path} was not staged: {why}; {remedy}")))
+            Err(Failure::new(Exit::Failure, format!("{path} was not staged: {why}; {remedy}")))
         }
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct TraceArgs {
     /// Interval between figures
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_every)]
     every: Duration,
-    /// Print the results as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times

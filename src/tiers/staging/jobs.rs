@@ -99,7 +99,7 @@ impl Job {
 
     fn fail(&mut self, path: &[u8], why: String) {
         if self.told.failures.len() < FAILED_NAMED {
-            self.told.failures.push(Failure { path: escape(path), why });
+            self.told.failures.push(Failure { path: format!("/{}", escape(path)), why });
         }
     }
 }
