@@ -28,7 +28,7 @@ use crate::error::{Context, Error};
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// What goes below `share/doc/dlio-fs`, as it is in the repository, so that the links of the pages lead somewhere.
-const DOCS: [(&str, &str); 37] = [
+const DOCS: [(&str, &str); 39] = [
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
@@ -44,6 +44,8 @@ const DOCS: [(&str, &str); 37] = [
     ("docs/dlio-files.md", include_str!("../../docs/dlio-files.md")),
     ("docs/frameworks.md", include_str!("../../docs/frameworks.md")),
     ("docs/install.md", include_str!("../../docs/install.md")),
+    ("docs/json-commands.md", include_str!("../../docs/json-commands.md")),
+    ("docs/json.md", include_str!("../../docs/json.md")),
     ("docs/kubernetes.md", include_str!("../../docs/kubernetes.md")),
     ("docs/metrics.md", include_str!("../../docs/metrics.md")),
     ("docs/mounting.md", include_str!("../../docs/mounting.md")),

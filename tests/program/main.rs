@@ -16,6 +16,7 @@ mod hostile;
 mod hours;
 mod io_paths;
 mod job_report;
+mod json;
 mod limits;
 mod live;
 mod metrics_http;
