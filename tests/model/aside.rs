@@ -613,3 +613,21 @@ pub fn a_file_with_several_names_gets_them_all_back() {
         assert_eq!(machine.on_slow("new"), Some(vec![4; 400]));
     }
 }
+
+/// A file of the slow tier that nobody has opened is removed, and the slow tier refuses that: the removal alone is pending.
+#[test]
+fn a_removal_of_what_nobody_opened_is_set_aside() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    put(&engine, "old", b"old");
+    rests(&engine);
+    drop(engine);
+    let engine = machine.open("boot");
+    refuse(&machine.slow, "old", Errno::EPERM);
+    engine.unlink(&Cx::internal(), ROOT, &name("old")).unwrap();
+    assert_eq!(work(&engine), Some(Errno::EPERM));
+    let done = aside(&engine, "old");
+    assert_eq!((done.events, done.kept.len(), done.returned.len()), (1, 0, 1), "{done:?}");
+    assert!(find(&engine, "old").is_some(), "the slow tier still has it");
+    rests(&engine);
+}

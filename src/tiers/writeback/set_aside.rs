@@ -175,7 +175,8 @@ impl Tiers {
             let mut st = self.state.lock();
             let mut inodes: Vec<Ino> = closure(&st, start.clone()).inodes.into_iter().collect();
             inodes.sort_unstable();
-            inodes.into_iter().filter_map(|ino| st.known_file(ino)).collect()
+            // Of each file, also of one that is removed and that nobody has opened: its lock keeps others out.
+            inodes.into_iter().filter_map(|ino| st.file(ino)).collect()
         };
         let mut ios: HashMap<Ino, _> = HashMap::new();
         for file in &files {
