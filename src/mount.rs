@@ -271,27 +271,7 @@ fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> Live {
 }
 
 fn engine_options(config: &Config) -> Result<tiers::Options> {
-    Ok(tiers::Options {
-        settle: config.settle,
-        live_after: config.live_after,
-        copy_up_max: config.copy_up_max,
-        revalidate: config.revalidate,
-        max_pending: config.max_pending,
-        rules: Rules::new(config)?,
-        staged_max: config.staged_max,
-        drain_bandwidth: config.drain_bandwidth,
-        drain_hours: config.drain_hours.clone(),
-        full_slow: config.full_slow,
-        stage_bandwidth: config.stage_bandwidth,
-        keep: config.keep,
-        reserve: config.reserve,
-        high: config.high,
-        low: config.low,
-        ballast: config.ballast,
-        ttl_ours: config.attribute_lifetime,
-        ttl_slow: config.attribute_lifetime_slow,
-        dirs_kept: (descriptor_limit() / 32).clamp(8, 512) as usize,
-    })
+    tiers::Options::new(config.clone(), (descriptor_limit() / 32).clamp(8, 512) as usize)
 }
 
 /// The statistics of this mount.

@@ -47,11 +47,12 @@ mod status;
 mod writeback;
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::config::{Closed, FullSlow, Hours, Rules};
+use crate::config::{Closed, Config, Rules};
 use crate::error::{Errno, Error, Result};
 use copies::index::Copies;
 use copies::reads::Reads;
@@ -308,42 +309,61 @@ pub struct Status {
     pub abilities: Abilities,
 }
 
-/// What the engine is told; `config` makes it.
+/// What the engine is told: the configuration, whose fields are those of the options too, and what is made of it.
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub settle: Duration,
-    pub live_after: Duration,
-    /// Bytes.
-    pub copy_up_max: u64,
-    pub revalidate: Duration,
-    /// Events.
-    pub max_pending: u64,
+    pub config: Config,
     /// What holds by path: which files that are read from slow get a copy on fast, which stay there, which do not pass it.
     pub rules: Rules,
-    /// Bytes that copies of slow files may take.
-    pub staged_max: Option<u64>,
-    /// Bytes per second that the drain copies at most.
-    pub drain_bandwidth: Option<u64>,
-    /// When the drain copies; see `Tiers::waits`.
-    pub drain_hours: Hours,
-    /// What waits when the slow tier is full.
-    pub full_slow: FullSlow,
-    /// Bytes per second that staging jobs copy at most.
-    pub stage_bandwidth: Option<u64>,
-    /// So many of the newest checkpoints are not evicted.
-    pub keep: u32,
-    /// Fraction of the fast tier that staging never takes.
-    pub reserve: f64,
-    /// Fractions of the fast tier.
-    pub high: f64,
-    pub low: f64,
-    /// Bytes given back to the log when the fast tier is full.
-    pub ballast: u64,
-    /// How long the kernel may believe attributes of files changed through this mount / known only from the slow tier.
-    pub ttl_ours: Duration,
-    pub ttl_slow: Duration,
     /// So many directories of the slow tier, of the pool and of the staged copies stay open. A mount that runs keeps what it was made with.
     pub dirs_kept: usize,
+}
+
+impl Options {
+    /// Errors: a rule whose pattern is none.
+    pub fn new(config: Config, dirs_kept: usize) -> Result<Options> {
+        Ok(Options { rules: Rules::new(&config)?, config, dirs_kept })
+    }
+
+    /// Without waiting, rules or a reserve, for small tiers: what tests of the engine begin with.
+    pub fn for_tests() -> Options {
+        let config = Config {
+            settle: Duration::ZERO,
+            live_after: Duration::from_secs(60),
+            copy_up_max: 64 << 20,
+            revalidate: Duration::from_secs(30),
+            max_pending: 1_000_000,
+            keep: 0,
+            reserve: 0.0,
+            high: 0.85,
+            low: 0.70,
+            ballast: 16 << 10,
+            attribute_lifetime: Duration::from_secs(60),
+            attribute_lifetime_slow: Duration::from_secs(1),
+            ..Config::default()
+        };
+        Options { config, rules: Rules::default(), dirs_kept: 64 }
+    }
+
+    /// The same but for a change.
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
+        change(&mut self);
+        self
+    }
+}
+
+impl Deref for Options {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl DerefMut for Options {
+    fn deref_mut(&mut self) -> &mut Config {
+        &mut self.config
+    }
 }
 
 /// The engine. See the module's documentation for how its parts work together.
@@ -392,7 +412,7 @@ impl std::fmt::Debug for Tiers {
 impl Tiers {
     fn ages(&self) -> Ages {
         let options = self.options();
-        Ages { ours: options.revalidate, slow: options.ttl_slow }
+        Ages { ours: options.revalidate, slow: options.attribute_lifetime_slow }
     }
 
     /// What holds now. No lock is kept, so it may be asked under any.

@@ -13,7 +13,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
@@ -39,27 +38,7 @@ fn content(i: u8) -> Vec<u8> {
 }
 
 fn options() -> Options {
-    Options {
-        settle: Duration::ZERO,
-        live_after: Duration::from_secs(60),
-        copy_up_max: 64 << 20,
-        revalidate: Duration::from_secs(30),
-        max_pending: 1_000_000,
-        rules: dlio_fs::config::Rules::default(),
-        staged_max: None,
-        drain_bandwidth: None,
-        drain_hours: dlio_fs::config::Hours::default(),
-        full_slow: dlio_fs::config::FullSlow::default(),
-        stage_bandwidth: None,
-        keep: 0,
-        reserve: 0.0,
-        high: 0.85,
-        low: 0.70,
-        ballast: 16 << 10,
-        ttl_ours: Duration::from_secs(60),
-        ttl_slow: Duration::from_secs(1),
-        dirs_kept: 64,
-    }
+    Options::for_tests()
 }
 
 /// The two tiers of a machine that is not running.

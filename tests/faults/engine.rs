@@ -58,27 +58,10 @@ impl World {
 
     /// Any start is a recovery.
     pub(crate) fn start(&mut self) -> EngineResult<()> {
-        let options = Options {
-            settle: Duration::ZERO,
-            live_after: Duration::from_secs(60),
-            copy_up_max: COPY_UP_MAX,
-            revalidate: Duration::from_secs(30),
-            max_pending: 1_000_000,
-            rules: rules(),
-            staged_max: None,
-            drain_bandwidth: None,
-            drain_hours: dlio_fs::config::Hours::default(),
-            full_slow: dlio_fs::config::FullSlow::default(),
-            stage_bandwidth: None,
-            keep: 0,
-            reserve: 0.0,
-            high: 0.85,
-            low: 0.70,
-            ballast: 16 << 10,
-            ttl_ours: Duration::from_secs(60),
-            ttl_slow: self.believed,
-            dirs_kept: 64,
-        };
+        let mut options = Options::for_tests();
+        options.copy_up_max = COPY_UP_MAX;
+        options.rules = rules();
+        options.attribute_lifetime_slow = self.believed;
         let fast = self.faults.wrap(Tier::Fast, self.fast.root());
         let slow = self.faults.wrap(Tier::Slow, self.slow.root());
         let boot = format!("boot-{}", self.boot);

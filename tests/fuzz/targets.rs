@@ -53,27 +53,8 @@ impl Scene {
     }
 
     fn open(&self) -> Result<Tiers, Error> {
-        let options = Options {
-            settle: Duration::ZERO,
-            live_after: Duration::from_secs(60),
-            copy_up_max: 64 << 20,
-            revalidate: Duration::from_secs(30),
-            max_pending: 1_000_000,
-            rules: dlio_fs::config::Rules::default(),
-            staged_max: None,
-            drain_bandwidth: None,
-            drain_hours: dlio_fs::config::Hours::default(),
-            full_slow: dlio_fs::config::FullSlow::default(),
-            stage_bandwidth: None,
-            keep: 0,
-            reserve: 0.0,
-            high: 0.85,
-            low: 0.70,
-            ballast: 0,
-            ttl_ours: Duration::from_secs(60),
-            ttl_slow: Duration::from_secs(1),
-            dirs_kept: 64,
-        };
+        let mut options = Options::for_tests();
+        options.ballast = 0;
         tiers::open(self.fast.root(), self.slow.root(), options, self.clock.clone(), BOOT)
     }
 

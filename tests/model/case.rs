@@ -203,27 +203,11 @@ impl Case {
         let pick = |rng: &mut Xoshiro256PlusPlus, often: u64, seldom: u64| {
             if rng.random_bool(0.7) { often } else { seldom }
         };
-        let options = Options {
-            settle: Duration::from_millis(pick(&mut rng, 1000, 0)),
-            live_after: Duration::from_secs(pick(&mut rng, 60, 2)),
-            copy_up_max: pick(&mut rng, 64 << 20, 6000),
-            revalidate: Duration::from_secs(30),
-            max_pending: 1_000_000,
-            rules: rules(seed),
-            staged_max: None,
-            drain_bandwidth: None,
-            drain_hours: dlio_fs::config::Hours::default(),
-            full_slow: dlio_fs::config::FullSlow::default(),
-            stage_bandwidth: None,
-            keep: 0,
-            reserve: 0.0,
-            high: 0.85,
-            low: 0.70,
-            ballast: 16 << 10,
-            ttl_ours: Duration::from_secs(60),
-            ttl_slow: Duration::from_secs(1),
-            dirs_kept: 64,
-        };
+        let mut options = Options::for_tests();
+        options.settle = Duration::from_millis(pick(&mut rng, 1000, 0));
+        options.live_after = Duration::from_secs(pick(&mut rng, 60, 2));
+        options.copy_up_max = pick(&mut rng, 64 << 20, 6000);
+        options.rules = rules(seed);
         let (glance, glanced) = (Arc::new(Glance::default()), Arc::new(Mutex::default()));
         slow.before_calls({
             let (glance, glanced) = (glance.clone(), glanced.clone());

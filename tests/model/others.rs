@@ -19,7 +19,7 @@ const REVALIDATE: Duration = Duration::from_secs(30);
 fn machine() -> Machine {
     let mut machine = Machine::new();
     machine.options.revalidate = REVALIDATE;
-    machine.options.ttl_slow = SECOND;
+    machine.options.attribute_lifetime_slow = SECOND;
     machine
 }
 

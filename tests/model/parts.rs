@@ -3,7 +3,7 @@
 
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::{Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{Cx, Ino, OpenMode, Options, ROOT, Tiers};
+use dlio_fs::tiers::{Cx, Ino, OpenMode, ROOT, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -149,7 +149,7 @@ fn a_batch_reaches_into_several_parts() {
         let engine = machine.open("boot");
         first(&engine);
         is_drained(&machine, &engine);
-        engine.set_options(Options { high: 0.0, ..machine.options.clone() });
+        engine.set_options(machine.options.clone().with(|options| options.high = 0.0));
         changes(&engine);
         across(&engine);
         is_drained(&machine, &engine);
@@ -247,7 +247,7 @@ fn a_stop_at_any_call_in_a_part() {
                 across(&engine);
                 engine.sync_fast().unwrap();
                 if pressed {
-                    engine.set_options(Options { high: 0.0, ..machine.options.clone() });
+                    engine.set_options(machine.options.clone().with(|options| options.high = 0.0));
                 }
                 let expected = looks(&engine);
                 machine.power.fail_after(stop, &mut machine.rng);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -375,7 +375,8 @@ fn changed_while_no_daemon_ran(file: &str, ours: impl Fn(&Tiers), theirs: impl F
 /// What a program still writes in place to a file that has lost its name is nobody else's change.
 #[test]
 fn what_is_written_to_a_replaced_file_in_place_is_no_foreign_change() {
-    let mut machine = Machine { options: Options { copy_up_max: 1000, ..Machine::new().options }, ..Machine::new() };
+    let mut machine =
+        Machine { options: Machine::new().options.with(|options| options.copy_up_max = 1000), ..Machine::new() };
     let engine = machine.open("boot");
     put(&engine, "data", &[1; 5000]);
     all_down(&engine);
@@ -443,7 +444,7 @@ fn there_all_the_while(changes: impl Fn(&Tiers)) {
     changes(&engine);
     engine.sync_fast().unwrap();
     // Pressure: all of them are one batch.
-    engine.set_options(Options { high: 0.0, ..machine.options.clone() });
+    engine.set_options(machine.options.clone().with(|options| options.high = 0.0));
     machine.slow.observe();
     all_down(&engine);
     assert_eq!(engine.status().batches, 1);
@@ -499,7 +500,7 @@ pub fn a_file_is_not_clean_before_the_view_knows_where_it_is() {
 
 /// Under pressure all that is pending is one batch.
 fn press(engine: &Tiers) {
-    engine.set_options(Options { high: 0.0, ..Machine::new().options });
+    engine.set_options(Machine::new().options.with(|options| options.high = 0.0));
 }
 
 /// `tmp/<uuid>` on the slow tier.

@@ -39,7 +39,7 @@ impl Machine {
         let disk = |name| SimDisk::new(name, order, 1 << 30, &power, &clock);
         let (fast, slow) = (disk("fast"), disk("slow"));
         slow.settle();
-        let options = Options { settle: Duration::ZERO, ..Case::new(0).options };
+        let options = Case::new(0).options.with(|options| options.settle = Duration::ZERO);
         Machine { fast, slow, power, clock, options, rng: Xoshiro256PlusPlus::seed_from_u64(0) }
     }
 
@@ -485,7 +485,7 @@ fn what_waits_since_the_start_is_evicted_while_the_tick_forgets_names() {
 #[test]
 fn all_names_of_a_file_keep_its_inode_while_a_new_version_is_published() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
-    machine.options.ttl_slow = Duration::ZERO;
+    machine.options.attribute_lifetime_slow = Duration::ZERO;
     let engine = Arc::new(machine.open("boot"));
     let names = [name("model"), name("newest")];
     let (ino, file) = create(&engine, ROOT, "model", &[1; 5000]);
@@ -577,7 +577,8 @@ fn what_others_change_is_seen_once_it_is_too_old_to_be_believed() {
 /// was the old one, and the next version was kept beside the file as if somebody else had changed it.
 #[test]
 fn what_was_seen_before_a_write_in_place_does_not_count() {
-    let machine = Machine { options: Options { copy_up_max: 1000, ..Machine::new().options }, ..Machine::new() };
+    let machine =
+        Machine { options: Machine::new().options.with(|options| options.copy_up_max = 1000), ..Machine::new() };
     let cx = Cx::internal();
     let theirs = machine.slow.root().create(b"data", 0o644).unwrap();
     theirs.write_at(&[1; 5000], 0).unwrap();
@@ -787,7 +788,8 @@ pub fn a_synced_version_that_a_power_cut_mixed_is_not_published() {
 /// never taken for quiet again, so that the order waited for the last close.
 #[test]
 fn a_version_on_slow_of_a_removed_file_that_is_still_written_is_published() {
-    let machine = Machine { options: Options { copy_up_max: 6000, ..Machine::new().options }, ..Machine::new() };
+    let machine =
+        Machine { options: Machine::new().options.with(|options| options.copy_up_max = 6000), ..Machine::new() };
     // Too small for the file.
     machine.fast.set_capacity(64 << 10);
     let (engine, cx) = (machine.open("boot"), Cx::internal());

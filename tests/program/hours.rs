@@ -22,27 +22,10 @@ struct Scene {
 }
 
 fn options(hours: &str) -> Options {
-    Options {
-        settle: Duration::ZERO,
-        live_after: Duration::from_secs(60),
-        copy_up_max: 64 << 20,
-        revalidate: Duration::from_secs(30),
-        max_pending: 40,
-        rules: dlio_fs::config::Rules::default(),
-        staged_max: None,
-        drain_bandwidth: None,
-        drain_hours: hours.parse().unwrap(),
-        full_slow: dlio_fs::config::FullSlow::default(),
-        stage_bandwidth: None,
-        keep: 0,
-        reserve: 0.0,
-        high: 0.85,
-        low: 0.70,
-        ballast: 16 << 10,
-        ttl_ours: Duration::from_secs(60),
-        ttl_slow: Duration::from_secs(1),
-        dirs_kept: 64,
-    }
+    let mut options = Options::for_tests();
+    options.max_pending = 40;
+    options.drain_hours = hours.parse().unwrap();
+    options
 }
 
 impl Scene {

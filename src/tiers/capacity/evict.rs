@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::config::Config;
 use crate::error::{Context, Result};
 use crate::tiers::capacity::policy::{Amount, Candidate, Class, FreeTarget, Limits, Order, Usage};
 use crate::tiers::disk::fingerprint::Fingerprint;
@@ -16,7 +17,7 @@ use crate::tiers::model::node::{Meta, Node, ObservedAt};
 use crate::tiers::model::state::{Clean, State};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::small_deque::SmallDeque;
-use crate::tiers::{Cx, Ino, Options, Progress, Tiers};
+use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 /// How many files are looked at before the engine's lock is given back.
 const AT_ONCE: usize = 16;
@@ -97,7 +98,7 @@ impl Tiers {
     pub(crate) fn limits(&self) -> Limits {
         let options = self.options();
         let quotas = [None, None, options.staged_max];
-        let Options { high, low, reserve, keep, .. } = *options;
+        let Config { high, low, reserve, keep, .. } = options.config;
         Limits { high, low, reserve, inodes: INODES_KEPT, quotas, keep }
     }
 

@@ -122,7 +122,7 @@ impl Tiers {
             atime: meta.atime,
             mtime: meta.mtime,
             ctime: meta.ctime,
-            ttl: if node.ours { self.options().ttl_ours } else { self.options().ttl_slow },
+            ttl: if node.ours { self.options().attribute_lifetime } else { self.options().attribute_lifetime_slow },
         }
     }
 
@@ -135,7 +135,8 @@ impl Tiers {
 
     /// Whether the view's attributes of a node hold without asking the slow tier.
     fn view_holds(&self, st: &State, ino: Ino, node: &Node) -> bool {
-        let limit = if node.ours || node.staged { self.options().revalidate } else { self.options().ttl_slow };
+        let limit =
+            if node.ours || node.staged { self.options().revalidate } else { self.options().attribute_lifetime_slow };
         let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
         let gone = node.slow().is_empty() && ino != ROOT;
         fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none()
@@ -463,7 +464,7 @@ impl Tiers {
         let st = self.state.lock();
         let node = st.view.get(ino).filter(|_| key == acl::ACCESS)?;
         let known = node.dir.as_ref()?.access_acl.as_ref()?;
-        let limit = if node.ours { self.options().revalidate } else { self.options().ttl_slow };
+        let limit = if node.ours { self.options().revalidate } else { self.options().attribute_lifetime_slow };
         let holds = stale || self.slow.is_down() || known.asked.fresh(self.uptime(), limit);
         holds.then(|| known.list.clone())
     }

@@ -76,7 +76,7 @@ impl Tiers {
         let dir = node.dir.as_ref()?;
         dir.used.store(true, Ordering::Relaxed);
         let listed = dir.listed.as_ref().filter(|listed| listed.generation == dir.generation)?;
-        let fresh = now.saturating_sub(listed.asked) < self.options().ttl_slow;
+        let fresh = now.saturating_sub(listed.asked) < self.options().attribute_lifetime_slow;
         let listing = listed.listing.upgrade().filter(|_| fresh || dir.known || self.slow.is_down())?;
         // The directory above it may be another.
         let parent = node.links.first().map_or(ROOT, |link| link.0);
