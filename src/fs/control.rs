@@ -111,32 +111,38 @@ pub(super) enum Node {
     Control,
 }
 
+/// The files, in the order of a listing, with their names and modes. 0o444: of all, where each is shown what is theirs (`asker.rs`), or of
+/// nobody; 0o400: of all users together, or of the tiers; the link's mode is that of any.
+const FILES: [(Node, &str, u32); 23] = [
+    (Node::Stats, "stats", 0o444),
+    (Node::StatsJson, "stats.json", 0o444),
+    (Node::Metrics, "metrics", 0o444),
+    (Node::Files, "files", 0o444),
+    (Node::FilesTsv, "files.tsv", 0o444),
+    (Node::FilesJson, "files.json", 0o444),
+    (Node::Processes, "processes", 0o444),
+    (Node::ProcessesJson, "processes.json", 0o444),
+    (Node::Queue, "queue", 0o444),
+    (Node::QueueJson, "queue.json", 0o444),
+    (Node::Staging, "staging", 0o444),
+    (Node::StagingJson, "staging.json", 0o444),
+    (Node::Windows, "windows", 0o400),
+    (Node::WindowsJson, "windows.json", 0o400),
+    (Node::TimelineJson, "timeline.json", 0o444),
+    (Node::Checkpoints, "checkpoints", 0o444),
+    (Node::CheckpointsJson, "checkpoints.json", 0o444),
+    (Node::LatestSafe, "latest-safe", 0o777),
+    (Node::Ops, "ops", 0o400),
+    (Node::Recording, "recording", 0o444),
+    (Node::Advice, "advice", 0o444),
+    (Node::Config, "config", 0o400),
+    (Node::Control, "control", 0o666),
+];
+
 impl Node {
-    const FILES: [Node; 23] = [
-        Node::Stats,
-        Node::StatsJson,
-        Node::Metrics,
-        Node::Files,
-        Node::FilesTsv,
-        Node::FilesJson,
-        Node::Processes,
-        Node::ProcessesJson,
-        Node::Queue,
-        Node::QueueJson,
-        Node::Staging,
-        Node::StagingJson,
-        Node::Windows,
-        Node::WindowsJson,
-        Node::TimelineJson,
-        Node::Checkpoints,
-        Node::CheckpointsJson,
-        Node::LatestSafe,
-        Node::Ops,
-        Node::Recording,
-        Node::Advice,
-        Node::Config,
-        Node::Control,
-    ];
+    fn files() -> impl Iterator<Item = Node> {
+        FILES.into_iter().map(|(node, ..)| node)
+    }
 
     fn ino(self) -> Ino {
         FIRST + self as u64
@@ -147,52 +153,21 @@ impl Node {
         if (LINKS..FIRST).contains(&ino) {
             return Ok(Node::LatestSafe);
         }
-        [Node::Dir].into_iter().chain(Node::FILES).find(|node| node.ino() == ino).ok_or(Errno::ENOENT)
+        [Node::Dir].into_iter().chain(Node::files()).find(|node| node.ino() == ino).ok_or(Errno::ENOENT)
+    }
+
+    /// Its name and mode.
+    fn row(self) -> (&'static str, u32) {
+        let row = FILES.into_iter().find(|(node, ..)| *node == self);
+        row.map_or((".dlio", 0o555), |(_, name, perm)| (name, perm))
     }
 
     fn name(self) -> &'static str {
-        match self {
-            Node::Dir => ".dlio",
-            Node::Stats => "stats",
-            Node::StatsJson => "stats.json",
-            Node::Metrics => "metrics",
-            Node::Files => "files",
-            Node::FilesTsv => "files.tsv",
-            Node::FilesJson => "files.json",
-            Node::Processes => "processes",
-            Node::ProcessesJson => "processes.json",
-            Node::Queue => "queue",
-            Node::QueueJson => "queue.json",
-            Node::Staging => "staging",
-            Node::StagingJson => "staging.json",
-            Node::Windows => "windows",
-            Node::WindowsJson => "windows.json",
-            Node::TimelineJson => "timeline.json",
-            Node::Checkpoints => "checkpoints",
-            Node::CheckpointsJson => "checkpoints.json",
-            Node::LatestSafe => "latest-safe",
-            Node::Ops => "ops",
-            Node::Recording => "recording",
-            Node::Advice => "advice",
-            Node::Config => "config",
-            Node::Control => "control",
-        }
+        self.row().0
     }
 
     fn perm(self) -> u32 {
-        match self {
-            Node::Dir => 0o555,
-            Node::Stats | Node::StatsJson | Node::Metrics | Node::TimelineJson => 0o444,
-            // Who may ask for what, `asker.rs` says; and there that an ordinary user is shown what is theirs.
-            Node::Control => 0o666,
-            Node::Queue | Node::QueueJson | Node::Staging | Node::StagingJson => 0o444,
-            Node::Processes | Node::ProcessesJson | Node::Checkpoints | Node::CheckpointsJson => 0o444,
-            Node::Files | Node::FilesTsv | Node::FilesJson | Node::Recording | Node::Advice => 0o444,
-            // As of any symbolic link; whom it is shown to, `latest` decides.
-            Node::LatestSafe => 0o777,
-            // The others are of all users together, or of the tiers.
-            _ => 0o400,
-        }
+        self.row().1
     }
 }
 
@@ -327,7 +302,7 @@ impl Control {
 
     /// Finds a name in `.dlio` itself.
     pub(super) fn lookup(&self, name: &[u8]) -> Result<Attr> {
-        let node = Node::FILES.into_iter().find(|node| node.name().as_bytes() == name).ok_or(Errno::ENOENT)?;
+        let node = Node::files().find(|node| node.name().as_bytes() == name).ok_or(Errno::ENOENT)?;
         match node {
             Node::LatestSafe if self.tiers.latest_safe().is_none() => Err(Errno::ENOENT.into()),
             Node::LatestSafe => {
@@ -370,7 +345,7 @@ impl Control {
     pub(super) fn list(&self) -> Listing {
         let dir = |name: &[u8], ino| ListEntry { name: name.to_vec(), ino, kind: Kind::Dir };
         let mut entries = vec![dir(b".", Node::Dir.ino()), dir(b"..", ROOT)];
-        let there = Node::FILES.into_iter().filter(|node| self.is_there(*node));
+        let there = Node::files().filter(|node| self.is_there(*node));
         entries.extend(there.map(|node| ListEntry {
             name: node.name().into(),
             ino: node.ino(),
@@ -701,7 +676,7 @@ mod tests {
     fn our_inode_numbers_are_apart_from_the_engine_s() {
         assert!(!owns(ROOT) && !owns(LINKS - 1) && owns(LINKS) && owns(FIRST));
         assert_eq!([LINKS, FIRST - 1].map(Node::of), [Ok(Node::LatestSafe); 2]);
-        for node in [Node::Dir].into_iter().chain(Node::FILES) {
+        for node in [Node::Dir].into_iter().chain(Node::files()) {
             assert_eq!(Node::of(node.ino()), Ok(node));
         }
         assert_eq!(Node::of(u64::MAX), Err(Errno::ENOENT));
