@@ -16,8 +16,11 @@ use dlio_fs::stats::access::{Cursor, Way};
 use dlio_fs::stats::catalog::Catalog;
 use dlio_fs::stats::counters::{Call, Op, OpCounters, Tier};
 use dlio_fs::stats::heat::HeatMap;
-use dlio_fs::stats::record::Record;
-use dlio_fs::stats::recording::{Checkpoint, Epoch, Failure, IoPath, Mark, Meta, Operation, Place, Process, Writer};
+use dlio_fs::stats::record::FileRecord;
+use dlio_fs::stats::recording::{
+    Checkpoint, Epoch, Mark, Meta, RecordedFailure, RecordedIoPath, RecordedOperation, RecordedProcess, TierPlace,
+    Writer,
+};
 use dlio_fs::stats::timeline::{Amounts, Timeline};
 use dlio_fs::stats::trace::{Block, Traced, block};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -79,7 +82,7 @@ struct Observed<W> {
     files: Catalog,
     operations: HashMap<(Op, Tier), OpCounters>,
     failures: HashMap<(Op, String), u64>,
-    processes: Vec<Process>,
+    processes: Vec<RecordedProcess>,
     heat: HeatMap,
     timeline: Timeline,
     amounts: Amounts,
@@ -92,12 +95,12 @@ struct Observed<W> {
 fn write<W: Write>(run: &Run, out: W) -> u64 {
     let mut writer = Writer::new(out).expect("written");
     writer.meta(&meta()).expect("written");
-    let process = |n: u32| Process {
+    let process = |n: u32| RecordedProcess {
         number: u64::from(n) + 1,
         pid: 41_200 + n,
         command: if n == 0 { "python".into() } else { "pt_data_worker".into() },
         cgroup: "/user.slice/train.service".into(),
-        ..Process::default()
+        ..RecordedProcess::default()
     };
     let mut all = Observed {
         out: writer,
@@ -119,7 +122,7 @@ fn write<W: Write>(run: &Run, out: W) -> u64 {
 
 fn meta() -> Meta {
     let place =
-        |path: &str, kind: &str, total: u64, used: u64| Place { path: path.into(), kind: kind.into(), total, used };
+        |path: &str, kind: &str, total: u64, used: u64| TierPlace { path: path.into(), kind: kind.into(), total, used };
     Meta {
         version: "0.1.0".into(),
         host: "node17".into(),
@@ -130,7 +133,7 @@ fn meta() -> Meta {
         slow: place("/hdd", "xfs", 16 << 40, 9 << 40),
         since: 1_795_339_700_000_000_000,
         safety: "SAFE: everything is on the slow tier".into(),
-        io_path: IoPath {
+        io_path: RecordedIoPath {
             name: "exact".into(),
             opens: [("exact".into(), 1)].into(),
             not_seen: vec!["what programs asked of the kernel and it answered by itself".into()],
@@ -204,7 +207,7 @@ impl<W: Write> Observed<W> {
         now: Duration,
     ) -> Duration {
         self.handles += 1;
-        let (mut record, mut cursor) = (Record::default(), Cursor::default());
+        let (mut record, mut cursor) = (FileRecord::default(), Cursor::default());
         let mut whole = Traced {
             call: call(Op::Lookup, now),
             ino: file + 2,
@@ -244,7 +247,7 @@ impl<W: Write> Observed<W> {
     /// A checkpoint of 64 MiB; when it was done.
     fn save(&mut self, number: u64, now: Duration) -> Duration {
         self.handles += 1;
-        let (mut record, mut cursor, mut at) = (Record::default(), Cursor::default(), now);
+        let (mut record, mut cursor, mut at) = (FileRecord::default(), Cursor::default(), now);
         let ino = SAVED + number;
         let mut run_call = |all: &mut Self, op, offset, bytes, micros| {
             let call = Call {
@@ -333,9 +336,12 @@ impl<W: Write> Observed<W> {
         let mut all = Op::ALL.into_iter().flat_map(|op| Tier::ALL.map(|tier| (op, tier))).collect::<Vec<_>>();
         all.retain(|key| self.operations.contains_key(key));
         self.meta.operations =
-            all.iter().map(|key| Operation::from((key.0, key.1, self.operations[key].figures()))).collect();
-        let failure =
-            |((op, errno), calls): (&(Op, String), &u64)| Failure { op: *op, errno: errno.clone(), calls: *calls };
+            all.iter().map(|key| RecordedOperation::from((key.0, key.1, self.operations[key].figures()))).collect();
+        let failure = |((op, errno), calls): (&(Op, String), &u64)| RecordedFailure {
+            op: *op,
+            errno: errno.clone(),
+            calls: *calls,
+        };
         self.meta.failures = self.failures.iter().map(failure).collect();
         self.meta.until = self.meta.epochs.last().map_or(0.0, |epoch| epoch.ended + 0.5);
         self.meta.heat = self.heat.told();

@@ -73,7 +73,7 @@ use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, JobReports, Live, Observer};
 use crate::stats::Stats;
-use crate::stats::recording::{Meta, Place};
+use crate::stats::recording::{Meta, TierPlace};
 use crate::tiers::disk::os::{OsClock, OsDir};
 use crate::tiers::disk::{Clock, Dir};
 use crate::tiers::{self, Ino, Tiers};
@@ -301,10 +301,10 @@ fn about(places: &Places) -> Meta {
     let kernel = nix::sys::utsname::uname().ok();
     let told = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
     let mounts = mounts().unwrap_or_default();
-    let tier = |path: &Path| Place {
+    let tier = |path: &Path| TierPlace {
         path: path.display().to_string(),
         kind: holder_of(path, &mounts).map(|mount| mount.fs_type.clone()).unwrap_or_default(),
-        ..Place::default()
+        ..TierPlace::default()
     };
     Meta {
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -43,13 +43,13 @@ use crate::config::Config;
 use crate::error::Errno;
 
 use access::{Cursor, Way};
-use catalog::{Catalog, Extent};
+use catalog::{Catalog, CatalogExtent};
 use collect::Watch;
 use counters::{Call, Op, OpCounters, OpFigures, Tier};
-use files::{AtHand, Busy, Done, Files};
+use files::{AtHand, Busy, Done, FileTable};
 use plans::{Paths, Plans, Spent, Told};
 use processes::{Process, Processes};
-use record::{Record, failed, failure};
+use record::{FileRecord, failed, failure};
 use timeline::{Amounts, Timeline};
 use trace::{Trace, Traced};
 use windows::{Window, Windows};
@@ -102,7 +102,7 @@ pub struct File {
 
 #[derive(Debug, Default)]
 struct Piece {
-    record: Record,
+    record: FileRecord,
     /// Which way the last call went, whatever was merged since.
     last: Option<Way>,
 }
@@ -131,7 +131,7 @@ pub struct Handle {
 pub struct FileFigures {
     /// Of today; of a file that is gone the last one known.
     pub path: String,
-    pub record: Record,
+    pub record: FileRecord,
 }
 
 impl Default for Stats {
@@ -193,7 +193,7 @@ impl Stats {
             return Arc::clone(&file);
         }
         let before = self.catalog.get(ino);
-        let last = before.as_ref().and_then(Record::last_way);
+        let last = before.as_ref().and_then(FileRecord::last_way);
         // Asked before the table is locked: a name comes from the engine, which has locks of its own.
         let first = if before.is_none() { name().map(String::into_boxed_str) } else { None };
         let before = before.as_ref().map(Done::from).unwrap_or_default();
@@ -239,7 +239,7 @@ impl Stats {
         if !piece.record.is_empty() {
             self.catalog.add(file.ino, file.first.as_deref(), &piece.record);
             self.windows.add(file.ino, file.first.as_deref(), &piece.record);
-            piece.record = Record::default();
+            piece.record = FileRecord::default();
         }
     }
 
@@ -313,20 +313,20 @@ impl Stats {
     }
 
     /// How many files are told apart, and in how much memory.
-    pub fn extent(&self) -> Extent {
+    pub fn extent(&self) -> CatalogExtent {
         self.settle();
         self.catalog.extent()
     }
 
     /// The files, in no order, each with all that was counted of it. `name` gives an inode's path of today; where it has none any
     /// more, the path it was first seen under is shown. One path known by several inode numbers is one file.
-    pub fn files(&self, name: impl Fn(u64) -> Option<String>) -> Files {
+    pub fn files(&self, name: impl Fn(u64) -> Option<String>) -> FileTable {
         self.settle();
         self.shown(&self.catalog, name, None)
     }
 
     /// The same with those of one user; what was counted of all others is one line of the rest.
-    pub fn files_of(&self, name: impl Fn(u64) -> Option<String>, is_theirs: impl Fn(u64) -> bool) -> Files {
+    pub fn files_of(&self, name: impl Fn(u64) -> Option<String>, is_theirs: impl Fn(u64) -> bool) -> FileTable {
         self.settle();
         self.shown(&self.catalog, name, Some(&is_theirs))
     }
@@ -376,9 +376,14 @@ impl Stats {
         sums.into_iter().map(|(job, _, spent)| (job, spent)).collect()
     }
 
-    fn shown(&self, catalog: &Catalog, name: impl Fn(u64) -> Option<String>, is_theirs: Option<IsTheirs<'_>>) -> Files {
-        let mut by_path: HashMap<String, Record> = HashMap::new();
-        let mut others = Record::default();
+    fn shown(
+        &self,
+        catalog: &Catalog,
+        name: impl Fn(u64) -> Option<String>,
+        is_theirs: Option<IsTheirs<'_>>,
+    ) -> FileTable {
+        let mut by_path: HashMap<String, FileRecord> = HashMap::new();
+        let mut others = FileRecord::default();
         catalog.for_each(|ino, first, record| {
             if is_theirs.is_some_and(|is_theirs| !is_theirs(ino)) {
                 return others.add(&record);
@@ -390,7 +395,7 @@ impl Stats {
         let files = by_path.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
         let rest = shown_rest(catalog, is_theirs.map(|_| others));
         let rest = rest.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
-        Files { files, rest, extent: catalog.extent() }
+        FileTable { files, rest, extent: catalog.extent() }
     }
 
     /// Notes how much has moved so far. To be called some ten times a second; `drained` is all that was copied to the slow tier.
@@ -444,7 +449,7 @@ impl Stats {
 
     /// The files of the newest closed window of this name, named as in [`Stats::files`]. `None`: there is none, or its files are
     /// not kept any more.
-    pub fn files_of_window(&self, window: &str, name: impl Fn(u64) -> Option<String>) -> Option<Files> {
+    pub fn files_of_window(&self, window: &str, name: impl Fn(u64) -> Option<String>) -> Option<FileTable> {
         Some(self.shown(&*self.windows.closed(window)?.files()?, name, None))
     }
 
@@ -459,7 +464,7 @@ impl Stats {
 type IsTheirs<'a> = &'a dyn Fn(u64) -> bool;
 
 /// What has no record of its own, by what its names end in. For a user who is not the mount's owner it is one sum with the files of others.
-fn shown_rest(catalog: &Catalog, others: Option<Record>) -> Vec<(String, Record)> {
+fn shown_rest(catalog: &Catalog, others: Option<FileRecord>) -> Vec<(String, FileRecord)> {
     let rest = catalog.rest();
     let Some(mut sum) = others else { return rest };
     rest.iter().for_each(|(_, record)| sum.add(record));

@@ -60,13 +60,13 @@ use disk::sync::{Mutex, RwLock};
 use disk::throttle::TokenBucket;
 use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
 use log::Log;
-use model::state::State as EngineState;
+use model::state::EngineState;
 use model::view::Ages;
 use objects::file::FileState;
 use objects::pool::Pool;
 use objects::slow_tier::SlowTier;
 use pins::Pins;
-use staging::jobs::Staging;
+use staging::jobs::StagingJobs;
 use writeback::deadline::Urgency;
 
 pub use capacity::evict::{Evictable, Evicted};
@@ -76,7 +76,7 @@ pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::rescue::{RescueReport, rescue};
 pub use recovery::start::{open, open_over_read_only};
 pub use recovery::verify::{Bad, Verified, Verifying};
-pub use staging::copy_one::Staged;
+pub use staging::copy_one::StageOutcome;
 pub use writeback::deadline::{Saved, Saving, Unsaved};
 pub use writeback::set_aside::SetAside;
 
@@ -219,7 +219,7 @@ pub enum TierKind {
 
 /// `user.dlio.state` (design: state of a file).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum FileStatus {
     Slow,
     Dirty,
     Draining,
@@ -372,7 +372,7 @@ pub struct Tiers {
     pool: Pool,
     copies: Copies,
     reads: Reads,
-    staging: Staging,
+    staging: StagingJobs,
     pins: Pins,
     slow: SlowTier,
     fast: Arc<dyn Dir>,

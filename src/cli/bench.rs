@@ -15,7 +15,9 @@ mod trace;
 use std::fs;
 use std::io::{IsTerminal, stdout};
 
+use asked::{Common, Document};
 use clap::{Args, Subcommand};
+use session::Session;
 
 use super::sandbox;
 use super::{Exit, Failure, Outcome, say};
@@ -24,8 +26,6 @@ use crate::bench::results::Results;
 use crate::bench::text;
 use crate::error::Context;
 use crate::mount;
-use asked::{Common, Document};
-use session::Session;
 
 /// Measure two tiers and a mount over them with the loads of training jobs
 ///

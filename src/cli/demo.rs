@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use clap::Args;
+use frameworks::Epoch;
 
 use super::drain::{self, Place};
 use super::progress::Progress;
@@ -19,7 +20,6 @@ use super::sandbox::{self, Mount, Sandbox};
 use super::{Exit, Failure, Outcome, say, talk, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
-use frameworks::Epoch;
 
 /// Show everything in a minute: two temporary tiers, a mount, checkpoints, the drain, and the copies verified
 ///

@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use clap::Args;
-
-use super::{Exit, Failure, Outcome, complain, parse_duration, talk};
 use change::Change;
+use clap::Args;
 use draw::Theme;
 use look::Look;
+
+use super::{Exit, Failure, Outcome, complain, parse_duration, talk};
 
 /// The mount looks at its own totals ten times a second.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);

@@ -40,7 +40,7 @@ use super::{FsOptions, convert};
 use crate::error::{Context, Errno, Error, Result};
 use crate::path;
 use crate::report::{self, summary::Summary};
-use crate::stats::files::{AtHand, Files};
+use crate::stats::files::{AtHand, FileTable};
 use crate::stats::processes::ProcessFigures;
 use crate::stats::queue::Queue;
 use crate::stats::recording::{Meta, Recording, Source};
@@ -458,7 +458,7 @@ impl Control {
         bytes.at("make", "a recording")
     }
 
-    fn files_for(&self, asker: &Asker) -> Files {
+    fn files_for(&self, asker: &Asker) -> FileTable {
         let name = |ino| path_of(&self.tiers, ino);
         match asker.limited() {
             None => self.stats.files(name),
@@ -531,7 +531,7 @@ impl Control {
 
     /// What the statistics tell of checkpoints is looked up twice a second at the most: it takes a look at each of their files. One that seemed
     /// complete may go on: the number of all of them never falls.
-    fn found(&self) -> render::Found {
+    fn found(&self) -> render::Detected {
         let mut known = self.checkpoints.lock();
         if known.asked.is_none_or(|asked| asked.elapsed() >= CHECKPOINTS_HOLD) {
             known.told = self.observer.checkpoints();
@@ -564,7 +564,11 @@ impl Control {
                 staged_files: status.staged_files,
                 staged_bytes: status.staged_bytes,
             },
-            log: render::Log { lsn: status.log_lsn, durable_lsn: status.durable_lsn, applied_lsn: status.applied_lsn },
+            log: render::LogFigures {
+                lsn: status.log_lsn,
+                durable_lsn: status.durable_lsn,
+                applied_lsn: status.applied_lsn,
+            },
             cache: render::Cache {
                 objects: status.objects,
                 known_inodes: status.known_inodes,
@@ -601,7 +605,7 @@ impl Control {
             },
             io_path: self.io.figures(),
             operations: render::Operation::all(self.stats.operations()),
-            failures: render::Failure::all(self.stats.failures()),
+            failures: render::FailureCount::all(self.stats.failures()),
             profile: self.stats.is_on(),
             files: self.stats.extent(),
             found: self.found(),
@@ -659,8 +663,8 @@ fn abilities(found: &Abilities) -> render::SlowAbilities {
     }
 }
 
-pub(super) fn tier(space: &Space) -> render::Tier {
-    render::Tier { total: space.capacity(), used: space.used(), available: space.avail }
+pub(super) fn tier(space: &Space) -> render::TierSpace {
+    render::TierSpace { total: space.capacity(), used: space.used(), available: space.avail }
 }
 
 /// EPERM for the name of our directory in the root, and for everything inside it.

@@ -107,12 +107,12 @@ impl IoPaths {
     }
 
     /// What was used, and what the statistics cannot know because of it.
-    pub(super) fn figures(&self) -> render::IoPath {
+    pub(super) fn figures(&self) -> render::IoPathFigures {
         let used = |path: &IoPath| self.rules.uses_io(*path);
         let opens = IoPath::ALL.into_iter().map(|path| (path.name(), self.opened[path as usize].load(Relaxed)));
         let opens = opens.filter(|(name, opens)| *opens > 0 || *name == self.rules.io_otherwise().name());
         let not_seen = IoPath::ALL.iter().filter(|path| used(path)).flat_map(|path| not_seen(*path));
-        render::IoPath {
+        render::IoPathFigures {
             name: self.rules.io_otherwise().name(),
             opens: opens.collect(),
             not_seen: ALWAYS.iter().chain(not_seen).copied().collect(),

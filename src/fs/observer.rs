@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::control::{path_of, safety, tier};
 use super::io_paths::IoPaths;
-use crate::stats::recording::{Checkpoint, IoPath, Meta, Place};
+use crate::stats::recording::{Checkpoint, Meta, RecordedIoPath, TierPlace};
 use crate::stats::staging::JobState;
 use crate::stats::{Stats, render};
 use crate::tiers::disk::Space;
@@ -85,14 +85,14 @@ impl Observer {
     /// What a recording says besides what was counted.
     pub fn about(&self) -> Meta {
         let (status, io) = (self.tiers.status(), self.io.figures());
-        let place = |of: &Place, space: &Space| {
-            let render::Tier { total, used, .. } = tier(space);
-            Place { total, used, ..of.clone() }
+        let place = |of: &TierPlace, space: &Space| {
+            let render::TierSpace { total, used, .. } = tier(space);
+            TierPlace { total, used, ..of.clone() }
         };
         Meta {
             checkpoints: self.checkpoints(),
             safety: safety(&status).line(),
-            io_path: IoPath {
+            io_path: RecordedIoPath {
                 name: io.name.to_owned(),
                 opens: io.opens.iter().map(|(name, opens)| ((*name).to_owned(), *opens)).collect(),
                 not_seen: io.not_seen.iter().map(|what| (*what).to_owned()).collect(),

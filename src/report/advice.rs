@@ -484,7 +484,7 @@ mod tests {
     use crate::report::sample::empty;
     use crate::report::summary::{Cost, Counted, Moved, SizeClass};
     use crate::stats::plans::Spent;
-    use crate::stats::recording::{Epoch, Failure};
+    use crate::stats::recording::{Epoch, RecordedFailure};
 
     /// A summary in which no rule finds anything.
     fn quiet() -> Summary {
@@ -671,8 +671,8 @@ mod tests {
                 summary.operations =
                     vec![Counted { op: Op::Lookup, calls: 10_000, errors: calls, slow: 0, bytes: 0, seconds: 0.1 }];
                 summary.failures = vec![
-                    Failure { op: Op::Lookup, errno: "ENOENT".into(), calls },
-                    Failure { op: Op::Lookup, errno: "EACCES".into(), calls: 5_000 },
+                    RecordedFailure { op: Op::Lookup, errno: "ENOENT".into(), calls },
+                    RecordedFailure { op: Op::Lookup, errno: "EACCES".into(), calls: 5_000 },
                 ];
                 summary.files.misses = Some(("/my%20env".into(), 900));
             })

@@ -9,7 +9,7 @@ use super::page::{Chart, class_name, shown};
 use super::plot::{Axis, Course, LEFT, Panel, Powers, RIGHT, WIDTH, escaped, finite, legend, panel, put, svg};
 use super::summary::{Summary, grouped, percent, seconds_text, share};
 use crate::stats::counters::Tier;
-use crate::stats::recording::{Checkpoint, Heat, HeatRow, Process};
+use crate::stats::recording::{Checkpoint, HeatRow, RecordedHeat, RecordedProcess};
 use crate::stats::render::bytes;
 
 const SINCE: &str = "seconds since the mount";
@@ -193,13 +193,13 @@ fn marks(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
 }
 
 /// Who a row of the heat map is.
-fn who(workers: &[Process], number: u64) -> String {
+fn who(workers: &[RecordedProcess], number: u64) -> String {
     let known = workers.iter().find(|one| one.number == number && number != 0);
     known.map_or_else(|| "others".to_owned(), |one| format!("{} {}", shown(&one.command), one.pid))
 }
 
 fn heat(summary: &Summary) -> String {
-    let Heat { span, rows } = &summary.heat;
+    let RecordedHeat { span, rows } = &summary.heat;
     let len = rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
     let all = |row: &HeatRow, at: usize| [&row.read, &row.written].map(|values| values.get(at).copied().unwrap_or(0));
     let (spans, stretches) =
@@ -514,7 +514,7 @@ fn checkpoints(summary: &Summary) -> String {
 }
 
 fn workers(summary: &Summary) -> String {
-    let row = |one: &Process| {
+    let row = |one: &RecordedProcess| {
         let who = if one.number == 0 { "not known".to_owned() } else { format!("{} {}", shown(&one.command), one.pid) };
         let parts = vec![("read", one.bytes_read as f64), ("write", one.bytes_written as f64)];
         (who, parts, bytes(one.bytes_read.saturating_add(one.bytes_written)))

@@ -22,16 +22,16 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::path;
-use crate::stats::counters::Op;
-use crate::stats::record::{Field, Record};
-use crate::stats::recording::{self, Meta, Process, Recording};
-
 use dxt::Plan;
 use heat::Heat;
 use job::Job;
 use layout::{Log, Module, region};
 use posix::Posix;
+
+use crate::path;
+use crate::stats::counters::Op;
+use crate::stats::record::{Field, FileRecord};
+use crate::stats::recording::{self, Meta, RecordedProcess, Recording};
 
 /// Writes the log.
 pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {
@@ -69,8 +69,9 @@ impl Ranks {
     fn of_recording(recording: &Recording, plan: &Plan) -> Self {
         let known = recording.meta.processes.iter().map(|process| process.number);
         let rows = recording.meta.heat.rows.iter().map(|row| row.process);
-        let opened_by =
-            |file: &recording::File| file.record().processes.iter().map(|(number, _)| number).collect::<Vec<_>>();
+        let opened_by = |file: &recording::RecordedFile| {
+            file.record().processes.iter().map(|(number, _)| number).collect::<Vec<_>>()
+        };
         let openers = recording.files.iter().flat_map(opened_by);
         Ranks::new(known.chain(rows).chain(plan.processes()).chain(openers))
     }
@@ -85,7 +86,7 @@ impl Ranks {
     }
 
     /// Whose a file is; -1 for several.
-    fn of_file(&self, record: &Record) -> i64 {
+    fn of_file(&self, record: &FileRecord) -> i64 {
         let mut openers = record.processes.iter();
         match (openers.next(), openers.next()) {
             (Some((only, _)), None) => self.of(only),
@@ -201,11 +202,11 @@ impl Document {
 
     fn posix(&self, recording: &Recording, file: &File) -> Posix {
         let places = &self.order[file.places.clone()];
-        let record = |record: &Record| Posix::new(file.id, self.ranks.of_file(record), record, self.from);
+        let record = |record: &FileRecord| Posix::new(file.id, self.ranks.of_file(record), record, self.from);
         match places {
             [only] => record(&recording.files[*only].record()),
             several => {
-                let mut sum = Record::default();
+                let mut sum = FileRecord::default();
                 several.iter().for_each(|at| sum.add(&recording.files[*at].record()));
                 record(&sum)
             }
@@ -234,7 +235,7 @@ impl Document {
     fn tell(&mut self, recording: &Recording, plan: &Plan) {
         let mut facts = Vec::new();
         let mut fact = |key: &str, value: String| facts.push((key.to_owned(), value));
-        let mut rest = Record::default();
+        let mut rest = FileRecord::default();
         recording.rest.iter().for_each(|class| rest.add(&class.record()));
         if !rest.is_empty() || !recording.is_whole || !recording.flaws.is_empty() {
             self.log.partial.push(Module::Posix);
@@ -256,7 +257,7 @@ impl Document {
         fact("trace_dropped", dropped.to_string());
         self.job.tell(facts);
         // Last: of many processes there is room for the first ones.
-        for Process { number, pid, command, .. } in &recording.meta.processes {
+        for RecordedProcess { number, pid, command, .. } in &recording.meta.processes {
             self.job.metadata.push((format!("rank_{}", self.ranks.of(*number)), format!("{command} {pid}")));
         }
     }
@@ -299,11 +300,11 @@ mod tests {
     }
 
     fn meta() -> Meta {
-        let process = |number, command: &str| Process {
+        let process = |number, command: &str| RecordedProcess {
             number,
             pid: 40 + number as u32,
             command: command.into(),
-            ..Process::default()
+            ..RecordedProcess::default()
         };
         let mut meta = Meta {
             version: "1.2".into(),
@@ -319,7 +320,7 @@ mod tests {
     }
 
     /// A recording with these calls and files: inode number, path, record.
-    pub(super) fn recorded(calls: &[Traced], files: &[(u64, String, Record)]) -> Vec<u8> {
+    pub(super) fn recorded(calls: &[Traced], files: &[(u64, String, FileRecord)]) -> Vec<u8> {
         let mut out = Writer::new(Vec::new()).expect("into memory");
         for calls in calls.chunks(50) {
             let until = calls.iter().map(Traced::ended).max().expect("a chunk is not empty");
@@ -339,8 +340,8 @@ mod tests {
     }
 
     /// A file that these processes have opened and read.
-    fn file(ino: u64, path: &str, openers: &[u64]) -> (u64, String, Record) {
-        let (mut record, mut cursor) = (Record::default(), access::Cursor::default());
+    fn file(ino: u64, path: &str, openers: &[u64]) -> (u64, String, FileRecord) {
+        let (mut record, mut cursor) = (FileRecord::default(), access::Cursor::default());
         for process in openers {
             record.opened_by(*process, None);
             record.count(&traced(Op::Open, 1, ino, 0).call, None);
@@ -389,7 +390,7 @@ mod tests {
             file(4, "/two%20words", &[9]),
             file(5, "/new%0Aline", &[9]),
             (6, "/".to_owned(), {
-                let mut record = Record::default();
+                let mut record = FileRecord::default();
                 record.count(&traced(Op::Readdir, 1, 6, 0).call, None);
                 record
             }),
@@ -420,7 +421,7 @@ mod tests {
     #[test]
     fn what_is_not_told_apart_is_said() {
         let mut recording = read(recorded(&[], &[file(1, "/a", &[3])]));
-        recording.rest = vec![recording::File::new(0, "*.b".into(), &file(2, "/b", &[9, 9]).2)];
+        recording.rest = vec![recording::RecordedFile::new(0, "*.b".into(), &file(2, "/b", &[9, 9]).2)];
         let found = log(&mut recording);
         assert_eq!(found.partial, 1 << 1);
         let job = String::from_utf8_lossy(&found.job).into_owned();

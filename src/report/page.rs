@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::advice::Advice;
 use super::summary::{Summary, faster, grouped, percent, render_count, seconds_text, share};
-use crate::stats::recording::{Epoch, Place, Process};
+use crate::stats::recording::{Epoch, RecordedProcess, TierPlace};
 use crate::stats::render::bytes;
 
 /// Rows of lists that grow with time.
@@ -190,14 +190,14 @@ pub fn sections(summary: &Summary) -> Vec<Section> {
 /// What was observed, where and when.
 pub fn job(summary: &Summary) -> Vec<(&'static str, String)> {
     let job = &summary.job;
-    let place = |place: &Place| match (shown(&place.path), shown(&place.kind)) {
+    let place = |place: &TierPlace| match (shown(&place.path), shown(&place.kind)) {
         (path, kind) if kind.is_empty() => path,
         (path, kind) => format!("{path} ({kind}, {} of {} in use)", bytes(place.used), bytes(place.total)),
     };
     let mut facts =
         vec![("Mount", shown(&job.mountpoint)), ("Fast tier", place(&job.fast)), ("Slow tier", place(&job.slow))];
     if let Some(window) = &job.window {
-        facts.push(("Window", shown(window)));
+        facts.push(("RecordedWindow", shown(window)));
     }
     facts.push(("Began", date(job.since, job.from)));
     facts.push(("Ended", date(job.since, job.until)));
@@ -643,7 +643,7 @@ fn epochs(summary: &Summary) -> Option<Section> {
 fn workers(summary: &Summary) -> Option<Section> {
     let (some, note) = first(&summary.workers);
     let all = summary.workers.iter().fold(0, |sum: u64, one| sum.saturating_add(one.bytes_read));
-    let row = |one: &Process| {
+    let row = |one: &RecordedProcess| {
         let who = if one.number == 0 { "not known".to_owned() } else { shown(&one.command) };
         [
             if one.pid == 0 { none() } else { Cell { text: one.pid.to_string(), key: Some(one.pid.into()) } },
@@ -688,7 +688,7 @@ fn windows(summary: &Summary) -> Option<Section> {
     let mut blocks = Vec::new();
     let (some, note) = first(&summary.windows);
     if !some.is_empty() {
-        let row = |one: &crate::stats::recording::Window| {
+        let row = |one: &crate::stats::recording::RecordedWindow| {
             let lasted = one.ended - one.began;
             [
                 text(shown(&one.name)),

@@ -20,7 +20,7 @@ use super::summary::{self, percent, render_count, seconds_text, share};
 use super::totals::{Speeds, size};
 use crate::path;
 use crate::stats::plans::{Promise, Spent};
-use crate::stats::record::{Field, Record};
+use crate::stats::record::{Field, FileRecord};
 use crate::stats::recording::{Meta, Recording};
 use crate::stats::render::bytes;
 
@@ -99,7 +99,7 @@ struct Candidate {
 
 impl Candidate {
     /// `None`: it has no name, or nothing of it came from the slow tier.
-    fn of(path: &str, record: &Record, speeds: &Speeds) -> Option<Candidate> {
+    fn of(path: &str, record: &FileRecord, speeds: &Speeds) -> Option<Candidate> {
         let size = size(record);
         if !is_path(path) || size == 0 || record.get(Field::SlowBytesRead) == 0 {
             return None;

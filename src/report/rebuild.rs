@@ -1,7 +1,7 @@
 //! What a recording without its tables still tells: files, operations and processes, counted again from its traced calls. Pure.
 //!
 //! A recording ends with its tables; one of a daemon that was killed, or of a full disk, has none. Its calls were counted by
-//! the same rules ([`Record::count`]), so that what comes out is what the tables would have said, less what was not traced.
+//! the same rules ([`FileRecord::count`]), so that what comes out is what the tables would have said, less what was not traced.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::error::Errno;
 use crate::stats::access::{Cursor, Way};
 use crate::stats::counters::{Op, OpCounters, Tier};
 use crate::stats::heat::HeatMap;
-use crate::stats::record::Record;
-use crate::stats::recording::{self, Failure, File, Operation, Process, Recording};
+use crate::stats::record::FileRecord;
+use crate::stats::recording::{self, RecordedFailure, RecordedFile, RecordedOperation, RecordedProcess, Recording};
 use crate::stats::timeline::{Amounts, Timeline};
 use crate::stats::trace::Traced;
 
@@ -47,14 +47,14 @@ pub fn rebuild(recording: &mut Recording) {
 
 #[derive(Default)]
 struct Again {
-    records: Vec<(u64, Record)>,
+    records: Vec<(u64, FileRecord)>,
     /// Where in `records` a file is.
     places: HashMap<u64, usize>,
     cursors: HashMap<u64, Cursor>,
     operations: HashMap<(Op, Tier), OpCounters>,
     /// By the number of their error.
     failures: HashMap<(Op, i32), u64>,
-    processes: HashMap<u32, Process>,
+    processes: HashMap<u32, RecordedProcess>,
     amounts: Amounts,
     timeline: Timeline,
     heat: HeatMap,
@@ -67,7 +67,7 @@ impl Again {
     fn count(&mut self, traced: &Traced) {
         let Traced { call, ino, handle, process, .. } = *traced;
         let place = *self.places.entry(ino).or_insert_with(|| {
-            self.records.push((ino, Record::default()));
+            self.records.push((ino, FileRecord::default()));
             self.records.len() - 1
         });
         let record = &mut self.records[place].1;
@@ -129,45 +129,48 @@ impl Again {
         self.heat.count(traced.process.into(), way, call.bytes, call.began, call.took);
     }
 
-    fn files(&mut self, paths: &HashMap<u64, String>) -> Vec<File> {
+    fn files(&mut self, paths: &HashMap<u64, String>) -> Vec<RecordedFile> {
         self.places = HashMap::new();
-        let named = |(ino, record): (u64, Record)| {
+        let named = |(ino, record): (u64, FileRecord)| {
             let path = paths.get(&ino).cloned().unwrap_or_else(|| format!("(file {ino} without a name)"));
-            File::new(ino, path, &record)
+            RecordedFile::new(ino, path, &record)
         };
         std::mem::take(&mut self.records).into_iter().map(named).collect()
     }
 
-    fn operations(&self) -> Vec<Operation> {
+    fn operations(&self) -> Vec<RecordedOperation> {
         let all = Op::ALL.into_iter().flat_map(|op| Tier::ALL.map(|tier| (op, tier)));
         let met = all.filter_map(|(op, tier)| Some((op, tier, self.operations.get(&(op, tier))?.figures())));
-        met.map(Operation::from).collect()
+        met.map(RecordedOperation::from).collect()
     }
 
-    fn failures(&self) -> Vec<Failure> {
+    fn failures(&self) -> Vec<RecordedFailure> {
         let mut all: Vec<_> = self
             .failures
             .iter()
-            .map(|((op, errno), calls)| Failure::from((*op, Errno::from_raw(*errno), *calls)))
+            .map(|((op, errno), calls)| RecordedFailure::from((*op, Errno::from_raw(*errno), *calls)))
             .collect();
         all.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| (a.op.name(), &a.errno).cmp(&(b.op.name(), &b.errno))));
         all
     }
 
     /// With the names of those that are known.
-    fn processes(&mut self, known: Vec<Process>) -> Vec<Process> {
-        for Process { number, pid, command, cgroup, .. } in known {
+    fn processes(&mut self, known: Vec<RecordedProcess>) -> Vec<RecordedProcess> {
+        for RecordedProcess { number, pid, command, cgroup, .. } in known {
             if let Some(met) = u32::try_from(number).ok().and_then(|number| self.processes.get_mut(&number)) {
                 (met.pid, met.command, met.cgroup) = (pid, command, cgroup);
             }
         }
-        let numbered = |(number, process): (&u32, &Process)| Process { number: (*number).into(), ..process.clone() };
+        let numbered = |(number, process): (&u32, &RecordedProcess)| RecordedProcess {
+            number: (*number).into(),
+            ..process.clone()
+        };
         let mut all: Vec<_> = self.processes.iter().map(numbered).collect();
         all.sort_by_key(|process| process.number);
         all
     }
 
-    fn timeline(&mut self) -> recording::Timeline {
+    fn timeline(&mut self) -> recording::RecordedTimeline {
         self.timeline.sample(self.until.max(self.sampled + Duration::from_nanos(1)), self.amounts);
         self.timeline.told()
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::error::Errno;
 use crate::stats::access::Cursor;
 use crate::stats::counters::{Call, Op, OpCounters, Tier};
-use crate::stats::record::Record;
+use crate::stats::record::FileRecord;
 use crate::stats::recording::{
-    Checkpoint, Epoch, Failure, Heat, HeatRow, IoPath, Mark, Meta, Operation, Place, Process, Recording, Timeline,
-    Window, Writer,
+    Checkpoint, Epoch, HeatRow, Mark, Meta, RecordedFailure, RecordedHeat, RecordedIoPath, RecordedOperation,
+    RecordedProcess, RecordedTimeline, RecordedWindow, Recording, TierPlace, Writer,
 };
 use crate::stats::trace::{Block, Traced, block};
 
@@ -34,8 +34,8 @@ impl Made {
         }
     }
 
-    fn records(&self) -> Vec<(u64, String, Record)> {
-        let (mut records, mut cursors) = (HashMap::<u64, Record>::new(), HashMap::<u64, Cursor>::new());
+    fn records(&self) -> Vec<(u64, String, FileRecord)> {
+        let (mut records, mut cursors) = (HashMap::<u64, FileRecord>::new(), HashMap::<u64, Cursor>::new());
         for traced in &self.calls {
             let record = records.entry(traced.ino).or_default();
             record.count(&traced.call, Some(cursors.entry(traced.handle).or_default()));
@@ -46,13 +46,13 @@ impl Made {
         self.paths.iter().map(|(ino, path)| (*ino, path.clone(), records.remove(ino).unwrap_or_default())).collect()
     }
 
-    fn operations(&self) -> Vec<Operation> {
+    fn operations(&self) -> Vec<RecordedOperation> {
         let mut counters = HashMap::<(Op, Tier), OpCounters>::new();
         self.calls
             .iter()
             .for_each(|traced| counters.entry((traced.call.op, traced.call.tier)).or_default().record(&traced.call));
         let mut all: Vec<_> =
-            counters.iter().map(|(key, one)| Operation::from((key.0, key.1, one.figures()))).collect();
+            counters.iter().map(|(key, one)| RecordedOperation::from((key.0, key.1, one.figures()))).collect();
         all.sort_by_key(|line| (line.op as usize, line.tier as usize));
         all
     }
@@ -89,7 +89,8 @@ pub(crate) fn read(bytes: Vec<u8>) -> Result<Recording, String> {
 
 /// Nothing but a mount.
 pub(crate) fn empty() -> Made {
-    let place = |path: &str, kind: &str| Place { path: path.into(), kind: kind.into(), total: 1 << 40, used: 1 << 30 };
+    let place =
+        |path: &str, kind: &str| TierPlace { path: path.into(), kind: kind.into(), total: 1 << 40, used: 1 << 30 };
     let meta = Meta {
         version: "0.1.0".into(),
         host: "node17".into(),
@@ -98,7 +99,7 @@ pub(crate) fn empty() -> Made {
         slow: place("/hdd", "xfs"),
         since: 1_795_339_700_000_000_000,
         until: 10.0,
-        io_path: IoPath { name: "exact".into(), ..IoPath::default() },
+        io_path: RecordedIoPath { name: "exact".into(), ..RecordedIoPath::default() },
         ..Meta::default()
     };
     Made { meta, calls: Vec::new(), paths: Vec::new() }
@@ -146,7 +147,7 @@ pub(crate) fn made() -> Made {
         Call { op: Op::Lookup, began, took: began / 9000, offset: 0, bytes: 0, errno: Some(Errno::ENOENT), tier: fast };
     made.calls.push(Traced { call, ino: 1, handle: 0, process: 0, thread: 0 });
     made.paths.push((1, "/".into()));
-    let process = |number, command: &str, bytes_read, bytes_written| Process {
+    let process = |number, command: &str, bytes_read, bytes_written| RecordedProcess {
         number,
         pid: 100 + number as u32,
         command: command.into(),
@@ -154,13 +155,13 @@ pub(crate) fn made() -> Made {
         reads: 2,
         bytes_read,
         bytes_written,
-        ..Process::default()
+        ..RecordedProcess::default()
     };
     let meta = &mut made.meta;
     meta.processes = vec![process(1, "python", 100_000, 1 << 20), process(2, "worker", 400_000, 0)];
-    meta.failures = vec![Failure { op: Op::Lookup, errno: "ENOENT".into(), calls: 1 }];
+    meta.failures = vec![RecordedFailure { op: Op::Lookup, errno: "ENOENT".into(), calls: 1 }];
     let spans = |at: usize, n: u64| (0..100).map(|span| if span == at { n } else { 0 }).collect::<Vec<u64>>();
-    meta.timeline = Timeline {
+    meta.timeline = RecordedTimeline {
         span: 0.1,
         read_fast: spans(0, 0),
         read_slow: spans(11, 500_000),
@@ -170,7 +171,7 @@ pub(crate) fn made() -> Made {
         calls: spans(11, 13),
     };
     let row = |process, read, written| HeatRow { process, read, written };
-    meta.heat = Heat {
+    meta.heat = RecordedHeat {
         span: 0.1,
         rows: vec![row(1, spans(10, 100_000), spans(50, 1 << 20)), row(2, spans(12, 400_000), spans(0, 0))],
     };
@@ -186,7 +187,7 @@ pub(crate) fn made() -> Made {
         drained: Some(6.016),
         ..Checkpoint::default()
     }];
-    meta.windows = vec![Window {
+    meta.windows = vec![RecordedWindow {
         name: "w1".into(),
         began: 1.0,
         ended: 2.0,
@@ -216,19 +217,19 @@ pub(crate) fn hostile() -> Made {
     meta.io_path.not_seen = vec![NAME.into()];
     (meta.fast.path, meta.slow.path, meta.fast.kind) = (NAME.into(), NAME.into(), NAME.into());
     meta.fast.used = meta.fast.total;
-    meta.failures = vec![Failure { op: Op::Lookup, errno: NAME.into(), calls: 1 << 60 }; 500];
-    let process = |number| Process {
+    meta.failures = vec![RecordedFailure { op: Op::Lookup, errno: NAME.into(), calls: 1 << 60 }; 500];
+    let process = |number| RecordedProcess {
         number,
         pid: 7,
         command: NAME.into(),
         cgroup: NAME.into(),
         opens: 1,
         bytes_read: u64::MAX,
-        ..Process::default()
+        ..RecordedProcess::default()
     };
     meta.processes = (0..4096).map(process).collect();
     let many = vec![u64::MAX; 4096];
-    meta.timeline = Timeline {
+    meta.timeline = RecordedTimeline {
         span: 0.1,
         read_fast: many.clone(),
         read_slow: many.clone(),
@@ -238,13 +239,13 @@ pub(crate) fn hostile() -> Made {
         calls: many.clone(),
     };
     let row = |process| HeatRow { process, read: many.clone(), written: (0..4096).map(|n| n << 40).collect() };
-    meta.heat = Heat { span: 0.1, rows: (0..60).map(row).collect() };
+    meta.heat = RecordedHeat { span: 0.1, rows: (0..60).map(row).collect() };
     (meta.from, meta.until) = (0.0, 409.6);
     meta.epochs = vec![Epoch { number: 2, ended: 1e300, bytes_slow: u64::MAX, ..Epoch::default() }; 5000];
     let checkpoint = Checkpoint { path: long.clone(), bytes: u64::MAX, absorbed: 300.0, ..Checkpoint::default() };
     meta.checkpoints = vec![checkpoint; 1000];
     meta.windows = vec![
-        Window {
+        RecordedWindow {
             name: NAME.into(),
             began: 9.0,
             ended: 1.0,

@@ -17,7 +17,8 @@ use crate::stats::counters::{Op, Tier};
 use crate::stats::plans::Told;
 use crate::stats::record::Field;
 use crate::stats::recording::{
-    Checkpoint, Epoch, Failure, Heat, Mark, Meta, Operation, Place, Process, Recording, Timeline, Window,
+    Checkpoint, Epoch, Mark, Meta, RecordedFailure, RecordedHeat, RecordedOperation, RecordedProcess, RecordedTimeline,
+    RecordedWindow, Recording, TierPlace,
 };
 use crate::stats::render;
 
@@ -41,7 +42,7 @@ pub struct Summary {
     pub moved: Moved,
     pub cost: Option<Cost>,
     pub operations: Vec<Counted>,
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RecordedFailure>,
     pub latency: Vec<Latency>,
     pub sizes: Vec<SizeClass>,
     /// Sizes and strides with how often they came, most frequent first.
@@ -51,17 +52,17 @@ pub struct Summary {
     pub files: Files,
     pub spans: Spans,
     pub tiers: Vec<TierRow>,
-    pub timeline: Timeline,
+    pub timeline: RecordedTimeline,
     /// When the first span of the timeline begins.
     pub timeline_from: f64,
-    pub heat: Heat,
+    pub heat: RecordedHeat,
     pub heat_from: f64,
     pub staging: Vec<Staged>,
     pub checkpoints: Vec<Checkpoint>,
     pub epochs: Vec<Epoch>,
-    pub workers: Vec<Process>,
+    pub workers: Vec<RecordedProcess>,
     pub readers: Vec<Readers>,
-    pub windows: Vec<Window>,
+    pub windows: Vec<RecordedWindow>,
     pub marks: Vec<Mark>,
     /// Staging jobs that were made of plans.
     pub plans: Vec<Told>,
@@ -75,8 +76,8 @@ pub struct Job {
     pub kernel: String,
     pub uid: u32,
     pub mountpoint: String,
-    pub fast: Place,
-    pub slow: Place,
+    pub fast: TierPlace,
+    pub slow: TierPlace,
     /// From the beginning of 1970 to the mount.
     #[serde(rename = "mounted_at", serialize_with = "json::as_timestamp")]
     pub since: Duration,
@@ -234,7 +235,7 @@ pub struct Spans {
 #[derive(Clone, Debug, Serialize)]
 pub struct TierRow {
     pub tier: Tier,
-    pub place: Place,
+    pub place: TierPlace,
     pub reads: u64,
     pub bytes_read: u64,
     pub writes: u64,
@@ -300,9 +301,9 @@ impl Summary {
             files: files(&totals),
             spans: spans(&totals),
             tiers: Tier::ALL.map(|tier| tier_row(meta, tier)).into(),
-            timeline: Timeline::default(),
+            timeline: RecordedTimeline::default(),
             timeline_from: 0.0,
-            heat: Heat::default(),
+            heat: RecordedHeat::default(),
             heat_from: 0.0,
             staging: staging(&totals),
             checkpoints: meta.checkpoints.clone(),
@@ -342,7 +343,7 @@ impl Summary {
 /// Counts that are no counts any more are cut down, moments that are none become 0.
 pub(super) fn bounded(meta: &mut Meta) {
     let low = |n: &mut u64| *n = (*n).min(COUNT_MAX);
-    for Operation { calls, errors, bytes, latency, .. } in &mut meta.operations {
+    for RecordedOperation { calls, errors, bytes, latency, .. } in &mut meta.operations {
         [calls, errors, bytes].into_iter().for_each(low);
         latency.iter_mut().for_each(|(_, calls)| low(calls));
         latency.truncate(1 << 10);
@@ -370,7 +371,7 @@ pub(super) fn bounded(meta: &mut Meta) {
         moment(&mut process.time);
         [&mut process.bytes_read, &mut process.bytes_written].into_iter().for_each(low);
     }
-    let Timeline { read_fast, read_slow, written_fast, written_slow, drained, calls, .. } = &mut meta.timeline;
+    let RecordedTimeline { read_fast, read_slow, written_fast, written_slow, drained, calls, .. } = &mut meta.timeline;
     [read_fast, read_slow, written_fast, written_slow, drained, calls].into_iter().flatten().for_each(low);
     meta.heat.rows.iter_mut().flat_map(|row| [&mut row.read, &mut row.written]).flatten().for_each(low);
 }
@@ -440,7 +441,7 @@ fn completeness(recording: &Recording, seen: &Seen) -> Completeness {
     }
 }
 
-fn sum(operations: &[Operation], of: fn(&Operation) -> u64) -> u64 {
+fn sum(operations: &[RecordedOperation], of: fn(&RecordedOperation) -> u64) -> u64 {
     operations.iter().fold(0, |sum, line| sum.saturating_add(of(line)))
 }
 
@@ -500,7 +501,7 @@ fn lasted(spans: impl Iterator<Item = (Duration, Duration)>) -> f64 {
 }
 
 /// One row for each operation, in their order.
-fn operations(lines: &[Operation]) -> Vec<Counted> {
+fn operations(lines: &[RecordedOperation]) -> Vec<Counted> {
     let of = |op: Op| {
         let mut row = Counted { op, calls: 0, errors: 0, slow: 0, bytes: 0, seconds: 0.0 };
         for line in lines.iter().filter(|line| line.op == op) {
@@ -515,7 +516,7 @@ fn operations(lines: &[Operation]) -> Vec<Counted> {
     Op::ALL.into_iter().filter_map(of).collect()
 }
 
-fn latency(line: &Operation) -> Option<Latency> {
+fn latency(line: &RecordedOperation) -> Option<Latency> {
     let figures = line.figures();
     let at = |share: f64| figures.quantile(share).map(|bound| bound.as_secs_f64());
     Some(Latency {
@@ -595,10 +596,10 @@ fn tier_row(meta: &Meta, tier: Tier) -> TierRow {
     row
 }
 
-fn workers(meta: &Meta) -> Vec<Process> {
+fn workers(meta: &Meta) -> Vec<RecordedProcess> {
     let mut all: Vec<_> = meta.processes.iter().filter(|one| one.opens + one.reads + one.writes > 0).cloned().collect();
     all.sort_by(|a, b| {
-        let moved = |one: &Process| one.bytes_read.saturating_add(one.bytes_written);
+        let moved = |one: &RecordedProcess| one.bytes_read.saturating_add(one.bytes_written);
         moved(b).cmp(&moved(a)).then(b.time.total_cmp(&a.time)).then(a.number.cmp(&b.number))
     });
     all
@@ -618,11 +619,11 @@ fn part(values: &[u64], first: usize, len: usize) -> Vec<u64> {
     values.iter().copied().chain(std::iter::repeat(0)).skip(first).take(len).collect()
 }
 
-fn timeline(meta: &Meta) -> (f64, Timeline) {
+fn timeline(meta: &Meta) -> (f64, RecordedTimeline) {
     let all = &meta.timeline;
-    let Some((first, len)) = told(meta, all.span, all.calls.len()) else { return (0.0, Timeline::default()) };
+    let Some((first, len)) = told(meta, all.span, all.calls.len()) else { return (0.0, RecordedTimeline::default()) };
     let part = |values: &[u64]| part(values, first, len);
-    let told = Timeline {
+    let told = RecordedTimeline {
         span: all.span,
         read_fast: part(&all.read_fast),
         read_slow: part(&all.read_slow),
@@ -636,15 +637,15 @@ fn timeline(meta: &Meta) -> (f64, Timeline) {
 
 /// The heat map of the time that is told of, in no more rows and spans than a page shows: those who moved least become one row,
 /// of nobody.
-fn heat(meta: &Meta) -> (f64, Heat) {
+fn heat(meta: &Meta) -> (f64, RecordedHeat) {
     let spans = meta.heat.rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
-    let Some((first, len)) = told(meta, meta.heat.span, spans) else { return (0.0, Heat::default()) };
+    let Some((first, len)) = told(meta, meta.heat.span, spans) else { return (0.0, RecordedHeat::default()) };
     // Before anything moved, and behind, it has nothing to show.
     let is_busy = |at: &usize| {
         let of = |values: &[u64]| values.get(*at).is_some_and(|bytes| *bytes > 0);
         meta.heat.rows.iter().any(|row| of(&row.read) || of(&row.written))
     };
-    let Some(begins) = (first..first + len).find(is_busy) else { return (0.0, Heat::default()) };
+    let Some(begins) = (first..first + len).find(is_busy) else { return (0.0, RecordedHeat::default()) };
     let ends = (begins..first + len).rfind(is_busy).map_or(begins, |last| last + 1);
     let (first, len) = (begins, ends - begins);
     let each = len.div_ceil(HEAT_SPANS).max(1);
@@ -674,7 +675,7 @@ fn heat(meta: &Meta) -> (f64, Heat) {
     }
     rows.retain(|row| moved(&row.read) > 0 || moved(&row.written) > 0);
     rows.sort_by_key(|row| (row.process == 0, row.process));
-    (first as f64 * meta.heat.span, Heat { span: meta.heat.span * each as f64, rows })
+    (first as f64 * meta.heat.span, RecordedHeat { span: meta.heat.span * each as f64, rows })
 }
 
 fn staging(totals: &Totals) -> Vec<Staged> {

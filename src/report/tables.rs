@@ -17,7 +17,7 @@ use parquet::schema::parser::parse_message_type;
 use super::formats::Outlet;
 use super::traced::{self, Names, OF_UNKNOWN};
 use crate::stats::files;
-use crate::stats::record::Record;
+use crate::stats::record::FileRecord;
 use crate::stats::recording::Recording;
 
 /// Rows of a group.
@@ -56,7 +56,7 @@ fn write_files(recording: &Recording, out: &mut dyn Outlet) -> Result<(), Parque
     let mut schema =
         "message files { required binary path (string); required int64 inode (integer(64, false));".to_owned();
     for (name, column) in &columns {
-        let there = if column.of(&Record::default()).is_some() { "required" } else { "optional" };
+        let there = if column.of(&FileRecord::default()).is_some() { "required" } else { "optional" };
         schema.push_str(&format!("{there} int64 {name} (integer(64, false));"));
     }
     let mut table = Table::new(out, &(schema + "}"))?;

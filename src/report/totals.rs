@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::error::Errno;
 use crate::stats::access::Pattern;
 use crate::stats::counters::Op;
-use crate::stats::record::{Field, Record, failure};
+use crate::stats::record::{Field, FileRecord, failure};
 
 /// So many files are told by name.
 pub const FILES: usize = 200;
@@ -25,7 +25,7 @@ const BOUNDS: usize = 52;
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// All records as one.
-    pub all: Record,
+    pub all: FileRecord,
     /// Files that were opened, read or written.
     pub used: u64,
     /// Others, of which somebody asked: directories, and what was only looked at.
@@ -117,7 +117,7 @@ impl Speeds {
     }
 
     /// Seconds that a file's reads from the slow tier took, and what the fast one would have taken for them.
-    pub fn reads(&self, record: &Record) -> (f64, f64) {
+    pub fn reads(&self, record: &FileRecord) -> (f64, f64) {
         let (reads, slow) = (record.get(Field::Calls(Op::Read)), record.get(Field::SlowReads));
         let seconds = record.time(Field::ReadTime).as_secs_f64();
         let weights = [reads.saturating_sub(slow) as f64 * self.call[0], slow as f64 * self.call[1]];
@@ -130,7 +130,7 @@ impl Speeds {
     }
 
     /// The same of its opens, of which as many were the slow tier's as of its reads.
-    pub fn opens(&self, record: &Record) -> (f64, f64) {
+    pub fn opens(&self, record: &FileRecord) -> (f64, f64) {
         let slow_share = record.get(Field::SlowReads) as f64 / record.get(Field::Calls(Op::Read)).max(1) as f64;
         let slow = opens(record) as f64 * slow_share.min(1.0);
         let slow_seconds = (slow * self.open[1]).min(record.time(Field::MetaTime).as_secs_f64());
@@ -162,15 +162,15 @@ const KINDS: [&str; 8] = [
 ];
 
 /// How far a file is known to reach.
-pub fn size(record: &Record) -> u64 {
+pub fn size(record: &FileRecord) -> u64 {
     record.get(Field::EndRead).max(record.get(Field::EndWritten))
 }
 
-fn opens(record: &Record) -> u64 {
+fn opens(record: &FileRecord) -> u64 {
     record.get(Field::Calls(Op::Open)).saturating_add(record.get(Field::Calls(Op::Create)))
 }
 
-fn time(record: &Record) -> Duration {
+fn time(record: &FileRecord) -> Duration {
     [Field::ReadTime, Field::WriteTime, Field::MetaTime]
         .iter()
         .fold(Duration::ZERO, |sum, field| sum.saturating_add(record.time(*field)))
@@ -186,7 +186,7 @@ impl Totals {
     }
 
     /// Takes in a file, `speeds` being those of all files.
-    pub fn add(&mut self, path: &str, record: &Record, speeds: &Speeds) {
+    pub fn add(&mut self, path: &str, record: &FileRecord, speeds: &Speeds) {
         self.merge(record);
         let (opens, bytes_read, bytes_written) =
             (opens(record), record.get(Field::BytesRead), record.get(Field::BytesWritten));
@@ -229,7 +229,7 @@ impl Totals {
     }
 
     /// What was counted of files without a record of their own: part of all sums, and of no count of files.
-    pub fn merge(&mut self, record: &Record) {
+    pub fn merge(&mut self, record: &FileRecord) {
         self.all.add(record);
         for (mine, theirs) in [(&mut self.values.sizes, &record.sizes), (&mut self.values.strides, &record.strides)] {
             for (value, times) in theirs.iter() {
@@ -241,7 +241,7 @@ impl Totals {
         }
     }
 
-    fn read(&mut self, size: u64, record: &Record, speeds: &Speeds) {
+    fn read(&mut self, size: u64, record: &FileRecord, speeds: &Speeds) {
         self.sizes.push(size);
         let slow_bytes = record.get(Field::SlowBytesRead);
         self.slow_again = self.slow_again.saturating_add(slow_bytes.saturating_sub(record.get(Field::EndRead)));
@@ -256,7 +256,7 @@ impl Totals {
         entry.slow_reads = entry.slow_reads.saturating_add(record.get(Field::SlowReads));
     }
 
-    fn rank(&mut self, path: &str, record: &Record) {
+    fn rank(&mut self, path: &str, record: &FileRecord) {
         let time = time(record);
         if self.heap.len() >= FILES && self.heap.peek().is_some_and(|Reverse(least)| time <= least.time) {
             return;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::stats::recording::{IoPath, Meta, Recording};
+use crate::stats::recording::{Meta, RecordedIoPath, Recording};
 use crate::stats::trace::Traced;
 
 /// No process has this number: Linux gives none above 4,194,304. It stands for what is nobody's call: marks, epochs, ...
@@ -20,7 +20,7 @@ pub(super) const OF_UNKNOWN: u32 = 4_194_306;
 #[derive(Debug, Default)]
 pub(super) struct Names {
     paths: HashMap<u64, String>,
-    /// Process id and command by number.
+    /// RecordedProcess id and command by number.
     processes: HashMap<u64, (u32, String)>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Completeness<'a> {
     pub(super) since: u64,
     pub(super) from: f64,
     pub(super) until: f64,
-    pub(super) io_path: &'a IoPath,
+    pub(super) io_path: &'a RecordedIoPath,
     /// In the recording.
     pub(super) calls_traced: u64,
     /// Not traced, for want of time.
@@ -64,7 +64,7 @@ impl Names {
         self.paths.get(&ino).map_or("(unknown)", String::as_str)
     }
 
-    /// Process id and command.
+    /// RecordedProcess id and command.
     pub(super) fn process(&self, number: u32) -> (u32, &str) {
         let known = self.processes.get(&number.into());
         known.map_or((OF_UNKNOWN, "(unknown)"), |(pid, command)| (*pid, command))
@@ -136,8 +136,8 @@ pub(super) mod sample {
     use crate::error::Errno;
     use crate::stats::access::Cursor as Place;
     use crate::stats::counters::{Call, Op, Tier};
-    use crate::stats::record::Record;
-    use crate::stats::recording::{Checkpoint, Epoch, Mark, Process, Timeline, Window, Writer};
+    use crate::stats::record::FileRecord;
+    use crate::stats::recording::{Checkpoint, Epoch, Mark, RecordedProcess, RecordedTimeline, RecordedWindow, Writer};
     use crate::stats::trace::{Block, block};
 
     pub(crate) const SINCE: u64 = 1_700_000_000_123_456_789;
@@ -160,18 +160,26 @@ pub(super) mod sample {
     }
 
     pub(crate) fn meta() -> Meta {
-        let process =
-            |number, pid, command: &str| Process { number, pid, command: command.into(), ..Process::default() };
+        let process = |number, pid, command: &str| RecordedProcess {
+            number,
+            pid,
+            command: command.into(),
+            ..RecordedProcess::default()
+        };
         Meta {
             version: "0.1".into(),
             host: "node-7".into(),
             mountpoint: "/mnt/t".into(),
             since: SINCE,
             until: 0.4,
-            io_path: IoPath { name: "exact".into(), not_seen: vec!["seeks".into()], ..IoPath::default() },
+            io_path: RecordedIoPath {
+                name: "exact".into(),
+                not_seen: vec!["seeks".into()],
+                ..RecordedIoPath::default()
+            },
             processes: vec![process(1, 4711, "python"), process(2, 4712, "python")],
-            timeline: Timeline { span: 0.1, read_fast: vec![0, 0, 500_000, 0], ..Timeline::default() },
-            windows: vec![Window {
+            timeline: RecordedTimeline { span: 0.1, read_fast: vec![0, 0, 500_000, 0], ..RecordedTimeline::default() },
+            windows: vec![RecordedWindow {
                 name: "w\"\n\u{1}".into(),
                 began: 0.1,
                 ended: 0.2,
@@ -204,7 +212,7 @@ pub(super) mod sample {
             out.block(&Block { from, until, calls: some.len() as u32, dropped, bytes }).expect("into memory");
         }
         let files = paths.into_iter().map(|(ino, path)| {
-            let (mut record, mut place) = (Record::default(), Place::default());
+            let (mut record, mut place) = (FileRecord::default(), Place::default());
             calls.iter().filter(|one| one.ino == ino).for_each(|one| record.count(&one.call, Some(&mut place)));
             (ino, path, record)
         });

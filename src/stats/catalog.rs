@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::record::{Record, read_number, write_number};
+use super::record::{FileRecord, read_number, write_number};
 
 /// So many parts, each with a lock of its own, taken for one merge at a time.
 const SHARDS: usize = 16;
@@ -60,7 +60,7 @@ struct Directories {
 
 #[derive(Debug, Default)]
 struct Rest {
-    classes: HashMap<Box<str>, Record>,
+    classes: HashMap<Box<str>, FileRecord>,
     /// Pieces that came: a file that comes twice is two.
     pieces: u64,
 }
@@ -75,7 +75,7 @@ struct Entry<'a> {
 
 /// How much a catalog holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Extent {
+pub struct CatalogExtent {
     pub files: usize,
     /// Memory they take, about.
     pub bytes: usize,
@@ -100,7 +100,7 @@ impl Catalog {
     }
 
     /// Merges what was counted of a file since its last piece. `path` is taken with the first one.
-    pub fn add(&self, ino: u64, path: Option<&str>, piece: &Record) {
+    pub fn add(&self, ino: u64, path: Option<&str>, piece: &FileRecord) {
         let mut shard = self.shard(ino).lock();
         let Shard { pages, files, bytes, spare } = &mut *shard;
         let found = pages.get(&(ino / PAGE)).map(|page| page.find(ino)).filter(|place| !place.is_empty());
@@ -142,7 +142,7 @@ impl Catalog {
     }
 
     /// What was counted of a file so far.
-    pub fn get(&self, ino: u64) -> Option<Record> {
+    pub fn get(&self, ino: u64) -> Option<FileRecord> {
         let shard = self.shard(ino).lock();
         let page = shard.pages.get(&(ino / PAGE))?;
         let place = page.find(ino);
@@ -163,7 +163,7 @@ impl Catalog {
     }
 
     /// Shows all files to `look`: number, the path it was first seen under, record. A part of the table is copied at a time.
-    pub fn for_each(&self, mut look: impl FnMut(u64, Option<&str>, Record)) {
+    pub fn for_each(&self, mut look: impl FnMut(u64, Option<&str>, FileRecord)) {
         for shard in &self.shards {
             let pages: Vec<(u64, u64, Vec<u8>)> = {
                 let shard = shard.lock();
@@ -183,16 +183,16 @@ impl Catalog {
     }
 
     /// What was counted of files that have no record of their own: their classes, as `*.jpg`, in order.
-    pub fn rest(&self) -> Vec<(String, Record)> {
+    pub fn rest(&self) -> Vec<(String, FileRecord)> {
         let mut classes: Vec<_> =
             self.rest.lock().classes.iter().map(|(class, record)| (class.to_string(), record.clone())).collect();
         classes.sort_by(|a, b| a.0.cmp(&b.0));
         classes
     }
 
-    pub fn extent(&self) -> Extent {
+    pub fn extent(&self) -> CatalogExtent {
         let unnamed = self.rest.lock().pieces;
-        let mut extent = Extent { limit_bytes: self.limit * SHARDS, unnamed, ..Extent::default() };
+        let mut extent = CatalogExtent { limit_bytes: self.limit * SHARDS, unnamed, ..CatalogExtent::default() };
         for shard in &self.shards {
             let shard = shard.lock();
             extent.files += shard.files;
@@ -203,7 +203,7 @@ impl Catalog {
 }
 
 impl Rest {
-    fn add(&mut self, class: String, piece: &Record) {
+    fn add(&mut self, class: String, piece: &FileRecord) {
         let full = self.classes.len() >= CLASSES_MAX && !self.classes.contains_key(&*class);
         let class = if full { class_of(None) } else { class };
         self.classes.entry(class.into()).or_default().add(piece);
@@ -284,8 +284,8 @@ impl<'a> Entry<'a> {
         Entry { directory, name: std::str::from_utf8(name).expect("taken from a str"), record }
     }
 
-    fn unpacked(&self) -> Option<Record> {
-        Record::unpack(&mut { self.record })
+    fn unpacked(&self) -> Option<FileRecord> {
+        FileRecord::unpack(&mut { self.record })
     }
 }
 
@@ -294,8 +294,8 @@ mod tests {
     use super::*;
     use crate::stats::record::Field;
 
-    fn piece(bytes: u64) -> Record {
-        let mut record = Record::default();
+    fn piece(bytes: u64) -> FileRecord {
+        let mut record = FileRecord::default();
         record.opened_by(bytes, Some(0o640));
         record
     }

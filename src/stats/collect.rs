@@ -12,11 +12,11 @@ use super::epochs::Epochs;
 use super::heat::HeatMap;
 use super::ops::{self, About, Lines};
 use super::processes::of_user;
-use super::record::Record;
+use super::record::FileRecord;
 use super::recording::{self, Epoch, Mark, Meta, Writer};
-use super::render::Found;
+use super::render::Detected;
 use super::safe::Checkpoint;
-use super::trace::{Block, Extent, Traced};
+use super::trace::{Block, TraceExtent, Traced};
 use super::{IsTheirs, Stats, shown_rest};
 
 /// Files are written so many at a time: a record takes a kilobyte before it is packed.
@@ -97,10 +97,10 @@ impl Stats {
     }
 
     /// What was found so far, in figures. `checkpoints`: those that are complete, the oldest first, and how many there were in all.
-    pub fn found(&self, (checkpoints, total): (&[Checkpoint], u64)) -> Found {
+    pub fn found(&self, (checkpoints, total): (&[Checkpoint], u64)) -> Detected {
         let epochs = self.epochs();
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        let mut found = Found { trace: self.trace.extent(), ..Found::default() };
+        let mut found = Detected { trace: self.trace.extent(), ..Detected::default() };
         if let Some(last) = checkpoints.last() {
             found.checkpoints = total;
             found.checkpoint_bytes = last.bytes;
@@ -129,12 +129,12 @@ impl Stats {
         Meta {
             since: self.epoch.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanos),
             until: self.now().as_secs_f64(),
-            operations: self.operations().into_iter().map(recording::Operation::from).collect(),
-            failures: self.failures().into_iter().map(recording::Failure::from).collect(),
-            processes: self.processes.figures().into_iter().map(recording::Process::from).collect(),
+            operations: self.operations().into_iter().map(recording::RecordedOperation::from).collect(),
+            failures: self.failures().into_iter().map(recording::RecordedFailure::from).collect(),
+            processes: self.processes.figures().into_iter().map(recording::RecordedProcess::from).collect(),
             timeline: self.timeline().told(),
             heat: watch.heat.told(),
-            windows: overview.closed.iter().map(|window| recording::Window::from(&**window)).collect(),
+            windows: overview.closed.iter().map(|window| recording::RecordedWindow::from(&**window)).collect(),
             marks: overview
                 .marks
                 .marks
@@ -171,9 +171,9 @@ impl Stats {
         let mut meta = self.meta(about);
         let processes = of_user(self.processes.figures(), uid);
         meta.heat.rows.retain(|row| processes.iter().any(|process| process.number == row.process));
-        meta.processes = processes.into_iter().map(recording::Process::from).collect();
+        meta.processes = processes.into_iter().map(recording::RecordedProcess::from).collect();
         (meta.windows, meta.marks, meta.plans) = (Vec::new(), Vec::new(), Vec::new());
-        meta.trace = Extent::default();
+        meta.trace = TraceExtent::default();
         let mut out = Writer::new(Vec::new())?;
         out.meta(&meta)?;
         self.write_files(&mut out, &self.catalog, name, Some(&is_theirs))?;
@@ -193,8 +193,8 @@ impl Stats {
             from: window.began.as_secs_f64(),
             until: window.ended.as_secs_f64(),
             window: Some(window.name.clone()),
-            operations: window.operations.iter().cloned().map(recording::Operation::from).collect(),
-            processes: window.processes.iter().cloned().map(recording::Process::from).collect(),
+            operations: window.operations.iter().cloned().map(recording::RecordedOperation::from).collect(),
+            processes: window.processes.iter().cloned().map(recording::RecordedProcess::from).collect(),
             files: files.extent(),
             ..self.meta(about)
         };
@@ -217,7 +217,7 @@ impl Stats {
         name: impl Fn(u64) -> Option<String>,
         is_theirs: Option<IsTheirs<'_>>,
     ) -> io::Result<()> {
-        let (mut some, mut done, mut others) = (Vec::new(), Ok(()), Record::default());
+        let (mut some, mut done, mut others) = (Vec::new(), Ok(()), FileRecord::default());
         catalog.for_each(|ino, first, record| {
             if is_theirs.is_some_and(|is_theirs| !is_theirs(ino)) {
                 return others.add(&record);

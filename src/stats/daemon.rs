@@ -6,14 +6,14 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::render::Daemon;
+use super::render::DaemonFigures;
 
 /// At this moment.
-pub fn usage() -> Daemon {
+pub fn usage() -> DaemonFigures {
     let time = |time: TimeVal| Duration::from_micros(time.num_microseconds().unsigned_abs());
     let used = getrusage(UsageWho::RUSAGE_SELF).ok();
     let status = fs::read_to_string("/proc/self/status").ok();
-    Daemon {
+    DaemonFigures {
         cpu: used.map(|used| time(used.user_time()) + time(used.system_time())),
         resident_bytes: status.as_deref().and_then(resident),
         // But for the one by which they are counted.

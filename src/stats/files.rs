@@ -8,19 +8,19 @@ use serde::Serialize;
 
 use super::FileFigures;
 use super::access::{Pattern, SIZE_NAMES, SIZES};
-use super::catalog::Extent;
+use super::catalog::CatalogExtent;
 use super::counters::Op;
-use super::record::{Common, Field, Record, failed};
+use super::record::{Common, Field, FileRecord, failed};
 use super::render::{as_seconds, bytes, latency};
 use crate::json;
 
 /// All files of a mount.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct FileTable {
     pub files: Vec<FileFigures>,
     /// What was counted of those that have no record of their own.
     pub rest: Vec<FileFigures>,
-    pub extent: Extent,
+    pub extent: CatalogExtent,
 }
 
 /// The line of the rest that has what was counted of other users' files.
@@ -66,8 +66,8 @@ pub struct Done {
     pub time: Duration,
 }
 
-impl From<&Record> for Done {
-    fn from(record: &Record) -> Self {
+impl From<&FileRecord> for Done {
+    fn from(record: &FileRecord) -> Self {
         Done {
             opens: opens(record),
             reads: record.get(Field::Calls(Op::Read)),
@@ -99,7 +99,7 @@ impl AtHand {
 }
 
 /// How a column's value is taken from a record.
-type Value = fn(&Record) -> u64;
+type Value = fn(&FileRecord) -> u64;
 
 /// Numbers of the table, by name.
 const NUMBERS: &[(&str, Value)] = &[
@@ -137,29 +137,29 @@ const MOMENTS: &[(&str, Field)] = &[
     ("close_last_us", Field::CloseLast),
 ];
 
-type List = fn(&Record) -> &Common;
+type List = fn(&FileRecord) -> &Common;
 
 const LISTS: &[(&str, List)] = &[("sizes", |r| &r.sizes), ("strides", |r| &r.strides), ("processes", |r| &r.processes)];
 
 /// How many of a list's values are told.
 const COMMON: usize = 4;
 
-fn opens(record: &Record) -> u64 {
+fn opens(record: &FileRecord) -> u64 {
     record.get(Field::Calls(Op::Open)) + record.get(Field::Calls(Op::Create))
 }
 
 /// Spent in its calls.
-fn time(record: &Record) -> Duration {
+fn time(record: &FileRecord) -> Duration {
     [Field::ReadTime, Field::WriteTime, Field::MetaTime].map(|field| record.time(field)).iter().sum()
 }
 
 /// Calls that are no opens, reads or writes.
-fn others(record: &Record) -> u64 {
+fn others(record: &FileRecord) -> u64 {
     let counted = |op: &Op| !matches!(op, Op::Open | Op::Create | Op::Read | Op::Write);
     Op::ALL.into_iter().filter(counted).map(|op| record.get(Field::Calls(op))).sum()
 }
 
-impl Files {
+impl FileTable {
     /// The table for people: the `limit` files in whose calls the most time was spent. Ends with a newline.
     pub fn text(mut self, limit: usize) -> String {
         self.files.sort_by_cached_key(|file| (Reverse(time(&file.record)), file.path.clone()));
@@ -227,7 +227,7 @@ impl Lines {
     }
 
     /// What they hold of one file. Ends with a newline; a path is a column as long as it is escaped.
-    pub fn of(&self, path: &str, record: &Record) -> String {
+    pub fn of(&self, path: &str, record: &FileRecord) -> String {
         let mut out = String::new();
         row(&mut out, &self.0, path, record).expect("formatting into memory");
         out
@@ -244,7 +244,7 @@ pub enum Column {
 
 impl Column {
     /// `None` for never, which only moments are.
-    pub fn of(self, record: &Record) -> Option<u64> {
+    pub fn of(self, record: &FileRecord) -> Option<u64> {
         match self {
             Column::Number(value) => Some(value(record)),
             Column::Field(field) => Some(record.get(field)),
@@ -256,7 +256,7 @@ impl Column {
 /// The columns that hold numbers, by name, in their order; times in nanoseconds, moments in microseconds since the mount.
 pub fn columns() -> Vec<(String, Column)> {
     let mut columns: Vec<(String, Column)> =
-        vec![("opens".to_owned(), Column::Number(opens)), ("errors".to_owned(), Column::Number(Record::failed))];
+        vec![("opens".to_owned(), Column::Number(opens)), ("errors".to_owned(), Column::Number(FileRecord::failed))];
     let field = |name: String, field| (name, Column::Field(field));
     columns.extend(Op::ALL.map(|op| field(op.name().to_owned(), Field::Calls(op))));
     columns.extend(NUMBERS.iter().map(|(name, value)| ((*name).to_owned(), Column::Number(*value))));
@@ -283,7 +283,7 @@ fn header(out: &mut String, columns: &[(String, Column)]) -> Result {
     Ok(())
 }
 
-fn row(out: &mut String, columns: &[(String, Column)], path: &str, record: &Record) -> Result {
+fn row(out: &mut String, columns: &[(String, Column)], path: &str, record: &FileRecord) -> Result {
     out.push_str(path);
     for (_, column) in columns {
         match column.of(record) {
@@ -310,8 +310,8 @@ mod tests {
     use crate::error::Errno;
     use crate::stats::counters::{Call, Tier};
 
-    fn files(unnamed: u64) -> Files {
-        let mut record = Record::default();
+    fn files(unnamed: u64) -> FileTable {
+        let mut record = FileRecord::default();
         let call = |op, bytes| Call {
             op,
             began: Duration::from_micros(5),
@@ -327,11 +327,11 @@ mod tests {
         }
         record.opened_by(3, None);
         let files = vec![
-            FileFigures { path: "/b".into(), record: Record::default() },
+            FileFigures { path: "/b".into(), record: FileRecord::default() },
             FileFigures { path: "/ckpt/epoch%201".into(), record: record.clone() },
         ];
         let rest = (0..unnamed).map(|_| FileFigures { path: "*.jpg".into(), record: record.clone() }).collect();
-        Files { files, rest, extent: Extent { files: 2, bytes: 90, limit_bytes: 100, unnamed } }
+        FileTable { files, rest, extent: CatalogExtent { files: 2, bytes: 90, limit_bytes: 100, unnamed } }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::access::Way;
-use super::recording::{Heat, HeatRow};
+use super::recording::{HeatRow, RecordedHeat};
 use super::timeline::FINEST;
 
 /// So many spans at most.
@@ -72,7 +72,7 @@ impl HeatMap {
     }
 
     /// All rows, equally long, in the order of their processes.
-    pub fn told(&self) -> Heat {
+    pub fn told(&self) -> RecordedHeat {
         let whole = |row: &[u64]| row.iter().copied().chain(std::iter::repeat(0)).take(self.spans).collect();
         let mut rows: Vec<_> = self
             .rows
@@ -80,7 +80,7 @@ impl HeatMap {
             .map(|(process, [read, written])| HeatRow { process: *process, read: whole(read), written: whole(written) })
             .collect();
         rows.sort_by_key(|row| row.process);
-        Heat { span: self.width.as_secs_f64(), rows }
+        RecordedHeat { span: self.width.as_secs_f64(), rows }
     }
 }
 

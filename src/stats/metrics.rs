@@ -130,7 +130,7 @@ impl Snapshot {
     }
 
     fn tiers(&self) -> [MetricFamily; 3] {
-        let each = |name, help, of: fn(&super::render::Tier) -> u64| {
+        let each = |name, help, of: fn(&super::render::TierSpace) -> u64| {
             let tiers = [("fast", &self.fast), ("slow", &self.slow)];
             let samples = tiers.map(|(tier, figures)| gauge(&[("tier", tier)], of(figures) as f64));
             family(name, help, Type::GAUGE, samples)

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::record::{Field, Record};
+use super::record::{Field, FileRecord};
 
 /// So many plans are remembered, the latest ones.
 const KEPT: usize = 16;
@@ -68,7 +68,7 @@ struct Plan {
 
 impl Spent {
     /// Takes in a file.
-    pub fn add(&mut self, record: &Record) {
+    pub fn add(&mut self, record: &FileRecord) {
         let more = [Field::ReadTime, Field::MetaTime].map(|field| record.get(field));
         self.time = more.iter().fold(self.time, |sum, time| sum.saturating_add(*time));
         self.bytes = self.bytes.saturating_add(record.get(Field::BytesRead));

@@ -48,7 +48,7 @@ pub struct Process {
 /// [`Process`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFigures {
-    /// As in [`super::record::Record::processes`].
+    /// As in [`super::record::FileRecord::processes`].
     pub number: u64,
     pub identity: Identity,
     pub opens: u64,

@@ -18,7 +18,7 @@ pub struct Queue {
     pub bytes_to_copy: u64,
     /// Why publishing stands still, with the remedy.
     pub held: Option<String>,
-    pub pending: Vec<Pending>,
+    pub pending: Vec<PendingEvent>,
     /// Conflicts since the mount was made; `conflicts_shown` has the last ones, by name.
     pub conflicts: u64,
     pub conflicts_shown: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Queue {
 
 /// One event.
 #[derive(Clone, Debug, Serialize)]
-pub struct Pending {
+pub struct PendingEvent {
     pub lsn: u64,
     /// `content`, `make`, `link`, `rename`, `exchange`, `remove` or `attributes`.
     pub change: &'static str,
@@ -42,7 +42,7 @@ pub struct Pending {
     pub to: Option<String>,
     /// Of a content.
     pub size: Option<u64>,
-    pub state: State,
+    pub state: EventState,
     /// Bytes that have arrived, while it is being copied.
     pub done: Option<u64>,
     /// Why it is held, with the remedy.
@@ -59,7 +59,7 @@ pub struct Pending {
 /// How far an event has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum EventState {
     /// It failed, and is tried again; everything behind it waits.
     Held,
     /// Waits for its file to be left alone for `settle`.
@@ -76,16 +76,16 @@ pub enum State {
     Replaced,
 }
 
-impl State {
+impl EventState {
     fn word(self) -> &'static str {
         match self {
-            State::Held => "held",
-            State::Settling => "settling",
-            State::Sealing => "sealing",
-            State::Waiting => "waiting",
-            State::Copying => "copying",
-            State::Copied => "copied",
-            State::Replaced => "replaced",
+            EventState::Held => "held",
+            EventState::Settling => "settling",
+            EventState::Sealing => "sealing",
+            EventState::Waiting => "waiting",
+            EventState::Copying => "copying",
+            EventState::Copied => "copied",
+            EventState::Replaced => "replaced",
         }
     }
 }
@@ -141,7 +141,7 @@ impl Queue {
     }
 }
 
-impl Pending {
+impl PendingEvent {
     fn line(&self, out: &mut String) -> std::fmt::Result {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let state = match (self.done, self.size) {
@@ -178,26 +178,26 @@ mod tests {
 
     #[test]
     fn the_text_is_a_table_that_tells_what_is_left_out() {
-        let content = Pending {
+        let content = PendingEvent {
             lsn: 7,
             change: "content",
             path: "/run/ckpt-1".into(),
             to: None,
             size: Some(1 << 30),
-            state: State::Held,
+            state: EventState::Held,
             done: None,
             reason: Some("copy to the slow tier\nrun/ckpt-1: EDQUOT".into()),
             age: Duration::from_secs(14),
             tries: 3,
             eta: None,
         };
-        let rename = Pending {
+        let rename = PendingEvent {
             lsn: 9,
             change: "rename",
             path: "/run/a".into(),
             to: Some("/run/b".into()),
             size: None,
-            state: State::Settling,
+            state: EventState::Settling,
             done: None,
             reason: None,
             age: Duration::from_secs(1),
@@ -229,7 +229,8 @@ HELD: quota; raise it
   /run/ckpt-0
 ";
         assert_eq!(queue.text(), text);
-        let copying = Pending { state: State::Copying, done: Some(3 << 28), reason: None, ..queue.pending[0].clone() };
+        let copying =
+            PendingEvent { state: EventState::Copying, done: Some(3 << 28), reason: None, ..queue.pending[0].clone() };
         let text = Queue { pending: vec![copying], ..queue.clone() }.text();
         assert!(text.contains("         7  copying 75%    1.0 GiB "), "{text}");
         assert_eq!(Queue::default().text(), "nothing is pending\n");

@@ -1,6 +1,6 @@
 //! What is counted of one file, and how that is kept small. Pure.
 //!
-//! A [`Record`] is a row of numbers, each with a rule by which two rows of one file become one, and a few lists
+//! A [`FileRecord`] is a row of numbers, each with a rule by which two rows of one file become one, and a few lists
 //! of common values. At rest it is packed: most files of a data set are read once, and most of their numbers are 0.
 //!
 //! Times are of the mount's clock: durations in nanoseconds, moments in microseconds since the mount and one more, so that 0
@@ -28,7 +28,7 @@ enum Merge {
     With,
 }
 
-/// A number of a [`Record`]. Arrays have a number for each index.
+/// A number of a [`FileRecord`]. Arrays have a number for each index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it; what needs more says more")]
 pub enum Field {
@@ -204,7 +204,7 @@ impl Common {
 
 /// What is counted of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct FileRecord {
     numbers: [u64; FIELDS],
     /// Sizes of reads and writes that were not empty.
     pub sizes: Common,
@@ -216,9 +216,9 @@ pub struct Record {
     pub processes: Common,
 }
 
-impl Default for Record {
+impl Default for FileRecord {
     fn default() -> Self {
-        Record {
+        FileRecord {
             numbers: [0; FIELDS],
             sizes: Common::default(),
             strides: Common::default(),
@@ -228,7 +228,7 @@ impl Default for Record {
     }
 }
 
-/// A failure as a value of [`Record::failures`].
+/// A failure as a value of [`FileRecord::failures`].
 pub fn failure(op: Op, errno: Errno) -> u64 {
     (op as u64) << 16 | (errno as i32 as u64 & 0xFFFF)
 }
@@ -238,7 +238,7 @@ pub fn failed(value: u64) -> Option<(Op, Errno)> {
     Some((*Op::ALL.get((value >> 16) as usize)?, Errno::from_raw((value & 0xFFFF) as i32)))
 }
 
-impl Record {
+impl FileRecord {
     /// A number.
     pub fn get(&self, field: Field) -> u64 {
         self.numbers[field.index()]
@@ -256,7 +256,7 @@ impl Record {
 
     /// Whether nothing was counted.
     pub fn is_empty(&self) -> bool {
-        *self == Record::default()
+        *self == FileRecord::default()
     }
 
     /// Calls that failed.
@@ -369,7 +369,7 @@ impl Record {
     }
 
     /// Adds what was counted of the same file later.
-    pub fn add(&mut self, later: &Record) {
+    pub fn add(&mut self, later: &FileRecord) {
         let mut larger = false;
         for (index, rule) in RULES.iter().enumerate() {
             let (mine, other) = (&mut self.numbers[index], later.numbers[index]);
@@ -409,7 +409,7 @@ fn moment(since_mount: Duration) -> u64 {
 
 const EIGHTS: usize = FIELDS.div_ceil(8);
 
-impl Record {
+impl FileRecord {
     /// Appends the packed form.
     pub fn pack(&self, out: &mut Vec<u8>) {
         let mask = |eight: &[u64]| (0..eight.len()).fold(0, |mask, at| mask | u8::from(eight[at] != 0) << at);
@@ -436,8 +436,8 @@ impl Record {
     }
 
     /// Takes a packed record off the front of `bytes`. `None`: they are not one.
-    pub fn unpack(bytes: &mut &[u8]) -> Option<Record> {
-        let mut record = Record::default();
+    pub fn unpack(bytes: &mut &[u8]) -> Option<FileRecord> {
+        let mut record = FileRecord::default();
         let eights = read_number(bytes)?;
         let mut masks = [0; EIGHTS];
         for (at, mask) in masks.iter_mut().enumerate().filter(|(at, _)| eights >> at & 1 != 0) {
@@ -515,8 +515,8 @@ mod tests {
         if random.random_bool(0.6) { 0 } else { random.random::<u64>() >> random.random_range(0..64) }
     }
 
-    fn any_record(random: &mut SmallRng) -> Record {
-        let mut record = Record::default();
+    fn any_record(random: &mut SmallRng) -> FileRecord {
+        let mut record = FileRecord::default();
         record.numbers.iter_mut().for_each(|number| *number = any_number(random));
         for list in [&mut record.sizes, &mut record.strides, &mut record.failures, &mut record.processes] {
             (0..random.random_range(0..40)).for_each(|_| list.add(any_number(random), any_number(random)));
@@ -524,7 +524,7 @@ mod tests {
         record
     }
 
-    fn packed(record: &Record) -> Vec<u8> {
+    fn packed(record: &FileRecord) -> Vec<u8> {
         let mut bytes = Vec::new();
         record.pack(&mut bytes);
         bytes
@@ -562,10 +562,10 @@ mod tests {
             let mut bytes = packed(&record);
             bytes.push(0xEE);
             let rest = &mut &*bytes;
-            assert_eq!(Record::unpack(rest).as_ref(), Some(&record), "seed {seed}");
+            assert_eq!(FileRecord::unpack(rest).as_ref(), Some(&record), "seed {seed}");
             assert_eq!(*rest, [0xEE], "what follows is left");
             for cut in 0..bytes.len() - 1 {
-                assert_eq!(Record::unpack(&mut &bytes[..cut]), None, "seed {seed}, {cut} bytes");
+                assert_eq!(FileRecord::unpack(&mut &bytes[..cut]), None, "seed {seed}, {cut} bytes");
             }
         }
     }
@@ -575,8 +575,8 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..100_000 {
             let bytes: Vec<u8> = (0..random.random_range(0..40)).map(|_| random.random()).collect();
-            if let Some(record) = Record::unpack(&mut &*bytes) {
-                assert_eq!(Record::unpack(&mut &*packed(&record)), Some(record));
+            if let Some(record) = FileRecord::unpack(&mut &*bytes) {
+                assert_eq!(FileRecord::unpack(&mut &*packed(&record)), Some(record));
             }
         }
     }
@@ -586,7 +586,8 @@ mod tests {
     fn pieces_add_up_to_the_whole() {
         for seed in 0..300 {
             let mut random = SmallRng::seed_from_u64(seed);
-            let (mut whole, mut merged, mut piece) = (Record::default(), Record::default(), Record::default());
+            let (mut whole, mut merged, mut piece) =
+                (FileRecord::default(), FileRecord::default(), FileRecord::default());
             let (mut cursor, mut same) = (Cursor::default(), Cursor::default());
             let ops = [Op::Open, Op::Read, Op::Write, Op::Flush, Op::Fsync, Op::Getattr, Op::Create];
             for at in 0..60 {
@@ -604,7 +605,7 @@ mod tests {
                 piece.count(&call, Some(&mut same));
                 if random.random_bool(0.3) {
                     merged.add(&piece);
-                    piece = Record::default();
+                    piece = FileRecord::default();
                 }
             }
             merged.add(&piece);
@@ -614,7 +615,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_read_once_takes_little_room() {
-        let mut record = Record::default();
+        let mut record = FileRecord::default();
         record.opened_by(3, None);
         let mut cursor = Cursor::default();
         for call in
@@ -638,7 +639,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_and_counts_for_nothing_else() {
-        let mut record = Record::default();
+        let mut record = FileRecord::default();
         let refused = Call { errno: Some(Errno::ENOSPC), ..call(Op::Write, 0, 0) };
         record.count(&refused, Some(&mut Cursor::default()));
         assert_eq!(
@@ -651,15 +652,15 @@ mod tests {
 
     #[test]
     fn the_slowest_call_keeps_its_size() {
-        let mut record = Record::default();
+        let mut record = FileRecord::default();
         let mut cursor = Cursor::default();
         for (bytes, micros) in [(10, 5), (20, 50), (30, 7)] {
             let call = Call { took: Duration::from_micros(micros), ..call(Op::Read, 0, bytes) };
             record.count(&call, Some(&mut cursor));
         }
-        let mut later = Record::default();
+        let mut later = FileRecord::default();
         later.add(&record);
-        later.add(&Record::default());
+        later.add(&FileRecord::default());
         assert_eq!(
             (later.time(Field::SlowestRead), later.get(Field::SlowestReadSize)),
             (Duration::from_micros(50), 20)

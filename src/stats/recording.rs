@@ -28,7 +28,7 @@ use super::catalog;
 use super::counters::{Op, OpFigures, Tier};
 use super::plans;
 use super::processes::{Identity, ProcessFigures};
-use super::record::{Record, read_number, write_number};
+use super::record::{FileRecord, read_number, write_number};
 pub use super::safe::Checkpoint;
 use super::trace::block;
 use super::trace::{self, Block, Traced};
@@ -62,8 +62,8 @@ pub struct Meta {
     pub kernel: String,
     pub uid: u32,
     pub mountpoint: String,
-    pub fast: Place,
-    pub slow: Place,
+    pub fast: TierPlace,
+    pub slow: TierPlace,
     /// When the mount was made: nanoseconds since 1970.
     pub since: u64,
     /// The time that it tells of.
@@ -73,26 +73,26 @@ pub struct Meta {
     pub window: Option<String>,
     /// The first line of `.dlio/stats`.
     pub safety: String,
-    pub io_path: IoPath,
-    pub operations: Vec<Operation>,
-    pub failures: Vec<Failure>,
-    pub processes: Vec<Process>,
-    pub timeline: Timeline,
-    pub heat: Heat,
-    pub windows: Vec<Window>,
+    pub io_path: RecordedIoPath,
+    pub operations: Vec<RecordedOperation>,
+    pub failures: Vec<RecordedFailure>,
+    pub processes: Vec<RecordedProcess>,
+    pub timeline: RecordedTimeline,
+    pub heat: RecordedHeat,
+    pub windows: Vec<RecordedWindow>,
     pub marks: Vec<Mark>,
     pub epochs: Vec<Epoch>,
     /// Those that nobody writes to any more.
     pub checkpoints: Vec<Checkpoint>,
     pub plans: Vec<plans::Told>,
-    pub files: catalog::Extent,
-    pub trace: trace::Extent,
+    pub files: catalog::CatalogExtent,
+    pub trace: trace::TraceExtent,
 }
 
 /// A tier.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Place {
+pub struct TierPlace {
     pub path: String,
     /// `ext4`, `lustre`, ...
     pub kind: String,
@@ -103,7 +103,7 @@ pub struct Place {
 /// How the contents of files travelled, and what that hides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct IoPath {
+pub struct RecordedIoPath {
     pub name: String,
     pub opens: BTreeMap<String, u64>,
     pub not_seen: Vec<String>,
@@ -111,7 +111,7 @@ pub struct IoPath {
 
 /// One operation as one tier served it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Operation {
+pub struct RecordedOperation {
     pub op: Op,
     pub tier: Tier,
     pub calls: u64,
@@ -125,7 +125,7 @@ pub struct Operation {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct RecordedFailure {
     pub op: Op,
     pub errno: String,
     pub calls: u64,
@@ -133,7 +133,7 @@ pub struct Failure {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Process {
+pub struct RecordedProcess {
     /// As in [`Traced::process`]; 0 is everybody who is not known.
     pub number: u64,
     pub pid: u32,
@@ -151,7 +151,7 @@ pub struct Process {
 /// What moved, in spans of equal length from the mount on: see `timeline.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Timeline {
+pub struct RecordedTimeline {
     /// Seconds.
     pub span: f64,
     pub read_fast: Vec<u64>,
@@ -165,7 +165,7 @@ pub struct Timeline {
 /// Bytes by process and span, from the mount on. All rows are equally long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Heat {
+pub struct RecordedHeat {
     /// Seconds.
     pub span: f64,
     pub rows: Vec<HeatRow>,
@@ -180,7 +180,7 @@ pub struct HeatRow {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Window {
+pub struct RecordedWindow {
     pub name: String,
     pub began: f64,
     pub ended: f64,
@@ -215,16 +215,16 @@ pub struct Epoch {
     pub bytes_slow: u64,
 }
 
-impl From<(Op, Tier, OpFigures)> for Operation {
+impl From<(Op, Tier, OpFigures)> for RecordedOperation {
     fn from((op, tier, figures): (Op, Tier, OpFigures)) -> Self {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let latency = figures.latency.iter().copied().enumerate().filter(|(_, calls)| *calls > 0).collect();
         let OpFigures { calls, errors, bytes, total, max, .. } = figures;
-        Operation { op, tier, calls, errors, bytes, total: nanos(total), max: nanos(max), latency }
+        RecordedOperation { op, tier, calls, errors, bytes, total: nanos(total), max: nanos(max), latency }
     }
 }
 
-impl Operation {
+impl RecordedOperation {
     /// What it was made of. Buckets that do not exist are left out.
     pub fn figures(&self) -> OpFigures {
         let mut figures = OpFigures {
@@ -244,24 +244,24 @@ impl Operation {
     }
 }
 
-impl From<(Op, Errno, u64)> for Failure {
+impl From<(Op, Errno, u64)> for RecordedFailure {
     fn from((op, errno, calls): (Op, Errno, u64)) -> Self {
-        Failure { op, errno: format!("{errno:?}"), calls }
+        RecordedFailure { op, errno: format!("{errno:?}"), calls }
     }
 }
 
-impl From<ProcessFigures> for Process {
+impl From<ProcessFigures> for RecordedProcess {
     fn from(figures: ProcessFigures) -> Self {
         let ProcessFigures { number, identity, opens, reads, writes, bytes_read, bytes_written, time } = figures;
         let Identity { pid, command, cgroup, .. } = identity;
         let time = time.as_secs_f64();
-        Process { number, pid, command, cgroup, opens, reads, writes, bytes_read, bytes_written, time }
+        RecordedProcess { number, pid, command, cgroup, opens, reads, writes, bytes_read, bytes_written, time }
     }
 }
 
-impl From<&windows::Window> for Window {
+impl From<&windows::Window> for RecordedWindow {
     fn from(window: &windows::Window) -> Self {
-        Window {
+        RecordedWindow {
             name: window.name.clone(),
             began: window.began.as_secs_f64(),
             ended: window.ended.as_secs_f64(),
@@ -380,7 +380,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// The table of files, after the [`Meta`] that it belongs to.
-    pub fn files(&mut self, files: impl IntoIterator<Item = (u64, String, Record)>) -> io::Result<()> {
+    pub fn files(&mut self, files: impl IntoIterator<Item = (u64, String, FileRecord)>) -> io::Result<()> {
         let (mut raw, mut count) = (Vec::new(), 0);
         for (ino, path, record) in files {
             write_number(&mut raw, ino);
@@ -397,7 +397,7 @@ impl<W: Write> Writer<W> {
 
     /// What was counted of files without a record of their own, by class. It ends the table of files, also where there are
     /// none.
-    pub fn rest(&mut self, classes: &[(String, Record)]) -> io::Result<()> {
+    pub fn rest(&mut self, classes: &[(String, FileRecord)]) -> io::Result<()> {
         let mut raw = Vec::new();
         for (class, record) in classes {
             write_text(&mut raw, class);
@@ -423,7 +423,7 @@ impl<T: Read + Seek> Source for T {}
 
 /// A file, as a recording tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct RecordedFile {
     pub ino: u64,
     /// Escaped, from the mount's root.
     pub path: String,
@@ -431,25 +431,25 @@ pub struct File {
     packed: Box<[u8]>,
 }
 
-impl File {
-    pub fn new(ino: u64, path: String, record: &Record) -> File {
+impl RecordedFile {
+    pub fn new(ino: u64, path: String, record: &FileRecord) -> RecordedFile {
         let mut packed = Vec::new();
         record.pack(&mut packed);
-        File { ino, path, packed: packed.into() }
+        RecordedFile { ino, path, packed: packed.into() }
     }
 
     /// What was counted of it.
-    pub fn record(&self) -> Record {
-        Record::unpack(&mut &*self.packed).expect("it was packed here, or unpacked once when it was read")
+    pub fn record(&self) -> FileRecord {
+        FileRecord::unpack(&mut &*self.packed).expect("it was packed here, or unpacked once when it was read")
     }
 }
 
 /// A recording that was read: all but the traced calls, which stay where they are until somebody goes through them.
 pub struct Recording {
     pub meta: Meta,
-    pub files: Vec<File>,
+    pub files: Vec<RecordedFile>,
     /// Classes of those that have no record of their own, as `*.jpg`; their numbers are 0.
-    pub rest: Vec<File>,
+    pub rest: Vec<RecordedFile>,
     /// The last path told of each inode number.
     pub paths: HashMap<u64, String>,
     /// What is wrong with it, for people.
@@ -621,9 +621,9 @@ impl Recording {
                     }
                     let (ino, path) = (read_number(&mut raw)?, read_text(&mut raw)?);
                     let before = raw;
-                    Record::unpack(&mut raw)?;
+                    FileRecord::unpack(&mut raw)?;
                     let packed = before[..before.len() - raw.len()].into();
-                    self.files.push(File { ino, path, packed });
+                    self.files.push(RecordedFile { ino, path, packed });
                 }
                 raw.is_empty().then_some(())?;
             }
@@ -632,7 +632,7 @@ impl Recording {
                 self.rest.clear();
                 while !raw.is_empty() && self.rest.len() < FILES {
                     let class = read_text(&mut raw)?;
-                    self.rest.push(File::new(0, class, &Record::unpack(&mut raw)?));
+                    self.rest.push(RecordedFile::new(0, class, &FileRecord::unpack(&mut raw)?));
                 }
                 raw.is_empty().then_some(())?;
             }
@@ -674,8 +674,8 @@ mod tests {
         }
     }
 
-    fn record(mode: u32) -> Record {
-        let mut record = Record::default();
+    fn record(mode: u32) -> FileRecord {
+        let mut record = FileRecord::default();
         record.opened_by(1, Some(mode));
         record
     }
@@ -683,7 +683,7 @@ mod tests {
     fn meta(until: f64) -> Meta {
         let mut figures = OpFigures::default();
         (figures.calls, figures.latency[5]) = (3, 3);
-        let operations = vec![Operation::from((Op::Read, Tier::Slow, figures))];
+        let operations = vec![RecordedOperation::from((Op::Read, Tier::Slow, figures))];
         Meta { version: "1".into(), until, operations, ..Meta::default() }
     }
 
@@ -820,7 +820,7 @@ mod tests {
     #[test]
     fn the_version_stands_for_these_numbers() {
         let mut packed = Vec::new();
-        let mut all = Record::default();
+        let mut all = FileRecord::default();
         let mut cursor = crate::stats::access::Cursor::default();
         for (n, op) in Op::ALL.into_iter().enumerate() {
             let call = Call { op, bytes: n as u64 * 1000, ..traced(1_000 * n as u64).call };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::catalog::Extent;
+use super::catalog::CatalogExtent;
 use super::counters::{self, BUCKETS, Op, OpFigures};
 use super::trace;
 use crate::error::Errno;
@@ -28,31 +28,31 @@ pub struct Snapshot {
     pub mounted_at: Duration,
     #[serde(serialize_with = "as_seconds")]
     pub mounted_for: Duration,
-    pub fast: Tier,
-    pub slow: Tier,
+    pub fast: TierSpace,
+    pub slow: TierSpace,
     pub pipeline: Pipeline,
-    pub log: Log,
+    pub log: LogFigures,
     pub cache: Cache,
     pub exceptions: Exceptions,
     pub slow_abilities: SlowAbilities,
     pub slow_calls: SlowCalls,
-    pub io_path: IoPath,
+    pub io_path: IoPathFigures,
     pub operations: Vec<Operation>,
-    pub failures: Vec<Failure>,
+    pub failures: Vec<FailureCount>,
     /// Whether operations are counted.
     pub profile: bool,
     /// Records of files.
-    pub files: Extent,
-    pub found: Found,
-    pub daemon: Daemon,
+    pub files: CatalogExtent,
+    pub found: Detected,
+    pub daemon: DaemonFigures,
     /// Where the metrics are served over HTTP.
     pub metrics_addr: Option<String>,
 }
 
 /// What was found in the calls as they came by, and how many of them are traced.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Found {
-    pub trace: trace::Extent,
+pub struct Detected {
+    pub trace: trace::TraceExtent,
     /// Bursts of writes so far.
     pub checkpoints: u64,
     /// Of the last one: its bytes, how long it was written, how long it took since until the slow tier had it (or takes already),
@@ -102,7 +102,7 @@ pub struct Safety {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Tier {
+pub struct TierSpace {
     pub total: u64,
     pub used: u64,
     pub available: u64,
@@ -126,9 +126,9 @@ pub struct Pipeline {
     pub staged_bytes: u64,
 }
 
-/// Log sequence numbers: the last one given, the last durable on fast, the last applied to slow.
+/// LogFigures sequence numbers: the last one given, the last durable on fast, the last applied to slow.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Log {
+pub struct LogFigures {
     pub lsn: u64,
     pub durable_lsn: u64,
     pub applied_lsn: u64,
@@ -212,7 +212,7 @@ pub struct LongestCall {
 
 /// How file contents travel, and what that hides from these figures.
 #[derive(Clone, Debug, Serialize)]
-pub struct IoPath {
+pub struct IoPathFigures {
     /// The mount's; rules may choose another for some files.
     pub name: &'static str,
     /// How many opens took each path.
@@ -222,7 +222,7 @@ pub struct IoPath {
 
 /// What the daemon takes of the machine; `None` where the system does not say.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Daemon {
+pub struct DaemonFigures {
     /// Processor time since it started.
     #[serde(serialize_with = "as_optional_seconds")]
     pub cpu: Option<Duration>,
@@ -263,7 +263,7 @@ pub struct Figures {
 
 /// How often an operation failed with an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Failure {
+pub struct FailureCount {
     pub op: &'static str,
     /// `ENOENT` and the like.
     pub errno: String,
@@ -303,10 +303,11 @@ impl Operation {
     }
 }
 
-impl Failure {
+impl FailureCount {
     /// Most frequent first.
-    pub fn all(counts: Vec<(Op, Errno, u64)>) -> Vec<Failure> {
-        let one = |(op, errno, calls): (Op, Errno, u64)| Failure { op: op.name(), errno: format!("{errno:?}"), calls };
+    pub fn all(counts: Vec<(Op, Errno, u64)>) -> Vec<FailureCount> {
+        let one =
+            |(op, errno, calls): (Op, Errno, u64)| FailureCount { op: op.name(), errno: format!("{errno:?}"), calls };
         let mut all: Vec<_> = counts.into_iter().map(one).collect();
         all.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| (a.op, &a.errno).cmp(&(b.op, &b.errno))));
         all
@@ -395,7 +396,7 @@ impl Snapshot {
         if let Some(LongestCall { seconds, about }) = &slow_calls.longest {
             writeln!(out, "             waiting for {seconds} s: {about}")?;
         }
-        let IoPath { name, opens, not_seen } = &self.io_path;
+        let IoPathFigures { name, opens, not_seen } = &self.io_path;
         let opens: Vec<_> = opens.iter().map(|(path, opens)| format!("{opens} {path}")).collect();
         writeln!(out, "I/O path     {name}; opens: {}", opens.join(", "))?;
         for hidden in not_seen {
@@ -417,7 +418,7 @@ impl Snapshot {
         if files.unnamed > 0 {
             writeln!(out, "             FULL: files that are new are counted by what their names end in")?;
         }
-        let trace::Extent { calls, collected, dropped, unwritten, .. } = self.found.trace;
+        let trace::TraceExtent { calls, collected, dropped, unwritten, .. } = self.found.trace;
         writeln!(out, "traced       {}, the latest {calls} in memory", count(collected, "call"))?;
         if dropped + unwritten > 0 {
             writeln!(
@@ -463,13 +464,13 @@ fn cells(name: &str, figures: &Figures) -> [String; 8] {
 }
 
 /// The most frequent ones, a line each.
-fn failure_list(out: &mut String, failures: &[Failure]) -> std::fmt::Result {
+fn failure_list(out: &mut String, failures: &[FailureCount]) -> std::fmt::Result {
     const SHOWN: usize = 10;
     if failures.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nfailed with\n")?;
-    for Failure { op, errno, calls } in failures.iter().take(SHOWN) {
+    for FailureCount { op, errno, calls } in failures.iter().take(SHOWN) {
         writeln!(out, "{op:<16}{calls:>9}  {errno}")?;
     }
     match failures.len().saturating_sub(SHOWN) {
@@ -533,7 +534,7 @@ impl Safety {
     }
 }
 
-impl Tier {
+impl TierSpace {
     fn line(&self) -> String {
         format!("{} used of {}, {} available", bytes(self.used), bytes(self.total), bytes(self.available))
     }
@@ -620,25 +621,28 @@ mod tests {
             version: "1.2.3",
             mounted_at: Duration::ZERO,
             mounted_for: Duration::from_secs(90),
-            fast: Tier { total: 10 * GIB, used: GIB, available: 9 * GIB },
-            slow: Tier::default(),
+            fast: TierSpace { total: 10 * GIB, used: GIB, available: 9 * GIB },
+            slow: TierSpace::default(),
             pipeline: Pipeline::default(),
-            log: Log { lsn: 12, durable_lsn: 11, applied_lsn: 10 },
+            log: LogFigures { lsn: 12, durable_lsn: 11, applied_lsn: 10 },
             cache: Cache::default(),
             exceptions: Exceptions::default(),
             slow_abilities: SlowAbilities::default(),
             slow_calls: SlowCalls::default(),
-            io_path: IoPath { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
+            io_path: IoPathFigures { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
             operations: Operation::all(vec![
                 (Op::Read, tier, counters.figures()),
                 (Op::Read, counters::Tier::Slow, counters.figures()),
                 (Op::Forget, tier, forgotten.figures()),
             ]),
-            failures: Failure::all(vec![(Op::Lookup, Errno::ENOENT, 7), (Op::Open, Errno::EACCES, 9)]),
+            failures: FailureCount::all(vec![(Op::Lookup, Errno::ENOENT, 7), (Op::Open, Errno::EACCES, 9)]),
             profile: true,
-            files: Extent { files: 3, bytes: 400, limit_bytes: 1 << 20, unnamed: 0 },
-            found: Found { trace: trace::Extent { collected: 12, calls: 9, ..Default::default() }, ..Found::default() },
-            daemon: Daemon { cpu: Some(Duration::from_millis(1500)), ..Daemon::default() },
+            files: CatalogExtent { files: 3, bytes: 400, limit_bytes: 1 << 20, unnamed: 0 },
+            found: Detected {
+                trace: trace::TraceExtent { collected: 12, calls: 9, ..Default::default() },
+                ..Detected::default()
+            },
+            daemon: DaemonFigures { cpu: Some(Duration::from_millis(1500)), ..DaemonFigures::default() },
             metrics_addr: Some("0.0.0.0:9464".into()),
         }
     }
@@ -687,13 +691,13 @@ mod tests {
     #[test]
     fn text_fits_a_terminal_of_80_columns() {
         let mut full = snapshot(unsafe_now());
-        full.fast = Tier { total: 9999 * GIB, used: 999 * GIB, available: 999 * GIB };
+        full.fast = TierSpace { total: 9999 * GIB, used: 999 * GIB, available: 999 * GIB };
         full.pipeline.pending_events = 999_999;
         full.exceptions = Exceptions { batches: 9999, conflicts: 99, spilled: 999, ..Exceptions::default() };
         full.slow_calls = SlowCalls { served: 999_999, limit: 1024, threads: 32, ..SlowCalls::default() };
         let long = |text: &str| text.lines().find(|line| line.len() > 80).map(str::to_owned);
         assert_eq!(long(&full.text()), None);
-        full.files = Extent { files: 9_999_999, bytes: 1000 << 20, limit_bytes: 1000 << 20, unnamed: 7 };
+        full.files = CatalogExtent { files: 9_999_999, bytes: 1000 << 20, limit_bytes: 1000 << 20, unnamed: 7 };
         assert_eq!(long(&full.text()), None);
     }
 

@@ -25,12 +25,12 @@ pub struct Staging {
     pub promoted: u64,
     /// Files that were read to their end and not copied, because others waited already or there was no room.
     pub passed_over: u64,
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<JobStatus>,
 }
 
 /// One job. Counts are files.
 #[derive(Clone, Debug, Serialize)]
-pub struct Job {
+pub struct JobStatus {
     pub number: u64,
     /// Who has begun it, unless that was root or the mount's owner.
     #[serde(skip)]
@@ -48,7 +48,7 @@ pub struct Job {
     pub no_room: u64,
     pub failed: u64,
     /// The first of those that failed or found no room.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<StagingFailure>,
     /// From the first copy to the last, or to now.
     #[serde(serialize_with = "as_seconds")]
     pub took: Duration,
@@ -56,7 +56,7 @@ pub struct Job {
 
 /// A file that is not staged. `path`: from the mount's root, escaped.
 #[derive(Clone, Debug, Serialize)]
-pub struct Failure {
+pub struct StagingFailure {
     #[serde(flatten, with = "json::path")]
     pub path: String,
     pub why: String,
@@ -89,9 +89,9 @@ impl Staging {
     }
 }
 
-impl Job {
+impl JobStatus {
     pub fn new(number: u64, what: &str) -> Self {
-        Job {
+        JobStatus {
             number,
             by: None,
             what: what.to_owned(),
@@ -177,7 +177,7 @@ impl Staging {
         for job in &self.jobs {
             let told = if job.state == JobState::Running { job.progress() } else { job.result() };
             writeln!(out, "\n{:>4}  {:<10}{}\n      {told}", job.number, job.state.word(), one_line(&job.what))?;
-            for Failure { path, why } in job.failures.iter().take(FAILURES_SHOWN) {
+            for StagingFailure { path, why } in job.failures.iter().take(FAILURES_SHOWN) {
                 writeln!(out, "      {path}: {}", one_line(why))?;
             }
             let more = job.failures.len().saturating_sub(FAILURES_SHOWN);
@@ -193,35 +193,35 @@ impl Staging {
 mod tests {
     use super::*;
 
-    fn job() -> Job {
-        Job {
+    fn job() -> JobStatus {
+        JobStatus {
             pending: 30,
             complete: 10,
             complete_bytes: 10 << 20,
             there: 2,
             took: Duration::from_secs(5),
-            ..Job::new(3, "/data")
+            ..JobStatus::new(3, "/data")
         }
     }
 
     #[test]
     fn progress_tells_how_much_is_left() {
         assert_eq!(job().progress(), "12 of 42 files, 10.0 MiB, 2.0 MiB/s, 15 s to go");
-        let looking = Job { directories: 4, ..job() };
+        let looking = JobStatus { directories: 4, ..job() };
         assert!(looking.progress().ends_with("4 directories to look through"), "{}", looking.progress());
-        assert_eq!(Job::new(1, "/data").progress(), "0 of 0 files, 0 B");
+        assert_eq!(JobStatus::new(1, "/data").progress(), "0 of 0 files, 0 B");
     }
 
     #[test]
     fn the_result_names_what_is_missing() {
-        let done = Job { pending: 0, state: JobState::Done, no_room: 1, failed: 2, ..job() };
+        let done = JobStatus { pending: 0, state: JobState::Done, no_room: 1, failed: 2, ..job() };
         assert_eq!(done.result(), "10 files staged, 10.0 MiB; 2 there already; 1 without room; 2 failed");
     }
 
     #[test]
     fn the_text_names_failures_and_says_where_the_others_are() {
-        let failures = (0..25).map(|n| Failure { path: format!("/data/{n}"), why: "gone\naway".to_owned() });
-        let done = Job { state: JobState::Done, failed: 25, failures: failures.collect(), ..job() };
+        let failures = (0..25).map(|n| StagingFailure { path: format!("/data/{n}"), why: "gone\naway".to_owned() });
+        let done = JobStatus { state: JobState::Done, failed: 25, failures: failures.collect(), ..job() };
         let text = Staging { paused: true, jobs: vec![done], ..Staging::default() }.text();
         assert!(
             text.contains("PAUSED") && text.contains("/data/19: gone away\n") && !text.contains("/data/20:"),

@@ -116,9 +116,9 @@ impl Timeline {
     }
 
     /// As a recording has it.
-    pub fn told(&self) -> recording::Timeline {
+    pub fn told(&self) -> recording::RecordedTimeline {
         let list = |at: usize| self.spans.iter().map(|span| span.all()[at]).collect();
-        recording::Timeline {
+        recording::RecordedTimeline {
             span: self.width.as_secs_f64(),
             read_fast: list(0),
             read_slow: list(1),

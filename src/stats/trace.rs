@@ -70,7 +70,7 @@ pub struct Sealed {
 /// How much is traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-pub struct Extent {
+pub struct TraceExtent {
     /// Calls in memory, and the bytes they take.
     pub calls: u64,
     pub bytes: usize,
@@ -86,7 +86,7 @@ pub struct Trace {
     /// Tells the threads' rings of several traces apart.
     number: u64,
     rings: Mutex<Vec<Ring>>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptBlocks>,
     /// Calls the collector.
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Takes each block that is made.
@@ -109,7 +109,7 @@ struct Own {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptBlocks {
     blocks: VecDeque<Block>,
     /// Not packed yet, in the order in which they were collected.
     open: Vec<Traced>,
@@ -242,9 +242,9 @@ impl Trace {
         kept.blocks.iter().cloned().chain(kept.packed().map(|sealed| sealed.block)).collect()
     }
 
-    pub fn extent(&self) -> Extent {
+    pub fn extent(&self) -> TraceExtent {
         let kept = self.kept.lock();
-        Extent {
+        TraceExtent {
             calls: kept.calls + kept.open.len() as u64,
             bytes: kept.bytes + size_of_val(&*kept.open),
             collected: kept.collected,
@@ -273,7 +273,7 @@ impl Trace {
     }
 }
 
-impl Kept {
+impl KeptBlocks {
     /// What is open, as a block.
     fn packed(&self) -> Option<Sealed> {
         let mut calls = self.open.clone();

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::catalog::Catalog;
 use super::counters::{Op, OpFigures, Tier};
 use super::processes::ProcessFigures;
-use super::record::Record;
+use super::record::FileRecord;
 use super::recording::Epoch;
 use super::render::{self, bytes};
 use crate::json;
@@ -116,7 +116,7 @@ impl Windows {
     }
 
     /// Merges what was counted of a file into all that are open.
-    pub fn add(&self, ino: u64, path: Option<&str>, piece: &Record) {
+    pub fn add(&self, ino: u64, path: Option<&str>, piece: &FileRecord) {
         self.open.read().iter().for_each(|window| window.files.add(ino, path, piece));
     }
 
@@ -328,8 +328,8 @@ mod tests {
         Duration::from_secs(n)
     }
 
-    fn piece(opens: u64) -> Record {
-        let mut record = Record::default();
+    fn piece(opens: u64) -> FileRecord {
+        let mut record = FileRecord::default();
         (0..opens).for_each(|_| record.opened_by(1, Some(0o600)));
         record
     }

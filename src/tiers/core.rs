@@ -1,13 +1,14 @@
 //! What every room asks the engine: paths for messages, moments, whether the fast tier is well.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use crate::error::Error;
 use crate::path::escape;
 use crate::tiers::counters::Troubles;
 use crate::tiers::disk::errors::{is_broken, is_silence, with_remedy};
-use crate::tiers::model::state::{State, State as EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::{Ino, Tiers};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// The trouble of a step that has been waiting for long.
 const NO_ANSWER: &str = "no answer";
@@ -74,7 +75,7 @@ impl Tiers {
         at > 0 && (self.uptime().as_millis() as u64).saturating_sub(at) < LATELY
     }
 
-    pub(crate) fn refuses_changes(&self, st: &State) -> bool {
+    pub(crate) fn refuses_changes(&self, st: &EngineState) -> bool {
         st.events.len() as u64 >= self.options().max_pending
     }
 

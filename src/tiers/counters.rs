@@ -1,21 +1,23 @@
 //! What the engine counts, and what it remembers of how its work goes.
 
-use crate::tiers::capacity::policy::Evicting;
-use crate::tiers::disk::Space;
-use crate::tiers::disk::sync::Mutex;
-use crate::tiers::disk::throttle::Speed;
-use crate::tiers::progress::Notes;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use crate::tiers::capacity::policy::Evicting;
+use crate::tiers::disk::Space;
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::throttle::Speed;
+use crate::tiers::progress::Notes;
+
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Files that somebody has open.
     pub(crate) open_files: AtomicU64,
     /// What only the fast tier has, as it was last told of many, and when that was.
-    pub(crate) told: Mutex<Option<(Duration, Extent)>>,
+    pub(crate) told: Mutex<Option<(Duration, PendingExtent)>>,
     pub(crate) late_snapshots: AtomicU64,
     pub(crate) left_out: AtomicU64,
     /// Files that a full slow tier lost ahead of their turn.
@@ -133,7 +135,7 @@ pub(crate) type Troubles = BTreeMap<&'static str, (bool, String)>;
 
 /// What is pending in all: files with a content that the slow tier does not have, and their bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
+pub(crate) struct PendingExtent {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) oldest: Option<Duration>,

@@ -1,20 +1,21 @@
 //! The background's work that concerns several rooms: what is due by time, and keeping room free.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use crate::error::{Context, Result};
 use crate::tiers::capacity::policy::Class;
 use crate::tiers::disk::sync::MutexGuard;
-use crate::tiers::model::state::State;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::Ages;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl Tiers {
     /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached
     /// answers age.
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
-        let due = |st: &State, ino: Ino| {
+        let due = |st: &EngineState, ino: Ino| {
             st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options().live_after)
         };
         for state in self.uncommitted_files(due) {

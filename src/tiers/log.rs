@@ -7,7 +7,7 @@
 //! hole; each record says up to which LSN the log was durable when it was written, so a hole that no later record vouches
 //! for is where the tail begins. In the boot in which it was written nothing is lost but the end of the last write of a
 //! killed daemon, so there every other hole is damage. Numbers follow each other without a gap, so a missing segment is a
-//! hole too. Damage is not cut: the records behind it are kept, and [`Opened::damage`] says where it is.
+//! hole too. Damage is not cut: the records behind it are kept, and [`OpenedLog::damage`] says where it is.
 //!
 //! Room: each segment is preallocated, and a ballast file is given back when the tier is full, so a full tier does not
 //! stop the log (promise P8). An append that fails is cut back; nothing half-written is ever acknowledged.
@@ -74,7 +74,7 @@ struct Tail {
 
 /// What a log held when it was opened.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedLog {
     pub(crate) log: Log,
     pub(crate) records: Vec<(Lsn, Record)>,
     /// Bytes cut off the end: the last append of a crash.
@@ -86,7 +86,7 @@ pub(crate) struct Opened {
 impl Log {
     /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes, `boot` this boot of
     /// the machine.
-    pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64, boot: &str) -> Result<Opened> {
+    pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64, boot: &str) -> Result<OpenedLog> {
         let dir = fast.dir(b"log").at_fast("open", "log")?;
         let found = read_and_cut(&*dir, boot)?;
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
@@ -111,7 +111,7 @@ impl Log {
             suspect: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
         };
-        Ok(Opened { log, records: found.records, torn: found.torn, damage: found.damage })
+        Ok(OpenedLog { log, records: found.records, torn: found.torn, damage: found.damage })
     }
 
     /// Appends the records with one write and returns the LSN of the last.
@@ -434,7 +434,7 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
 
 /// A log as it lies there, read without changing it.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct LogContents {
     pub(crate) records: Vec<(Lsn, Record)>,
     pub(crate) segments: Vec<Lsn>,
     /// Bytes of the torn tail, which are no part of the log.
@@ -448,12 +448,12 @@ pub(crate) struct Found {
 type Cut = (usize, u64);
 
 /// Reads a log without changing it.
-pub(crate) fn read_only(dir: &dyn Dir, boot: &str) -> Result<Found> {
+pub(crate) fn read_only(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     scan(dir, boot)
 }
 
 /// Reads the log, cuts its torn tail, and makes what is left durable before anything is written behind it.
-pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<Found> {
+pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let mut found = scan(dir, boot)?;
     if let Some((keep, len)) = found.cut {
         for first in found.segments.split_off(keep + 1) {
@@ -485,7 +485,7 @@ struct Hole {
     may_be_torn: bool,
 }
 
-fn scan(dir: &dyn Dir, boot: &str) -> Result<Found> {
+fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let listed = dir.list().at_fast("list", "log")?;
     let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| segment_of(&entry.name)).collect();
     segments.sort_unstable();
@@ -518,7 +518,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<Found> {
             run.may_be_torn = run.from == line && segment + 1 == segments.len();
         }
     }
-    let mut found = Found { segments, ..Found::default() };
+    let mut found = LogContents { segments, ..LogContents::default() };
     let applied = Record::applied(records.iter().map(|(.., record)| record));
     found.damage.extend(missing_in_front(&records, applied));
     for hole in holes.into_iter().filter(|hole| !is_applied(hole, &records, applied)) {

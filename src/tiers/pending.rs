@@ -1,17 +1,18 @@
 //! What only the fast tier has: how much, which files, since when.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::path::escape;
-use crate::tiers::counters::Extent;
+use crate::tiers::counters::PendingExtent;
 use crate::tiers::log::record::Kept;
 use crate::tiers::model::publish_plan;
-use crate::tiers::model::state::{Change, State, State as EngineState};
+use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::progress::to_copy;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn, Tiers};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 impl Tiers {
     /// Everything waits for a version that no longer exists, because whoever wrote over it was cut off by a crash.
@@ -27,7 +28,7 @@ impl Tiers {
 
     /// The same in all. Of many it takes a while, with the lock that everybody needs: so whoever asks within [`TOLD_FOR`] is told the same.
     /// That many are pending is never told late, and so no verdict.
-    pub(crate) fn pending_extent(&self, now: Duration) -> Extent {
+    pub(crate) fn pending_extent(&self, now: Duration) -> PendingExtent {
         let are_many = || {
             let st = self.state.lock();
             st.events.len() + st.uncommitted.len() > FEW
@@ -46,10 +47,10 @@ impl Tiers {
     }
 
     /// What only the fast tier has, node by node.
-    pub(crate) fn pending(&self) -> Pending {
+    pub(crate) fn pending(&self) -> PendingNodes {
         let arrivals = self.counters.notes.arrivals();
         let st = self.state.lock();
-        let mut pending = Pending::default();
+        let mut pending = PendingNodes::default();
         for event in &st.events {
             pending.since(event.at);
             pending.to_copy += to_copy(event, &arrivals);
@@ -140,7 +141,7 @@ impl Tiers {
     }
 
     /// How much is aside.
-    pub(crate) fn aside_extent(&self, st: &State) -> AsideExtent {
+    pub(crate) fn aside_extent(&self, st: &EngineState) -> AsideExtent {
         let mut extent = AsideExtent { nodes: st.aside.len() as u64, ..AsideExtent::default() };
         for aside in st.aside.values() {
             if let Kept::File { size, .. } = &aside.kept {
@@ -169,7 +170,7 @@ pub(crate) fn uncommitted(st: &EngineState) -> Vec<(Ino, Duration, Arc<FileState
 }
 
 #[derive(Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingNodes {
     pub(crate) nodes: BTreeMap<Ino, PendingNode>,
     pub(crate) oldest: Option<Duration>,
     pub(crate) to_copy: u64,
@@ -182,10 +183,10 @@ pub(crate) struct PendingNode {
     pub(crate) bytes: u64,
 }
 
-impl Pending {
-    pub(crate) fn extent(&self) -> Extent {
+impl PendingNodes {
+    pub(crate) fn extent(&self) -> PendingExtent {
         let files = self.nodes.values().filter(|node| node.content).count() as u64;
-        Extent { files, bytes: self.bytes(), oldest: self.oldest, to_copy: self.to_copy }
+        PendingExtent { files, bytes: self.bytes(), oldest: self.oldest, to_copy: self.to_copy }
     }
 
     pub(crate) fn since(&mut self, at: Duration) {

@@ -1,16 +1,18 @@
 //! How far events that are pending have come, and what failed.
 
-use crate::error::{Errno, Error};
-use crate::tiers::Lsn;
-use crate::tiers::disk::errors::{is_silence, with_remedy};
-use crate::tiers::disk::sync::Mutex;
-use crate::tiers::model::state::{Change, Event};
 use std::collections::BTreeMap;
 use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use crate::error::{Errno, Error};
+use crate::tiers::Lsn;
+use crate::tiers::disk::errors::{is_silence, with_remedy};
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::model::state::{Change, Event};
+
 /// Bytes that are still to be copied for an event; `arrivals` as [`Notes::arrivals`] has them.
 pub(crate) fn to_copy(event: &Event, arrivals: &BTreeMap<Lsn, u64>) -> u64 {
     match &event.change {
@@ -39,7 +41,7 @@ pub(crate) struct Notes {
     /// Versions on their way, and how far they are.
     pub(crate) copying: Mutex<BTreeMap<Lsn, CopyProgress>>,
     /// By event, and what failed: to copy it, or to publish it.
-    pub(crate) failed: Mutex<BTreeMap<(Lsn, Work), Failed>>,
+    pub(crate) failed: Mutex<BTreeMap<(Lsn, WorkKind), Failed>>,
     pub(crate) conflicts: Mutex<VecDeque<String>>,
     /// The event in front when a step was last refused, for another reason than that there is no room; 0: none was.
     pub(crate) refused: AtomicU64,
@@ -61,7 +63,7 @@ pub(crate) struct CopyProgress {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Work {
+pub(crate) enum WorkKind {
     Copy,
     Publish,
 }
@@ -81,7 +83,7 @@ impl Notes {
     /// It has arrived, or what failed. Returns how many of its bytes were not known to be on the disk.
     pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) -> u64 {
         let way = self.copying.lock().remove(&lsn).unwrap_or_default();
-        self.tried(lsn, Work::Copy, error);
+        self.tried(lsn, WorkKind::Copy, error);
         way.unsynced
     }
 
@@ -129,8 +131,8 @@ impl Notes {
     }
 
     /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
-    pub(crate) fn tried(&self, lsn: Lsn, work: Work, error: Option<&Error>) {
-        if work == Work::Publish {
+    pub(crate) fn tried(&self, lsn: Lsn, work: WorkKind, error: Option<&Error>) {
+        if work == WorkKind::Publish {
             let refused = error.is_some_and(|error| !is_silence(error) && !lacks_room(error));
             self.refused.store(if refused { lsn } else { 0 }, Ordering::Relaxed);
         }
@@ -180,7 +182,7 @@ impl Notes {
 
     pub(crate) fn failed(&self, lsn: Lsn) -> Option<Failed> {
         let failed = self.failed.lock();
-        let mut of_event = failed.range((lsn, Work::Copy)..=(lsn, Work::Publish)).map(|(_, failed)| failed);
+        let mut of_event = failed.range((lsn, WorkKind::Copy)..=(lsn, WorkKind::Publish)).map(|(_, failed)| failed);
         let first = of_event.next()?.clone();
         Some(Failed { tries: of_event.fold(first.tries, |sum, failed| sum.saturating_add(failed.tries)), ..first })
     }

@@ -1,18 +1,19 @@
 //! Objects by who refers to them: opened, let go of, deleted.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use crate::error::{Context, Errno, Result};
 use crate::tiers::disk::sync::RwLockReadGuard;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::{Home, ObjectId};
 use crate::tiers::model::node::ObservedAt;
-use crate::tiers::model::state::State;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::pool::{label, tmp_name};
 use crate::tiers::objects::split::Split;
 use crate::tiers::{Cx, Ino, ROOT, Tiers};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl Tiers {
     /// The object's descriptor: the one kept open, or one for this call.
@@ -81,7 +82,7 @@ impl Tiers {
     }
 
     /// Lets go of a file's object once the file has no name and nobody has it open.
-    pub(crate) fn settle_removed(&self, st: &mut State, ino: Ino) {
+    pub(crate) fn settle_removed(&self, st: &mut EngineState, ino: Ino) {
         let Some(node) = st.view.get(ino) else { return };
         if !node.links.is_empty() || ino == ROOT {
             return;
@@ -111,7 +112,7 @@ impl Tiers {
     }
 
     /// Lets go of a clean file's object; the bytes are the slow tier's from now on.
-    pub(crate) fn drop_clean(&self, st: &mut State, state: &FileState, io: &mut Io) {
+    pub(crate) fn drop_clean(&self, st: &mut EngineState, state: &FileState, io: &mut Io) {
         let Some(object) = io.object() else { return };
         state.place(io, Bytes::Slow, None);
         st.unset_clean(state.ino);

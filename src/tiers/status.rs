@@ -2,13 +2,13 @@
 
 pub(crate) mod queue;
 
-use crate::tiers::disk::errors::with_remedy;
-use crate::tiers::progress::copied_in;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Errno, Result};
+use crate::tiers::disk::errors::with_remedy;
+use crate::tiers::progress::copied_in;
 use crate::tiers::{Cx, Ino, Lsn, Status, Tiers};
 
 impl Tiers {

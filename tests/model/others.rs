@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::{Errno, Error};
-use dlio_fs::stats::staging::{Job, JobState};
+use dlio_fs::stats::staging::{JobState, JobStatus};
 use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
 use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenMode, Progress, ROOT, SetAttr, Tiers};
 
@@ -225,7 +225,7 @@ fn two_first_mounts_at_once_agree_which_slow_tree_it_is() {
 }
 
 /// What has become of a job that stages everything, `seconds` later.
-fn staged(engine: &Tiers, clocks: [&SimClock; 2], seconds: u64) -> Job {
+fn staged(engine: &Tiers, clocks: [&SimClock; 2], seconds: u64) -> JobStatus {
     let job = engine.stage("everything", vec![Vec::new()]).unwrap();
     for _ in 0..=seconds {
         for _ in 0..20 {

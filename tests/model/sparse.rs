@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlio_fs::config::{Config, Rules, Verify};
 use dlio_fs::tiers::disk::{Access, File, Seek};
-use dlio_fs::tiers::{Cx, Ino, OpenFile, ROOT, SetAttr, Staged, Tiers, Verified};
+use dlio_fs::tiers::{Cx, Ino, OpenFile, ROOT, SetAttr, StageOutcome, Tiers, Verified};
 
 use crate::sim::SimDisk;
 use crate::stories::{Machine, create, drain, name};
@@ -113,5 +113,5 @@ fn a_hole_costs_nothing_to_stage() {
     let engine = machine.open("boot");
     let ino = engine.lookup(&cx, ROOT, &name("shard")).unwrap().ino;
     let staged = cheap(&machine, "stage", || engine.stage_file(&cx, ino, &mut |_| true).unwrap());
-    assert_eq!(staged, Staged::Copied(600 << 20));
+    assert_eq!(staged, StageOutcome::Copied(600 << 20));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dlio_fs::config::{Config, Rule, Rules};
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::path::Name;
-use dlio_fs::stats::queue::State;
+use dlio_fs::stats::queue::EventState;
 use dlio_fs::tiers::disk::{Access, Allocate, Kind, MetadataOrder, NewAttr, RenameMode, Time};
 use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
 use rand::SeedableRng;
@@ -728,7 +728,7 @@ pub fn what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published() {
         "{status:?}"
     );
     let queue = engine.queue(10).pending;
-    assert!(queue[0].state == State::Held && queue.iter().all(|event| event.eta.is_none()), "{queue:?}");
+    assert!(queue[0].state == EventState::Held && queue.iter().all(|event| event.eta.is_none()), "{queue:?}");
     let mixed = [[2; 5_000].as_slice(), &[1; 4_000]].concat();
     assert_eq!(read(&engine, "model"), mixed, "acknowledged, so it is shown");
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::signed;
-use crate::stats::recording::{Meta, Place};
+use crate::stats::recording::{Meta, TierPlace};
 
 /// Bytes of the numbers and of the text behind them, with the 0 at its end.
 const NUMBERS: usize = 7 * 8;
@@ -119,7 +119,7 @@ impl Job {
 }
 
 fn metadata(meta: &Meta) -> Vec<(String, String)> {
-    let place = |place: &Place| format!("{} {}", place.kind, place.path);
+    let place = |place: &TierPlace| format!("{} {}", place.kind, place.path);
     let opens = meta.io_path.opens.iter().fold(String::new(), |mut text, (path, opens)| {
         // Into memory.
         write!(text, "{path}={opens} ").unwrap_or_default();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{seconds, signed};
 use crate::stats::access::SIZES;
 use crate::stats::counters::Op;
-use crate::stats::record::{Common, Field, Record, failed};
+use crate::stats::record::{Common, Field, FileRecord, failed};
 
 /// Darshan's value for what could not be observed.
 pub(super) const UNKNOWN: i64 = -1;
@@ -124,7 +124,7 @@ pub(super) struct Posix {
 
 impl Posix {
     /// `from` is the job's beginning, since the mount.
-    pub(super) fn new(id: u64, rank: i64, record: &Record, from: Duration) -> Self {
+    pub(super) fn new(id: u64, rank: i64, record: &FileRecord, from: Duration) -> Self {
         Posix { id, rank, counters: counters(record), times: times(record, from) }
     }
 
@@ -139,13 +139,13 @@ impl Posix {
 }
 
 /// Whether Darshan would have met the file: it keeps no records of directories, and none of what only had its name looked up.
-pub(super) fn is_met(record: &Record) -> bool {
+pub(super) fn is_met(record: &FileRecord) -> bool {
     const SEEN: [Op; 7] = [Op::Open, Op::Create, Op::Read, Op::Write, Op::Getattr, Op::Fsync, Op::Fdatasync];
     SEEN.iter().any(|op| record.get(Field::Calls(*op)) > 0) && !is_directory(record)
 }
 
 /// What is done with a name in a directory is counted for the directory, also if it fails.
-fn is_directory(record: &Record) -> bool {
+fn is_directory(record: &FileRecord) -> bool {
     const OPS: [Op; 12] = [
         Op::Lookup,
         Op::Mknod,
@@ -164,7 +164,7 @@ fn is_directory(record: &Record) -> bool {
     OPS.iter().any(|op| record.get(Field::Calls(*op)) > 0) || record.failures.iter().any(has_failed)
 }
 
-fn counters(record: &Record) -> [i64; COUNTERS] {
+fn counters(record: &FileRecord) -> [i64; COUNTERS] {
     let get = |field| signed(record.get(field));
     let calls = |op| get(Field::Calls(op));
     let last_byte = |end| signed(record.get(end).saturating_sub(1));
@@ -218,7 +218,7 @@ fn commonest(common: &Common) -> [i64; 8] {
     all
 }
 
-fn times(record: &Record, from: Duration) -> [f64; TIMES] {
+fn times(record: &FileRecord, from: Duration) -> [f64; TIMES] {
     // 0 is never: what was under way when the job began, began a microsecond later.
     let moment = |field| {
         let since = |moment: Duration| moment.saturating_sub(from).max(Duration::from_micros(1));
@@ -262,8 +262,8 @@ mod tests {
         Call { op, began, took, offset, bytes, errno: None, tier: Tier::Fast }
     }
 
-    fn counted(calls: &[Call]) -> Record {
-        let (mut record, mut cursor) = (Record::default(), Cursor::default());
+    fn counted(calls: &[Call]) -> FileRecord {
+        let (mut record, mut cursor) = (FileRecord::default(), Cursor::default());
         calls.iter().for_each(|call| record.count(call, Some(&mut cursor)));
         record
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::error::{Context, Result};
-use crate::tiers::capacity::policy::{Amount, Candidate, Class, FreeTarget, Limits, Order, Usage};
+use crate::tiers::capacity::policy::{Amount, Candidate, Class, FreeTarget, Order, SpaceLimits, Usage};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Space, Stat};
-use crate::tiers::model::node::{Meta, Node, ObservedAt};
-use crate::tiers::model::state::{Clean, State};
+use crate::tiers::model::node::{Node, NodeAttrs, ObservedAt};
+use crate::tiers::model::state::{Clean, EngineState};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
@@ -95,11 +95,11 @@ impl Tiers {
     }
 
     /// What eviction and staging go by.
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> SpaceLimits {
         let options = self.options();
         let quotas = [None, None, options.staged_max];
         let Config { high, low, reserve, keep, .. } = options.config;
-        Limits { high, low, reserve, inodes: INODES_KEPT, quotas, keep }
+        SpaceLimits { high, low, reserve, inodes: INODES_KEPT, quotas, keep }
     }
 
     pub(crate) fn usage(&self) -> Result<Usage> {
@@ -240,12 +240,12 @@ impl Tiers {
     }
 
     /// Before a clean object goes: the view goes on showing what it showed.
-    pub(crate) fn remember_attrs(&self, st: &mut State, ino: Ino, shown: &Stat, fingerprint: Fingerprint) {
+    pub(crate) fn remember_attrs(&self, st: &mut EngineState, ino: Ino, shown: &Stat, fingerprint: Fingerprint) {
         let now = self.uptime();
         let Some(node) = st.view.get_mut(ino) else { return };
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
         let ctime = ctime.max(node.meta().ctime);
-        node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
+        node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
         node.seen = ObservedAt::at(now);
         node.set_slow_fingerprint(Some(fingerprint));
     }

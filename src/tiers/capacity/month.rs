@@ -102,7 +102,7 @@ struct Epoch {
 
 struct Month {
     case: Case,
-    limits: Limits,
+    limits: SpaceLimits,
     random: SmallRng,
     now: Duration,
     files: Vec<File>,
@@ -125,7 +125,7 @@ struct Month {
 
 impl Month {
     fn new(case: Case) -> Self {
-        let limits = Limits { high: 0.85, low: 0.70, reserve: 0.10, inodes: 0.05, quotas: [None; 3], keep: 2 };
+        let limits = SpaceLimits { high: 0.85, low: 0.70, reserve: 0.10, inodes: 0.05, quotas: [None; 3], keep: 2 };
         let mut month = Month {
             case,
             limits,

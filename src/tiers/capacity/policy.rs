@@ -35,13 +35,13 @@ impl Class {
 
 /// What the operator allows. By class: as in [`Class::ALL`].
 #[derive(Clone, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct SpaceLimits {
     /// Share of the tier in use above which eviction starts, and the one at which it ends.
     pub(crate) high: f64,
     pub(crate) low: f64,
     /// Share of the tier that staging never takes.
     pub(crate) reserve: f64,
-    /// Share of the inodes that is kept free; see [`Limits::inodes_kept`].
+    /// Share of the inodes that is kept free; see [`SpaceLimits::inodes_kept`].
     pub(crate) inodes: f64,
     /// Bytes that a class may take.
     pub(crate) quotas: [Option<u64>; 3],
@@ -139,7 +139,7 @@ impl FreeTarget {
     }
 }
 
-impl Limits {
+impl SpaceLimits {
     /// Whether a copy of `size` bytes may be staged while `ahead` bytes are to be left for the next checkpoint. They are left
     /// below `high`: above, the checkpoint would fit, and throw out at once what was staged.
     pub(crate) fn admits(&self, usage: &Usage, ahead: u64, size: u64) -> bool {
@@ -162,7 +162,7 @@ impl Limits {
 
     /// Which of `victims` make way for a copy of `size` bytes that is not admitted as it is; `None`: too few are out of use.
     /// `victims` come in the order of [`Order::sort`], `interval` from [`Rounds::interval`]; the rest is as for
-    /// [`Limits::admits`].
+    /// [`SpaceLimits::admits`].
     pub(crate) fn make_way<T>(
         &self,
         usage: &Usage,
@@ -260,7 +260,7 @@ pub(crate) struct Order {
 impl Order {
     /// `groups`: the numbers of all checkpoints that are on the fast tier in whole or in part, dirty ones too; more than once
     /// is no matter.
-    pub(crate) fn new(limits: &Limits, groups: impl IntoIterator<Item = u64>) -> Self {
+    pub(crate) fn new(limits: &SpaceLimits, groups: impl IntoIterator<Item = u64>) -> Self {
         let keep = usize::try_from(limits.keep).unwrap_or(usize::MAX);
         let groups: BTreeSet<u64> = groups.into_iter().collect();
         Order { kept_from: groups.into_iter().rev().take(keep).next_back() }
@@ -316,8 +316,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn limits() -> Limits {
-        Limits { high: 0.85, low: 0.70, reserve: 0.10, inodes: 0.05, quotas: [None; 3], keep: 2 }
+    fn limits() -> SpaceLimits {
+        SpaceLimits { high: 0.85, low: 0.70, reserve: 0.10, inodes: 0.05, quotas: [None; 3], keep: 2 }
     }
 
     /// Of 100 GiB.
@@ -337,11 +337,18 @@ mod tests {
         Candidate { class, pinned: false, group, last_used: at(read), bytes: GIB, drained }
     }
 
-    fn any_limits(random: &mut SmallRng) -> Limits {
+    fn any_limits(random: &mut SmallRng) -> SpaceLimits {
         let high = random.random_range(0.1..0.98);
         let quotas = [(); 3].map(|()| random.random_bool(0.3).then(|| random.random_range(0..50 * GIB)));
         let (low, reserve) = (random.random_range(0.01..high), random.random_range(0.0..0.5));
-        Limits { high, low, reserve, inodes: random.random_range(0.0..0.2), quotas, keep: random.random_range(0..4) }
+        SpaceLimits {
+            high,
+            low,
+            reserve,
+            inodes: random.random_range(0.0..0.2),
+            quotas,
+            keep: random.random_range(0..4),
+        }
     }
 
     fn any_usage(random: &mut SmallRng) -> Usage {
@@ -418,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_class_above_its_quota_goes_first_and_only_so_far() {
-        let limits = Limits { quotas: [None, None, Some(10 * GIB)], ..limits() };
+        let limits = SpaceLimits { quotas: [None, None, Some(10 * GIB)], ..limits() };
         let usage = Usage { classes: [5 * GIB, 0, 12 * GIB], ..used(50) };
         let wanted = limits.to_free(&usage, none(), 0);
         assert_eq!(wanted.over, [0, 0, 2 * GIB]);
@@ -530,7 +537,7 @@ mod tests {
         let order = Order::new(&limits, [5, 4, 4, 3, 2]);
         assert_eq!(order.sort(&all), [7, 6, 9, 4, 3, 5, 1, 0]);
         assert_eq!(Order::new(&limits, [2]).sort(&all[3..5]), [0; 0], "the only ones");
-        assert_eq!(Order::new(&Limits { keep: 0, ..limits }, [2]).sort(&all[3..5]), [1, 0]);
+        assert_eq!(Order::new(&SpaceLimits { keep: 0, ..limits }, [2]).sort(&all[3..5]), [1, 0]);
     }
 
     #[test]
@@ -599,7 +606,8 @@ mod tests {
         let odd = [f64::NAN, -1.0, 0.0, 0.5, 2.0, f64::INFINITY];
         let sizes = [0, 1, u64::MAX / 2, u64::MAX];
         for share in odd {
-            let limits = Limits { high: share, low: 0.7, reserve: share, inodes: share, quotas: [Some(0); 3], keep: 9 };
+            let limits =
+                SpaceLimits { high: share, low: 0.7, reserve: share, inodes: share, quotas: [Some(0); 3], keep: 9 };
             for (total, avail) in sizes.into_iter().flat_map(|total| sizes.map(|avail| (total, avail))) {
                 let usage = Usage { total, avail, files_total: total, files_free: avail, classes: [avail; 3] };
                 for ahead in sizes {

@@ -28,12 +28,12 @@ const LEAD: Duration = Duration::from_secs(120);
 pub(crate) struct CheckpointForecast {
     /// The one that was added to last comes last.
     series: Vec<Series>,
-    next: Next,
+    next: ExpectedCheckpoint,
 }
 
 /// What is expected.
 #[derive(Clone, Debug, Default)]
-struct Next {
+struct ExpectedCheckpoint {
     bytes: u64,
     /// When room is wanted.
     due: Option<RangeInclusive<Duration>>,
@@ -57,7 +57,8 @@ impl CheckpointForecast {
         }
         self.series.push(series);
         let going_on = self.series.iter().filter(|series| series.goes_on(began));
-        self.next = going_on.max_by_key(|series| series.largest()).map_or_else(Next::default, Series::next);
+        self.next =
+            going_on.max_by_key(|series| series.largest()).map_or_else(ExpectedCheckpoint::default, Series::next);
     }
 
     /// Bytes of the next checkpoint, whenever it comes; 0 while nothing is known. Staging leaves this room free at all times.
@@ -95,9 +96,9 @@ impl Series {
         self.0.iter().zip(self.0.iter().skip(1)).map(|((a, _), (b, _))| b.saturating_sub(*a)).collect()
     }
 
-    fn next(&self) -> Next {
+    fn next(&self) -> ExpectedCheckpoint {
         let largest = self.largest();
-        Next { bytes: largest.saturating_add(largest / 8), due: self.due() }
+        ExpectedCheckpoint { bytes: largest.saturating_add(largest / 8), due: self.due() }
     }
 
     fn due(&self) -> Option<RangeInclusive<Duration>> {

@@ -43,7 +43,7 @@ type Path = Vec<u8>;
 pub(crate) struct CheckpointIndex {
     /// The newest version of each file that a checkpoint has.
     files: BTreeMap<Path, CheckpointFile>,
-    bursts: BTreeMap<u64, Burst>,
+    bursts: BTreeMap<u64, BurstFiles>,
     /// Files as a mount before this one left them: whether they are still so is to be looked up.
     unchecked: Vec<(Path, Lsn)>,
     /// Something is new since that was asked.
@@ -64,7 +64,7 @@ struct CheckpointFile {
 
 /// Moments count from the beginning of 1970.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Burst {
+struct BurstFiles {
     began: Duration,
     last: Duration,
     files: u64,
@@ -106,7 +106,7 @@ pub(crate) struct SavedIndex(Vec<SavedBurst>);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedBurst {
     number: u64,
-    burst: Burst,
+    burst: BurstFiles,
     files: Vec<SavedFile>,
 }
 
@@ -167,7 +167,7 @@ impl CheckpointIndex {
         let before = if again { self.files.remove(&path) } else { None };
         self.removed(&path);
         let listed = again || self.files.len() < FILES_KEPT;
-        let burst = self.bursts.entry(number).or_insert_with(|| Burst::new(began));
+        let burst = self.bursts.entry(number).or_insert_with(|| BurstFiles::new(began));
         burst.bytes = burst.bytes + bytes - before.map_or(0, |file| file.bytes);
         burst.files += u64::from(!again);
         burst.left += u64::from(listed && !again);
@@ -426,9 +426,9 @@ impl CheckpointIndex {
     }
 }
 
-impl Burst {
+impl BurstFiles {
     fn new(began: Duration) -> Self {
-        Burst {
+        BurstFiles {
             began,
             last: began,
             files: 0,

@@ -13,7 +13,7 @@ use crate::path::escape;
 use crate::stats::safe::Checkpoint;
 use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, SavedIndex};
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
-use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 const FILE: &[u8] = b"checkpoints";
@@ -58,7 +58,7 @@ impl Tiers {
         if any { self.written_since(LARGE) } else { Vec::new() }
     }
 
-    fn moment(&self, st: &State, writing: &[Duration]) -> Moment {
+    fn moment(&self, st: &EngineState, writing: &[Duration]) -> Moment {
         let uncommitted = st.uncommitted.keys().filter_map(|ino| st.view.path(*ino)).collect();
         Moment {
             now: self.stamp(self.uptime()),
@@ -146,7 +146,7 @@ impl Tiers {
 
     /// At a start, when the log has been replayed: what is on its way to a path is the newest there. What was published before that, but
     /// not written down, was so at the latest by now.
-    pub(crate) fn expect_versions(&self, st: &mut State, applied: Lsn) {
+    pub(crate) fn expect_versions(&self, st: &mut EngineState, applied: Lsn) {
         st.book.published(applied, self.stamp(self.uptime()));
         if st.book.has_no_files() {
             return;

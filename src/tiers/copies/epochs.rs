@@ -31,7 +31,7 @@ const ROUND: Duration = Duration::from_secs(5);
 const ROUND_BESIDE_CHECKPOINT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(crate) struct Durable {
+pub(crate) struct CopyEpochs {
     dir: Arc<dyn Dir>,
     rounds: Mutex<Rounds>,
     /// Held by whoever takes rounds or ends one.
@@ -117,11 +117,11 @@ impl Rounds {
     }
 }
 
-impl Durable {
+impl CopyEpochs {
     /// `now`: seconds of the day's clock.
     pub(crate) fn open(dir: Arc<dyn Dir>, now: u64) -> Result<Self> {
         let rounds = Rounds::parse(read_text(&*dir, FILE)?.as_deref(), now);
-        let durable = Durable { dir, rounds: Mutex::default(), writing: Mutex::new(Rank::Publishing, ()) };
+        let durable = CopyEpochs { dir, rounds: Mutex::default(), writing: Mutex::new(Rank::Publishing, ()) };
         *durable.rounds.lock() = rounds;
         Ok(durable)
     }
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// The file and the rounds of one mount, as `Durable` has them.
+    /// The file and the rounds of one mount, as `CopyEpochs` has them.
     struct Mount {
         file: Option<String>,
         rounds: Rounds,

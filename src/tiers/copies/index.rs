@@ -10,7 +10,6 @@
 //!
 //! How a copy is made is in `staging/copy_one.rs`.
 
-use crate::tiers::objects::file::Copy;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +19,7 @@ use foldhash::{HashMap, HashSet};
 
 use crate::error::{Context, Result};
 use crate::path::{escape, unescape};
-use crate::tiers::copies::epochs::Durable;
+use crate::tiers::copies::epochs::CopyEpochs;
 use crate::tiers::copies::rounds::ReadRounds;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
@@ -29,8 +28,8 @@ use crate::tiers::disk::shards::{Shard, Shards, file_name};
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::{Access, Dir, File, Kind, RenameMode, Time};
 use crate::tiers::model::node::ObservedAt;
-use crate::tiers::model::state::State;
-use crate::tiers::objects::file::{Bytes, FileState};
+use crate::tiers::model::state::EngineState;
+use crate::tiers::objects::file::{Bytes, Copy, FileState};
 use crate::tiers::objects::pool::{Named, Pool};
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
@@ -124,7 +123,7 @@ pub(crate) struct Copies {
     index: Mutex<Index>,
     /// What is read again, by directory.
     rounds: Mutex<ReadRounds>,
-    durable: Durable,
+    durable: CopyEpochs,
 }
 
 /// A copy that is being made.
@@ -149,7 +148,7 @@ impl Copies {
             making.unlink(&entry.name).at_fast("remove", "a staged copy that was not finished")?;
         }
         Ok(Copies {
-            durable: Durable::open(dir.clone(), now.sec.unsigned_abs())?,
+            durable: CopyEpochs::open(dir.clone(), now.sec.unsigned_abs())?,
             shards: Shards::new(dir, dirs_kept),
             making,
             next: AtomicU64::new(0),
@@ -386,7 +385,7 @@ impl Tiers {
         self.copy_number_in(&self.state.lock(), ino)
     }
 
-    pub(crate) fn copy_number_in(&self, st: &State, ino: Ino) -> Option<u64> {
+    pub(crate) fn copy_number_in(&self, st: &EngineState, ino: Ino) -> Option<u64> {
         let node = st.view.get(ino).filter(|node| node.kind == Kind::File && node.meta().nlink == 1)?;
         node.slow_id().filter(|id| id.0 == st.view.root_dev()).map(|id| id.1)
     }

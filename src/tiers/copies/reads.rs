@@ -23,12 +23,12 @@ const PROMOTE_MAX: u64 = 256 << 20;
 /// Those that wait, the first one in front.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingReads>,
     passed_over: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingReads {
     reads: VecDeque<Read>,
     /// Of all of them.
     bytes: u64,

@@ -146,14 +146,14 @@ impl Held {
 }
 
 /// What is open for the moment.
-struct Opened<'a> {
+struct OpenGuard<'a> {
     notes: &'a ClosedDirs,
     note: Vec<u8>,
     held: Held,
     perm: u32,
 }
 
-impl Opened<'_> {
+impl OpenGuard<'_> {
     /// Steps 5 and 6.
     fn close(self) -> io::Result<()> {
         let tmp = &self.notes.tmp;
@@ -249,7 +249,7 @@ impl Opener {
 
 impl ClosedDirs {
     /// Steps 2 to 4. `None`: it is not closed, or not ours.
-    fn open_up(&self, node: &Node<'_>) -> io::Result<Option<Opened<'_>>> {
+    fn open_up(&self, node: &Node<'_>) -> io::Result<Option<OpenGuard<'_>>> {
         let Ok(held) = node.hold() else { return Ok(None) };
         let Ok(stat) = held.stat() else { return Ok(None) };
         let perm = opened(stat.kind, stat.perm);
@@ -258,7 +258,7 @@ impl ClosedDirs {
         }
         let note = self.write(&stat, &node.paths())?; // 3
         match held.set_perm(perm) {
-            Ok(()) => Ok(Some(Opened { notes: self, note, held, perm: stat.perm })), // 4
+            Ok(()) => Ok(Some(OpenGuard { notes: self, note, held, perm: stat.perm })), // 4
             Err(e) => self.tmp.unlink(&note).and(Err(e)),
         }
     }

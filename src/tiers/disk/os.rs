@@ -5,6 +5,7 @@
 //! retries after real failures and messages are left to the engine.
 
 use std::any::Any;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -27,7 +28,6 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
 use rustix::fs::{IFlags, RenameFlags, ioctl_getflags, ioctl_setflags, renameat_with};
-use std::ffi::OsStr;
 use xattr::FileExt as _;
 
 use super::{

@@ -37,11 +37,11 @@ pub(crate) struct Shards {
     dir: Arc<dyn Dir>,
     /// At most so many are kept open: each costs a descriptor.
     kept: usize,
-    known: Mutex<Known>,
+    known: Mutex<KnownShards>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownShards {
     open: BTreeMap<Shard, Arc<dyn Dir>>,
     /// Those whose own name is durable.
     named: BTreeSet<Shard>,

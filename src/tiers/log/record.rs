@@ -127,14 +127,14 @@ impl Kept {
 
 /// The length and the time of the last change of what waits in `tmp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct TmpStat {
     pub(crate) size: u64,
     pub(crate) mtime: Time,
 }
 
-impl Known {
+impl TmpStat {
     pub(crate) fn of(stat: &Stat) -> Self {
-        Known { size: stat.size, mtime: stat.mtime }
+        TmpStat { size: stat.size, mtime: stat.mtime }
     }
 
     /// A tier may remember times of two seconds, and shows that only once it has forgotten the file.
@@ -157,7 +157,7 @@ pub(crate) enum Step {
         over: Option<u64>,
         node: Ino,
         object: Option<ObjectId>,
-        known: Option<Known>,
+        known: Option<TmpStat>,
     },
     Move {
         path: Path,
@@ -370,7 +370,7 @@ impl Record {
 
     /// The record as one line, newline included.
     pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn) -> String {
-        let mut line = Line(format!("{lsn} {durable}"));
+        let mut line = LogLine(format!("{lsn} {durable}"));
         match self {
             Record::Start { boot } => {
                 line.word("start").bytes("boot", boot.as_bytes());
@@ -480,9 +480,9 @@ fn kind_word(kind: Kind) -> &'static str {
     }
 }
 
-struct Line(String);
+struct LogLine(String);
 
-impl Line {
+impl LogLine {
     fn word(&mut self, word: &str) -> &mut Self {
         self.0.push(' ');
         self.0.push_str(word);
@@ -568,7 +568,7 @@ impl Line {
                     None => self.word("object=-"),
                 };
                 match known {
-                    Some(Known { size, mtime }) => self.number("size", *size).time("mtime", *mtime),
+                    Some(TmpStat { size, mtime }) => self.number("size", *size).time("mtime", *mtime),
                     None => self,
                 }
             }
@@ -592,7 +592,7 @@ impl Line {
     }
 }
 
-/// Reads the words back in the order in which [`Line`] wrote them.
+/// Reads the words back in the order in which [`LogLine`] wrote them.
 struct Words<'a>(std::str::Split<'a, char>);
 
 impl<'a> Words<'a> {
@@ -827,7 +827,7 @@ impl<'a> Words<'a> {
                 },
                 known: match self.0.clone().next() {
                     None => None,
-                    Some(_) => Some(Known { size: self.size("size")?, mtime: Self::time_of(self.value("mtime")?)? }),
+                    Some(_) => Some(TmpStat { size: self.size("size")?, mtime: Self::time_of(self.value("mtime")?)? }),
                 },
             },
             "move" => {
@@ -895,7 +895,7 @@ mod tests {
                 over: None,
                 node: 8,
                 object: Some(id),
-                known: Some(Known { size: 77, mtime: time }),
+                known: Some(TmpStat { size: 77, mtime: time }),
             },
             Step::Place {
                 tmp: b"l7-8".to_vec(),

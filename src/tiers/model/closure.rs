@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::{Ino, Lsn};
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -23,11 +23,11 @@ pub(crate) struct Closure {
 }
 
 /// All that goes with these nodes.
-pub(crate) fn closure(st: &State, start: HashSet<Ino>) -> Closure {
+pub(crate) fn closure(st: &EngineState, start: HashSet<Ino>) -> Closure {
     let mut inodes = start;
     loop {
         let known = inodes.len();
-        let found = Pass::new(st, inodes).go();
+        let found = QueueWalk::new(st, inodes).go();
         if found.inodes.len() == known {
             return found;
         }
@@ -36,14 +36,14 @@ pub(crate) fn closure(st: &State, start: HashSet<Ino>) -> Closure {
 }
 
 /// The nodes that pending events have had, or will have, under a name.
-pub(crate) fn pending_at<'a>(st: &'a State, place: &'a DirEntryKey) -> impl Iterator<Item = Ino> + 'a {
+pub(crate) fn pending_at<'a>(st: &'a EngineState, place: &'a DirEntryKey) -> impl Iterator<Item = Ino> + 'a {
     let at = move |change: &&Change| change.places().contains(&place);
     st.events.iter().map(|event| &event.change).filter(at).flat_map(Change::inodes)
 }
 
 /// One walk through the queue.
-struct Pass<'a> {
-    st: &'a State,
+struct QueueWalk<'a> {
+    st: &'a EngineState,
     found: Closure,
     /// Whether something is one of the nodes, or beneath one, as far as that was asked.
     inside: HashMap<Ino, bool>,
@@ -51,10 +51,10 @@ struct Pass<'a> {
     without: HashMap<&'a DirEntryKey, Option<Ino>>,
 }
 
-impl<'a> Pass<'a> {
-    fn new(st: &'a State, inodes: HashSet<Ino>) -> Self {
+impl<'a> QueueWalk<'a> {
+    fn new(st: &'a EngineState, inodes: HashSet<Ino>) -> Self {
         let found = Closure { inodes, ..Closure::default() };
-        Pass { st, found, inside: HashMap::new(), with: HashMap::new(), without: HashMap::new() }
+        QueueWalk { st, found, inside: HashMap::new(), with: HashMap::new(), without: HashMap::new() }
     }
 
     fn go(mut self) -> Closure {
@@ -144,13 +144,13 @@ mod tests {
     use crate::tiers::ROOT;
     use crate::tiers::disk::{Kind, NewAttr};
     use crate::tiers::log::record::{Attrs, Home, ObjectId, Spec};
-    use crate::tiers::model::node::Meta;
+    use crate::tiers::model::node::NodeAttrs;
     use crate::tiers::model::view::View;
     use crate::tiers::model::view::tests::stat;
     use crate::tiers::objects::file::Content;
 
     /// A queue that is filled step by step, and numbers its events from 1 on.
-    struct Queue(State);
+    struct Queue(EngineState);
 
     fn at(dir: Ino, name: &str) -> DirEntryKey {
         (dir, Name::new(name.as_bytes()).expect("a name"))
@@ -158,7 +158,7 @@ mod tests {
 
     impl Queue {
         fn new() -> Self {
-            Queue(State::new(View::new(&stat(2, Kind::Dir), Duration::ZERO)))
+            Queue(EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO)))
         }
 
         fn push(&mut self, change: Change) {
@@ -175,7 +175,7 @@ mod tests {
 
         fn file(&mut self, dir: Ino, name: &str) -> Ino {
             let (ino, at) = (self.0.view.new_ino(), at(dir, name));
-            self.0.view.add(ino, Kind::File, Meta::default());
+            self.0.view.add(ino, Kind::File, NodeAttrs::default());
             self.0.view.set_view(at.0, &at.1, Some(ino));
             self.content(ino, at);
             ino
@@ -190,7 +190,7 @@ mod tests {
         fn dir(&mut self, dir: Ino, name: &str) -> Ino {
             let (ino, at) = (self.0.view.new_ino(), at(dir, name));
             let spec = Spec { kind: Kind::Dir, attrs: Attrs::default(), rdev: 0, target: Vec::new() };
-            self.0.view.add(ino, Kind::Dir, Meta::default());
+            self.0.view.add(ino, Kind::Dir, NodeAttrs::default());
             self.0.view.set_view(at.0, &at.1, Some(ino));
             self.push(Change::Make { ino, at, spec: Arc::new(spec) });
             ino
@@ -283,7 +283,7 @@ mod tests {
         let old = queue.there("name", 20, Kind::File);
         queue.remove(old, at(ROOT, "name"));
         let new = queue.0.view.new_ino();
-        queue.0.view.add(new, Kind::File, Meta::default());
+        queue.0.view.add(new, Kind::File, NodeAttrs::default());
         let (dir, name) = at(ROOT, "name");
         queue.0.view.set_view(dir, &name, Some(new));
         queue.0.bind(new, 2, ObjectId { home: Home::Fast, number: 1 }, Duration::ZERO);

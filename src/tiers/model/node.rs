@@ -1,7 +1,6 @@
 //! What the view has many of: the node behind an inode number, the slot behind a name. How they hang together, and how they change
 //! when something is logged, published or seen, is `model/view.rs`'s; what is `pub(super)` here is for that.
 
-use crate::tiers::objects::file::Resident;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use std::time::Duration;
 use crate::path::Name;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
-use crate::tiers::objects::file::{Content, FileState};
+use crate::tiers::objects::file::{Content, FileState, Resident};
 use crate::tiers::{Ino, Listing, Lsn};
 
 /// A name in a directory.
@@ -19,7 +18,7 @@ pub(crate) type DirEntryKey = (Ino, Name);
 
 /// Attributes of a node, as far as no object on fast knows better.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Meta {
+pub(crate) struct NodeAttrs {
     pub(crate) perm: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -32,10 +31,10 @@ pub(crate) struct Meta {
     pub(crate) ctime: Time,
 }
 
-impl Meta {
+impl NodeAttrs {
     pub(super) fn of(stat: &Stat) -> Self {
         let Stat { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime, .. } = *stat;
-        Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime }
+        NodeAttrs { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime }
     }
 
     pub(crate) fn change(&mut self, new: &NewAttr, now: Time) {
@@ -48,47 +47,47 @@ impl Meta {
     }
 }
 
-/// Names of a node, as a rule one: no room is set aside for more.
+/// LinkNames of a node, as a rule one: no room is set aside for more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Names {
+pub(crate) enum LinkNames {
     One(DirEntryKey),
     /// None, or more than one.
     #[allow(clippy::box_collection, reason = "in 8 bytes, for which `One` has room beside its own")]
     Other(Option<Box<Vec<DirEntryKey>>>),
 }
 
-impl Default for Names {
+impl Default for LinkNames {
     fn default() -> Self {
-        Names::Other(None)
+        LinkNames::Other(None)
     }
 }
 
-impl std::ops::Deref for Names {
+impl std::ops::Deref for LinkNames {
     type Target = [DirEntryKey];
 
     fn deref(&self) -> &[DirEntryKey] {
         match self {
-            Names::One(place) => std::slice::from_ref(place),
-            Names::Other(places) => places.as_deref().map_or(&[], |places| places),
+            LinkNames::One(place) => std::slice::from_ref(place),
+            LinkNames::Other(places) => places.as_deref().map_or(&[], |places| places),
         }
     }
 }
 
-impl FromIterator<DirEntryKey> for Names {
+impl FromIterator<DirEntryKey> for LinkNames {
     fn from_iter<T: IntoIterator<Item = DirEntryKey>>(places: T) -> Self {
         let mut places: Vec<DirEntryKey> = places.into_iter().collect();
         match (places.pop(), places.is_empty()) {
-            (None, _) => Names::default(),
-            (Some(one), true) => Names::One(one),
+            (None, _) => LinkNames::default(),
+            (Some(one), true) => LinkNames::One(one),
             (Some(last), false) => {
                 places.push(last);
-                Names::Other(Some(Box::new(places)))
+                LinkNames::Other(Some(Box::new(places)))
             }
         }
     }
 }
 
-impl Names {
+impl LinkNames {
     pub(super) fn add(&mut self, place: DirEntryKey) {
         *self = self.iter().cloned().chain([place]).collect();
     }
@@ -127,7 +126,7 @@ impl ObservedAt {
 }
 
 /// A million of these are in memory at once: what few nodes have is behind a pointer, what two fields would say alike is
-/// said once, and [`Meta`] is taken apart for its gaps.
+/// said once, and [`NodeAttrs`] is taken apart for its gaps.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) kind: Kind,
@@ -147,8 +146,8 @@ pub(crate) struct Node {
     pub(crate) pins: u32,
     /// References the kernel holds.
     pub(crate) refs: u64,
-    /// Names in the view. Empty: removed.
-    pub(crate) links: Names,
+    /// LinkNames in the view. Empty: removed.
+    pub(crate) links: LinkNames,
     /// While the slow tier does not have it, the second one may be [`NO_NAMES`].
     slow_dev: u64,
     slow_ino: u64,
@@ -163,7 +162,7 @@ pub(crate) struct Node {
     rare: Option<Box<Rare>>,
     pub(crate) dir: Option<Box<DirNode>>,
     /// Made when somebody opens or changes the file. Without it nobody uses the bytes, and `rests` says where they are: whoever
-    /// must know asks [`State::known_file`](crate::tiers::model::state::State::known_file).
+    /// must know asks [`EngineState::known_file`](crate::tiers::model::state::EngineState::known_file).
     pub(crate) file: Option<Arc<FileState>>,
 }
 
@@ -174,8 +173,8 @@ const NO_NAMES: u64 = u64::MAX;
 /// What few nodes have.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rare {
-    /// Names on the slow tier where they are not those of the view, nor none as [`NO_NAMES`] says.
-    slow: Option<Names>,
+    /// LinkNames on the slow tier where they are not those of the view, nor none as [`NO_NAMES`] says.
+    slow: Option<LinkNames>,
     /// What the slow tier showed where that is not what the node shows.
     slow_fingerprint: Option<Fingerprint>,
     /// The attributes hold a change that became this event.
@@ -193,7 +192,7 @@ struct Rare {
 pub(crate) type Xattrs = BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>;
 
 impl Node {
-    pub(super) fn new(kind: Kind, meta: Meta) -> Box<Node> {
+    pub(super) fn new(kind: Kind, meta: NodeAttrs) -> Box<Node> {
         let mut node = Box::new(Node {
             kind,
             ours: false,
@@ -205,7 +204,7 @@ impl Node {
             seen: ObservedAt::NEVER,
             pins: 0,
             refs: 0,
-            links: Names::default(),
+            links: LinkNames::default(),
             slow_dev: 0,
             slow_ino: 0,
             uid: 0,
@@ -231,7 +230,7 @@ impl Node {
         done
     }
 
-    /// Names on the slow tier, as far as known.
+    /// LinkNames on the slow tier, as far as known.
     pub(crate) fn slow(&self) -> &[DirEntryKey] {
         match &self.rare {
             _ if self.has_no_slow_names() => &[],
@@ -250,15 +249,15 @@ impl Node {
     }
 
     /// The names it has on the slow tier, if they are others than in the view. To be put back by [`Node::put_moved`].
-    fn take_moved(&mut self) -> Option<Names> {
+    fn take_moved(&mut self) -> Option<LinkNames> {
         if self.has_no_slow_names() {
             self.slow_ino = 0;
-            return Some(Names::default());
+            return Some(LinkNames::default());
         }
         self.rare.as_mut().and_then(|rare| rare.slow.take())
     }
 
-    fn put_moved(&mut self, moved: Option<Names>) {
+    fn put_moved(&mut self, moved: Option<LinkNames>) {
         let none = !self.on_slow && moved.as_deref().is_some_and(<[DirEntryKey]>::is_empty);
         if none {
             self.slow_ino = NO_NAMES;
@@ -279,7 +278,7 @@ impl Node {
     }
 
     /// Changes the names it has in the view, on the slow tier, or both.
-    pub(super) fn change_names(&mut self, view: bool, slow: bool, change: impl Fn(&mut Names)) {
+    pub(super) fn change_names(&mut self, view: bool, slow: bool, change: impl Fn(&mut LinkNames)) {
         if view && slow && !self.moved() {
             return change(&mut self.links);
         }
@@ -294,9 +293,9 @@ impl Node {
         self.put_moved(moved);
     }
 
-    pub(crate) fn meta(&self) -> Meta {
+    pub(crate) fn meta(&self) -> NodeAttrs {
         let time = |at: usize| Time { sec: self.sec[at], nsec: self.nsec[at] };
-        Meta {
+        NodeAttrs {
             perm: self.perm.into(),
             uid: self.uid,
             gid: self.gid,
@@ -310,15 +309,15 @@ impl Node {
         }
     }
 
-    pub(crate) fn change_meta(&mut self, change: impl FnOnce(&mut Meta)) {
+    pub(crate) fn change_meta(&mut self, change: impl FnOnce(&mut NodeAttrs)) {
         let mut meta = self.meta();
         change(&mut meta);
         self.set_meta(meta);
     }
 
-    pub(super) fn set_meta(&mut self, meta: Meta) {
+    pub(super) fn set_meta(&mut self, meta: NodeAttrs) {
         let slow_fingerprint = self.slow_fingerprint();
-        let Meta { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime } = meta;
+        let NodeAttrs { perm, uid, gid, rdev, nlink, size, blocks, atime, mtime, ctime } = meta;
         // Twelve bits.
         self.perm = (perm & 0o7777) as u16;
         (self.uid, self.gid, self.nlink) = (uid, gid, nlink);
@@ -333,7 +332,7 @@ impl Node {
 
     /// The fingerprint of a slow file that is alike.
     fn fingerprint(&self) -> Fingerprint {
-        let Meta { size, mtime, ctime, .. } = self.meta();
+        let NodeAttrs { size, mtime, ctime, .. } = self.meta();
         Fingerprint { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
     }
 
@@ -591,7 +590,7 @@ mod tests {
     /// With a box for the node and a name, these are what a known file costs.
     #[test]
     fn what_there_is_a_million_of_is_small() {
-        let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<Names>());
+        let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<LinkNames>());
         assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
     }
 
@@ -609,7 +608,7 @@ mod tests {
     #[test]
     fn a_new_file_has_nothing_that_few_have() {
         let place: DirEntryKey = (1, Name::new(b"new").expect("a name"));
-        let mut node = Node::new(Kind::File, Meta::default());
+        let mut node = Node::new(Kind::File, NodeAttrs::default());
         node.change_names(true, false, |names| names.add(place.clone()));
         assert!(node.rare.is_none() && node.moved() && node.slow().is_empty() && node.links.len() == 1);
         node.set_slow_id(Some((1, 7)));

@@ -23,7 +23,7 @@ use crate::tiers::disk::Kind;
 use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Change, Event, State};
+use crate::tiers::model::state::{Change, EngineState, Event};
 use crate::tiers::objects::file::{Content, Copied};
 use crate::tiers::objects::parts::in_part;
 use crate::tiers::{Ino, Lsn};
@@ -36,7 +36,7 @@ const AHEAD_MAX: usize = 16_384;
 
 /// What may be published.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum NextToPublish {
     /// Nothing pending.
     Empty,
     /// The oldest event has not settled.
@@ -89,31 +89,31 @@ pub(crate) struct PublishPace {
 }
 
 /// Chooses the batches of the next group.
-pub(crate) fn next(st: &State, pace: PublishPace) -> Next {
+pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     let events = &st.events;
     if events.is_empty() {
-        return Next::Empty;
+        return NextToPublish::Empty;
     }
     let mut batches: Vec<Batch> = Vec::new();
-    let mut touched = Touched::default();
+    let mut touched = TouchedByGroup::default();
     let mut walk = Walk::default();
     let mut at = 0;
     while at < events.len() && at < GROUP_MAX {
         let Some(batch) = batch_at(st, &mut walk, at, pace.pressure) else {
-            return done_or(batches, Next::Blocked);
+            return done_or(batches, NextToPublish::Blocked);
         };
         let slice: Vec<&Event> = events.range(batch.events.clone()).collect();
         let slice = &slice[..];
         if let Some(left) = unsettled(slice, pace) {
-            return done_or(batches, Next::Wait(left));
+            return done_or(batches, NextToPublish::Wait(left));
         }
         let through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
         if !is_ready(&batch) || !ready_through(st, &walk, batch.events.end, through, pace.pressure) {
-            return done_or(batches, Next::Blocked);
+            return done_or(batches, NextToPublish::Blocked);
         }
         let alone = slice.len() > 1 || through > batch.upto || slice.iter().any(|event| moves_dir(st, &event.change));
         if (alone && !batches.is_empty()) || !touched.add(st, slice) {
-            return Next::Batches(batches);
+            return NextToPublish::Batches(batches);
         }
         at = batch.events.end;
         batches.push(batch);
@@ -121,12 +121,12 @@ pub(crate) fn next(st: &State, pace: PublishPace) -> Next {
             break;
         }
     }
-    Next::Batches(batches)
+    NextToPublish::Batches(batches)
 }
 
 /// Versions that batches near the front of the queue wait for, in the order in which they are needed. Found as they are
 /// asked for: whoever copies takes the first.
-pub(crate) fn wanted(st: &State, pressure: bool) -> impl Iterator<Item = (Lsn, Ino, Arc<Content>)> + '_ {
+pub(crate) fn wanted(st: &EngineState, pressure: bool) -> impl Iterator<Item = (Lsn, Ino, Arc<Content>)> + '_ {
     let (mut walk, mut at) = (Walk::default(), 0);
     let batches = std::iter::from_fn(move || {
         if at >= st.events.len() {
@@ -146,7 +146,7 @@ pub(crate) fn wanted(st: &State, pressure: bool) -> impl Iterator<Item = (Lsn, I
 
 /// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
 /// since. With the uptime of the event that waits for it.
-pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
+pub(crate) fn blocker(st: &EngineState) -> Option<(Ino, Duration)> {
     let events = &st.events;
     let mut walk = Walk::default();
     if events.is_empty() || batch_at(st, &mut walk, 0, false).is_some() {
@@ -162,11 +162,11 @@ pub(crate) fn blocker(st: &State) -> Option<(Ino, Duration)> {
 
 /// Files whose removal may go ahead of all that is in front of it, in the order of the log: no event in front touches what it does, nobody
 /// has them open, and the slow tier has them under that name alone.
-pub(crate) fn removable_first(st: &State) -> Vec<Ino> {
-    let mut touched = Touched::default();
+pub(crate) fn removable_first(st: &EngineState) -> Vec<Ino> {
+    let mut touched = TouchedByGroup::default();
     let mut found = Vec::new();
     for event in st.events.iter().take(AHEAD_MAX) {
-        let other = Touched::by(st, &[event]);
+        let other = TouchedByGroup::by(st, &[event]);
         if let Change::Remove { ino, at } = &event.change
             && is_only_there(st, *ino, at)
             && touched.is_apart_from(&other)
@@ -178,14 +178,14 @@ pub(crate) fn removable_first(st: &State) -> Vec<Ino> {
     found
 }
 
-fn is_only_there(st: &State, ino: Ino, at: &DirEntryKey) -> bool {
+fn is_only_there(st: &EngineState, ino: Ino, at: &DirEntryKey) -> bool {
     let Some(node) = st.view.get(ino) else { return false };
     let is_open = node.file.as_ref().is_some_and(|file| file.opens.load(Ordering::Acquire) > 0);
     node.kind == Kind::File && !is_open && slow_at(st, at) == Some(ino) && node.slow().len() == 1
 }
 
-fn done_or(batches: Vec<Batch>, otherwise: Next) -> Next {
-    if batches.is_empty() { otherwise } else { Next::Batches(batches) }
+fn done_or(batches: Vec<Batch>, otherwise: NextToPublish) -> NextToPublish {
+    if batches.is_empty() { otherwise } else { NextToPublish::Batches(batches) }
 }
 
 fn is_ready(batch: &Batch) -> bool {
@@ -193,7 +193,7 @@ fn is_ready(batch: &Batch) -> bool {
 }
 
 /// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
-fn ready_through(st: &State, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
+fn ready_through(st: &EngineState, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
     let mut walk = Walk { arrived: before.arrived.clone(), ..Walk::default() };
     while st.events.get(at).is_some_and(|event| event.lsn <= through) {
         match batch_at(st, &mut walk, at, pressure) {
@@ -219,13 +219,13 @@ fn unsettled(slice: &[&Event], pace: PublishPace) -> Option<Duration> {
 
 /// What a group touches already.
 #[derive(Default)]
-struct Touched {
+struct TouchedByGroup {
     places: HashSet<DirEntryKey>,
     inodes: HashSet<Ino>,
 }
 
-impl Touched {
-    fn by(st: &State, slice: &[&Event]) -> Self {
+impl TouchedByGroup {
+    fn by(st: &EngineState, slice: &[&Event]) -> Self {
         let mut places = HashSet::new();
         let mut inodes = HashSet::new();
         for event in slice {
@@ -237,21 +237,21 @@ impl Touched {
         for ino in &inodes {
             places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow().iter().cloned()));
         }
-        Touched { places, inodes }
+        TouchedByGroup { places, inodes }
     }
 
-    fn is_apart_from(&self, other: &Touched) -> bool {
+    fn is_apart_from(&self, other: &TouchedByGroup) -> bool {
         self.places.is_disjoint(&other.places) && self.inodes.is_disjoint(&other.inodes)
     }
 
-    fn extend(&mut self, other: Touched) {
+    fn extend(&mut self, other: TouchedByGroup) {
         self.places.extend(other.places);
         self.inodes.extend(other.inodes);
     }
 
     /// Adds a batch, unless it touches what is touched already.
-    fn add(&mut self, st: &State, slice: &[&Event]) -> bool {
-        let other = Touched::by(st, slice);
+    fn add(&mut self, st: &EngineState, slice: &[&Event]) -> bool {
+        let other = TouchedByGroup::by(st, slice);
         let is_apart = self.is_apart_from(&other);
         if is_apart {
             self.extend(other);
@@ -260,19 +260,19 @@ impl Touched {
     }
 }
 
-fn slow_at(st: &State, (dir, name): &DirEntryKey) -> Option<Ino> {
+fn slow_at(st: &EngineState, (dir, name): &DirEntryKey) -> Option<Ino> {
     st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow()
 }
 
-fn on_slow(st: &State, ino: Ino) -> bool {
+fn on_slow(st: &EngineState, ino: Ino) -> bool {
     st.view.get(ino).is_some_and(|node| node.slow_id().is_some())
 }
 
-fn is_dir(st: &State, ino: Ino) -> bool {
+fn is_dir(st: &EngineState, ino: Ino) -> bool {
     st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir)
 }
 
-fn moves_dir(st: &State, change: &Change) -> bool {
+fn moves_dir(st: &EngineState, change: &Change) -> bool {
     match change {
         Change::Rename { ino, .. } => is_dir(st, *ino),
         Change::Exchange { a, b, .. } => is_dir(st, *a) || is_dir(st, *b),
@@ -281,7 +281,7 @@ fn moves_dir(st: &State, change: &Change) -> bool {
 }
 
 /// A batch never spans these: directories of the slow tier that move or go, with all that is below them.
-fn cuts(st: &State, change: &Change) -> bool {
+fn cuts(st: &EngineState, change: &Change) -> bool {
     let dir_there = |ino: &Ino| is_dir(st, *ino) && on_slow(st, *ino);
     match change {
         Change::Rename { ino, replaced, .. } => dir_there(ino) || replaced.as_ref().is_some_and(dir_there),
@@ -293,7 +293,7 @@ fn cuts(st: &State, change: &Change) -> bool {
 
 /// Whether event `i` renames a file into another part of the slow tree, behind a version of it that was made for that: no rename does
 /// it there, but the version is placed under the new name, and the old one removed.
-fn goes_across(st: &State, i: usize) -> bool {
+fn goes_across(st: &EngineState, i: usize) -> bool {
     let (Some(event), Some(before)) = (st.events.get(i), i.checked_sub(1).and_then(|i| st.events.get(i))) else {
         return false;
     };
@@ -306,7 +306,7 @@ fn goes_across(st: &State, i: usize) -> bool {
 }
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
-fn batch_at(st: &State, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
+fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
     let events = &st.events;
     let mut sources = vec![walk.source(st, at)?];
     let mut end = adjacent_end(st, walk, at);
@@ -374,7 +374,7 @@ struct Walk {
 
 impl Walk {
     /// The event that has the bytes of event `i`: itself, or the one that stands in for it.
-    fn source(&mut self, st: &State, i: usize) -> Option<usize> {
+    fn source(&mut self, st: &EngineState, i: usize) -> Option<usize> {
         match &st.events[i].change {
             Change::Content { ino, content, .. } if !content.exists() => self.of(st, i, *ino),
             _ => Some(i),
@@ -382,7 +382,7 @@ impl Walk {
     }
 
     /// As [`stand_in`]. What was found for an earlier event holds up to the event that was found.
-    fn of(&mut self, st: &State, i: usize, ino: Ino) -> Option<usize> {
+    fn of(&mut self, st: &EngineState, i: usize, ino: Ino) -> Option<usize> {
         match self.stands.get(&ino) {
             Some((asked, found)) if *asked <= i && found.is_none_or(|j| j > i) => *found,
             _ => {
@@ -395,7 +395,7 @@ impl Walk {
 }
 
 /// The event that stands in for content event `i` of `ino`: its next version that exists, or the loss of its last name.
-fn stand_in(st: &State, i: usize, ino: Ino) -> Option<usize> {
+fn stand_in(st: &EngineState, i: usize, ino: Ino) -> Option<usize> {
     let lsn = st.events[i].lsn;
     let versions = st.contents.get(&ino);
     let next = versions.and_then(|versions| {
@@ -410,7 +410,7 @@ fn stand_in(st: &State, i: usize, ino: Ino) -> Option<usize> {
 }
 
 /// Files that lose their last name within these events and were never on the slow tier.
-fn removed_in<'a>(st: &State, walk: &Walk, slice: impl Iterator<Item = &'a Event> + Clone) -> HashSet<Ino> {
+fn removed_in<'a>(st: &EngineState, walk: &Walk, slice: impl Iterator<Item = &'a Event> + Clone) -> HashSet<Ino> {
     let linked: HashSet<Ino> = slice
         .clone()
         .filter_map(|event| if let Change::Link { ino, .. } = event.change { Some(ino) } else { None })
@@ -425,7 +425,7 @@ fn removed_in<'a>(st: &State, walk: &Walk, slice: impl Iterator<Item = &'a Event
 }
 
 /// Case (a): content of a file new to the slow tier, then its renames, its newer contents, or its removal.
-fn adjacent_end(st: &State, walk: &Walk, at: usize) -> usize {
+fn adjacent_end(st: &EngineState, walk: &Walk, at: usize) -> usize {
     let events = &st.events;
     let (first, mut place) = match &events[at].change {
         Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.arrived.contains(ino) => (*ino, at.clone()),
@@ -457,7 +457,7 @@ fn is_copied(event: &Event) -> bool {
 /// The steps of a group's batches. `made` has the prepared nodes of `make` events, by LSN.
 ///
 /// `None` if something the plan needs is missing; the group is then planned again.
-pub(crate) fn steps(st: &State, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<Vec<Planned>> {
+pub(crate) fn steps(st: &EngineState, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<Vec<Planned>> {
     let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new(), upto: 0 };
     for batch in batches {
         planner.upto = batch.upto;
@@ -478,7 +478,7 @@ pub(crate) fn stepped(batches: &[Batch], planned: &[Planned]) -> u64 {
 }
 
 struct Planner<'a> {
-    st: &'a State,
+    st: &'a EngineState,
     made: &'a HashMap<Lsn, Copied>,
     /// Directories this group puts on the slow tier.
     dirs: HashMap<Ino, DirEntryKey>,
@@ -803,7 +803,7 @@ impl Planner<'_> {
 }
 
 /// Nodes of the slow tier that a batch of several events gives further names, without new bytes, and those names.
-fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<DirEntryKey>> {
+fn moved(st: &EngineState, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<DirEntryKey>> {
     let mut moved: BTreeMap<Ino, Vec<DirEntryKey>> = BTreeMap::new();
     for (place, (who, _)) in last {
         if let Some(ino) = who
@@ -819,7 +819,7 @@ fn moved(st: &State, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<DirEntryKe
 }
 
 /// What must be linked into `tmp` before a batch is published: the nodes, and the names of the links.
-pub(crate) fn to_link(st: &State, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
+pub(crate) fn to_link(st: &EngineState, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
     if batch.events.len() == 1 {
         return Vec::new();
     }
@@ -829,7 +829,7 @@ pub(crate) fn to_link(st: &State, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
 }
 
 /// In the `tmp` of the part that it is in.
-fn link_name(st: &State, upto: Lsn, ino: Ino) -> Vec<u8> {
+fn link_name(st: &EngineState, upto: Lsn, ino: Ino) -> Vec<u8> {
     let name = format!("l{upto:016x}-{ino:x}").into_bytes();
     let dir = st.view.get(ino).and_then(|node| node.slow().first()).map(|place| place.0);
     let part = dir.and_then(|dir| st.view.slow_path(st.view.part_of(dir))).unwrap_or_default();
@@ -850,7 +850,7 @@ fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<DirEntryKey>> {
 /// Who has each touched name behind the batch, and the event that said so.
 type Last = HashMap<DirEntryKey, (Option<Ino>, Lsn)>;
 
-fn simulate(st: &State, events: &[&Event]) -> Last {
+fn simulate(st: &EngineState, events: &[&Event]) -> Last {
     let mut last: Last = HashMap::new();
     let mut set = |place: &DirEntryKey, who: Option<Ino>, lsn: Lsn| {
         last.insert(place.clone(), (who, lsn));

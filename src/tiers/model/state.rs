@@ -1,7 +1,5 @@
 //! What the engine's one lock protects: the view, the pending events and who refers to which object.
 
-use crate::tiers::checkpoints::index::Version;
-use crate::tiers::model::node::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +8,11 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::tiers::checkpoints::bursts::{Bursts, PAUSE};
 use crate::tiers::checkpoints::forecast::CheckpointForecast;
-use crate::tiers::checkpoints::index::CheckpointIndex;
+use crate::tiers::checkpoints::index::{CheckpointIndex, Version};
 use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Spec};
-use crate::tiers::model::node::{DirEntryKey, Node};
+use crate::tiers::model::node::{DirEntryKey, Node, Slot};
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::{Content, FileState};
 use crate::tiers::small_deque::SmallDeque;
@@ -87,7 +85,7 @@ impl Change {
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct EngineState {
     pub(crate) view: View,
     /// Not yet applied, by LSN.
     pub(crate) events: VecDeque<Event>,
@@ -198,9 +196,9 @@ pub(crate) struct Clean {
     pub(crate) burst: u64,
 }
 
-impl State {
+impl EngineState {
     pub(crate) fn new(view: View) -> Self {
-        State {
+        EngineState {
             view,
             events: VecDeque::new(),
             sealed: 0,
@@ -608,12 +606,12 @@ mod tests {
     use crate::path::Name;
     use crate::tiers::ROOT;
     use crate::tiers::log::record::Attrs;
-    use crate::tiers::model::node::Meta;
+    use crate::tiers::model::node::NodeAttrs;
     use crate::tiers::model::view::tests::stat;
     use crate::tiers::objects::file::Bytes;
 
-    fn state() -> State {
-        State::new(View::new(&stat(2, Kind::Dir), Duration::ZERO))
+    fn state() -> EngineState {
+        EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO))
     }
 
     /// The state of an open file was kept of each that waited, in 300 bytes.
@@ -622,10 +620,10 @@ mod tests {
         let mut st = state();
         let at = (ROOT, Name::new(b"waits").expect("a name"));
         let (ino, object) = (st.view.new_ino(), ObjectId { home: Home::Fast, number: 1 });
-        st.view.add(ino, Kind::File, Meta::default());
+        st.view.add(ino, Kind::File, NodeAttrs::default());
         st.view.set_view(at.0, &at.1, Some(ino));
         let file = st.file(ino).expect("it is a file");
-        let version = |st: &mut State, lsn: Lsn, size: u64| {
+        let version = |st: &mut EngineState, lsn: Lsn, size: u64| {
             let content = Arc::new(Content::new(object, size, Attrs::default(), 0));
             st.push(lsn, Duration::ZERO, Change::Content { ino, at: at.clone(), content: content.clone() });
             let mut io = file.io.write();
@@ -634,7 +632,7 @@ mod tests {
         };
         version(&mut st, 1, 5);
         st.rest(ino);
-        let is_awake = |st: &State| st.view.get(ino).expect("it is pending").file.is_some();
+        let is_awake = |st: &EngineState| st.view.get(ino).expect("it is pending").file.is_some();
         assert!(is_awake(&st), "somebody has it");
         version(&mut st, 2, 9);
         drop(file);
@@ -672,7 +670,7 @@ mod tests {
     fn a_removal_that_comes_in_before_another_is_not_the_last() {
         let mut st = state();
         let ino = st.view.new_ino();
-        st.view.add(ino, Kind::File, Meta::default());
+        st.view.add(ino, Kind::File, NodeAttrs::default());
         for (lsn, name) in [(5, "other"), (3, "left"), (7, "made")] {
             let at = (ROOT, Name::new(name.as_bytes()).expect("a name"));
             let change = match name {
@@ -692,7 +690,7 @@ mod tests {
             .map(|number| {
                 let ino = st.view.new_ino();
                 let at = (ROOT, Name::new(format!("f{number}").as_bytes()).expect("a name"));
-                st.view.add(ino, Kind::File, Meta::default());
+                st.view.add(ino, Kind::File, NodeAttrs::default());
                 st.view.set_view(at.0, &at.1, Some(ino));
                 let object = ObjectId { home: Home::Fast, number };
                 let content = Arc::new(Content::new(object, 1, Attrs::default(), 0));

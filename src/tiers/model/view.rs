@@ -20,7 +20,7 @@ use crate::path::Name;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Kind, Stat};
 use crate::tiers::log::record::ObjectId;
-use crate::tiers::model::node::{DirEntryKey, DirNode, Meta, Node, ObservedAt, Slot};
+use crate::tiers::model::node::{DirEntryKey, DirNode, Node, NodeAttrs, ObservedAt, Slot};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::{Ino, Lsn, ROOT};
 
@@ -40,7 +40,7 @@ pub(crate) struct LookupStart {
 
 /// A clean object found at start-up, not yet met by its name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct UnmetObject {
     pub(crate) object: ObjectId,
     pub(crate) ino: Ino,
     pub(crate) fingerprint: Fingerprint,
@@ -65,7 +65,7 @@ pub(crate) struct View {
     /// Nodes that do not have the number of their slow known.
     by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
-    pub(crate) waiting: HashMap<u64, Waiting>,
+    pub(crate) waiting: HashMap<u64, UnmetObject>,
     /// Nodes with one more link on the slow tier than they have names there, while they are published.
     pub(crate) in_tmp: HashSet<Ino>,
     /// How often [`View::publish`] was called.
@@ -105,7 +105,7 @@ impl View {
             parts: HashSet::new(),
             expected: None,
         };
-        let mut node = Node::new(Kind::Dir, Meta::of(root));
+        let mut node = Node::new(Kind::Dir, NodeAttrs::of(root));
         node.refs = 1;
         node.seen = ObservedAt::at(now);
         view.insert(ROOT, node);
@@ -202,7 +202,7 @@ impl View {
         self.nodes.get_mut(&ino).map(|node| &mut **node)
     }
 
-    /// As [`State::file`](crate::tiers::model::state::State::file), of a file that does not rest on a pending version.
+    /// As [`EngineState::file`](crate::tiers::model::state::EngineState::file), of a file that does not rest on a pending version.
     pub(super) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
         let node = self.nodes.get_mut(&ino).filter(|node| node.kind == Kind::File)?;
         Some(Arc::clone(node.wake(|opened| FileState::on_slow(ino, opened))))
@@ -311,7 +311,7 @@ impl View {
             self.set_slow_id(ino, None);
         }
         let ino = self.number_for(stat);
-        let mut node = Node::new(stat.kind, Meta::of(stat));
+        let mut node = Node::new(stat.kind, NodeAttrs::of(stat));
         node.seen = ObservedAt::at(asked.at);
         self.insert(ino, node);
         self.identify(ino, stat);
@@ -346,7 +346,7 @@ impl View {
     /// The number a slow file had before the restart, according to its object. The slow tier may have given its own number
     /// to something else since.
     fn kept_for(&self, slow_ino: u64, kind: Kind) -> Option<Ino> {
-        let Waiting { ino, .. } = self.waiting.get(&slow_ino)?;
+        let UnmetObject { ino, .. } = self.waiting.get(&slow_ino)?;
         let is_its = self.kept.get(ino) == Some(&slow_ino);
         (kind == Kind::File && is_its && !self.nodes.contains_key(ino)).then_some(*ino)
     }
@@ -357,10 +357,10 @@ impl View {
     }
 
     /// A clean object found at start-up, to be met by its file.
-    pub(crate) fn wait(&mut self, waiting: Waiting) {
+    pub(crate) fn wait(&mut self, waiting: UnmetObject) {
         // A file that was replaced may have left an object behind, and the slow tier gives inode numbers again: of two objects with the
         // same number of either kind, the later fingerprint is the true one.
-        let older = |other: &Waiting| other.fingerprint.ctime > waiting.fingerprint.ctime;
+        let older = |other: &UnmetObject| other.fingerprint.ctime > waiting.fingerprint.ctime;
         let same = self.kept.get(&waiting.ino).and_then(|slow_ino| self.waiting.get(slow_ino));
         if !same.is_some_and(|other| other.ino == waiting.ino && older(other)) {
             self.kept.insert(waiting.ino, waiting.fingerprint.ino);
@@ -414,11 +414,11 @@ impl View {
         if node.meta_lsn() > applied {
             return;
         }
-        let Meta { atime, mtime, ctime, nlink, .. } = node.meta();
+        let NodeAttrs { atime, mtime, ctime, nlink, .. } = node.meta();
         // Our own publishing changed the times of the slow file; the view keeps the ones it showed.
         if node.ours && (known.is_none() || unchanged || node.dir.is_some()) {
             if node.dir.is_some() {
-                node.set_meta(Meta { atime, mtime, ctime, nlink, ..Meta::of(stat) });
+                node.set_meta(NodeAttrs { atime, mtime, ctime, nlink, ..NodeAttrs::of(stat) });
             }
             node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
             return;
@@ -426,8 +426,8 @@ impl View {
         // The events of its names go through numbers of links that the view has behind it.
         let opens = node.file.as_ref().map_or(0, |file| file.opens.load(Ordering::Acquire));
         let pending = node.moved() || in_tmp || node.pins > opens;
-        let meta = Meta::of(stat);
-        node.set_meta(if pending { Meta { nlink, ..meta } } else { meta });
+        let meta = NodeAttrs::of(stat);
+        node.set_meta(if pending { NodeAttrs { nlink, ..meta } } else { meta });
         node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
     }
 
@@ -600,7 +600,7 @@ impl View {
     }
 
     /// A node that only the view has so far.
-    pub(crate) fn add(&mut self, ino: Ino, kind: Kind, meta: Meta) -> &mut Node {
+    pub(crate) fn add(&mut self, ino: Ino, kind: Kind, meta: NodeAttrs) -> &mut Node {
         let mut node = Node::new(kind, meta);
         node.ours = true;
         if let Some(dir) = &mut node.dir {
@@ -850,7 +850,7 @@ pub(super) mod tests {
             });
             for nth in order {
                 let object = ObjectId { home: Home::Fast, number: nth as u64 };
-                view.wait(Waiting { object, ino: 12, fingerprint: Fingerprint::of(&files[nth]), tried: false });
+                view.wait(UnmetObject { object, ino: 12, fingerprint: Fingerprint::of(&files[nth]), tried: false });
             }
             let shown = [20, 30].map(|slow_ino| view.ino_shown((1, slow_ino), Kind::File));
             assert_eq!(shown, [20, 12]);

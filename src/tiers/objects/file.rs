@@ -3,16 +3,17 @@
 //!
 //! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::tiers::Ino;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
 use crate::tiers::disk::{File, Time};
-use crate::tiers::log::record::{Attrs, Home, Known, ObjectId};
+use crate::tiers::log::record::{Attrs, Home, ObjectId, TmpStat};
 use crate::tiers::objects::hash::Hash;
 use crate::tiers::small_deque::SmallDeque;
-use std::sync::Arc;
-use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct FileState {
@@ -148,7 +149,7 @@ pub(crate) struct Copied {
     /// The hash of its bytes, where they were copied.
     pub(crate) sum: Option<Hash>,
     /// As the slow tier shows it, where it does not change before it is placed.
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<TmpStat>,
 }
 
 impl Content {

@@ -17,7 +17,7 @@ const FILE: &[u8] = b"parts";
 
 /// The inode numbers of a part's root and of its `tmp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Recorded {
+struct PartIds {
     root: u64,
     tmp: u64,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Parts {
     /// `<fast>/.dlio-fs`.
     ours: Arc<dyn Dir>,
     uuid: Vec<u8>,
-    recorded: Mutex<BTreeMap<Path, Recorded>>,
+    recorded: Mutex<BTreeMap<Path, PartIds>>,
     open: Mutex<HashMap<Path, Arc<dyn Dir>>>,
 }
 
@@ -68,24 +68,24 @@ impl Parts {
     }
 
     /// Changes what is written down, on the disk first.
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<Path, Recorded>)) -> Result<()> {
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<Path, PartIds>)) -> Result<()> {
         let mut recorded = self.recorded.lock();
         let mut wanted = recorded.clone();
         change(&mut wanted);
         if wanted == *recorded {
             return Ok(());
         }
-        let line = |(path, ids): (&Path, &Recorded)| format!("{} {} {}\n", escape(path), ids.root, ids.tmp);
+        let line = |(path, ids): (&Path, &PartIds)| format!("{} {} {}\n", escape(path), ids.root, ids.tmp);
         replace_text(&*self.ours, FILE, &wanted.iter().map(line).collect::<String>())?;
         *recorded = wanted;
         Ok(())
     }
 }
 
-fn line(line: &str) -> Option<(Path, Recorded)> {
+fn line(line: &str) -> Option<(Path, PartIds)> {
     let mut words = line.split(' ');
     let path = unescape(words.next()?).filter(|path| is_below_root(path))?;
-    let ids = Recorded { root: words.next()?.parse().ok()?, tmp: words.next()?.parse().ok()? };
+    let ids = PartIds { root: words.next()?.parse().ok()?, tmp: words.next()?.parse().ok()? };
     words.next().is_none().then_some((path, ids))
 }
 
@@ -151,7 +151,7 @@ impl SlowTier {
                 "remove it, or give it to the user who mounts",
             ));
         }
-        let recorded = Recorded { root: stat.ino, tmp: made.ino };
+        let recorded = PartIds { root: stat.ino, tmp: made.ino };
         self.parts.change(|all| {
             all.insert(part.to_vec(), recorded);
         })?;
@@ -201,7 +201,7 @@ impl SlowTier {
                     Step::Remove { path: gone, dir: true, .. } => (path == gone).then_some(None),
                     _ => None,
                 };
-                let carried: BTreeMap<Path, Recorded> = all
+                let carried: BTreeMap<Path, PartIds> = all
                     .iter()
                     .filter_map(|(path, ids)| Some((carry(path).unwrap_or_else(|| Some(path.clone()))?, *ids)))
                     .collect();
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_line_of_the_file_says_where_a_part_is_and_whose() {
-        assert_eq!(line("a/b%20c 256 300"), Some((b"a/b c".to_vec(), Recorded { root: 256, tmp: 300 })));
+        assert_eq!(line("a/b%20c 256 300"), Some((b"a/b c".to_vec(), PartIds { root: 256, tmp: 300 })));
         for bad in ["", "a", "a 1", "a 1 x", "a 1 2 3", "../a 1 2", ".dlio-fs/a 1 2", "/a 1 2"] {
             assert_eq!(line(bad), None, "{bad}");
         }

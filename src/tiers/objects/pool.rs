@@ -5,18 +5,17 @@
 //! for a rescue without a log; `user.dlio.clean` is the fingerprint that the slow tier has the same bytes. Who refers to an
 //! object, and when it may go, is decided elsewhere.
 
-use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::log::record::{Home, ObjectId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Error, Result};
 use crate::path::{escape, unescape};
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::shards::{self, Shards, file_name};
 use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
-use crate::tiers::log::record::{COUNTER_MAX, counter, is_below_root};
+use crate::tiers::log::record::{COUNTER_MAX, Home, ObjectId, counter, is_below_root};
 use crate::tiers::objects::hash::Hash;
 use crate::tiers::{Ino, Lsn};
 

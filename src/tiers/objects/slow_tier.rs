@@ -3,8 +3,6 @@
 //! Every call here may block for as long as the slow tier likes, but for [`SlowTier::stat_at_hand`]. Nobody calls it with the state lock
 //! held.
 
-use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
-use crate::tiers::disk::layout::split;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -12,6 +10,8 @@ use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
 
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
+use crate::tiers::disk::layout::split;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::sync::atomic::{AtomicBool, Ordering};
 use crate::tiers::disk::{Access, Dir, DirEntry, File, Inode, RenameMode, Stat};

@@ -1,17 +1,18 @@
 //! Changes of what is set aside: it becomes an event again, or is logged anew.
 
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::tiers::log::record::{Attrs, Kept, Record};
-use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
-use std::sync::Arc;
 
 impl Tiers {
     /// Step 4, and whatever is to be said again: directories come before what is in them. Returns the LSN of the last record, which is
     /// behind those of the nodes, in their order.
     pub(crate) fn log_aside<'a>(
         &self,
-        st: &State,
+        st: &EngineState,
         nodes: impl Iterator<Item = (Ino, u64, &'a Kept)>,
         events: Vec<(Lsn, Lsn)>,
     ) -> Result<Lsn> {
@@ -26,7 +27,12 @@ impl Tiers {
     }
 
     /// A change of the attributes of something that is aside is no event: it is logged as the node anew. `false`: it is not aside.
-    pub(crate) fn log_attrs_aside(&self, st: &mut State, ino: Ino, change: impl FnOnce(&mut Attrs)) -> Result<bool> {
+    pub(crate) fn log_attrs_aside(
+        &self,
+        st: &mut EngineState,
+        ino: Ino,
+        change: impl FnOnce(&mut Attrs),
+    ) -> Result<bool> {
         let Some(aside) = st.aside.get(&ino) else { return Ok(false) };
         let mut new = aside.clone();
         change(new.kept.attrs_mut());
@@ -37,7 +43,7 @@ impl Tiers {
     }
 
     /// Directories that are aside and are to get something are events again, in front of that.
-    pub(crate) fn take_up_dirs(&self, st: &mut State, change: &Change) -> Result<()> {
+    pub(crate) fn take_up_dirs(&self, st: &mut EngineState, change: &Change) -> Result<()> {
         if st.aside.is_empty() {
             return Ok(());
         }
@@ -61,7 +67,7 @@ impl Tiers {
         Ok(())
     }
 
-    pub(crate) fn take_up_node(&self, st: &mut State, ino: Ino) -> Result<()> {
+    pub(crate) fn take_up_node(&self, st: &mut EngineState, ino: Ino) -> Result<()> {
         let Some(Kept::Node(spec)) = st.aside.get(&ino).map(|aside| aside.kept.clone()) else { return Ok(()) };
         let at = st.view.get(ino).and_then(|node| node.links.first().cloned());
         let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
@@ -75,7 +81,7 @@ impl Tiers {
     }
 
     /// A file that was aside has become an event, this one, under the first of its names. It gets its others by events of their own.
-    pub(crate) fn take_up(&self, cx: &Cx, st: &mut State, ino: Ino, lsn: Lsn) -> Result<()> {
+    pub(crate) fn take_up(&self, cx: &Cx, st: &mut EngineState, ino: Ino, lsn: Lsn) -> Result<()> {
         if !st.take_up(ino, lsn) {
             return Ok(());
         }

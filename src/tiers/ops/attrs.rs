@@ -4,8 +4,6 @@
 //! the view's. Everything else is known from memory while a change of it is pending, and from the slow tier otherwise.
 //! A change is logged first and applied to the object second; recovery applies it again.
 
-use crate::tiers::TierKind;
-use crate::tiers::objects::file::Bytes;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +13,12 @@ use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::layout::PRIVATE;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
 use crate::tiers::log::record::{Attrs, Home, Record};
-use crate::tiers::model::node::{KnownAcl, Meta, Node, ObservedAt};
-use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt};
+use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::objects::abilities::travels;
 use crate::tiers::objects::attrs::{changed, changed_xattr};
-use crate::tiers::objects::file::{FileState, Io};
-use crate::tiers::{Attr, Cx, Ino, ROOT, SetAttr, State as FileStatus, Tiers};
+use crate::tiers::objects::file::{Bytes, FileState, Io};
+use crate::tiers::{Attr, Cx, FileStatus, Ino, ROOT, SetAttr, TierKind, Tiers};
 
 const STATE: &[u8] = b"user.dlio.state";
 const TIER: &[u8] = b"user.dlio.tier";
@@ -74,7 +72,7 @@ impl Tiers {
                 let fd = fd.clone();
                 drop(io);
                 // While a change of attributes is on its way, memory has both it and what was written since.
-                let pending = |st: &State, node: &Node| node.meta_lsn() > st.applied;
+                let pending = |st: &EngineState, node: &Node| node.meta_lsn() > st.applied;
                 {
                     let st = self.state.lock();
                     let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
@@ -127,14 +125,14 @@ impl Tiers {
     }
 
     /// The attributes of a node whose bytes nobody uses and no object has, where the view's hold.
-    pub(crate) fn attr_in_memory(&self, st: &State, ino: Ino, node: &Node) -> Option<Attr> {
+    pub(crate) fn attr_in_memory(&self, st: &EngineState, ino: Ino, node: &Node) -> Option<Attr> {
         let is_open = |file: &Arc<FileState>| file.opens.load(Ordering::Acquire) > 0;
         let elsewhere = node.holds_bytes() || node.file.as_ref().is_some_and(is_open);
         (!elsewhere && self.view_holds(st, ino, node)).then(|| self.attr_of(ino, node))
     }
 
     /// Whether the view's attributes of a node hold without asking the slow tier.
-    fn view_holds(&self, st: &State, ino: Ino, node: &Node) -> bool {
+    fn view_holds(&self, st: &EngineState, ino: Ino, node: &Node) -> bool {
         let limit =
             if node.ours || node.staged { self.options().revalidate } else { self.options().attribute_lifetime_slow };
         let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
@@ -263,7 +261,7 @@ impl Tiers {
         }
         if let Some(node) = st.view.get_mut(ino) {
             let Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
-            node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
+            node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
             io.attrs_in_view = true;
         }
     }
@@ -276,7 +274,7 @@ impl Tiers {
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
             (node.meta(), node.xattrs().cloned().unwrap_or_default())
         };
-        let Meta { perm, uid, gid, atime, mtime, .. } = meta;
+        let NodeAttrs { perm, uid, gid, atime, mtime, .. } = meta;
         let new = NewAttr { uid: Some(uid), gid: Some(gid), perm: Some(perm), atime: Some(atime), mtime: Some(mtime) };
         // The object lies on the slow tier.
         let new = self.slow.abilities.kept(&new);
@@ -315,7 +313,7 @@ impl Tiers {
     }
 
     /// Whether a change of the node is an event of its own: not for a file that has never become one.
-    fn is_in_order(&self, st: &State, ino: Ino, io: Option<&Io>) -> bool {
+    fn is_in_order(&self, st: &EngineState, ino: Ino, io: Option<&Io>) -> bool {
         let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id().is_some());
         match io {
             Some(io) if io.object().is_some() => on_slow || io.has_event,
@@ -326,7 +324,7 @@ impl Tiers {
     /// Changes the view's copy of the attributes. For a file with an object only what belongs to its names.
     pub(crate) fn apply_attr(
         &self,
-        st: &mut State,
+        st: &mut EngineState,
         ino: Ino,
         new: &NewAttr,
         now: Time,
@@ -808,7 +806,7 @@ fn chowned(perm: u32) -> u32 {
 /// Changes the view's copy of an extended attribute. A file with an object has it there; what is an event is remembered
 /// all the same, because the object may be let go before it is published.
 pub(crate) fn apply_xattr(
-    st: &mut State,
+    st: &mut EngineState,
     ino: Ino,
     key: &[u8],
     value: Option<&[u8]>,

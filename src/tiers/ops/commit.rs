@@ -7,18 +7,17 @@
 //! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is synced
 //! up to the seal - and with it every record before.
 
-use crate::tiers::objects::attrs::own_xattrs;
-use crate::tiers::objects::pool::label;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
-use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::copy::copy_bytes;
 use crate::tiers::objects::file::{Author, Bytes, Content, FileState, Io};
-use crate::tiers::objects::pool::{Named, Pool};
+use crate::tiers::objects::pool::{Named, Pool, label};
 use crate::tiers::{Cx, Ino, Lsn, OpenFile, ROOT, Tiers};
 
 /// A version about to become an event: read from the object before the state lock is taken.
@@ -136,8 +135,9 @@ impl Tiers {
         if ino == ROOT {
             return self.sync_fast_as(cx);
         }
-        let inside =
-            |st: &State, file: Ino| st.view.get(file).is_some_and(|node| node.links.iter().any(|(dir, _)| *dir == ino));
+        let inside = |st: &EngineState, file: Ino| {
+            st.view.get(file).is_some_and(|node| node.links.iter().any(|(dir, _)| *dir == ino))
+        };
         for state in self.uncommitted_files(|st, file| inside(st, file)) {
             self.commit(cx, &state)?;
         }
@@ -209,7 +209,7 @@ impl Tiers {
         Ok(())
     }
 
-    pub(crate) fn uncommitted_files(&self, which: impl Fn(&State, Ino) -> bool) -> Vec<Arc<FileState>> {
+    pub(crate) fn uncommitted_files(&self, which: impl Fn(&EngineState, Ino) -> bool) -> Vec<Arc<FileState>> {
         let st = self.state.lock();
         let files = st.uncommitted.keys().filter(|ino| which(&st, **ino));
         files.filter_map(|ino| st.view.get(*ino)?.file.clone()).collect()
@@ -309,7 +309,7 @@ impl Tiers {
     pub(crate) fn commit_frozen(
         &self,
         cx: &Cx,
-        st: &mut State,
+        st: &mut EngineState,
         state: Option<&FileState>,
         io: Option<&mut Io>,
         frozen: Option<Frozen>,
@@ -345,7 +345,7 @@ impl Tiers {
     }
 
     /// A version is complete; returns the number of the burst it belongs to.
-    fn note_burst(&self, st: &mut State, ino: Ino, size: u64) -> u64 {
+    fn note_burst(&self, st: &mut EngineState, ino: Ino, size: u64) -> u64 {
         let now = self.uptime();
         let began = st.began_to_write(ino, now);
         let (burst, over) = st.bursts.add(began, now, size);

@@ -11,27 +11,24 @@
 //! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
 //! kernel reads it by itself) is written in place. A file that stops fitting on fast goes on on slow from there. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
 
-use crate::tiers::copies::index::{become_object, path_then};
-use crate::tiers::disk::errors::{has_no_such_room, is_full};
-use crate::tiers::objects::attrs::dress;
-use crate::tiers::objects::copy::{CHUNK, copy_bytes, copy_data};
-use crate::tiers::objects::pool::Named;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::errors::{absent_is_none, is_broken};
+use crate::tiers::copies::index::{become_object, path_then};
+use crate::tiers::disk::errors::{absent_is_none, has_no_such_room, is_broken, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Access, Allocate, File, Kind, NewAttr, Seek, Stat};
 use crate::tiers::log::record::{Home, ObjectId, Record};
-use crate::tiers::model::node::{Meta, ObservedAt};
-use crate::tiers::model::state::State;
+use crate::tiers::model::node::{NodeAttrs, ObservedAt};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::abilities::travels;
-use crate::tiers::objects::attrs::{Birth, own_xattrs};
+use crate::tiers::objects::attrs::{Birth, dress, own_xattrs};
+use crate::tiers::objects::copy::{CHUNK, copy_bytes, copy_data};
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io, Pin};
-use crate::tiers::objects::pool::{Pool, label, tmp_name};
+use crate::tiers::objects::pool::{Named, Pool, label, tmp_name};
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::split::Split;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
@@ -234,7 +231,7 @@ impl Tiers {
 
     /// A clean file with names that nobody has looked up is written in place: a new version of it would not reach them.
     fn leave_shared(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
-        let shared = |st: &State| {
+        let shared = |st: &EngineState| {
             st.view
                 .get(state.ino)
                 .is_some_and(|node| node.meta().nlink as usize > node.links.len() && !node.slow().is_empty())
@@ -485,7 +482,7 @@ impl Tiers {
         let overtakes = {
             let mut st = self.state.lock();
             if let Some(node) = st.view.get_mut(ino) {
-                node.change_meta(|meta| *meta = Meta { size, blocks, mtime, ctime, ..*meta });
+                node.change_meta(|meta| *meta = NodeAttrs { size, blocks, mtime, ctime, ..*meta });
             }
             overtakes || st.awaits_times(ino)
         };
@@ -586,7 +583,7 @@ impl Tiers {
 
     /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it ends
     /// with its last handle.
-    fn log_bind(&self, st: &mut State, ino: Ino, object: ObjectId) -> Result<()> {
+    fn log_bind(&self, st: &mut EngineState, ino: Ino, object: ObjectId) -> Result<()> {
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(st)?;
         let bind = Record::Bind { path, ino, object };
@@ -960,7 +957,7 @@ impl Tiers {
 }
 
 /// From here on the file is what somebody else has put there.
-fn adopt(st: &mut State, ino: Ino, stat: &Stat, asked: LookupStart) {
+fn adopt(st: &mut EngineState, ino: Ino, stat: &Stat, asked: LookupStart) {
     let (id, applied) = ((stat.dev, stat.ino), st.applied);
     let Some(node) = st.view.get_mut(ino) else { return };
     if node.slow_id() != Some(id) {

@@ -14,7 +14,7 @@ use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{DirEntry, Kind};
 use crate::tiers::model::node::{Listed, Present, Slot};
-use crate::tiers::model::state::State;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 
 /// Listings that nobody has open, and the entries in all of them.
@@ -131,7 +131,7 @@ impl Tiers {
 /// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the slow
 /// tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true for.
 fn merge(
-    st: &mut State,
+    st: &mut EngineState,
     ino: Ino,
     found: Vec<DirEntry>,
     since: Option<u64>,

@@ -4,8 +4,6 @@
 //! across it), then, under the state lock, check that they still are and log, queue and apply the event at once. Nothing
 //! is changed before the second half, so the loop, or the caller with slow access, may start over.
 
-use crate::tiers::disk::layout::OURS;
-use crate::tiers::objects::attrs::Birth;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,12 +11,14 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
+use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::sync::RwLockWriteGuard;
 use crate::tiers::disk::{Kind, RenameMode, Stat, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec};
-use crate::tiers::model::node::{KnownAcl, Meta, Node, ObservedAt, Slot};
-use crate::tiers::model::state::{Change, Clean, State};
+use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt, Slot};
+use crate::tiers::model::state::{Change, Clean, EngineState};
 use crate::tiers::model::view::LookupStart;
+use crate::tiers::objects::attrs::Birth;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
 
@@ -138,7 +138,7 @@ impl Tiers {
     /// Takes in a slow look-up, and what it says about objects that were waiting for their file.
     pub(crate) fn learn(
         &self,
-        st: &mut State,
+        st: &mut EngineState,
         dir: Ino,
         name: &Name,
         stat: Option<&Stat>,
@@ -162,7 +162,7 @@ impl Tiers {
     }
 
     /// Gives a file the proven object that has been waiting for it since the start, if it still is what was proven.
-    fn attach_waiting(&self, st: &mut State, ino: Ino, stat: &Stat) {
+    fn attach_waiting(&self, st: &mut EngineState, ino: Ino, stat: &Stat) {
         let Some(waiting) = st.view.waiting.get(&stat.ino).copied() else { return };
         let Some(file) = st.file(ino) else { return };
         // Nobody else has met this file yet, so this does not wait; if somebody has, the next look-up attaches it.
@@ -338,7 +338,7 @@ impl Tiers {
             let expected = st.expect_record(&(parent, name.clone()));
             let records: Vec<Record> = expected.into_iter().chain([Record::Bind { path, ino, object }]).collect();
             let lsn = self.log.append(&records)?;
-            let meta = Meta {
+            let meta = NodeAttrs {
                 perm: birth.perm,
                 uid: birth.uid,
                 gid: birth.gid,
@@ -346,7 +346,7 @@ impl Tiers {
                 ctime: now,
                 mtime: now,
                 atime: now,
-                ..Meta::default()
+                ..NodeAttrs::default()
             };
             let node = st.view.add(ino, Kind::File, meta);
             node.refs = 1;
@@ -471,7 +471,7 @@ impl Tiers {
     fn remove(
         &self,
         cx: &Cx,
-        st: &mut State,
+        st: &mut EngineState,
         ino: Ino,
         parent: Ino,
         name: &Name,
@@ -496,7 +496,7 @@ impl Tiers {
     }
 
     /// After a name of `ino` went away.
-    fn lost_name(&self, st: &mut State, ino: Ino, now: crate::tiers::disk::Time) {
+    fn lost_name(&self, st: &mut EngineState, ino: Ino, now: crate::tiers::disk::Time) {
         if let Some(node) = st.view.get_mut(ino) {
             let left = if node.kind == Kind::Dir { 0 } else { node.meta().nlink.saturating_sub(1) };
             node.change_meta(|meta| (meta.nlink, meta.ctime) = (left, now));
@@ -642,7 +642,7 @@ impl Tiers {
     }
 
     /// Whether the name still is what `resolve` said; ENOENT if its directory has been removed.
-    fn still(&self, st: &State, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
+    fn still(&self, st: &EngineState, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
         if is_ours(st, dir, name) {
             return Err(Errno::EPERM.into());
         }
@@ -651,13 +651,13 @@ impl Tiers {
         Ok(st.view.known(dir, name, self.uptime(), self.ages(), true) == Some(who))
     }
 
-    pub(crate) fn path_in(&self, st: &State, dir: Ino, name: &Name) -> Result<Path> {
+    pub(crate) fn path_in(&self, st: &EngineState, dir: Ino, name: &Name) -> Result<Path> {
         Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?)
     }
 
     /// P9: memory and log are bounded; at `max_pending` changes are refused. Bytes that were taken before are none: their
     /// commit is never refused, or nothing could be published that waits for it, and no room made.
-    pub(crate) fn room_for_event(&self, st: &State) -> Result<()> {
+    pub(crate) fn room_for_event(&self, st: &EngineState) -> Result<()> {
         if self.refuses_changes(st) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
@@ -665,10 +665,10 @@ impl Tiers {
     pub(crate) fn log_event(
         &self,
         cx: &Cx,
-        st: &mut State,
+        st: &mut EngineState,
         record: Record,
         change: Change,
-        apply: impl FnOnce(&mut State, Lsn),
+        apply: impl FnOnce(&mut EngineState, Lsn),
     ) -> Result<Lsn> {
         self.room_for_event(st)?;
         self.log_event_anyway(cx, st, record, change, apply)
@@ -677,10 +677,10 @@ impl Tiers {
     pub(crate) fn log_event_anyway(
         &self,
         cx: &Cx,
-        st: &mut State,
+        st: &mut EngineState,
         record: Record,
         change: Change,
-        apply: impl FnOnce(&mut State, Lsn),
+        apply: impl FnOnce(&mut EngineState, Lsn),
     ) -> Result<Lsn> {
         cx.proceed()?;
         self.take_up_dirs(st, &change)?;
@@ -741,14 +741,14 @@ impl Tiers {
 }
 
 /// Our own directory, at the root of the tree or of a part of it.
-fn is_ours(st: &State, dir: Ino, name: &Name) -> bool {
+fn is_ours(st: &EngineState, dir: Ino, name: &Name) -> bool {
     name.as_bytes() == OURS && st.view.is_part(dir)
 }
 
 /// Puts a node that a `make` event describes into the view.
-pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), lsn: Lsn) {
+pub(crate) fn add_made(st: &mut EngineState, ino: Ino, spec: &Spec, at: (Ino, Name), lsn: Lsn) {
     let time = spec.attrs.mtime;
-    let meta = Meta {
+    let meta = NodeAttrs {
         perm: spec.attrs.perm,
         uid: spec.attrs.uid,
         gid: spec.attrs.gid,
@@ -773,7 +773,7 @@ pub(crate) fn add_made(st: &mut State, ino: Ino, spec: &Spec, at: (Ino, Name), l
 }
 
 /// Moves the names of a rename or an exchange in the view.
-pub(crate) fn apply_rename(st: &mut State, change: &Change) {
+pub(crate) fn apply_rename(st: &mut EngineState, change: &Change) {
     match change {
         Change::Rename { ino, from, to, .. } => {
             st.view.set_view(to.0, &to.1, Some(*ino));
@@ -788,7 +788,7 @@ pub(crate) fn apply_rename(st: &mut State, change: &Change) {
 }
 
 /// A directory's entries changed now.
-pub(crate) fn touch(st: &mut State, dir: Ino, now: crate::tiers::disk::Time) {
+pub(crate) fn touch(st: &mut EngineState, dir: Ino, now: crate::tiers::disk::Time) {
     if let Some(node) = st.view.get_mut(dir) {
         node.change_meta(|meta| (meta.mtime, meta.ctime) = (now, now));
         node.ours = true;
@@ -796,7 +796,7 @@ pub(crate) fn touch(st: &mut State, dir: Ino, now: crate::tiers::disk::Time) {
 }
 
 /// A directory's link count counts its subdirectories, unless its file system does not count (btrfs shows 1).
-pub(crate) fn add_subdir(st: &mut State, dir: Ino, by: i32) {
+pub(crate) fn add_subdir(st: &mut EngineState, dir: Ino, by: i32) {
     if let Some(node) = st.view.get_mut(dir)
         && node.meta().nlink >= 2
     {
@@ -804,7 +804,7 @@ pub(crate) fn add_subdir(st: &mut State, dir: Ino, by: i32) {
     }
 }
 
-fn move_subdirs(st: &mut State, ino: Ino, other: Option<Ino>, from: Ino, to: Ino) {
+fn move_subdirs(st: &mut EngineState, ino: Ino, other: Option<Ino>, from: Ino, to: Ino) {
     let is_dir = |ino: Ino| i32::from(st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir));
     let net = is_dir(ino) - other.map_or(0, is_dir);
     if from != to && net != 0 {
@@ -813,7 +813,7 @@ fn move_subdirs(st: &mut State, ino: Ino, other: Option<Ino>, from: Ino, to: Ino
     }
 }
 
-fn refer_kernel(st: &mut State, ino: Ino) {
+fn refer_kernel(st: &mut EngineState, ino: Ino) {
     if let Some(node) = st.view.get_mut(ino) {
         node.refs += 1;
     }

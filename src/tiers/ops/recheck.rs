@@ -25,7 +25,7 @@ use crate::tiers::disk::errors::{absent_is_none, is_elsewhere, is_silence};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Dir, DirEntry, Stat};
 use crate::tiers::model::node::{DirNode, ObservedAt, Shown, Slot};
-use crate::tiers::model::state::State;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::{Ino, Progress, ROOT, Tiers};
 
@@ -187,7 +187,7 @@ impl Tiers {
 
 impl Recheck {
     /// Whether what the slow tier showed under a name counts: nothing of ours is on its way there, or has been since.
-    fn may_ask(&self, st: &State, name: &Name) -> bool {
+    fn may_ask(&self, st: &EngineState, name: &Name) -> bool {
         let slot = st.view.live_dir(self.ino).and_then(|dir| dir.slots.get(name));
         let is_ours = slot.is_some_and(|slot| {
             let is_written = slot.view().is_some_and(|ino| st.uncommitted.contains_key(&ino));

@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::path::escape;
 use crate::tiers::disk::Kind;
 use crate::tiers::log::record::{Attrs, Kept, ObjectId, Path, Record, Spec};
-use crate::tiers::model::node::{DirEntryKey, Meta};
-use crate::tiers::model::state::{Aside, State};
+use crate::tiers::model::node::{DirEntryKey, NodeAttrs};
+use crate::tiers::model::state::{Aside, EngineState};
 use crate::tiers::model::view::FIRST_OWN;
 use crate::tiers::ops::names::{add_made, add_subdir};
 use crate::tiers::recovery::replay::{Recovery, carried};
@@ -197,7 +197,8 @@ impl Recovery<'_> {
         let file = {
             let mut st = self.tiers.state.lock();
             let ino = self.number_aside(&mut st, entry.ino);
-            let meta = Meta { nlink: places.len() as u32, mtime: now, ctime: now, atime: now, ..Meta::default() };
+            let meta =
+                NodeAttrs { nlink: places.len() as u32, mtime: now, ctime: now, atime: now, ..NodeAttrs::default() };
             st.view.add(ino, Kind::File, meta);
             places.iter().for_each(|place| show_at(&mut st, place, ino));
             st.file(ino)
@@ -251,7 +252,7 @@ impl Recovery<'_> {
     }
 
     /// Its number, or another one, which the log is told.
-    fn number_aside(&mut self, st: &mut State, logged: Ino) -> Ino {
+    fn number_aside(&mut self, st: &mut EngineState, logged: Ino) -> Ino {
         if logged >= FIRST_OWN && st.view.get(logged).is_none() {
             return logged;
         }
@@ -276,13 +277,13 @@ impl Recovery<'_> {
 }
 
 /// In front of what the slow tier has there.
-fn show_at(st: &mut State, place: &DirEntryKey, ino: Ino) {
+fn show_at(st: &mut EngineState, place: &DirEntryKey, ino: Ino) {
     hide(st, place);
     st.view.set_view(place.0, &place.1, Some(ino));
 }
 
 /// What is shown under a name loses it.
-fn hide(st: &mut State, (dir, name): &DirEntryKey) {
+fn hide(st: &mut EngineState, (dir, name): &DirEntryKey) {
     let shown = st.view.live_dir(*dir).and_then(|dir| dir.slots.get(name)?.view());
     if let Some(node) = shown.and_then(|ino| st.view.get_mut(ino)) {
         node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
@@ -290,10 +291,10 @@ fn hide(st: &mut State, (dir, name): &DirEntryKey) {
 }
 
 /// As the record says.
-fn dress(st: &mut State, ino: Ino, spec: &Spec) {
+fn dress(st: &mut EngineState, ino: Ino, spec: &Spec) {
     let Some(node) = st.view.get_mut(ino) else { return };
     let Attrs { perm, uid, gid, mtime, xattrs } = spec.attrs.clone();
-    node.change_meta(|meta| *meta = Meta { perm, uid, gid, mtime, ..*meta });
+    node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, mtime, ..*meta });
     node.set_meta_lsn(0);
     node.change_xattrs(|all| *all = xattrs.into_iter().map(|(key, value)| (key, (Some(value), 0))).collect());
 }

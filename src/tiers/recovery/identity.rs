@@ -1,13 +1,12 @@
 //! What makes a fast tier one, and says which slow tree it belongs to (P7): the layout, the super block, and the slow tree's `id`.
 
-use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, replace_text};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
-use crate::tiers::disk::layout::{OURS, remove_leftover};
+use crate::tiers::disk::layout::{OURS, ensure_dir, is_taken, read_text, remove_leftover, replace_text};
 use crate::tiers::disk::{Dir, RenameMode};
 
 /// The format of everything under `<fast>/.dlio-fs`.

@@ -16,8 +16,8 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
-use crate::tiers::model::node::{DirEntryKey, Meta};
-use crate::tiers::model::state::{Change, State};
+use crate::tiers::model::node::{DirEntryKey, NodeAttrs};
+use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::model::view::{Ages, FIRST_OWN};
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
 use crate::tiers::objects::pool::Pool;
@@ -272,7 +272,8 @@ impl<'a> Recovery<'a> {
         let now = self.tiers.now();
         let mut st = self.tiers.state.lock();
         let ino = st.view.new_ino();
-        let meta = Meta { perm: 0o700, uid, gid, nlink: 2, atime: now, mtime: now, ctime: now, ..Meta::default() };
+        let meta =
+            NodeAttrs { perm: 0o700, uid, gid, nlink: 2, atime: now, mtime: now, ctime: now, ..NodeAttrs::default() };
         st.view.add(ino, Kind::Dir, meta);
         // No file system of the slow tier has this device: it is found by nobody, and made anew when something comes to it.
         st.view.set_slow_id(ino, Some((0, ino)));
@@ -389,7 +390,7 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         let logged = ino;
         let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
-        let meta = Meta { nlink: 1, mtime: now, ctime: now, atime: now, ..Meta::default() };
+        let meta = NodeAttrs { nlink: 1, mtime: now, ctime: now, atime: now, ..NodeAttrs::default() };
         let file = st.view.add(ino, Kind::File, meta).file.clone();
         st.view.set_view(place.0, &place.1, Some(ino));
         drop(st);
@@ -586,7 +587,7 @@ impl<'a> Recovery<'a> {
             // What a change of its attributes starts from.
             let Attrs { perm, uid, gid, mtime, .. } = *attrs;
             let blocks = size.div_ceil(512);
-            node.change_meta(|meta| *meta = Meta { perm, uid, gid, size, blocks, mtime, ..*meta });
+            node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, size, blocks, mtime, ..*meta });
         }
         let content = Arc::new(Content::new(object, size, attrs.clone(), self.bursts.get(&lsn).copied().unwrap_or(0)));
         let sealed = self.sealed.contains(&lsn);
@@ -690,7 +691,7 @@ impl<'a> Recovery<'a> {
             replaced => Change::Rename { ino, from: from.clone().into(), to: to.clone().into(), replaced },
         };
         let mut st = self.tiers.state.lock();
-        let is_dir = |st: &State, ino: Ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);
+        let is_dir = |st: &EngineState, ino: Ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);
         let net =
             i32::from(is_dir(&st, ino)) - other.filter(|_| exchange).map_or(0, |other| i32::from(is_dir(&st, other)));
         apply_rename(&mut st, &change);
@@ -748,7 +749,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    fn end_aside_of_removed(&self, st: &mut State, ino: Ino) {
+    fn end_aside_of_removed(&self, st: &mut EngineState, ino: Ino) {
         if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
             st.end_aside(ino, self.tiers.log.last());
         }

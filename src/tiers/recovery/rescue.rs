@@ -35,7 +35,7 @@ pub struct RescueReport {
 
 /// What only the fast tier has under a path.
 #[derive(Clone)]
-enum Found {
+enum RescuedAt {
     File { object: ObjectId, size: Option<u64> },
     Node(Spec),
 }
@@ -101,7 +101,7 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
 /// The pending part of the view, by path, as far as the log has been followed.
 #[derive(Default)]
 struct Followed {
-    tree: BTreeMap<Path, Found>,
+    tree: BTreeMap<Path, RescuedAt>,
     /// Objects that a power cut struck, with the path they were written to.
     struck: BTreeMap<u64, Path>,
     /// Files of which no version counts.
@@ -136,7 +136,7 @@ impl Followed {
                         self.struck.remove(&object.number);
                         self.never.remove(ino);
                         let size = if let Record::Content { size, .. } = record { Some(*size) } else { None };
-                        insert(&mut self.tree, path, names, &Found::File { object: *object, size });
+                        insert(&mut self.tree, path, names, &RescuedAt::File { object: *object, size });
                     } else if !object.needs_slow() {
                         self.discard_unsynced(path, *ino, *object);
                     }
@@ -150,8 +150,8 @@ impl Followed {
     /// Unless something that came later is there.
     fn add_aside(&mut self, paths: &[Path], kept: &Kept) {
         let found = match kept {
-            Kept::File { object, size, .. } => Found::File { object: *object, size: Some(*size) },
-            Kept::Node(spec) => Found::Node(spec.clone()),
+            Kept::File { object, size, .. } => RescuedAt::File { object: *object, size: Some(*size) },
+            Kept::Node(spec) => RescuedAt::Node(spec.clone()),
         };
         for path in paths {
             self.tree.entry(path.clone()).or_insert_with(|| found.clone());
@@ -160,7 +160,8 @@ impl Followed {
 
     /// As [`crate::tiers::recovery::start`] strikes: a file without an older version is followed no further.
     fn discard_unsynced(&mut self, path: &Path, ino: Ino, object: ObjectId) {
-        let kept = self.tree.values().any(|found| matches!(found, Found::File { object: kept, .. } if *kept == object));
+        let kept =
+            self.tree.values().any(|found| matches!(found, RescuedAt::File { object: kept, .. } if *kept == object));
         if !kept {
             self.struck.insert(object.number, path.clone());
         }
@@ -172,12 +173,12 @@ impl Followed {
     fn follow_names(&mut self, record: &Record) {
         match record {
             Record::Make { path, spec, .. } => {
-                self.tree.insert(path.clone(), Found::Node(spec.clone()));
+                self.tree.insert(path.clone(), RescuedAt::Node(spec.clone()));
             }
             Record::Link { ino, .. } | Record::Rename { ino, exchange: false, .. } if self.never.contains(ino) => {}
             Record::Link { path, to, .. } => {
-                if let Some(Found::File { object, size }) = self.tree.get(path) {
-                    let twin = Found::File { object: *object, size: *size };
+                if let Some(RescuedAt::File { object, size }) = self.tree.get(path) {
+                    let twin = RescuedAt::File { object: *object, size: *size };
                     self.tree.insert(to.clone(), twin);
                 }
             }
@@ -190,13 +191,13 @@ impl Followed {
     }
 }
 
-fn insert(tree: &mut BTreeMap<Path, Found>, path: &Path, names: Option<&[Path]>, found: &Found) {
+fn insert(tree: &mut BTreeMap<Path, RescuedAt>, path: &Path, names: Option<&[Path]>, found: &RescuedAt) {
     for name in std::iter::once(path).chain(names.unwrap_or_default()) {
         tree.insert(name.clone(), found.clone());
     }
 }
 
-fn rename(tree: &mut BTreeMap<Path, Found>, from: &[u8], to: &[u8], exchange: bool) {
+fn rename(tree: &mut BTreeMap<Path, RescuedAt>, from: &[u8], to: &[u8], exchange: bool) {
     let below = |path: &[u8], dir: &[u8]| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
     let mut moved = Vec::new();
     let mut back = Vec::new();
@@ -217,7 +218,7 @@ fn rename(tree: &mut BTreeMap<Path, Found>, from: &[u8], to: &[u8], exchange: bo
 fn add_unlogged(
     pool: &Pool,
     records: &[(Lsn, Record)],
-    tree: &mut BTreeMap<Path, Found>,
+    tree: &mut BTreeMap<Path, RescuedAt>,
     report: &mut RescueReport,
 ) -> Result<()> {
     let logged = |number: u64| {
@@ -251,12 +252,12 @@ fn add_unlogged(
     for ((path, _), number) in named.into_iter().rev() {
         let beside = [&path[..], format!(".dlio-object-{number:016x}").as_bytes()].concat();
         let path = if tree.contains_key(&path) { beside } else { path };
-        tree.insert(path, Found::File { object: ObjectId { home: Home::Fast, number }, size: None });
+        tree.insert(path, RescuedAt::File { object: ObjectId { home: Home::Fast, number }, size: None });
     }
     Ok(())
 }
 
-fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<Restored> {
+fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &RescuedAt) -> Result<Restored> {
     let (dirs, name) = split(path);
     let label = || crate::path::escape(path);
     let mut dir: Option<Arc<dyn Dir>> = None;
@@ -272,9 +273,9 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &Found) -> Result<Rest
     }
     let dir: &dyn Dir = dir.as_deref().unwrap_or(to);
     match found {
-        Found::Node(spec) => restore_node(dir, name, spec).at("restore", label())?,
-        Found::File { object, .. } if object.needs_slow() => return Ok(Restored::Elsewhere),
-        Found::File { object, size } => {
+        RescuedAt::Node(spec) => restore_node(dir, name, spec).at("restore", label())?,
+        RescuedAt::File { object, .. } if object.needs_slow() => return Ok(Restored::Elsewhere),
+        RescuedAt::File { object, size } => {
             let source = pool.open_kept(object.number).at("open the object of", label())?;
             let stat = source.stat().at("stat the object of", label())?;
             let attrs = Attrs {

@@ -16,7 +16,6 @@
 //!
 //! A crash behind any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
 
-use crate::tiers::copies::reads::Reads;
 use std::collections::BTreeSet;
 use std::io;
 use std::panic::resume_unwind;
@@ -31,6 +30,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::copies::index::Copies;
+use crate::tiers::copies::reads::Reads;
 use crate::tiers::counters::Counters;
 use crate::tiers::disk::errors::{absent_is_none, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
@@ -39,8 +39,8 @@ use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
 use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes};
 use crate::tiers::log::record::{Home, ObjectId, Record, Step};
 use crate::tiers::log::{self, Log};
-use crate::tiers::model::state::State;
-use crate::tiers::model::view::{FIRST_OWN, View, Waiting};
+use crate::tiers::model::state::EngineState;
+use crate::tiers::model::view::{FIRST_OWN, UnmetObject, View};
 use crate::tiers::objects::abilities::{AT_MOST, Abilities};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::file::FileState;
@@ -48,14 +48,14 @@ use crate::tiers::objects::parts::{Parts, in_part};
 use crate::tiers::objects::pool::{Named, Pool, number_of};
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::pins::Pins;
-use crate::tiers::progress::Work;
+use crate::tiers::progress::WorkKind;
 use crate::tiers::recovery::identity::{existing_tmp, identify};
 use crate::tiers::recovery::replay::{Looked, Recovery, carried, each_of, object_of};
 use crate::tiers::recovery::takeover::Half;
 use crate::tiers::sorted_set::SortedSet;
-use crate::tiers::staging::jobs::Staging;
+use crate::tiers::staging::jobs::StagingJobs;
 use crate::tiers::writeback::deadline::Urgency;
-use crate::tiers::writeback::step::{Met, Touched, step_path};
+use crate::tiers::writeback::step::{Met, SyncSet, step_path};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
 /// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
@@ -134,12 +134,12 @@ fn open_with(
         pool,
         copies,
         reads: Reads::default(),
-        staging: Staging::default(),
+        staging: StagingJobs::default(),
         pins: Pins::open(ours.clone())?,
         slow: SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept),
         fast,
         log: opened.log,
-        state: Mutex::new(Rank::State, State::new(view)),
+        state: Mutex::new(Rank::State, EngineState::new(view)),
         options: RwLock::new(Rank::Leaf, 0, Arc::new(options)),
         clock,
         epoch: Duration::new(wall.sec.max(0).unsigned_abs(), wall.nsec).saturating_sub(uptime),
@@ -178,10 +178,10 @@ struct Bound {
 type Proven = (Fingerprint, Option<Named>);
 
 /// What was found of an object.
-type Found = io::Result<(Looked, Option<Proven>)>;
+type ObjectLook = io::Result<(Looked, Option<Proven>)>;
 
 /// An object, and its fingerprint if it has one.
-fn look(file: &dyn File) -> Found {
+fn look(file: &dyn File) -> ObjectLook {
     let stat = file.stat()?;
     let fingerprint = Pool::proof_of(file)?;
     let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: fingerprint.is_some() };
@@ -194,7 +194,7 @@ const LOOKING_MAX: usize = 8;
 /// Fewer objects are not worth a thread.
 const LOOKS_EACH: usize = 4096;
 
-fn look_at_one(pool: &Pool, number: u64) -> Found {
+fn look_at_one(pool: &Pool, number: u64) -> ObjectLook {
     pool.open_object(number, Access::Read).and_then(|file| look(&*file))
 }
 
@@ -214,7 +214,7 @@ fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl Fn
 }
 
 /// Looks at these objects, on several threads if each has at least so many; what they find is in the order of the numbers.
-fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, Found)> {
+fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, ObjectLook)> {
     let one = |number: &u64| (*number, look_at_one(pool, *number));
     let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
     let each = numbers.len().div_ceil(threads).max(least);
@@ -251,7 +251,7 @@ fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Tim
 }
 
 /// A start is logged before the first object is made.
-fn expect_empty(looked: &[(u64, Found)]) -> Result<()> {
+fn expect_empty(looked: &[(u64, ObjectLook)]) -> Result<()> {
     match looked.len() {
         0 => Ok(()),
         objects => Err(Error::refused(
@@ -262,7 +262,7 @@ fn expect_empty(looked: &[(u64, Found)]) -> Result<()> {
 }
 
 impl Recovery<'_> {
-    fn run(mut self, looked: Vec<(u64, Found)>, slow_is_writable: bool) -> Result<()> {
+    fn run(mut self, looked: Vec<(u64, ObjectLook)>, slow_is_writable: bool) -> Result<()> {
         self.reserve_numbers()?;
         self.bursts.extend(self.tiers.restore_checkpoints(self.rebooted));
         // After a change of boot there is nothing left to sync.
@@ -293,7 +293,7 @@ impl Recovery<'_> {
         if let Some(error) = self.refused.take() {
             tracing::warn!(%error, "a change is refused by the slow tier, and what comes behind it waits; it is tried again until it succeeds");
             let front = self.tiers.state.lock().events.front().map(|event| event.lsn);
-            front.into_iter().for_each(|lsn| self.tiers.counters.notes.tried(lsn, Work::Publish, Some(&error)));
+            front.into_iter().for_each(|lsn| self.tiers.counters.notes.tried(lsn, WorkKind::Publish, Some(&error)));
             self.tiers.report("publish", Some(&error));
         }
         tracing::info!(
@@ -353,7 +353,7 @@ impl Recovery<'_> {
 
     /// What each step has met, and whether all of them are durable.
     fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
-        let (mut met, mut touched) = (Vec::new(), Touched::default());
+        let (mut met, mut touched) = (Vec::new(), SyncSet::default());
         for (_, step) in group {
             let path = String::from_utf8_lossy(step_path(step)).into_owned();
             match self.tiers.slow.apply(step, None) {
@@ -401,7 +401,7 @@ impl Recovery<'_> {
         done
     }
 
-    fn is_synced(&mut self, touched: &mut Touched) -> bool {
+    fn is_synced(&mut self, touched: &mut SyncSet) -> bool {
         let failed = touched.sync(self.tiers).err();
         let synced = failed.is_none();
         self.refused = self.refused.take().or(failed);
@@ -550,7 +550,7 @@ impl Recovery<'_> {
 
     /// What was found of the objects of the pool, before these were proven. Those that are proven wait, by the slow inode they are equal to,
     /// and meet their file when it is looked up.
-    fn take_in(&mut self, looked: Vec<(u64, Found)>, proven_since: &HashSet<u64>) {
+    fn take_in(&mut self, looked: Vec<(u64, ObjectLook)>, proven_since: &HashSet<u64>) {
         let mut proven = Vec::new();
         for (number, looked) in looked {
             let looked = match proven_since.contains(&number) {
@@ -580,7 +580,7 @@ impl Recovery<'_> {
         numbers.filter(|ino| *ino >= FIRST_OWN).for_each(|ino| st.view.reserve(ino));
         for (object, fingerprint, ino) in proven {
             let ino = ino.unwrap_or_else(|| st.view.new_ino());
-            st.view.wait(Waiting { object, ino, fingerprint, tried: false });
+            st.view.wait(UnmetObject { object, ino, fingerprint, tried: false });
         }
     }
 

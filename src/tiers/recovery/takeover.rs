@@ -17,7 +17,7 @@ use crate::tiers::disk::{Kind, Stat, Time};
 use crate::tiers::log::record::{ObjectId, Path, Record, Step};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
-use crate::tiers::model::state::State;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::file::{Content, Copied};
 use crate::tiers::objects::parts::bare;
 use crate::tiers::recovery::replay::Recovery;
@@ -172,7 +172,7 @@ struct Parts {
 
 impl Parts {
     /// What a step means for the view; see [`crate::tiers::model::publish_plan`].
-    fn effects(&mut self, st: &State, step: &Step) -> Vec<Effect> {
+    fn effects(&mut self, st: &EngineState, step: &Step) -> Vec<Effect> {
         let at = |path: &Path| self.place(st, path);
         let with = |path: &Path, ino: u64| st.view.at_slow((self.dev(st, path), ino));
         let there = |place: &DirEntryKey| st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow();
@@ -219,7 +219,7 @@ impl Parts {
     }
 
     /// The version that a step places has its copy: the drain makes no other one under that name.
-    fn take_in(&mut self, st: &State, step: &Step) {
+    fn take_in(&mut self, st: &EngineState, step: &Step) {
         let Step::Place { tmp, ino, node, object, known, .. } = step else { return };
         self.brought.insert(step_path(step).to_vec(), *node);
         if let Some((lsn, content)) = object.and_then(|object| version(st, *node, tmp, object)) {
@@ -229,7 +229,7 @@ impl Parts {
         }
     }
 
-    fn place(&self, st: &State, path: &[u8]) -> Option<DirEntryKey> {
+    fn place(&self, st: &EngineState, path: &[u8]) -> Option<DirEntryKey> {
         let (dirs, name) = split(path);
         let (mut dir, mut end) = (ROOT, 0);
         for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
@@ -244,12 +244,12 @@ impl Parts {
     }
 
     /// The device of what has, or gets, this name.
-    fn dev(&self, st: &State, path: &[u8]) -> u64 {
+    fn dev(&self, st: &EngineState, path: &[u8]) -> u64 {
         self.place(st, path).map_or(st.view.root_dev(), |(dir, _)| st.view.dev_of(dir))
     }
 
     /// What the group moves about has links in `tmp`, and names it has lost or got already: the replay counts them once more.
-    fn hide_links(&self, st: &mut State, planned: &[Planned], met: &[Met]) {
+    fn hide_links(&self, st: &mut EngineState, planned: &[Planned], met: &[Met]) {
         for (at, Planned { step, .. }) in planned.iter().enumerate() {
             let (ino, by) = match step {
                 Step::Place { tmp, ino, .. } if bare(tmp).starts_with(b"l") => (*ino, -1),
@@ -266,7 +266,7 @@ impl Parts {
     }
 }
 
-fn version(st: &State, node: Ino, tmp: &[u8], object: ObjectId) -> Option<(Lsn, Arc<Content>)> {
+fn version(st: &EngineState, node: Ino, tmp: &[u8], object: ObjectId) -> Option<(Lsn, Arc<Content>)> {
     let of = std::str::from_utf8(bare(base_of(tmp)))
         .ok()
         .and_then(|tmp| Lsn::from_str_radix(tmp.strip_prefix('c')?, 16).ok());

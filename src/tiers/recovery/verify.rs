@@ -4,7 +4,6 @@
 //! (`user.dlio.hash` on the object, [`Sum`]). Objects of an earlier version have none, nor have staged copies: there the slow file counts. What somebody changes meanwhile is left
 //! out: it is not clean any more.
 
-use crate::tiers::objects::hash::{Hash, Sum};
 use std::sync::Arc;
 
 use crate::error::{Context, Errno, Result};
@@ -14,6 +13,7 @@ use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::ObjectId;
 use crate::tiers::objects::copy::next_data;
+use crate::tiers::objects::hash::{Hash, Sum};
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::{Cx, Ino, Tiers};
 

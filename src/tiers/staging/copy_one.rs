@@ -30,7 +30,7 @@ const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// What came of staging one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Staged {
+pub enum StageOutcome {
     /// So many bytes were copied.
     Copied(u64),
     /// The fast tier has its bytes already.
@@ -56,16 +56,16 @@ enum Filled {
 
 impl Tiers {
     /// Copies a slow file to the fast tier, from which it is read then. Waits for the slow tier.
-    pub fn stage_file(&self, cx: &Cx, ino: Ino, between: &mut Between<'_>) -> Result<Staged> {
+    pub fn stage_file(&self, cx: &Cx, ino: Ino, between: &mut Between<'_>) -> Result<StageOutcome> {
         cx.slow()?;
         let state = {
             let mut st = self.state.lock();
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
             if node.kind != Kind::File {
-                return Ok(Staged::Unfit("it is no regular file"));
+                return Ok(StageOutcome::Unfit("it is no regular file"));
             }
             if node.meta().nlink > 1 {
-                return Ok(Staged::Unfit("it has several names"));
+                return Ok(StageOutcome::Unfit("it has several names"));
             }
             // As an open file: the node stays, and is not taken for one of a pending event.
             node.pins += 1;
@@ -79,43 +79,43 @@ impl Tiers {
         staged
     }
 
-    fn stage_held(&self, cx: &Cx, state: &Arc<FileState>, between: &mut Between<'_>) -> Result<Staged> {
+    fn stage_held(&self, cx: &Cx, state: &Arc<FileState>, between: &mut Between<'_>) -> Result<StageOutcome> {
         let ino = state.ino;
         if state.io.read().object().is_some() {
-            return Ok(Staged::There);
+            return Ok(StageOutcome::There);
         }
         let source = self.open_slow(cx, ino, Access::Unnoticed)?; // 1
         let before = source.stat().at("stat on slow", self.label(ino))?;
         let Some(number) = self.copy_number(ino).filter(|number| *number == before.ino) else {
-            return Ok(Staged::Unfit("it is on another file system inside the slow tier"));
+            return Ok(StageOutcome::Unfit("it is on another file system inside the slow tier"));
         };
         let fingerprint = Fingerprint::of(&before);
         let found = self.copies.find(number).at_fast("open", "a staged copy")?;
         if found.is_some_and(|copy| copy.fingerprint == fingerprint) {
-            return Ok(Staged::There);
+            return Ok(StageOutcome::There);
         }
         if self.is_recent(&before, &fingerprint) {
-            return Ok(Staged::Changing);
+            return Ok(StageOutcome::Changing);
         }
         let expected = self.state.lock().expected.expected();
         let (_counted, others) = self.copies.count(before.size);
         if !self.limits().admits(&self.usage()?.with(Class::Data, others), expected, before.size) {
-            return Ok(Staged::NoRoom(before.size));
+            return Ok(StageOutcome::NoRoom(before.size));
         }
         let (name, copy) = self.copies.begin().at_fast("create", "a staged copy")?;
         let staged = self.fill_copy(state, (&*source, &before), &*copy, between).and_then(|filled| match filled {
-            Filled::Stopped => Ok(Staged::Stopped),
+            Filled::Stopped => Ok(StageOutcome::Stopped),
             Filled::Whole => self.finish_copy(state, (&*source, &fingerprint), (&name, &*copy)),
         });
         source.forget_cached();
         match staged {
-            Ok(Staged::Copied(bytes)) => {
+            Ok(StageOutcome::Copied(bytes)) => {
                 self.counters.staged(bytes);
                 return staged;
             }
             Err(Error::Io { source: ref error, .. }) if is_full(error) => {
                 self.copies.discard(&name);
-                return Ok(Staged::NoRoom(before.size));
+                return Ok(StageOutcome::NoRoom(before.size));
             }
             _ => {}
         }
@@ -154,21 +154,21 @@ impl Tiers {
         state: &Arc<FileState>,
         (source, fingerprint): (&dyn File, &Fingerprint),
         (name, copy): (&[u8], &dyn File),
-    ) -> Result<Staged> {
+    ) -> Result<StageOutcome> {
         let ino = state.ino;
         let after = source.stat().at("stat on slow", self.label(ino))?; // 3
         if Fingerprint::of(&after) != *fingerprint {
-            return Ok(Staged::Changing);
+            return Ok(StageOutcome::Changing);
         }
-        let Some(path) = self.path(ino) else { return Ok(Staged::Changing) };
+        let Some(path) = self.path(ino) else { return Ok(StageOutcome::Changing) };
         let round = self.copies.label(copy, fingerprint, &path, self.uptime())?; // 4
         let io = state.io.write();
         let writers = state.writers.load(Ordering::Acquire) > 0;
         if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(fingerprint.ino) {
-            return Ok(Staged::Changing);
+            return Ok(StageOutcome::Changing);
         }
         let finished = self.copies.finish(name, fingerprint, round, self.uptime()).at_fast("stage", self.label(ino))?; // 5
-        Ok(if finished { Staged::Copied(fingerprint.size) } else { Staged::Changing })
+        Ok(if finished { StageOutcome::Copied(fingerprint.size) } else { StageOutcome::Changing })
     }
 }
 

@@ -4,7 +4,6 @@
 //! much is left; then the files are copied, one after the other in the order of the list. Within a directory that is the order of
 //! their inode numbers, which on a disk is nearly that of their bytes. Nothing here knows how a file is copied: `staging/copy_one.rs`.
 
-use crate::tiers::copies::reads::Read;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,13 +12,14 @@ use std::time::{Duration, Instant};
 use crate::config::Pattern;
 use crate::error::{Errno, Error, Result};
 use crate::path::{Name, escape};
-use crate::stats::staging::{Failure, Job as Told, JobState, Staging as AllTold};
+use crate::stats::staging::{JobState, JobStatus, Staging, StagingFailure};
 use crate::tiers::capacity::policy::{Candidate, Class};
+use crate::tiers::copies::reads::Read;
 use crate::tiers::disk::errors::is_full;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::throttle::{Backoff, TokenBucket};
 use crate::tiers::disk::{Access, Kind};
-use crate::tiers::staging::copy_one::{Staged, TierTime};
+use crate::tiers::staging::copy_one::{StageOutcome, TierTime};
 use crate::tiers::{Cx, ListEntry, Progress, Tiers};
 
 /// How many failed files of a job are named.
@@ -57,8 +57,8 @@ impl Item {
     }
 }
 
-struct Job {
-    told: Told,
+struct RunningJob {
+    told: JobStatus,
     /// Which files of directories are wanted.
     wanted: Option<Arc<Pattern>>,
     /// To be looked through, the next one last.
@@ -73,13 +73,13 @@ struct Job {
     began: Option<Duration>,
 }
 
-impl std::fmt::Debug for Job {
+impl std::fmt::Debug for RunningJob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Job").field("told", &self.told).finish_non_exhaustive()
+        f.debug_struct("RunningJob").field("told", &self.told).finish_non_exhaustive()
     }
 }
 
-impl Job {
+impl RunningJob {
     fn is_running(&self) -> bool {
         self.told.state == JobState::Running
     }
@@ -93,13 +93,13 @@ impl Job {
         self.is_running() && self.waiting() == 0 && self.directories.is_empty()
     }
 
-    fn tell(&self) -> Told {
-        Told { directories: self.directories.len() as u64, pending: self.waiting(), ..self.told.clone() }
+    fn tell(&self) -> JobStatus {
+        JobStatus { directories: self.directories.len() as u64, pending: self.waiting(), ..self.told.clone() }
     }
 
     fn fail(&mut self, path: &[u8], why: String) {
         if self.told.failures.len() < FAILED_NAMED {
-            self.told.failures.push(Failure { path: format!("/{}", escape(path)), why });
+            self.told.failures.push(StagingFailure { path: format!("/{}", escape(path)), why });
         }
     }
 }
@@ -114,8 +114,8 @@ enum Task {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    jobs: BTreeMap<u64, Job>,
+struct JobQueue {
+    jobs: BTreeMap<u64, RunningJob>,
     last: u64,
     paused: bool,
     promoted: u64,
@@ -123,13 +123,13 @@ struct Queue {
     syncing: bool,
 }
 
-impl Queue {
+impl JobQueue {
     /// `rests`: jobs wait, a checkpoint comes first.
     fn next(&mut self, now: Duration, rests: bool) -> Task {
         if self.paused {
             return Task::Nothing;
         }
-        if rests && self.jobs.values().any(Job::is_running) {
+        if rests && self.jobs.values().any(RunningJob::is_running) {
             return Task::Wait(RESTS);
         }
         let mut soonest = None;
@@ -154,12 +154,12 @@ impl Queue {
         soonest.map_or(Task::Nothing, Task::Wait)
     }
 
-    fn job(&mut self, number: u64) -> Option<&mut Job> {
+    fn job(&mut self, number: u64) -> Option<&mut RunningJob> {
         self.jobs.get_mut(&number)
     }
 
     /// What was taken is done with.
-    fn settle(&mut self, number: u64, now: Duration, settle: impl FnOnce(&mut Job)) {
+    fn settle(&mut self, number: u64, now: Duration, settle: impl FnOnce(&mut RunningJob)) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         job.under_way -= 1;
         settle(job);
@@ -214,15 +214,15 @@ impl Queue {
 
 /// The jobs of one mount.
 #[derive(Debug, Default)]
-pub(crate) struct Staging {
-    queue: Mutex<Queue>,
+pub(crate) struct StagingJobs {
+    queue: Mutex<JobQueue>,
     bucket: Mutex<TokenBucket>,
     pub(super) time: Mutex<TierTime>,
     /// How often the slow tier was asked for its time.
     pub(super) times: AtomicU64,
 }
 
-impl Staging {
+impl StagingJobs {
     /// How long to wait for so many bytes at this rate, in bytes per second.
     fn rate(&self, rate: Option<u64>, now: Duration, bytes: u64) -> Duration {
         let mut bucket = self.bucket.lock();
@@ -252,7 +252,7 @@ impl Tiers {
     fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>, by: Option<u32>) -> Result<u64> {
         let mut queue = self.staging.queue.lock();
         expect_room(&queue, paths.len())?;
-        let is_theirs = |job: &Job| job.told.by == by && job.told.state == JobState::Running;
+        let is_theirs = |job: &RunningJob| job.told.by == by && job.told.state == JobState::Running;
         if let Some(uid) = by
             && queue.jobs.values().filter(|job| is_theirs(job)).count() >= JOBS_MAX
         {
@@ -265,8 +265,8 @@ impl Tiers {
         let (directories, later) = (Vec::new(), VecDeque::new());
         queue.jobs.insert(
             number,
-            Job {
-                told: Told { by, ..Told::new(number, what) },
+            RunningJob {
+                told: JobStatus { by, ..JobStatus::new(number, what) },
                 wanted,
                 directories,
                 files,
@@ -316,18 +316,18 @@ impl Tiers {
         self.wake();
     }
 
-    pub fn staging(&self) -> AllTold {
+    pub fn staging(&self) -> Staging {
         let (copies, copies_bytes) = self.copies.extent();
         let expected = self.state.lock().expected.expected();
         let room = self.usage().map_or(0, |usage| self.limits().room(&usage, expected));
         let queue = self.staging.queue.lock();
         let (paused, promoted, passed_over) = (queue.paused, queue.promoted, self.reads.passed_over());
-        let jobs = queue.jobs.values().map(Job::tell).collect();
-        AllTold { paused, copies, copies_bytes, room, promoted, passed_over, jobs }
+        let jobs = queue.jobs.values().map(RunningJob::tell).collect();
+        Staging { paused, copies, copies_bytes, room, promoted, passed_over, jobs }
     }
 
-    pub fn staging_job(&self, number: u64) -> Option<Told> {
-        self.staging.queue.lock().jobs.get(&number).map(Job::tell)
+    pub fn staging_job(&self, number: u64) -> Option<JobStatus> {
+        self.staging.queue.lock().jobs.get(&number).map(RunningJob::tell)
     }
 
     /// Looks through one directory, copies one file, or makes copies durable. May run on several threads.
@@ -345,7 +345,7 @@ impl Tiers {
             return Ok(Progress::Wait(Duration::from_secs(1)));
         }
         // Asked only where there is a job: it goes through what is pending, under the engine's lock.
-        let has_job = self.staging.queue.lock().jobs.values().any(Job::is_running);
+        let has_job = self.staging.queue.lock().jobs.values().any(RunningJob::is_running);
         let rests = has_job && self.saves();
         // First: what was read just now is in the page cache just now.
         let read = self.reads.pop().map(Task::Promote);
@@ -365,7 +365,7 @@ impl Tiers {
         let is_due = self.copies_are_due();
         let taken = {
             let mut queue = self.staging.queue.lock();
-            if queue.syncing || !(is_due || queue.jobs.values().any(Job::is_finishing)) {
+            if queue.syncing || !(is_due || queue.jobs.values().any(RunningJob::is_finishing)) {
                 return Ok(false);
             }
             queue.syncing = true;
@@ -391,13 +391,13 @@ impl Tiers {
     fn promote_now(&self, read: Read) {
         let stage = || self.stage_file(&Cx::internal(), read.ino, &mut |_| true);
         let staged = match stage() {
-            Ok(Staged::NoRoom(bytes)) if self.make_way(bytes, read.interval) => stage(),
+            Ok(StageOutcome::NoRoom(bytes)) if self.make_way(bytes, read.interval) => stage(),
             staged => staged,
         };
         let mut queue = self.staging.queue.lock();
         match staged {
-            Ok(Staged::Copied(_)) => queue.promoted += 1,
-            Ok(Staged::There) => {}
+            Ok(StageOutcome::Copied(_)) => queue.promoted += 1,
+            Ok(StageOutcome::There) => {}
             // The next reading may have more luck.
             _ => self.reads.pass_over(),
         }
@@ -525,20 +525,20 @@ impl Tiers {
             }
             match staged {
                 Ok(None) => job.directories.push(path),
-                Ok(Some(Staged::Copied(bytes))) => {
+                Ok(Some(StageOutcome::Copied(bytes))) => {
                     job.told.complete += 1;
                     job.told.complete_bytes += bytes;
                     job.unsynced.0 += 1;
                     job.unsynced.1 += bytes;
                 }
-                Ok(Some(Staged::There)) => job.told.there += 1,
-                Ok(Some(Staged::NoRoom(_))) => {
+                Ok(Some(StageOutcome::There)) => job.told.there += 1,
+                Ok(Some(StageOutcome::NoRoom(_))) => {
                     job.told.no_room += 1;
                     job.fail(&path, "no room for it on the fast tier".to_owned());
                 }
-                Ok(Some(Staged::Stopped)) => job.files.push_front(item),
-                Ok(Some(Staged::Changing)) => put_off(job, item, now),
-                Ok(Some(Staged::Unfit(why))) => {
+                Ok(Some(StageOutcome::Stopped)) => job.files.push_front(item),
+                Ok(Some(StageOutcome::Changing)) => put_off(job, item, now),
+                Ok(Some(StageOutcome::Unfit(why))) => {
                     job.told.failed += 1;
                     job.fail(&path, why.to_owned());
                 }
@@ -551,7 +551,7 @@ impl Tiers {
     }
 }
 
-fn put_off(job: &mut Job, item: Item, now: Duration) {
+fn put_off(job: &mut RunningJob, item: Item, now: Duration) {
     let path = item.path();
     let (dir, name, tries) = match item {
         Item::File { dir, name, tries } => (dir, name, tries),
@@ -570,7 +570,7 @@ fn put_off(job: &mut Job, item: Item, now: Duration) {
     }
 }
 
-fn expect_room(queue: &Queue, more: usize) -> Result<()> {
+fn expect_room(queue: &JobQueue, more: usize) -> Result<()> {
     if queue.waiting() + more as u64 > WAITING_MAX {
         let what = format!("{WAITING_MAX} paths wait to be staged already");
         return Err(Error::refused(what, "name a directory instead of its files, or wait"));

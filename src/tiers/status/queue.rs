@@ -3,14 +3,14 @@
 //! Publishing stays in order (P1). What is moved to the front has its bytes copied before all others; it is published once
 //! everything before it is, so that is hurried too: nothing up to it waits for `settle`.
 
-use crate::tiers::progress::{copied_in, to_copy};
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use crate::path::escape;
-use crate::stats::queue::{Pending, Queue, State as Stage};
+use crate::stats::queue::{EventState, PendingEvent, Queue};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Change, Event, State};
+use crate::tiers::model::state::{Change, EngineState, Event};
+use crate::tiers::progress::{copied_in, to_copy};
 use crate::tiers::{Ino, Lsn, Tiers};
 
 /// So much of what is aside is named.
@@ -23,7 +23,7 @@ impl Tiers {
         let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
         let aside_shown = self.aside_paths(ASIDE_SHOWN).into_iter().map(|path| format!("/{path}")).collect();
         let st = self.state.lock();
-        let mut look = Look::new(self, &st, self.expected_rate(), held);
+        let mut look = QueueLook::new(self, &st, self.expected_rate(), held);
         let mut queue = Queue {
             events: st.events.len() as u64,
             held: status.held,
@@ -68,9 +68,9 @@ impl Tiers {
 }
 
 /// One look at the queue.
-struct Look<'a> {
+struct QueueLook<'a> {
     tiers: &'a Tiers,
-    st: &'a State,
+    st: &'a EngineState,
     now: Duration,
     settle: Duration,
     /// Bytes per second, where that is known.
@@ -79,35 +79,35 @@ struct Look<'a> {
     arrivals: BTreeMap<Lsn, u64>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> QueueLook<'a> {
     /// `held`: nothing is published at all.
-    fn new(tiers: &'a Tiers, st: &'a State, rate: Option<f64>, held: bool) -> Self {
+    fn new(tiers: &'a Tiers, st: &'a EngineState, rate: Option<f64>, held: bool) -> Self {
         let settle = tiers.options().settle;
-        Look { tiers, st, now: tiers.uptime(), settle, rate, held, arrivals: tiers.counters.notes.arrivals() }
+        QueueLook { tiers, st, now: tiers.uptime(), settle, rate, held, arrivals: tiers.counters.notes.arrivals() }
     }
 
     /// Event number `at`; `bytes` are to be copied up to it, and with it.
-    fn at(&mut self, at: usize, event: &Event, bytes: u64) -> Pending {
+    fn at(&mut self, at: usize, event: &Event, bytes: u64) -> PendingEvent {
         let failed = self.tiers.counters.notes.failed(event.lsn);
         let settles_in = match event.lsn <= self.tiers.counters.notes.front() || self.tiers.has_waiters() {
             true => Duration::ZERO,
             false => (event.at + self.settle).saturating_sub(self.now),
         };
         let state = match &failed {
-            Some(_) => Stage::Held,
-            None if at == 0 && self.held => Stage::Held,
+            Some(_) => EventState::Held,
+            None if at == 0 && self.held => EventState::Held,
             None => self.stage(event, settles_in),
         };
-        self.held |= state == Stage::Held;
+        self.held |= state == EventState::Held;
         let copied_in = copied_in(bytes, self.rate);
         let (change, path, to) = self.named(&event.change);
-        Pending {
+        PendingEvent {
             lsn: event.lsn,
             change,
             path,
             to,
             size: if let Change::Content { content, .. } = &event.change { Some(content.size) } else { None },
-            done: self.arrivals.get(&event.lsn).copied().filter(|_| state == Stage::Copying),
+            done: self.arrivals.get(&event.lsn).copied().filter(|_| state == EventState::Copying),
             state,
             tries: failed.as_ref().map_or(0, |failed| failed.tries),
             reason: failed.map(|failed| failed.reason),
@@ -117,17 +117,17 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn stage(&self, event: &Event, settles_in: Duration) -> Stage {
-        let unsettled = if settles_in.is_zero() { Stage::Waiting } else { Stage::Settling };
+    fn stage(&self, event: &Event, settles_in: Duration) -> EventState {
+        let unsettled = if settles_in.is_zero() { EventState::Waiting } else { EventState::Settling };
         let Change::Content { content, .. } = &event.change else { return unsettled };
         if !content.exists() {
-            Stage::Replaced
+            EventState::Replaced
         } else if content.is_copied() || content.is_early() {
-            Stage::Copied
+            EventState::Copied
         } else if !content.is_sealed() {
-            Stage::Sealing
+            EventState::Sealing
         } else if self.arrivals.contains_key(&event.lsn) {
-            Stage::Copying
+            EventState::Copying
         } else {
             unsettled
         }

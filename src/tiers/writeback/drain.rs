@@ -12,15 +12,14 @@
 //! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied, but for the
 //! head of one in two parts. A write stops that at the next piece.
 
-use crate::tiers::disk::layout::remove_leftover;
-use crate::tiers::objects::pool::copy_name;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, Dir, File};
-use crate::tiers::log::record::{Attrs, Known};
+use crate::tiers::log::record::{Attrs, TmpStat};
 use crate::tiers::model::publish_plan;
 use crate::tiers::model::state::Change;
 use crate::tiers::objects::abilities::Abilities;
@@ -28,6 +27,7 @@ use crate::tiers::objects::copy::{CHUNK, NotCopied, copy_data, next_data};
 use crate::tiers::objects::file::{Content, Copied, FileState};
 use crate::tiers::objects::hash::{Hash, Sum};
 use crate::tiers::objects::parts::{bare, in_part};
+use crate::tiers::objects::pool::copy_name;
 use crate::tiers::objects::split::Split;
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
@@ -215,7 +215,7 @@ impl Tiers {
             let st = self.state.lock();
             let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < *lsn;
             if intact {
-                let (id, known) = ((stat.dev, stat.ino), Some(Known::of(&stat)));
+                let (id, known) = ((stat.dev, stat.ino), Some(TmpStat::of(&stat)));
                 let copied = Copied { tmp: tmp.clone(), id, sum: Some(sum), known };
                 *content.copy.lock() = Some(Box::new(copied));
             }

@@ -11,7 +11,6 @@
 //!    then on it is reached by its descriptor, and after a start only if it has that inode.
 //! 3. A version is copied there at once. Where it is placed in another part than it was copied for, it is copied from `tmp` to `tmp`.
 
-use crate::tiers::objects::parts::{bare, in_part};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
@@ -23,12 +22,13 @@ use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, MetadataOrder, RenameMode};
-use crate::tiers::log::record::{Known, Path, Step};
+use crate::tiers::log::record::{Path, Step, TmpStat};
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
-use crate::tiers::model::state::State;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::set_attrs;
 use crate::tiers::objects::copy::copy_data;
 use crate::tiers::objects::file::{Content, Copied};
+use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::pool::copy_name;
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::writeback::mend::Mended;
@@ -40,7 +40,7 @@ use crate::tiers::{Ino, Lsn, ROOT, Tiers};
 const PROBE: &[u8] = b"e";
 
 /// The part that a directory lies in: the path of its root on the slow tier, and who that is there. `None`: the tree's own.
-fn part_at(st: &State, dir: Ino) -> Option<(Path, SlowId)> {
+fn part_at(st: &EngineState, dir: Ino) -> Option<(Path, SlowId)> {
     let part = Some(st.view.part_of(dir)).filter(|part| *part != ROOT)?;
     Some((st.view.slow_path(part)?, st.view.get(part)?.slow_id()?))
 }
@@ -139,7 +139,7 @@ impl Tiers {
                     remove_leftover(&*from, name)?;
                 }
                 let id = (stat.dev, stat.ino);
-                Copied { tmp: in_part(&part, &to), id, sum: copied.sum, known: Some(Known::of(&stat)) }
+                Copied { tmp: in_part(&part, &to), id, sum: copied.sum, known: Some(TmpStat::of(&stat)) }
             }
         };
         // It may have been lost meanwhile: then it stays so.

@@ -1,11 +1,12 @@
 //! What goes first: an event that somebody waits for has its bytes copied before all others.
 
-use crate::error::Result;
-use crate::tiers::model::state::State;
-use crate::tiers::objects::file::Content;
-use crate::tiers::{Cx, Ino, Lsn, Tiers};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use crate::error::Result;
+use crate::tiers::model::state::EngineState;
+use crate::tiers::objects::file::Content;
+use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
 impl Tiers {
     /// Hurries the newest event at or below `ino` and everything before it, and copies its bytes before all others. What
@@ -27,7 +28,7 @@ impl Tiers {
     }
 
     /// The version to copy before all others: the newest of the file that was moved to the front.
-    pub(crate) fn first_to_copy(&self, st: &State) -> Option<(Lsn, Ino, Arc<Content>)> {
+    pub(crate) fn first_to_copy(&self, st: &EngineState) -> Option<(Lsn, Ino, Arc<Content>)> {
         let ino = self.counters.notes.priority_ino.load(Ordering::Relaxed);
         let (lsn, content) = st.contents.get(&ino)?.back()?;
         let wanted = *lsn <= self.counters.notes.front() && content.exists() && !content.is_copied();

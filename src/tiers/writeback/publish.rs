@@ -30,18 +30,18 @@ use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
-use crate::tiers::log::record::{Attrs, Known, ObjectId, Path, Record, Spec, Step};
+use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Spec, Step, TmpStat};
 use crate::tiers::model::node::{DirEntryKey, ObservedAt};
-use crate::tiers::model::publish_plan::{self, Batch, Effect, Next, Planned, PublishPace};
-use crate::tiers::model::state::{Change, Clean, State};
+use crate::tiers::model::publish_plan::{self, Batch, Effect, NextToPublish, Planned, PublishPace};
+use crate::tiers::model::state::{Change, Clean, EngineState};
 use crate::tiers::objects::abilities::is_refused;
 use crate::tiers::objects::file::{Bytes, Content, Copied, FileState, Io};
 use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::{Moving, SlowTier};
-use crate::tiers::progress::Work;
+use crate::tiers::progress::WorkKind;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
-use crate::tiers::writeback::step::{Met, Touched, step_path, step_target};
+use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// Proofs made durable together.
@@ -126,7 +126,7 @@ impl Tiers {
             done => done,
         };
         if let Some(lsn) = front {
-            self.counters.notes.tried(lsn, Work::Publish, done.as_ref().err());
+            self.counters.notes.tried(lsn, WorkKind::Publish, done.as_ref().err());
         }
         done
     }
@@ -156,10 +156,10 @@ impl Tiers {
         let pace = PublishPace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
         let next = publish_plan::next(&self.state.lock(), pace);
         match next {
-            Next::Empty => Ok(Progress::Idle),
-            Next::Wait(left) => Ok(Progress::Wait(left)),
-            Next::Blocked => self.unblock(),
-            Next::Batches(batches) => {
+            NextToPublish::Empty => Ok(Progress::Idle),
+            NextToPublish::Wait(left) => Ok(Progress::Wait(left)),
+            NextToPublish::Blocked => self.unblock(),
+            NextToPublish::Batches(batches) => {
                 self.publish(batches, &mut unfinished)?;
                 self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did)
             }
@@ -182,8 +182,8 @@ impl Tiers {
                 // Under pressure a version that is not copied may have been left to a later one: only so is the rest ready.
                 [false, true].into_iter().find_map(|pressure| {
                     match publish_plan::next(&st, PublishPace { now, settle, live_after, pressure, front: 0 }) {
-                        Next::Batches(batches) => Some(batches),
-                        Next::Empty | Next::Wait(_) | Next::Blocked => None,
+                        NextToPublish::Batches(batches) => Some(batches),
+                        NextToPublish::Empty | NextToPublish::Wait(_) | NextToPublish::Blocked => None,
                     }
                 })
             };
@@ -262,7 +262,7 @@ impl Tiers {
         }
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
-        let mut touched = Touched::of(&group.planned[..group.met.len()]);
+        let mut touched = SyncSet::of(&group.planned[..group.met.len()]);
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
             // The error came from this sync, perhaps: the next step must not be durable before the last one.
@@ -377,7 +377,7 @@ impl Tiers {
         let (part, tmp) = self.tmp_for(dir)?;
         let name = format!("m{lsn:016x}").into_bytes();
         let stat = self.make_whole(&*tmp, &name, spec)?;
-        Ok(Copied { tmp: in_part(&part, &name), id: (stat.dev, stat.ino), sum: None, known: Some(Known::of(&stat)) })
+        Ok(Copied { tmp: in_part(&part, &name), id: (stat.dev, stat.ino), sum: None, known: Some(TmpStat::of(&stat)) })
     }
 
     /// Makes a node in `tmp` with all its attributes, durable but for its name where names are not in order by themselves.
@@ -694,7 +694,7 @@ impl Tiers {
     }
 
     /// Moves the slow side of what a step changed.
-    fn follow(&self, st: &mut State, planned: &Planned, met: &Met) {
+    fn follow(&self, st: &mut EngineState, planned: &Planned, met: &Met) {
         let mut effects = &planned.effects[..];
         if let (Met::Conflict(name), Some(Effect::Name(at, Some(ino)))) = (met, effects.first()) {
             let path = escape(step_path(&planned.step));
@@ -758,7 +758,7 @@ impl Tiers {
     /// and the kernel, which remembers it, see these bytes, and what was written since and is no event yet becomes one under that name. But not
     /// if an event is pending that gives it a name: a newer version goes to the name that it had, which it keeps until then, and what lies beside
     /// is found there like any other file.
-    fn view_conflict(&self, st: &mut State, (dir, name): &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
+    fn view_conflict(&self, st: &mut EngineState, (dir, name): &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
         let ours = has(name) == Some(ino);
         let beside = Name::new(beside).ok().filter(|beside| ours && has(beside).is_none());
@@ -784,7 +784,7 @@ impl Tiers {
     }
 
     /// Extended attributes and times the slow tier has now are no longer the view's to remember.
-    fn forget_applied_attrs(&self, st: &mut State, upto: Lsn) {
+    fn forget_applied_attrs(&self, st: &mut EngineState, upto: Lsn) {
         let inos = inodes_upto(st, upto);
         for ino in &inos {
             let Some(node) = st.view.get_mut(*ino) else { continue };
@@ -799,7 +799,7 @@ impl Tiers {
     }
 
     /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
-    fn rebind(&self, st: &State, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
+    fn rebind(&self, st: &EngineState, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
         let passed = st.bound.range(..=upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
         let files = passed.filter_map(|(ino, object)| {
             let path = st.view.path(ino)?;
@@ -814,7 +814,7 @@ impl Tiers {
             self.log.sync(self.log.last())?;
         }
         if left_out!(StepsDurable) {
-            Touched::of(planned).sync(self)?;
+            SyncSet::of(planned).sync(self)?;
         }
         let replaced = planned.iter().filter_map(|planned| match &planned.step {
             Step::Place { tmp, .. } => Some(tmp),
@@ -841,12 +841,12 @@ impl Tiers {
 }
 
 /// Whom the events up to `upto` concern.
-fn inodes_upto(st: &State, upto: Lsn) -> HashSet<Ino> {
+fn inodes_upto(st: &EngineState, upto: Lsn) -> HashSet<Ino> {
     st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
 }
 
 /// Whether nothing that is pending behind `upto` gives the file another name or version.
-fn stays_where_it_is(st: &State, ino: Ino, upto: Lsn) -> bool {
+fn stays_where_it_is(st: &EngineState, ino: Ino, upto: Lsn) -> bool {
     let is_file = st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir);
     let stays =
         |change: &Change| matches!(change, Change::SetAttr { .. } | Change::SetXattr { .. } | Change::Link { .. });
@@ -854,12 +854,12 @@ fn stays_where_it_is(st: &State, ino: Ino, upto: Lsn) -> bool {
 }
 
 /// Whether a newer version of the file is on its way to this name.
-fn is_placed_after(st: &State, ino: Ino, (dir, name): (&Ino, &Name), upto: Lsn) -> bool {
+fn is_placed_after(st: &EngineState, ino: Ino, (dir, name): (&Ino, &Name), upto: Lsn) -> bool {
     let placed = |change: &Change| matches!(change, Change::Content { at, .. } if (&at.0, &at.1) == (dir, name));
     changes_after(st, ino, upto).any(placed)
 }
 
-fn changes_after(st: &State, ino: Ino, upto: Lsn) -> impl Iterator<Item = &Change> {
+fn changes_after(st: &EngineState, ino: Ino, upto: Lsn) -> impl Iterator<Item = &Change> {
     let later = st.events.iter().rev().take_while(move |event| event.lsn > upto);
     later.map(|event| &event.change).filter(move |change| change.inodes().contains(&ino))
 }
@@ -874,7 +874,7 @@ fn path_met(path: &[u8], met: &Met) -> Option<Path> {
 }
 
 /// Copies of the events up to `upto` that were not placed. An object that lies in `tmp` itself is not one of them.
-fn superseded(st: &State, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
+fn superseded(st: &EngineState, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
     let placed: HashSet<&[u8]> = planned
         .iter()
         .filter_map(|planned| match &planned.step {

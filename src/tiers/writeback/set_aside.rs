@@ -33,7 +33,7 @@ use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::log::record::{Attrs, Kept, Spec};
 use crate::tiers::model::closure::{Closure, closure, pending_at};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Aside, Change, Event, State};
+use crate::tiers::model::state::{Aside, Change, EngineState, Event};
 use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
 use crate::tiers::ops::names::add_subdir;
@@ -61,7 +61,7 @@ pub struct SetAside {
 
 /// What becomes of the nodes of a closure.
 #[derive(Default)]
-struct Outcome {
+struct AsideOutcome {
     /// With the newest version of each file.
     kept: Vec<(Ino, Option<Arc<Content>>)>,
     returned: Vec<Ino>,
@@ -273,7 +273,7 @@ impl Tiers {
     /// Step 5. Returns the events, and the nodes that may not be needed any more.
     fn follow_set_aside(
         &self,
-        st: &mut State,
+        st: &mut EngineState,
         closure: &Closure,
         kept: Vec<(Ino, Aside)>,
         returned: &[Ino],
@@ -332,7 +332,7 @@ impl Tiers {
     /// The view's side of the names that do not have what they had.
     fn return_names(
         &self,
-        st: &mut State,
+        st: &mut EngineState,
         closure: &Closure,
         detached: &HashMap<Ino, Ino>,
         stays: &HashSet<Ino>,
@@ -348,7 +348,7 @@ impl Tiers {
             }
         }
         let mut touched: HashSet<Ino> = closure.inodes.iter().chain(detached.values()).copied().collect();
-        let is_dir = |st: &State, ino: Option<Ino>| {
+        let is_dir = |st: &EngineState, ino: Option<Ino>| {
             i32::from(ino.and_then(|ino| st.view.get(ino)).is_some_and(|node| node.kind == Kind::Dir))
         };
         for ((dir, name), who) in places {
@@ -415,7 +415,7 @@ impl Tiers {
         self.log.drop_upto(applied.min(from - 1))
     }
 
-    pub(crate) fn log_aside_again(&self, st: &mut State, mut nodes: Vec<Ino>) -> Result<()> {
+    pub(crate) fn log_aside_again(&self, st: &mut EngineState, mut nodes: Vec<Ino>) -> Result<()> {
         if nodes.is_empty() {
             return Ok(());
         }
@@ -436,7 +436,7 @@ fn closure_is_empty(closure: &Closure) -> bool {
 }
 
 /// What stays, directories before what is in them, and what goes back.
-fn outcome(st: &State, closure: &Closure) -> Outcome {
+fn outcome(st: &EngineState, closure: &Closure) -> AsideOutcome {
     let made: HashSet<Ino> = {
         let of_it = |event: &&Event| closure.events.binary_search(&event.lsn).is_ok();
         let made = |event: &Event| if let Change::Make { ino, .. } = event.change { Some(ino) } else { None };
@@ -446,7 +446,7 @@ fn outcome(st: &State, closure: &Closure) -> Outcome {
         let of_it = |event: &&Event| closure.events.binary_search(&event.lsn).is_ok();
         st.events.iter().filter(of_it).flat_map(|event| event.change.inodes()).collect()
     };
-    let mut outcome = Outcome::default();
+    let mut outcome = AsideOutcome::default();
     for ino in closure.inodes.iter().filter(|ino| changed.contains(ino) || closure.uncommitted.contains(ino)) {
         let Some(node) = st.view.get(*ino) else { continue };
         let newest = st.contents.get(ino).and_then(SmallDeque::back).map(|(_, content)| content.clone());
@@ -462,7 +462,7 @@ fn outcome(st: &State, closure: &Closure) -> Outcome {
     outcome
 }
 
-fn told(st: &State, outcome: &Outcome) -> SetAside {
+fn told(st: &EngineState, outcome: &AsideOutcome) -> SetAside {
     let path = |ino: &Ino| st.view.path(*ino).or_else(|| st.view.slow_path(*ino)).map(|path| escape(&path));
     let bytes = outcome.kept.iter().filter_map(|(_, content)| content.as_ref()).map(|content| content.size).sum();
     SetAside {
@@ -473,7 +473,7 @@ fn told(st: &State, outcome: &Outcome) -> SetAside {
     }
 }
 
-fn depth(st: &State, ino: Ino) -> usize {
+fn depth(st: &EngineState, ino: Ino) -> usize {
     let (mut depth, mut at) = (0, ino);
     while at != ROOT {
         depth += 1;
@@ -483,7 +483,7 @@ fn depth(st: &State, ino: Ino) -> usize {
 }
 
 /// Of a node that is no regular file, as the view has it.
-fn spec_of(st: &State, ino: Ino) -> Option<Spec> {
+fn spec_of(st: &EngineState, ino: Ino) -> Option<Spec> {
     let node = st.view.get(ino)?;
     let meta = node.meta();
     let xattrs = node.xattrs().into_iter().flatten();

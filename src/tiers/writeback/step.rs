@@ -9,7 +9,7 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
-use crate::tiers::log::record::{Known, Path, Step};
+use crate::tiers::log::record::{Path, Step, TmpStat};
 use crate::tiers::model::publish_plan::Planned;
 use crate::tiers::objects::slow_tier::SlowTier;
 
@@ -41,7 +41,7 @@ struct Placing<'a> {
     ino: u64,
     path: &'a [u8],
     over: Option<u64>,
-    known: Option<Known>,
+    known: Option<TmpStat>,
     known_version: Option<Fingerprint>,
 }
 
@@ -70,14 +70,14 @@ impl Placing<'_> {
 
 /// What steps changed on the slow tier, each once: directories by their entries, nodes by their attributes.
 #[derive(Default)]
-pub(crate) struct Touched {
+pub(crate) struct SyncSet {
     dirs: BTreeSet<Path>,
     nodes: BTreeSet<Path>,
 }
 
-impl Touched {
+impl SyncSet {
     pub(crate) fn of(planned: &[Planned]) -> Self {
-        let mut touched = Touched::default();
+        let mut touched = SyncSet::default();
         planned.iter().for_each(|planned| touched.add(&planned.step));
         touched
     }
