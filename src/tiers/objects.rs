@@ -10,3 +10,4 @@ pub(crate) mod parts;
 pub(crate) mod pool;
 pub(crate) mod slow_tier;
 pub(crate) mod split;
+pub(crate) mod version;

@@ -341,6 +341,7 @@ pub mod turns {
                 #[derive(Debug, Default)]
                 pub(crate) struct $name(std::sync::atomic::$name);
 
+                #[allow(dead_code, reason = "each type has some that nobody needs")]
                 impl $name {
                     pub(crate) const fn new(value: $value) -> Self {
                         $name(std::sync::atomic::$name::new(value))
@@ -385,9 +386,10 @@ pub mod turns {
             }
         }
 
-        atomics! { AtomicBool(bool), AtomicU32(u32), AtomicU64(u64) }
+        atomics! { AtomicBool(bool), AtomicU8(u8), AtomicU32(u32), AtomicU64(u64) }
         changes! {
             AtomicBool(bool): swap;
+            AtomicU8(u8): fetch_or;
             AtomicU32(u32): fetch_add, fetch_sub, swap;
             AtomicU64(u64): fetch_max;
         }

@@ -147,7 +147,7 @@ mod tests {
     use crate::tiers::model::node::NodeAttrs;
     use crate::tiers::model::view::View;
     use crate::tiers::model::view::tests::stat;
-    use crate::tiers::objects::file::Content;
+    use crate::tiers::objects::version::Content;
 
     /// A queue that is filled step by step, and numbers its events from 1 on.
     struct Queue(EngineState);

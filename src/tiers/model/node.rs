@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::path::Name;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
-use crate::tiers::objects::file::{Content, FileState, Resident};
+use crate::tiers::objects::file::{FileState, Resident};
+use crate::tiers::objects::version::Content;
 use crate::tiers::{Ino, Listing, Lsn};
 
 /// A name in a directory.

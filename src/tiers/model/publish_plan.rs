@@ -24,8 +24,8 @@ use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::{Change, EngineState, Event};
-use crate::tiers::objects::file::{Content, Copied};
 use crate::tiers::objects::parts::in_part;
+use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::{Ino, Lsn};
 
 /// Events in one group, and in one batch under pressure.

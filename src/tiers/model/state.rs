@@ -14,7 +14,8 @@ use crate::tiers::disk::{Kind, NewAttr, Time};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Spec};
 use crate::tiers::model::node::{DirEntryKey, Node, Slot};
 use crate::tiers::model::view::View;
-use crate::tiers::objects::file::{Content, FileState};
+use crate::tiers::objects::file::FileState;
+use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn};
 
@@ -313,7 +314,7 @@ impl EngineState {
         if let Change::Content { ino, content, .. } = &event.change {
             // Of a version that is not there any more no state is made.
             self.wake(*ino);
-            content.applied.store(true, Ordering::Release);
+            content.set_applied();
             self.unrefer(content.object(), now);
             if let Some(versions) = self.contents.get_mut(ino) {
                 let is_first = versions.iter().next().is_some_and(|(first, _)| *first == event.lsn);

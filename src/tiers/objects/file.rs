@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tiers::Ino;
+use crate::tiers::disk::File;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
-use crate::tiers::disk::{File, Time};
-use crate::tiers::log::record::{Attrs, Home, ObjectId, TmpStat};
-use crate::tiers::objects::hash::Hash;
+use crate::tiers::disk::sync::{Rank, RwLock};
+use crate::tiers::log::record::{Home, ObjectId};
+use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
 
 #[derive(Debug)]
@@ -101,133 +101,6 @@ struct Equal {
     fingerprint: Fingerprint,
     /// Uptime of the last comparison with the slow file.
     checked: Duration,
-}
-
-/// One version of a file on its way to the slow tier: the first `size` bytes of an object. A million may wait: what few have is in
-/// boxes, and [`Attrs`] are taken apart for their gaps.
-#[derive(Debug)]
-pub(crate) struct Content {
-    object: Object,
-    pub(crate) size: u64,
-    perm: u16,
-    uid: u32,
-    gid: u32,
-    sec: i64,
-    nsec: u32,
-    #[allow(clippy::box_collection, reason = "in 8 bytes")]
-    xattrs: Option<Box<Vec<Xattr>>>,
-    burst: u32,
-    /// Cleared by the first write into the first `size` bytes: the version no longer exists.
-    pub(crate) intact: AtomicBool,
-    /// The object's bytes and name are durable on fast.
-    pub(crate) sealed: AtomicBool,
-    /// Set before its seal is logged: whoever breaches it from then on makes that durable first.
-    pub(crate) sealing: AtomicBool,
-    /// The slow tier has it or something newer.
-    pub(crate) applied: AtomicBool,
-    /// The finished copy in `tmp`. Boxed: few of the versions that wait have one.
-    pub(crate) copy: Mutex<Option<Box<Copied>>>,
-    /// Published before its turn, in place of an older version that was gone.
-    pub(crate) early: AtomicBool,
-}
-
-/// Its name and its value.
-type Xattr = (Vec<u8>, Vec<u8>);
-
-/// As a rule one of the pool, in half the bytes.
-#[derive(Debug)]
-enum Object {
-    InPool(u64),
-    Other(Box<ObjectId>),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Copied {
-    pub(crate) tmp: Vec<u8>,
-    /// Device and inode number on the slow tier.
-    pub(crate) id: (u64, u64),
-    /// The hash of its bytes, where they were copied.
-    pub(crate) sum: Option<Hash>,
-    /// As the slow tier shows it, where it does not change before it is placed.
-    pub(crate) known: Option<TmpStat>,
-}
-
-impl Content {
-    pub(crate) fn new(object: ObjectId, size: u64, attrs: Attrs, burst: u64) -> Self {
-        let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
-        let object = match object.home {
-            Home::Fast => Object::InPool(object.number),
-            Home::Slow | Home::Split { .. } => Object::Other(Box::new(object)),
-        };
-        Content {
-            object,
-            size,
-            // Twelve bits.
-            perm: (perm & 0o7777) as u16,
-            uid,
-            gid,
-            sec: mtime.sec,
-            nsec: mtime.nsec,
-            xattrs: Some(xattrs).filter(|xattrs| !xattrs.is_empty()).map(Box::new),
-            burst: burst.try_into().unwrap_or(0),
-            intact: AtomicBool::new(true),
-            sealed: AtomicBool::new(false),
-            sealing: AtomicBool::new(false),
-            applied: AtomicBool::new(false),
-            copy: Mutex::default(),
-            early: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn object(&self) -> ObjectId {
-        match &self.object {
-            Object::InPool(number) => ObjectId { home: Home::Fast, number: *number },
-            Object::Other(object) => **object,
-        }
-    }
-
-    pub(crate) fn attrs(&self) -> Attrs {
-        let mtime = Time { sec: self.sec, nsec: self.nsec };
-        let xattrs = self.xattrs.as_deref().cloned().unwrap_or_default();
-        Attrs { perm: self.perm.into(), uid: self.uid, gid: self.gid, mtime, xattrs }
-    }
-
-    /// The number of its burst; 0: not known.
-    pub(crate) fn burst(&self) -> u64 {
-        self.burst.into()
-    }
-
-    pub(crate) fn is_intact(&self) -> bool {
-        self.intact.load(Ordering::Acquire)
-    }
-
-    /// Whether it is still owed, and its bytes are in its object.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.is_intact() && !self.applied.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_early(&self) -> bool {
-        self.early.load(Ordering::Acquire)
-    }
-
-    /// Whether these bytes are anywhere but on their way over.
-    pub(crate) fn exists(&self) -> bool {
-        self.is_intact() || self.is_copied() || self.is_early()
-    }
-
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.sealed.load(Ordering::Acquire)
-    }
-
-    /// The version no longer exists anywhere.
-    pub(crate) fn lose(&self) {
-        self.intact.store(false, Ordering::Release);
-        *self.copy.lock() = None;
-    }
-
-    pub(crate) fn is_copied(&self) -> bool {
-        self.copy.lock().is_some()
-    }
 }
 
 impl FileState {
@@ -320,7 +193,7 @@ impl FileState {
             clean,
             interrupted,
         } = self.io.get_mut();
-        pending_versions.retain(|content| !content.applied.load(Ordering::Acquire));
+        pending_versions.retain(|content| !content.is_applied());
         let used = fd.is_some() || copy.is_some() || clean.is_some();
         let marked = *dirty || *mtime_set_since_bind || *attrs_in_view || *interrupted;
         let open = [&mut self.opens, &mut self.writers, &mut self.pins].into_iter().any(|count| *count.get_mut() > 0);
@@ -431,7 +304,7 @@ impl FileState {
         let mut guard = 0;
         for content in io.pending_versions.iter() {
             if offset < content.size {
-                content.intact.store(false, Ordering::Release);
+                content.set_overwritten();
             } else {
                 guard = guard.max(content.size);
             }

@@ -16,8 +16,9 @@ use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::copy::copy_bytes;
-use crate::tiers::objects::file::{Author, Bytes, Content, FileState, Io};
+use crate::tiers::objects::file::{Author, Bytes, FileState, Io};
 use crate::tiers::objects::pool::{Named, Pool, label};
+use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, Lsn, OpenFile, ROOT, Tiers};
 
 /// A version about to become an event: read from the object before the state lock is taken.
@@ -358,7 +359,7 @@ impl Tiers {
     /// The first so many content events that are not sealed yet, in LSN order.
     pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
         let mut st = self.state.lock();
-        let done = |content: &Content| content.is_sealed() || content.applied.load(Ordering::Acquire);
+        let done = |content: &Content| content.is_sealed() || content.is_applied();
         let behind = st.events.partition_point(|event| event.lsn <= st.sealed);
         let open = st.events.range(behind..).filter_map(|event| match &event.change {
             Change::Content { ino, content, .. } if !done(content) => Some((event.lsn, *ino, content)),

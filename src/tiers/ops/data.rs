@@ -27,10 +27,11 @@ use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::abilities::travels;
 use crate::tiers::objects::attrs::{Birth, dress, own_xattrs};
 use crate::tiers::objects::copy::{CHUNK, copy_bytes, copy_data};
-use crate::tiers::objects::file::{Bytes, Content, FileState, Io, Pin};
+use crate::tiers::objects::file::{Bytes, FileState, Io, Pin};
 use crate::tiers::objects::pool::{Named, Pool, label, tmp_name};
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::split::Split;
+use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
 /// The fast disk begins with a large file whenever so many bytes of it were written.
@@ -463,7 +464,7 @@ impl Tiers {
         if broken().next().is_some() && !left_out!(Breach) {
             let lsn = self.log.append(&[Record::Breach { ino: state.ino, object, from }])?;
             // Looked at behind the append: a seal that is logged later is not durable without the breach.
-            if broken().any(|content| content.sealing.load(Ordering::SeqCst)) && !left_out!(BreachDurable) {
+            if broken().any(|content| content.is_sealing()) && !left_out!(BreachDurable) {
                 self.log.sync(lsn)?;
             }
         }

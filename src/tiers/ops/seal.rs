@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use crate::error::{Errno, Error, Result};
 use crate::tiers::disk::File;
 use crate::tiers::log::record::{Home, ObjectId, Record};
-use crate::tiers::objects::file::{Content, FileState};
+use crate::tiers::objects::file::FileState;
+use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// Content events sealed with one sync of the log; objects synced together.
@@ -59,7 +60,7 @@ impl Tiers {
             let lsn = self.log.append(&seals)?;
             self.log.sync(lsn)?;
         }
-        pending.iter().for_each(|(_, _, content)| content.sealing.store(true, Ordering::SeqCst));
+        pending.iter().for_each(|(_, _, content)| content.set_sealing());
         let mut known = HashSet::new();
         let contents: Vec<_> = pending.iter().filter(|(_, _, content)| known.insert(content.object())).collect();
         // No more are open at the same time: there may be a million.
@@ -79,7 +80,7 @@ impl Tiers {
         }
         self.log.append(&seals)?; // 3
         for (_, _, content) in pending {
-            content.sealed.store(true, Ordering::Release);
+            content.set_sealed();
         }
         Ok(())
     }

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
@@ -19,8 +18,9 @@ use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::model::node::{DirEntryKey, NodeAttrs};
 use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::model::view::{Ages, FIRST_OWN};
-use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
+use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::pool::Pool;
+use crate::tiers::objects::version::Content;
 use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
 use crate::tiers::recovery::aside::{Entry, left_out};
@@ -497,7 +497,7 @@ impl<'a> Recovery<'a> {
         let mut any = false;
         if let Some(versions) = self.tiers.state.lock().contents.get(&file.ino) {
             for (_, content) in versions.iter().filter(|(_, content)| broken(content)) {
-                content.intact.store(false, Ordering::Release);
+                content.set_overwritten();
                 any = true;
             }
         }
@@ -591,8 +591,9 @@ impl<'a> Recovery<'a> {
         }
         let content = Arc::new(Content::new(object, size, attrs.clone(), self.bursts.get(&lsn).copied().unwrap_or(0)));
         let sealed = self.sealed.contains(&lsn);
-        content.sealing.store(sealed, Ordering::SeqCst);
-        content.sealed.store(sealed, Ordering::Release);
+        if sealed {
+            content.set_sealed();
+        }
         file.add_pending_version(&mut io, content.clone());
         st.committed(file.ino);
         st.take_up(file.ino, lsn);

@@ -15,7 +15,7 @@ use crate::tiers::checkpoints::index::CheckpointStatus;
 use crate::tiers::disk::layout::{OURS, ensure_dir};
 use crate::tiers::disk::{Dir, RenameMode};
 use crate::tiers::objects::copy::copy_data;
-use crate::tiers::objects::file::Content;
+use crate::tiers::objects::version::Content;
 use crate::tiers::writeback::step::conflict_suffix;
 use crate::tiers::{Cx, Ino, Tiers};
 

@@ -24,11 +24,12 @@ use crate::tiers::model::publish_plan;
 use crate::tiers::model::state::Change;
 use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::copy::{CHUNK, NotCopied, copy_data, next_data};
-use crate::tiers::objects::file::{Content, Copied, FileState};
+use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::hash::{Hash, Sum};
 use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::pool::copy_name;
 use crate::tiers::objects::split::Split;
+use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// Versions copied at once, and the largest of those that are not copied alone.

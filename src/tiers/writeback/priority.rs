@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::tiers::model::state::EngineState;
-use crate::tiers::objects::file::Content;
+use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
 impl Tiers {

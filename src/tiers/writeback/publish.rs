@@ -35,10 +35,11 @@ use crate::tiers::model::node::{DirEntryKey, ObservedAt};
 use crate::tiers::model::publish_plan::{self, Batch, Effect, NextToPublish, Planned, PublishPace};
 use crate::tiers::model::state::{Change, Clean, EngineState};
 use crate::tiers::objects::abilities::is_refused;
-use crate::tiers::objects::file::{Bytes, Content, Copied, FileState, Io};
+use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::{Moving, SlowTier};
+use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::progress::WorkKind;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
 use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
@@ -561,7 +562,7 @@ impl Tiers {
             for (ino, (lsn, content)) in &batch.contents {
                 proven.extend(self.mark_clean(*ino, content, placed.get(ino))?);
                 if *lsn > batch.upto {
-                    content.early.store(true, std::sync::atomic::Ordering::Release);
+                    content.set_early();
                     *content.copy.lock() = None;
                 }
                 if proven.len() >= PROVEN_MAX {

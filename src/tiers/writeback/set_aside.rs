@@ -35,7 +35,8 @@ use crate::tiers::model::closure::{Closure, closure, pending_at};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::{Aside, Change, EngineState, Event};
 use crate::tiers::objects::attrs::own_xattrs;
-use crate::tiers::objects::file::{Bytes, Content, FileState, Io};
+use crate::tiers::objects::file::{Bytes, FileState, Io};
+use crate::tiers::objects::version::Content;
 use crate::tiers::ops::names::add_subdir;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::writeback::deadline::{SaveTask, Saving};
@@ -286,7 +287,7 @@ impl Tiers {
         for event in &taken {
             if let Change::Content { content, .. } = &event.change {
                 // Who is copying it finds that it is not wanted any more.
-                content.intact.store(false, std::sync::atomic::Ordering::Release);
+                content.set_overwritten();
             }
         }
         let has_object = ios.iter().filter(|(_, (_, io))| io.object().is_some()).map(|(ino, _)| *ino);
