@@ -647,6 +647,26 @@ mod tests {
         }
     }
 
+    /// What a facade with whole counters and histograms of single calls would lose.
+    #[test]
+    fn metrics_have_parts_of_seconds_and_the_exact_sum_of_durations() {
+        let text = snapshot(unsafe_now()).metrics();
+        let of_read = |sample: &str| format!("dliofs_op_duration_seconds_{sample}");
+        for line in [
+            "# TYPE process_cpu_seconds_total counter",
+            "process_cpu_seconds_total 1.5",
+            "# TYPE dliofs_op_duration_seconds histogram",
+            &of_read(r#"bucket{op="read",tier="fast",le="0.000064"} 0"#),
+            &of_read(r#"bucket{op="read",tier="fast",le="0.000128"} 1"#),
+            &of_read(r#"bucket{op="read",tier="fast",le="134.217728"} 1"#),
+            &of_read(r#"bucket{op="read",tier="fast",le="+Inf"} 1"#),
+            &of_read(r#"sum{op="read",tier="fast"} 0.0001"#),
+            &of_read(r#"count{op="read",tier="fast"} 1"#),
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        }
+    }
+
     #[test]
     fn the_first_line_answers_the_one_question() {
         let safe = Safety { safe: true, ..Safety::default() };
