@@ -23,6 +23,7 @@ mod plan;
 mod progress;
 mod queue;
 mod reload;
+mod remount;
 mod report;
 mod rescue;
 mod sandbox;
