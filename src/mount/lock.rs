@@ -17,7 +17,7 @@ use nix::sys::stat::Mode;
 use tracing::warn;
 
 use super::Left;
-use super::daemon::{is_ending, standstill};
+use super::process::{is_ending, standstill};
 use crate::error::{Context, Error, Result};
 use crate::path::unescape;
 
