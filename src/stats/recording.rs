@@ -32,7 +32,6 @@ use super::record::{Record, read_number, write_number};
 pub use super::safe::Checkpoint;
 use super::trace::block;
 use super::trace::{self, Block, Traced};
-use super::windows;
 
 /// Begins every recording; behind it the version, in four bytes, and four bytes of nothing.
 const MAGIC: [u8; 8] = *b"dlio-rec";
@@ -256,20 +255,6 @@ impl From<ProcessFigures> for Process {
         let Identity { pid, command, cgroup, .. } = identity;
         let time = time.as_secs_f64();
         Process { number, pid, command, cgroup, opens, reads, writes, bytes_read, bytes_written, time }
-    }
-}
-
-impl From<&windows::Window> for Window {
-    fn from(window: &windows::Window) -> Self {
-        Window {
-            name: window.name.clone(),
-            began: window.began.as_secs_f64(),
-            ended: window.ended.as_secs_f64(),
-            files: window.used as u64,
-            processes: window.processes.len() as u64,
-            bytes_read: window.total(Op::Read).1,
-            bytes_written: window.total(Op::Write).1,
-        }
     }
 }
 
