@@ -241,7 +241,7 @@ impl DlioFs {
         if !seen.on.is_virtual() {
             match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
                 Err(Error::NeedSlow) if is_root_s_getattr(&seen) && self.slow.hangs() => {
-                    let known = R::known(&self.core, &seen).ok_or(Error::SlowTimeout);
+                    let known = R::known(&self.core.tiers, &seen).ok_or(Error::SlowTimeout);
                     return finish(&self.core, &self.failures, &seen, reply, known);
                 }
                 Err(Error::NeedSlow) => {}
@@ -292,7 +292,7 @@ impl DlioFs {
                         core.tiers.report_silence(LOOK_UP, KNOWN_WAIT);
                         known
                     }
-                    (GivenUp::TooLong, None) => R::known(&core, &seen).ok_or(Error::SlowTimeout),
+                    (GivenUp::TooLong, None) => R::known(&core.tiers, &seen).ok_or(Error::SlowTimeout),
                     (GivenUp::Killed, _) => Err(Errno::EINTR.into()),
                 };
                 end(&seen, reply, result)
