@@ -16,7 +16,8 @@ use super::talk::{self, Control};
 use super::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
 use crate::mount;
-use crate::report::formats::{Asked, Format, Merge, Weigh};
+use crate::report::asked::{Asked, Merge, Weigh};
+use crate::report::formats::Format;
 use crate::stats::recording::{Recording, Source};
 
 /// Report what was observed, in a mount, in one of its windows, or in recorded files

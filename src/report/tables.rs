@@ -14,7 +14,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::formats::Outlet;
+use super::outlet::Outlet;
 use super::traced::{self, Names, OF_UNKNOWN};
 use crate::stats::files;
 use crate::stats::record::Record;
