@@ -173,6 +173,7 @@ const PURE: &[&str] = &[
     "src/config/listen.rs",
     "src/config/settings.rs",
     "src/fs/control/command.rs",
+    "src/fs/control/node.rs",
     "src/path.rs",
 ];
 

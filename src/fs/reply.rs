@@ -11,7 +11,7 @@ use fuser::{Errno as FuseErrno, FileHandle, Generation, INodeNo};
 
 use super::convert::{file_attr, file_type};
 use super::handles::{Batch, Entry, Opened};
-use super::{Seen, is_root_s_getattr};
+use super::seen::{Seen, is_root_s_getattr};
 use crate::error::{Errno, Result};
 use crate::stats;
 use crate::tiers::disk::Space;
