@@ -27,6 +27,7 @@ mod attach;
 mod background;
 mod beneath;
 mod daemon;
+mod left;
 mod lock;
 mod logging;
 mod metrics;
@@ -60,6 +61,7 @@ use tracing::{info, warn};
 pub use answer::within;
 pub use attach::{Detach, MountFlags, detach, flag, flag_names, force, helper_version, open_device, others_allowed};
 pub use daemon::{Daemon, Pulse, pulse};
+pub use left::Left;
 pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left, mountpoint_of};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
@@ -102,22 +104,6 @@ pub struct Request {
     pub flags: MountFlags,
     /// Started by [`start_in_background`], which waits to be told.
     pub in_background: bool,
-}
-
-/// What only the fast tier has when a daemon leaves.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Left {
-    pub files: u64,
-    /// Changes of names and attributes included.
-    pub events: u64,
-    /// Escaped; at most a thousand, oldest first.
-    pub paths: Vec<String>,
-}
-
-impl Left {
-    pub fn is_nothing(&self) -> bool {
-        self.files == 0 && self.events == 0 && self.paths.is_empty()
-    }
 }
 
 /// Why a mount is read-only that nobody wanted so, for probes.
