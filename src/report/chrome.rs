@@ -17,7 +17,7 @@ use super::asked::{Asked, Merge};
 use super::outlet::Outlet;
 use super::traced::{self, Names, OF_THE_MOUNT, OF_UNKNOWN};
 use crate::stats::recording::{Meta, Recording};
-use crate::stats::trace::Traced;
+use crate::stats::traced::Traced;
 
 /// Of all events, so that their ids are not another tool's.
 const CATEGORY: &str = "dlio-fs";

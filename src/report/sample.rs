@@ -12,7 +12,8 @@ use crate::stats::recording::{
     Checkpoint, Epoch, Failure, Heat, HeatRow, IoPath, Mark, Meta, Operation, Place, Process, Recording, Timeline,
     Window, Writer,
 };
-use crate::stats::trace::{Block, Traced, block};
+use crate::stats::trace::{Block, block};
+use crate::stats::traced::Traced;
 
 /// A recording in the making.
 pub(crate) struct Made {

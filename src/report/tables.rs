@@ -185,7 +185,7 @@ impl<'a> Table<'a> {
 mod tests {
     use super::*;
     use crate::report::traced::sample;
-    use crate::stats::trace::Traced;
+    use crate::stats::traced::Traced;
     use bytes::Bytes;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;

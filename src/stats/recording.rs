@@ -31,7 +31,8 @@ use super::processes::{Identity, ProcessFigures};
 use super::record::{Record, read_number, write_number};
 pub use super::safe::Checkpoint;
 use super::trace::block;
-use super::trace::{self, Block, Traced};
+use super::trace::{self, Block};
+use super::traced::Traced;
 
 /// Begins every recording; behind it the version, in four bytes, and four bytes of nothing.
 const MAGIC: [u8; 8] = *b"dlio-rec";
