@@ -14,12 +14,13 @@ use bytesize::ByteSize;
 use clap::Args;
 
 use super::drain::{self, Place};
+use super::outcome::{Exit, Failure, Outcome, say};
 use super::progress::Progress;
 use super::sandbox::{self, Mount, Sandbox};
-use super::{Exit, Failure, Outcome, say, talk, umount};
+use super::{talk, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
-use frameworks::Epoch;
+use frameworks::{Epoch, Expected};
 
 /// Show everything in a minute: two temporary tiers, a mount, checkpoints, the drain, and the copies verified
 ///
@@ -30,9 +31,6 @@ pub(super) struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
-
-/// What the demonstration wrote and did not delete: path below the mount, and its bytes.
-type Expected = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) fn run(args: &DemoArgs) -> Outcome {
     mount::open_device()?;

@@ -10,8 +10,9 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser};
 
 use super::options::Options;
+use super::outcome::{Exit, Failure, Outcome, complain, one_line, usage_line};
 use super::remount::remount;
-use super::{Exit, Failure, Outcome, complain, mount, one_line, umount, usage_line};
+use super::{mount, umount};
 
 /// What mount(8) calls a failed mount.
 const FAILED: u8 = 32;

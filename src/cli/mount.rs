@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::options::Options;
+use super::outcome::{Exit, Failure, Outcome, complain};
 use super::remount::remount;
-use super::{Exit, Failure, Outcome, complain};
 use crate::config::{Config, Listen, Settings, Sources};
 use crate::error::{Context, Error};
 use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};

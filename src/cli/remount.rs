@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Failure, Outcome};
+use super::outcome::{Failure, Outcome};
 use crate::error::{Context, Error};
 use crate::mount::Daemon;
 

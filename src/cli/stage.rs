@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::path::escape;
 use crate::report::plan::Plan;

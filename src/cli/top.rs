@@ -20,7 +20,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 
-use super::{Exit, Failure, Outcome, complain, parse_duration, talk};
+use super::duration::parse_duration;
+use super::outcome::{Exit, Failure, Outcome, complain};
+use super::talk;
 use change::Change;
 use draw::Theme;
 use look::Look;
