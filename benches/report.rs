@@ -22,7 +22,8 @@ use dlio_fs::stats::recording::{
     Writer,
 };
 use dlio_fs::stats::timeline::{Amounts, Timeline};
-use dlio_fs::stats::trace::{Block, Traced, block};
+use dlio_fs::stats::trace::{Block, block};
+use dlio_fs::stats::traced::Traced;
 use nix::sys::resource::{UsageWho, getrusage};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

@@ -10,6 +10,7 @@ mod completions;
 mod demo;
 mod doctor;
 mod drain;
+mod duration;
 mod evict;
 mod fsck;
 mod helper;
@@ -17,12 +18,14 @@ mod holders;
 mod install;
 mod mount;
 mod options;
+mod outcome;
 mod pause;
 mod pin;
 mod plan;
 mod progress;
 mod queue;
 mod reload;
+mod remount;
 mod report;
 mod rescue;
 mod sandbox;
@@ -34,21 +37,15 @@ mod top;
 mod umount;
 mod verify;
 
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::error::Error;
-pub use completions::{completions, man_pages};
-
-const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 usage error (arguments, \
-configuration, directories); 3 something is only on the fast tier; 4 degraded: the order is held, \
-changes are refused, the slow tier is down, or the fast one fails; 5 a conflict with a foreign change.";
+pub use outcome::Exit;
+use outcome::{EXIT_CODES, Failure, Outcome, complain, one_line, usage_line};
 
 /// Absorb checkpoints on fast storage and copy them to slow storage, in order, without losing one
 ///
@@ -92,52 +89,6 @@ enum Command {
     Install(install::InstallArgs),
     Completions(completions::CompletionsArgs),
 }
-
-/// How a command ended. The numbers are documented in the help.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Exit {
-    /// Done; what the command was about is safe on the slow tier.
-    Done = 0,
-    /// It was asked for rightly and failed.
-    Failure = 1,
-    /// What was asked for is wrong: arguments, configuration, directories.
-    Usage = 2,
-    /// Something is only on the fast tier.
-    Undrained = 3,
-    /// The slow tier is down, or the order is held.
-    Degraded = 4,
-    /// A foreign change and ours met; both versions are kept.
-    Conflict = 5,
-    /// Ended by Ctrl-C, as a shell reports it.
-    Interrupted = 130,
-}
-
-/// Why a command failed: its exit code and the line to print.
-#[derive(Debug)]
-struct Failure {
-    exit: Exit,
-    message: String,
-}
-
-impl Failure {
-    fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Failure { exit, message: message.into() }
-    }
-
-    /// What was asked for is wrong.
-    fn usage(error: Error) -> Self {
-        Failure::new(Exit::Usage, error.to_string())
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::new(Exit::Failure, error.to_string())
-    }
-}
-
-type Outcome = Result<Exit, Failure>;
 
 /// The whole program.
 pub fn run() -> ExitCode {
@@ -183,9 +134,16 @@ pub fn run() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Install(args) => install::run(args),
-        Command::Completions(args) => completions::run(args),
+        Command::Install(args) => install::run(args, &Cli::command()),
+        Command::Completions(args) => completions::run(args, &Cli::command()),
     })
+}
+
+/// The man pages of the program and its commands: file name and text.
+///
+/// Errors: none in practice, for they are written to memory.
+pub fn man_pages() -> io::Result<Vec<(String, Vec<u8>)>> {
+    completions::man_pages(Cli::command())
 }
 
 fn finish(outcome: Outcome) -> ExitCode {
@@ -199,60 +157,12 @@ fn finish(outcome: Outcome) -> ExitCode {
     ExitCode::from(exit as u8)
 }
 
-/// clap's message as one line: what is wrong, its tip, where to read more.
-fn usage_line(error: &clap::Error) -> String {
-    let text = error.render().to_string();
-    let (mut what, mut tips) = (Vec::new(), Vec::new());
-    let mut lines = text.lines().map(str::trim);
-    // The first paragraph is the error, also when it goes over several lines; below it stand the tips and the usage.
-    what.extend(lines.by_ref().take_while(|line| !line.is_empty() && !line.starts_with("Usage:")));
-    tips.extend(lines.filter_map(|line| line.strip_prefix("tip: ")));
-    let what = what.join(" ");
-    let mut line = what.strip_prefix("error: ").unwrap_or(&what).to_owned();
-    for tip in tips {
-        line.push_str("; ");
-        line.push_str(tip);
-    }
-    line.push_str("; see dlio-fs --help");
-    line
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Prints a line of the answer. A reader that has gone (`| head`) is no failure.
-fn say(text: impl Display) -> Result<(), Failure> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Prints a line beside the answer: an error, a note, progress.
-fn complain(text: impl Display) {
-    // With standard error gone there is nobody left to tell.
-    drop(writeln!(io::stderr(), "dlio-fs: {text}"));
-}
-
-/// A number without a unit is seconds, as for sleep(1).
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
-    }
-    humantime::parse_duration(text)
-        .map_err(|_| "write seconds, or a number and a unit, as \"30s\" or \"10min\"".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 

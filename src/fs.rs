@@ -17,14 +17,16 @@ mod job_report;
 mod live;
 mod observer;
 mod ops;
+mod options;
 mod published;
 mod reply;
+mod seen;
+mod shown;
 mod slow_pool;
 mod who;
 
 use std::ffi::OsStr;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,45 +41,26 @@ use fuser::{
 };
 use parking_lot::Mutex;
 
-use crate::config::Rules;
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::stats::counters::{Call, Op, Tier};
-use crate::stats::recording::Meta;
 use crate::stats::{By, Stats};
-use crate::tiers::{Cx, Ino, ROOT, Tiers};
+use crate::tiers::{Cx, Tiers};
 #[doc(hidden)] // For what feeds it any bytes: `tests/fuzz_corpus.rs`, `fuzz/`.
-pub use control::parse_command;
+pub use control::command::parse_command;
+use control::node;
 use failures::Failures;
 use handles::Open;
 pub use job_report::JobReports;
 pub use live::Live;
 pub use observer::Observer;
 use ops::{Changes, Core};
+pub use options::FsOptions;
 use published::Published;
 pub use published::silent_after;
 use reply::{Answer, Synced};
+use seen::{Seen, Subject, What, is_root_s_getattr};
 use slow_pool::{Caller, GivenUp, Limits, SlowPool};
-
-/// What the file system is told besides its engine.
-#[derive(Clone, Debug)]
-pub struct FsOptions {
-    /// Which way the reads and writes of each file take.
-    pub rules: Rules,
-    /// How long an application waits for the slow tier before it gets EIO.
-    pub slow_wait: Duration,
-    /// The owner of the mount: may read `.dlio/files` and write to `.dlio/control`.
-    pub owner_uid: u32,
-    pub owner_gid: u32,
-    /// How many this process may have.
-    pub descriptors: u64,
-    /// Where jobs leave their reports.
-    pub job_reports: Option<JobReports>,
-    /// For recordings: which program and machine this is, and what the tiers are.
-    pub about: Meta,
-    /// Where somebody else serves [`Metrics`] over HTTP: told in the statistics.
-    pub metrics_addr: Option<SocketAddr>,
-}
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
 const SLOW_THREADS: usize = 32;
@@ -151,37 +134,6 @@ impl Metrics {
     }
 }
 
-/// A call under way: what it is, on what, since when, and who serves it.
-#[derive(Clone, Debug)]
-struct Seen {
-    what: What,
-    on: Subject,
-    since: Instant,
-    tier: Tier,
-    /// Who called, as the kernel names it.
-    thread: u32,
-}
-
-/// An operation, and where in the file it reads or writes.
-#[derive(Clone, Copy, Debug)]
-struct What {
-    op: Op,
-    offset: u64,
-}
-
-impl From<Op> for What {
-    fn from(op: Op) -> Self {
-        What { op, offset: 0 }
-    }
-}
-
-/// What a call is counted for.
-#[derive(Clone, Debug)]
-enum Subject {
-    Inode(Ino),
-    Open(Arc<Open>),
-}
-
 impl DlioFs {
     /// Starts the threads that may wait. Errors: a thread could not be started.
     pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, live: Arc<Live>, options: FsOptions) -> Result<Self> {
@@ -241,7 +193,7 @@ impl DlioFs {
         if !seen.on.is_virtual() {
             match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
                 Err(Error::NeedSlow) if is_root_s_getattr(&seen) && self.slow.hangs() => {
-                    let known = R::known(&self.core, &seen).ok_or(Error::SlowTimeout);
+                    let known = R::known(&self.core.tiers, &seen).ok_or(Error::SlowTimeout);
                     return finish(&self.core, &self.failures, &seen, reply, known);
                 }
                 Err(Error::NeedSlow) => {}
@@ -292,7 +244,7 @@ impl DlioFs {
                         core.tiers.report_silence(LOOK_UP, KNOWN_WAIT);
                         known
                     }
-                    (GivenUp::TooLong, None) => R::known(&core, &seen).ok_or(Error::SlowTimeout),
+                    (GivenUp::TooLong, None) => R::known(&core.tiers, &seen).ok_or(Error::SlowTimeout),
                     (GivenUp::Killed, _) => Err(Errno::EINTR.into()),
                 };
                 end(&seen, reply, result)
@@ -338,11 +290,6 @@ impl DlioFs {
     fn refuse<R: Answer>(&self, req: &Request, ino: INodeNo, reply: R, errno: Errno) {
         self.observe(req, Op::Refused, ino.into(), &(), reply, move |_, _, ()| Err(errno.into()));
     }
-}
-
-/// The way to `.dlio` leads through the root.
-fn is_root_s_getattr(seen: &Seen) -> bool {
-    matches!((seen.what.op, &seen.on), (Op::Getattr, Subject::Inode(ROOT)))
 }
 
 /// A call for people.
@@ -403,35 +350,6 @@ fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, 
     }
 }
 
-impl Subject {
-    /// Of `.dlio`.
-    fn is_virtual(&self) -> bool {
-        match self {
-            Subject::Inode(ino) => control::owns(*ino),
-            Subject::Open(open) => open.user_file().is_none(),
-        }
-    }
-
-    /// A conversation on `control`.
-    fn is_command(&self) -> bool {
-        matches!(self, Subject::Open(open) if matches!(&**open, Open::Virtual(open) if open.is_command()))
-    }
-
-    /// None for an open file of `.dlio`.
-    fn ino(&self) -> Option<Ino> {
-        match self {
-            Subject::Inode(ino) => Some(*ino),
-            Subject::Open(open) => open.user_file().map(|handle| handle.file().ino),
-        }
-    }
-}
-
-impl From<INodeNo> for Subject {
-    fn from(ino: INodeNo) -> Self {
-        Subject::Inode(ino.0)
-    }
-}
-
 #[allow(clippy::too_many_arguments, reason = "the signatures are fuser's")]
 impl Filesystem for DlioFs {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -448,14 +366,14 @@ impl Filesystem for DlioFs {
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let run = move |core: &Core, cx: &Cx, name: &[u8]| core.lookup(cx, parent.0, name);
         let known = move |core: &Core, name: &[u8]| {
-            let free = |name| !control::owns(parent.0) && core.tiers.lists_not(parent.0, &name);
+            let free = |name| !node::owns(parent.0) && core.tiers.lists_not(parent.0, &name);
             Name::new(name).is_ok_and(free).then(|| Err(Errno::ENOENT.into()))
         };
         self.observe_known(req, Op::Lookup, parent.into(), name.as_bytes(), reply, run, known);
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
-        if !control::owns(ino.0) {
+        if !node::owns(ino.0) {
             self.core.tiers.forget(ino.0, count);
             self.core.stats.record_untimed(Op::Forget, 1);
         }

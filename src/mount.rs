@@ -22,16 +22,19 @@
 //! A panic aborts the process and leaves a mount that answers ENOTCONN, never a bare directory (P3, P10). The daemon
 //! itself never looks at its own mount: nobody but it could answer.
 
+mod answer;
 mod attach;
 mod background;
 mod beneath;
 mod daemon;
+mod left;
 mod lock;
 mod logging;
 mod metrics;
 mod notify;
 mod owner;
 mod places;
+mod process;
 mod recorder;
 mod spawn;
 mod table;
@@ -55,12 +58,15 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
+pub use answer::within;
 pub use attach::{Detach, MountFlags, detach, flag, flag_names, force, helper_version, open_device, others_allowed};
-pub use daemon::{Daemon, Pulse, open_files, processes, pulse};
+pub use daemon::{Daemon, Pulse, pulse};
+pub use left::Left;
 pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left, mountpoint_of};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
-pub use places::{Places, within};
+pub use places::Places;
+pub use process::{open_files, processes};
 pub use recorder::latest_recording;
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, also_at, holder_of, mounted_at, mounts, mounts_of};
@@ -98,22 +104,6 @@ pub struct Request {
     pub flags: MountFlags,
     /// Started by [`start_in_background`], which waits to be told.
     pub in_background: bool,
-}
-
-/// What only the fast tier has when a daemon leaves.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Left {
-    pub files: u64,
-    /// Changes of names and attributes included.
-    pub events: u64,
-    /// Escaped; at most a thousand, oldest first.
-    pub paths: Vec<String>,
-}
-
-impl Left {
-    pub fn is_nothing(&self) -> bool {
-        self.files == 0 && self.events == 0 && self.paths.is_empty()
-    }
 }
 
 /// Why a mount is read-only that nobody wanted so, for probes.

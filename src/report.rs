@@ -5,6 +5,7 @@
 //! for people; what other programs read is made of the recording itself.
 
 pub mod advice;
+pub mod asked;
 pub mod calls;
 pub mod chart;
 mod chrome;
@@ -15,17 +16,21 @@ mod folded;
 pub mod formats;
 pub mod html;
 pub mod markdown;
+pub mod outlet;
 pub mod page;
 pub mod plan;
 pub mod plot;
 pub mod rebuild;
+mod summarize;
 pub mod summary;
 mod tables;
 pub mod text;
 pub mod totals;
 mod traced;
 
-pub use formats::{Asked, Format, Outlet};
+pub use asked::Asked;
+pub use formats::Format;
+pub use outlet::Outlet;
 
 #[cfg(test)]
 mod sample;

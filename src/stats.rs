@@ -28,6 +28,8 @@ pub mod safe;
 pub mod staging;
 pub mod timeline;
 pub mod trace;
+pub mod traced;
+mod watch;
 pub mod windows;
 
 use std::collections::{HashMap, VecDeque};
@@ -44,14 +46,15 @@ use crate::error::Errno;
 
 use access::{Cursor, Way};
 use catalog::{Catalog, CatalogExtent};
-use collect::Watch;
 use counters::{Call, Op, OpCounters, OpFigures, Tier};
-use files::{AtHand, Busy, Done, FileTable};
+use files::{AtHand, Busy, Done, FileFigures, FileTable};
 use plans::{Paths, Plans, Spent, Told};
 use processes::{Process, Processes};
 use record::{FileRecord, failed, failure};
 use timeline::{Amounts, Timeline};
-use trace::{Trace, Traced};
+use trace::Trace;
+use traced::Traced;
+use watch::Watch;
 use windows::{Window, Windows};
 
 /// So many files keep their counters at hand.
@@ -124,14 +127,6 @@ pub struct Handle {
     file: Arc<File>,
     process: Arc<Process>,
     cursor: Mutex<Cursor>,
-}
-
-/// A file's figures, for a report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileFigures {
-    /// Of today; of a file that is gone the last one known.
-    pub path: String,
-    pub record: FileRecord,
 }
 
 impl Default for Stats {

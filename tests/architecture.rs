@@ -1,13 +1,13 @@
 //! The floors of the house: imports point down only, and what is pure does no I/O and reads no clock.
 //!
-//! A face and the folder beside it are one room: inside, files may use each other, and the purity of the ones that
-//! compute is checked by what they name.
+//! A face and the folder beside it are one room: inside, files may use each other, though never in a circle, and the purity of the
+//! ones that compute is checked by what they name.
 //!
 //! Reads the sources. A module that is not in [`FLOORS`] fails the test until somebody has decided where it belongs.
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::Path;
 
@@ -48,6 +48,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("stats::staging", 1),
     ("stats::timeline", 1),
     ("stats::trace", 1),
+    ("stats::traced", 1),
     ("stats::windows", 1),
     ("config", 0),
     ("path", 0),
@@ -135,6 +136,8 @@ const PURE: &[&str] = &[
     "src/stats/staging.rs",
     "src/stats/timeline.rs",
     "src/stats/trace/block.rs",
+    "src/stats/traced.rs",
+    "src/stats/watch.rs",
     "src/stats/windows.rs",
     "src/cli/top/change.rs",
     "src/cli/top/draw.rs",
@@ -149,27 +152,34 @@ const PURE: &[&str] = &[
     "src/report/darshan/heat.rs",
     "src/report/darshan/job.rs",
     "src/report/darshan/layout.rs",
+    "src/report/darshan/numbers.rs",
     "src/report/darshan/posix.rs",
+    "src/report/darshan/ranks.rs",
     "src/report/darshan/text.rs",
     "src/report/advice.rs",
+    "src/report/asked.rs",
     "src/report/calls.rs",
     "src/report/chart.rs",
     "src/report/csv.rs",
     "src/report/formats.rs",
     "src/report/html.rs",
     "src/report/markdown.rs",
+    "src/report/outlet.rs",
     "src/report/page.rs",
     "src/report/plan.rs",
     "src/report/plot.rs",
     "src/report/rebuild.rs",
+    "src/report/summarize.rs",
     "src/report/summary.rs",
     "src/report/text.rs",
     "src/report/totals.rs",
-    "src/config.rs",
     "src/config/hours.rs",
+    "src/config/io_path.rs",
     "src/config/listen.rs",
     "src/config/settings.rs",
+    "src/config/values.rs",
     "src/fs/control/command.rs",
+    "src/fs/control/node.rs",
     "src/path.rs",
 ];
 
@@ -208,6 +218,63 @@ fn imports_point_down() {
         }
     }
     assert!(upward.is_empty(), "imports that point up:\n{}", upward.join("\n"));
+}
+
+/// Each file can be read after those that it needs.
+#[test]
+fn no_files_of_the_program_import_each_other_in_a_circle() {
+    let found: Vec<String> = circles(&arrows(&sources())).into_iter().collect();
+    assert!(found.is_empty(), "files that import each other in a circle:\n{}", found.join("\n"));
+}
+
+/// The modules that each one imports. The crate's roots are left out, and for now the engine, whose rooms have a test of their
+/// own.
+fn arrows(sources: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<String>> {
+    let left_out = |module: &str| matches!(face(module), "lib" | "main" | "tiers");
+    let arrows = sources.iter().filter(|(module, _)| !left_out(module)).map(|(module, source)| {
+        let paths = imports(module, source).into_iter().chain(imports_of_children(module, source, sources));
+        let targets = paths.filter_map(|path| longest_module(&path, sources));
+        (module.as_str(), targets.filter(|target| target != module && !left_out(target)).collect())
+    });
+    arrows.collect()
+}
+
+/// Paths that begin with a module that the file itself declares, `record::FileRecord` where it says `mod record;`: only to declare it
+/// imports nothing.
+fn imports_of_children(module: &str, source: &str, sources: &BTreeMap<String, String>) -> Vec<Vec<String>> {
+    let below = sources.keys().filter_map(|name| name.strip_prefix(module)?.strip_prefix("::"));
+    let begins = |at: usize| !source[..at].ends_with(|c: char| c.is_alphanumeric() || "_:".contains(c));
+    let mut found = Vec::new();
+    for child in below.filter(|name| !name.contains("::")) {
+        for (at, _) in source.match_indices(&format!("{child}::")).filter(|(at, _)| begins(*at)) {
+            follow(&source[at..], &mut module.split("::").map(str::to_owned).collect(), &mut found);
+        }
+    }
+    found
+}
+
+/// For each module that is in a circle, the shortest one through it; the same circle once.
+fn circles(arrows: &BTreeMap<&str, BTreeSet<String>>) -> BTreeSet<String> {
+    arrows.keys().filter_map(|module| way_back(module, arrows)).collect()
+}
+
+/// The shortest way from a module through what it imports back to it, from its first name in the alphabet.
+fn way_back(module: &str, arrows: &BTreeMap<&str, BTreeSet<String>>) -> Option<String> {
+    let mut ways = VecDeque::from([vec![module]]);
+    let mut seen = BTreeSet::new();
+    while let Some(way) = ways.pop_front() {
+        for target in arrows.get(way[way.len() - 1]).into_iter().flatten() {
+            if target == module {
+                let first = way.iter().enumerate().min_by_key(|(_, name)| **name).map_or(0, |(at, _)| at);
+                let order = way[first..].iter().chain(&way[..=first]);
+                return Some(order.copied().collect::<Vec<_>>().join(" -> "));
+            }
+            if seen.insert(target.as_str()) {
+                ways.push_back(way.iter().copied().chain([target.as_str()]).collect());
+            }
+        }
+    }
+    None
 }
 
 /// What a room takes from another, by import or by a call of a method of `Tiers`, is below it.
@@ -359,7 +426,8 @@ fn code(source: &str) -> String {
 fn imports(module: &str, source: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let here: Vec<String> = module.split("::").map(str::to_owned).collect();
-    for (at, _) in source.match_indices("crate::") {
+    // `pub(in crate::fs)` imports nothing.
+    for (at, _) in source.match_indices("crate::").filter(|(at, _)| !source[..*at].ends_with("(in ")) {
         follow(&source[at + "crate::".len()..], &mut Vec::new(), &mut found);
     }
     for (at, _) in source.match_indices("super::").filter(|(at, _)| !source[..*at].ends_with("super::")) {
@@ -425,6 +493,19 @@ fn import_trees_are_read_to_their_leaves() {
         read("tiers::plan", "use super::disk::Time; fn f() { super::super::fs::g(); crate::cli::h() }"),
         ["cli::h", "tiers::disk::Time", "fs::g"]
     );
+}
+
+#[test]
+fn a_circle_of_files_is_found_in_its_order() {
+    let found = |face: &str| {
+        let sources =
+            [("a", face), ("a::b", "use crate::d::Y;"), ("c", "use super::a::{X, Z};"), ("d", "use crate::c;")];
+        let sources = sources.map(|(module, source)| (module.to_owned(), source.to_owned()));
+        circles(&arrows(&BTreeMap::from(sources))).into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(found("mod b; pub(in crate::c) struct X;"), [""; 0]);
+    assert_eq!(found("mod b; use b::Z;"), ["a -> a::b -> d -> c -> a"]);
+    assert_eq!(found("mod b; pub use self::b::Z; use crate::c::W;").len(), 1);
 }
 
 #[test]

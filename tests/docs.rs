@@ -355,7 +355,7 @@ fn every_metric_and_every_file_of_dlio_has_its_row() {
             quoted(&text).filter(|quotation| quotation.starts_with("dliofs_") && !names.contains(quotation));
         assert_eq!(unknown.next(), None, "a metric that {page} names");
     }
-    let source = read("src/fs/control.rs");
+    let source = read("src/fs/control/node.rs");
     let files: BTreeSet<&str> =
         source.lines().filter(|line| line.starts_with("    (Node::")).flat_map(|line| literals(line, ", \"")).collect();
     assert!(files.contains("stats"), "{files:?}");

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Exit, Outcome, report, say};
+use super::outcome::{Exit, Outcome, say};
+use super::report;
 use crate::json;
 use crate::report::summary::Summary;
 use crate::report::text;
@@ -39,6 +40,6 @@ pub(super) fn run(args: &AdviseArgs) -> Outcome {
     } else {
         say(text::advice(&summary.advice).trim_end())?;
     }
-    recording.flaws.iter().for_each(|flaw| super::complain(format!("the recording: {flaw}")));
+    recording.flaws.iter().for_each(|flaw| super::outcome::complain(format!("the recording: {flaw}")));
     Ok(Exit::Done)
 }

@@ -1,6 +1,6 @@
 //! `dlio-fs bench`: what a mount over two tiers costs and gains, measured beside the tiers themselves.
 //!
-//! `asked.rs` is what the user said, `session.rs` the places and the runs, and each load has a file of its own; what a load does stands
+//! `asked.rs` is what the user said, `session.rs` the places and the runs, `measure.rs` the way through one, and each load has a file of its own; what a load does stands
 //! in `src/bench`.
 
 mod asked;
@@ -8,24 +8,15 @@ mod checkpoint;
 mod files;
 mod growth;
 mod ingest;
+mod measure;
+mod plan;
 mod session;
 mod tiers;
 mod trace;
 
-use std::fs;
-use std::io::{IsTerminal, stdout};
-
-use asked::{Common, Document};
 use clap::{Args, Subcommand};
-use session::Session;
 
-use super::sandbox;
-use super::{Exit, Failure, Outcome, say};
-use crate::bench::caches::Caches;
-use crate::bench::results::Results;
-use crate::bench::text;
-use crate::error::Context;
-use crate::mount;
+use super::outcome::Outcome;
 
 /// Measure two tiers and a mount over them with the loads of training jobs
 ///
@@ -52,9 +43,6 @@ enum What {
     Trace(trace::TraceArgs),
 }
 
-/// Bytes of a small file: the middle size in ImageNet.
-const SMALL: usize = 112 << 10;
-
 pub(super) fn run(args: &BenchArgs) -> Outcome {
     match &args.what {
         What::Tiers(args) => tiers::run(args),
@@ -64,76 +52,4 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
         What::Growth(args) => growth::run(args),
         What::Trace(args) => trace::run(args),
     }
-}
-
-/// A benchmark that is to be run.
-struct Plan {
-    name: &'static str,
-    runs: usize,
-    /// What the user should know of it, in order.
-    settings: Vec<(&'static str, String)>,
-    caches: Caches,
-    /// For the progress, besides one for each run of each place.
-    steps: usize,
-    room: Room,
-}
-
-/// What a benchmark needs on each tier, in bytes.
-#[derive(Clone, Copy)]
-struct Room {
-    /// Stays in each place.
-    stays: u64,
-    /// A place has it while it is measured.
-    passes: u64,
-    /// What to ask for less of.
-    remedy: &'static str,
-}
-
-/// Runs `work` between the making of the places and their removal, and gives the results out.
-fn measure(
-    common: &Common,
-    plan: Plan,
-    work: impl FnOnce(&mut Session) -> Result<(), Failure> + Send + 'static,
-) -> Outcome {
-    let documents = common.documents()?;
-    let asked = common.check()?;
-    mount::open_device()?;
-    let results = sandbox::run(move |sandbox| {
-        let mut session = Session::new(sandbox, asked, plan)?;
-        session.ensure_room()?;
-        session.touch_memory()?;
-        work(&mut session)?;
-        session.finish()
-    })?;
-    give_out(common.json, &documents, results)
-}
-
-/// What a sandbox has brought; nothing if it was interrupted.
-fn give_out(json: bool, documents: &[Document], results: Option<Results>) -> Outcome {
-    match results {
-        None => Ok(Exit::Interrupted),
-        Some(results) => publish(json, documents, &results).map(|()| Exit::Done),
-    }
-}
-
-/// To standard output and to the files that were asked for. All are tried before one's failure is told.
-fn publish(json: bool, documents: &[Document], results: &Results) -> Result<(), Failure> {
-    let write = |document: &Document| {
-        let path = &document.path;
-        fs::write(path, document.kind.render(results)).at("write", path.display()).map_err(Failure::from)
-    };
-    let written: Vec<_> = documents.iter().map(write).collect();
-    match json {
-        true => say(results.json().trim_end())?,
-        false => say(text::report(results, width()).trim_end())?,
-    }
-    written.into_iter().collect()
-}
-
-/// Of the terminal; what goes elsewhere has room.
-fn width() -> usize {
-    const LEAST: u16 = 60;
-    const ELSEWHERE: u16 = 120;
-    let size = if stdout().is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None };
-    size.map_or(ELSEWHERE, |(columns, _)| columns.max(LEAST)).into()
 }

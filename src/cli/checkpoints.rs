@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Outcome, say, talk};
+use super::outcome::{Outcome, say};
+use super::talk;
 
 /// List the checkpoints that were written through the mount, and which of them are on the slow tier
 ///

@@ -3,10 +3,10 @@
 
 use std::io;
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{Cli, EXIT_CODES, Exit, Outcome, say};
+use super::outcome::{EXIT_CODES, Exit, Outcome, say};
 
 /// Print the completion script of a shell
 ///
@@ -21,14 +21,15 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-pub(super) fn run(args: &CompletionsArgs) -> Outcome {
-    say(String::from_utf8_lossy(&completions(args.shell)).trim_end()).map(|()| Exit::Done)
+/// `program`: the whole command line.
+pub(super) fn run(args: &CompletionsArgs, program: &Command) -> Outcome {
+    say(String::from_utf8_lossy(&completions(args.shell, program)).trim_end()).map(|()| Exit::Done)
 }
 
 /// The completion script of a shell.
-pub fn completions(shell: Shell) -> Vec<u8> {
+pub(super) fn completions(shell: Shell, program: &Command) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "dlio-fs", &mut script);
+    clap_complete::generate(shell, &mut program.clone(), "dlio-fs", &mut script);
     script
 }
 
@@ -36,8 +37,7 @@ pub fn completions(shell: Shell) -> Vec<u8> {
 /// benchmark.
 ///
 /// Errors: none in practice, for they are written to memory.
-pub fn man_pages() -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut program = Cli::command();
+pub(super) fn man_pages(mut program: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     program.build();
     let mut pages = Vec::new();
     add_pages(&program, None, &mut pages)?;
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_page_has_its_examples_as_they_are_typed_and_names_only_pages_that_are_there() {
-        let pages = man_pages().expect("written to memory");
+        let pages = crate::cli::man_pages().expect("written to memory");
         let text = |name: &str| {
             let page = pages.iter().find(|(file, _)| file == name).unwrap_or_else(|| panic!("no {name}"));
             String::from_utf8_lossy(&page.1).into_owned()

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use clap::Args;
-use frameworks::Epoch;
+use frameworks::{Epoch, Expected};
 
 use super::drain::{self, Place};
+use super::outcome::{Exit, Failure, Outcome, say};
 use super::progress::Progress;
 use super::sandbox::{self, Mount, Sandbox};
-use super::{Exit, Failure, Outcome, say, talk, umount};
+use super::{talk, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
 
@@ -30,9 +31,6 @@ pub(super) struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
-
-/// What the demonstration wrote and did not delete: path below the mount, and its bytes.
-type Expected = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) fn run(args: &DemoArgs) -> Outcome {
     mount::open_device()?;

@@ -2,6 +2,7 @@
 //!
 //! Looks and tries; the only thing it writes is a temporary directory in each tier, which it removes again.
 
+mod finding;
 mod machine;
 mod tier;
 mod visibility;
@@ -9,9 +10,9 @@ mod visibility;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Serialize;
+use finding::{Finding, Verdict};
 
-use super::{Exit, Outcome, say};
+use super::outcome::{Exit, Outcome, say};
 
 /// Find what will not work on this machine and with these directories, and name the remedy
 ///
@@ -40,41 +41,6 @@ pub(super) struct DoctorArgs {
     json: bool,
 }
 
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    verdict: Verdict,
-    about: String,
-    found: String,
-    /// What it means and what to do; absent when all is well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    Ok,
-    /// A mount works, with less than it could have.
-    Warn,
-    /// A mount does not work.
-    Fail,
-}
-
-impl Finding {
-    fn ok(about: impl Into<String>, found: impl Into<String>) -> Self {
-        Finding { verdict: Verdict::Ok, about: about.into(), found: found.into(), remedy: None }
-    }
-
-    fn warn(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Finding { verdict: Verdict::Warn, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
-    }
-
-    fn fail(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Finding { verdict: Verdict::Fail, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
-    }
-}
-
 pub(super) fn run(args: &DoctorArgs) -> Outcome {
     if args.visibility {
         return visibility::run(args.json);
@@ -101,7 +67,7 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
     Ok(if failed == 0 { Exit::Done } else { Exit::Failure })
 }
 
-fn print(finding: &Finding) -> Result<(), super::Failure> {
+fn print(finding: &Finding) -> Result<(), super::outcome::Failure> {
     let verdict = match finding.verdict {
         Verdict::Ok => "ok  ",
         Verdict::Warn => "warn",

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::progress::Progress;
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, complain, say};
 use crate::json;
 
 /// Copy everything, or everything below PATH, to the slow tier, showing progress
@@ -32,7 +32,7 @@ pub(super) struct DrainArgs {
     #[arg(long)]
     wait: bool,
     /// Copy as much as possible within this time, the newest checkpoint first if not all fits; for a whole mount
-    #[arg(long, value_name = "TIME", value_parser = super::parse_duration, conflicts_with = "wait")]
+    #[arg(long, value_name = "TIME", value_parser = super::duration::parse_duration, conflicts_with = "wait")]
     deadline: Option<Duration>,
     /// Print JSON
     #[arg(long)]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, complain, say};
 use crate::json;
 
 /// Delete the fast copies of files that are safe on the slow tier

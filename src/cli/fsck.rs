@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id, mountpoint_of};

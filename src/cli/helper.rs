@@ -4,16 +4,15 @@
 //! and exit codes as those two have them: 0 done, 1 wrong arguments, 32 it failed.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::{ArgAction, Parser};
 
 use super::options::Options;
-use super::{Exit, Failure, Outcome, complain, mount, one_line, umount, usage_line};
-use crate::error::{Context, Error};
-use crate::mount::Daemon;
+use super::outcome::{Exit, Failure, Outcome, complain, one_line, usage_line};
+use super::remount::remount;
+use super::{mount, umount};
 
 /// What mount(8) calls a failed mount.
 const FAILED: u8 = 32;
@@ -110,26 +109,6 @@ fn mount_it(helper: MountHelper) -> Outcome {
     }
     let args = mount::MountArgs::for_helper(helper.mountpoint, helper.slow, options);
     if helper.fake { args.check() } else { mount::run(&args) }
-}
-
-/// Lets mount(8) itself change the flags of the mount: the kernel does it without the daemon.
-pub(super) fn remount(mountpoint: &Path, flags: &[String]) -> Outcome {
-    let to_write =
-        flags.iter().rev().find(|flag| matches!(flag.as_str(), "ro" | "rw")).is_some_and(|flag| flag == "rw");
-    let canonical = mountpoint.canonicalize().at("find", mountpoint.display())?;
-    if to_write && Daemon::of(&canonical).is_some_and(|daemon| !daemon.slow_is_writable()) {
-        let what = format!(
-            "{} stays read-only: its slow tier could not be written, or its fast tier was full, when it was mounted",
-            canonical.display()
-        );
-        let remedy = "make the slow tier writable, or room on a full fast tier, leave the mount and mount it again";
-        return Err(Error::refused(what, remedy).into());
-    }
-    let mut command = Command::new("mount");
-    command.args(["-i", "-o", &["remount".to_owned()].iter().chain(flags).cloned().collect::<Vec<_>>().join(",")]);
-    // Returns only if it fails.
-    let error = command.arg("--").arg(&canonical).exec();
-    Err(Failure::from(Error::io("run", "mount", error)))
 }
 
 fn unmount_it(helper: UmountHelper) -> Outcome {

@@ -18,11 +18,8 @@ use clap_complete::Shell;
 use tempfile::NamedTempFile;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{
-    Exit, Failure, Outcome, complain,
-    completions::{completions, man_pages},
-    say,
-};
+use super::completions::{completions, man_pages};
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 
 /// The unit as it is in the repository, for a program in `/usr/local/bin`.
@@ -103,19 +100,20 @@ pub(super) struct InstallArgs {
     root: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &InstallArgs) -> Outcome {
+/// `program`: the whole command line, of which the man pages are made.
+pub(super) fn run(args: &InstallArgs, program: &clap::Command) -> Outcome {
     let prefix = std::path::absolute(&args.prefix).at("find", args.prefix.display())?;
     let list = prefix.join("share/dlio-fs/installed");
     match &args.root {
-        Some(root) => place_below(root, &prefix),
+        Some(root) => place_below(root, &prefix, program),
         None if args.uninstall => uninstall(&list),
-        None => install(&prefix, &list),
+        None => install(&prefix, &list, program),
     }
 }
 
 /// Without a list of ours: with one, `--uninstall` would remove what belongs to the package. A helper leads to the program by a relative
 /// link, which is right before the package is installed, too.
-fn place_below(root: &Path, prefix: &Path) -> Outcome {
+fn place_below(root: &Path, prefix: &Path, program: &clap::Command) -> Outcome {
     let is_empty = match fs::read_dir(root) {
         Ok(mut entries) => entries.next().is_none(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => true,
@@ -125,7 +123,7 @@ fn place_below(root: &Path, prefix: &Path) -> Outcome {
         let what = format!("{} is not empty", root.display());
         return Err(Error::refused(what, "name an empty directory, or one that does not exist yet").into());
     }
-    for (path, content) in &contents(prefix, &prefix.join("sbin"), Path::new("../bin/dlio-fs"))? {
+    for (path, content) in &contents(prefix, &prefix.join("sbin"), Path::new("../bin/dlio-fs"), program)? {
         place(&root.join(path.strip_prefix("/").unwrap_or(path)), content)?;
         say(path.display())?;
     }
@@ -165,8 +163,8 @@ fn found(path: &Path) -> Result<Option<u64>, Error> {
     }
 }
 
-fn install(prefix: &Path, list: &Path) -> Outcome {
-    let wanted = contents(prefix, &helpers_dir(prefix), &program_in(prefix))?;
+fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
+    let wanted = contents(prefix, &helpers_dir(prefix), &program_in(prefix), program)?;
     let before = List::read(list)?;
     let foreign = before.not_ours(wanted.keys())?;
     if !foreign.is_empty() {
@@ -225,7 +223,12 @@ fn program_in(prefix: &Path) -> PathBuf {
 }
 
 /// Everything, by the path at which it goes. The helpers are links in `helpers` that lead to `target`.
-fn contents(prefix: &Path, helpers: &Path, target: &Path) -> Result<BTreeMap<PathBuf, Content>, Failure> {
+fn contents(
+    prefix: &Path,
+    helpers: &Path,
+    target: &Path,
+    command_line: &clap::Command,
+) -> Result<BTreeMap<PathBuf, Content>, Failure> {
     let text = |bytes: Vec<u8>| Content::File { bytes, mode: 0o644 };
     let program = program_in(prefix);
     let ourselves = std::env::current_exe().at("find", "this program")?;
@@ -246,9 +249,9 @@ fn contents(prefix: &Path, helpers: &Path, target: &Path) -> Result<BTreeMap<Pat
         (Shell::Zsh, "share/zsh/site-functions/_dlio-fs"),
         (Shell::Fish, "share/fish/vendor_completions.d/dlio-fs.fish"),
     ] {
-        all.insert(prefix.join(path), text(completions(shell)));
+        all.insert(prefix.join(path), text(completions(shell, command_line)));
     }
-    for (name, page) in man_pages().at("write", "a manual page")? {
+    for (name, page) in man_pages(command_line.clone()).at("write", "a manual page")? {
         all.insert(prefix.join("share/man/man1").join(name), text(page));
     }
     Ok(all)

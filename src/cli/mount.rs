@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::options::Options;
-use super::{Exit, Failure, Outcome, complain, helper};
+use super::outcome::{Exit, Failure, Outcome, complain};
+use super::remount::remount;
 use crate::config::{Config, Listen, Settings, Sources};
 use crate::error::{Context, Error};
 use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};
@@ -86,7 +87,7 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
             return Err(Failure::usage(error));
         };
         let read_only = args.read_only.then(|| "ro".to_owned());
-        return helper::remount(mountpoint, &options.vfs.into_iter().chain(read_only).collect::<Vec<_>>());
+        return remount(mountpoint, &options.vfs.into_iter().chain(read_only).collect::<Vec<_>>());
     }
     let flags = args.flags(&options);
     let settings = args.settings(options).map_err(Failure::usage)?;

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::outcome::{Exit, Outcome, say};
 use super::stage::answer;
-use super::{Exit, Outcome, say, talk};
+use super::talk;
 
 /// Hold the drain until `dlio-fs resume`
 ///

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::outcome::{Exit, Outcome, say};
 use super::stage::answer;
 use super::talk::{self, Control};
-use super::{Exit, Outcome, say};
 
 /// Never evict what the fast tier has of PATH, and of everything below it
 ///

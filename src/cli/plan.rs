@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use bytesize::ByteSize;
 use clap::Args;
 
-use super::{Exit, Failure, Outcome, complain, report, say, talk};
+use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::{report, talk};
 use crate::error::Error;
 use crate::path::unescape;
 use crate::report::plan::{File, Plan};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::complain;
+use super::outcome::complain;
 use super::talk::{self, Standing};
 use crate::stats::render::{count, seconds};
 

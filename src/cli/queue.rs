@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::outcome::{Exit, Failure, Outcome, say};
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, say};
 
 /// List what is on its way to the slow tier, in the order in which it will be published
 ///

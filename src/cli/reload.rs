@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::outcome::{Exit, Failure, Outcome, say};
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, say};
 
 /// Read the configuration file again while mounted
 ///

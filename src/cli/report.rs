@@ -12,11 +12,12 @@ use clap::Args;
 
 use outlet::Files;
 
+use super::outcome::{Exit, Failure, Outcome};
 use super::talk::{self, Control};
-use super::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
 use crate::mount;
-use crate::report::formats::{Asked, Format, Merge, Weigh};
+use crate::report::asked::{Asked, Merge, Weigh};
+use crate::report::formats::Format;
 use crate::stats::recording::{Recording, Source};
 
 /// Report what was observed, in a mount, in one of its windows, or in recorded files
@@ -60,7 +61,7 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
     let mut recording = read(&args.sources, args.window.as_deref())?;
     write(args, format, &mut recording)?;
     for flaw in &recording.flaws {
-        super::complain(format!("the recording: {flaw}"));
+        super::outcome::complain(format!("the recording: {flaw}"));
     }
     Ok(Exit::Done)
 }

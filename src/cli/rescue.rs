@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id};
 use crate::tiers::disk::Dir;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Exit, Failure, complain};
+use super::outcome::{Exit, Failure, complain};
 use crate::bench::Stop;
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Daemon, Detach, Started};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, complain, say};
 use crate::json;
 
 /// Take the pending changes at PATH, and below it, out of the order, so that everything behind them goes on

@@ -9,8 +9,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::json;
 use crate::path::escape;

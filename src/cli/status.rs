@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{Exit, Outcome, say, talk};
+use super::outcome::{Exit, Outcome, say};
+use super::talk;
 use crate::error::Error;
 use crate::json;
 

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use serde::Deserialize;
 
-use super::{Exit, Failure};
+use super::outcome::{Exit, Failure};
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, MountEntry, Pulse};

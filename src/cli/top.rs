@@ -23,7 +23,9 @@ use clap::Args;
 use draw::Theme;
 use look::Look;
 
-use super::{Exit, Failure, Outcome, complain, parse_duration, talk};
+use super::duration::parse_duration;
+use super::outcome::{Exit, Failure, Outcome, complain};
+use super::talk;
 
 /// The mount looks at its own totals ten times a second.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);

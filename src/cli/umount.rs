@@ -8,9 +8,11 @@ use nix::errno::Errno;
 use serde_json::json;
 
 use super::drain::{self, Place, Waited};
+use super::duration::parse_duration;
 use super::holders::Holder;
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::progress::Progress;
-use super::{Exit, Failure, Outcome, complain, holders, parse_duration, say, talk};
+use super::{holders, talk};
 use crate::config::Config;
 use crate::error::{Context, Error};
 use crate::json;

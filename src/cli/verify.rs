@@ -6,8 +6,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::talk::{self, Control, Said};
-use super::{Exit, Failure, Outcome, complain, say};
 use crate::json;
 
 /// Compare the two copies of files that are on both tiers, byte by byte

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use globset::{Candidate, GlobBuilder, GlobMatcher};
 use serde::{Deserialize, Serialize};
 
-use super::{Config, IoPath};
+use super::io_path::IoPath;
 use crate::error::{Error, Result};
 
 /// One entry of `rules`. What it leaves out is as for the rest of the mount, whatever later rules say.
@@ -123,21 +123,16 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Errors: a pattern that is none, with its rule.
-    pub fn new(config: &Config) -> Result<Rules> {
-        let rules = config.rules.iter().map(|rule| {
+    /// `io`, `promote` and `verify`: what holds where no rule says it. Errors: a pattern that is none, with its rule.
+    pub(super) fn of(rules: &[Rule], io: IoPath, promote: bool, verify: Verify) -> Result<Rules> {
+        let rules = rules.iter().map(|rule| {
             let pattern = Pattern::new(&rule.path).map_err(|why| {
                 let what = format!("rules: path = {:?}: {why}", rule.path);
                 Error::refused(what, "write a pattern such as \"data/**\" or \"*.rec\"")
             })?;
             Ok((pattern, rule.clone()))
         });
-        Ok(Rules {
-            rules: rules.collect::<Result<_>>()?,
-            io: config.io,
-            promote: config.promote,
-            verify: config.verify,
-        })
+        Ok(Rules { rules: rules.collect::<Result<_>>()?, io, promote, verify })
     }
 
     /// How the reads and writes of files travel for which no rule says it.
@@ -211,6 +206,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     /// From what would stand in the configuration.
     fn rules(text: &str) -> Result<Rules> {

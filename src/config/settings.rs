@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
-use super::{Change, Config, KEYS, check_log, is_job, one_line};
+use super::values::{Change, Config, KEYS, check_log, is_job, one_line};
 use crate::error::{Error, Result};
 
 /// Which layer a value came from.

@@ -9,7 +9,8 @@ use dashmap::DashMap;
 use fuser::{BackingId, FopenFlags};
 use parking_lot::Mutex;
 
-use super::control::Virtual;
+use super::control::open::Virtual;
+use super::control::sources::OpenFiles;
 use super::convert;
 use super::descriptors::Share;
 use super::io_paths::Lease;
@@ -54,6 +55,12 @@ impl<T> Handles<T> {
 
     pub(super) fn remove(&self, fh: u64) -> Option<Arc<T>> {
         self.open.remove(&fh).map(|(_, handle)| handle)
+    }
+}
+
+impl OpenFiles for Handles<Open> {
+    fn of_users(&self) -> u64 {
+        self.count(|open| open.user_file().is_some())
     }
 }
 

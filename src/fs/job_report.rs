@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Gid, Uid, fchown};
 
-use super::Observer;
+use super::observer::Observer;
 use crate::config::is_job;
 use crate::error::{Context, Error, Result};
 use crate::report::html;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use super::control::{path_of, safety, tier};
 use super::io_paths::IoPaths;
+use super::shown::{path_of, safety, tier};
 use crate::stats::recording::{Checkpoint, Meta, RecordedIoPath, TierPlace};
 use crate::stats::staging::JobState;
 use crate::stats::{Stats, render};

@@ -7,17 +7,21 @@ use std::time::SystemTime;
 
 use fuser::{FopenFlags, TimeOrNow};
 
+use super::control::asker::Asker;
 use super::control::by_xattr::Verb;
-use super::control::{self, Asker, Control};
+use super::control::node;
+use super::control::sources::Control;
 use super::descriptors::{Descriptors, Share};
 use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
 use super::io_paths::{IoPaths, Lease};
 use super::live::Live;
 use super::observer::Observer;
+use super::options::FsOptions;
 use super::published::Published;
 use super::reply::{Bytes, Page, Value};
+use super::shown::path_of;
 use super::who::Who;
-use super::{FsOptions, convert, slow_pool::SlowPool};
+use super::{convert, slow_pool::SlowPool};
 use crate::error::{Errno, Result};
 use crate::path::Name;
 use crate::stats::{self, Stats};
@@ -87,16 +91,16 @@ impl Core {
 
     /// An inode's path for people: from the mount's root, which is `/`.
     pub(super) fn path_of(&self, ino: Ino) -> Option<String> {
-        control::path_of(&self.tiers, ino)
+        path_of(&self.tiers, ino)
     }
 
     // Names
 
     pub(super) fn lookup(&self, cx: &Cx, parent: Ino, name: &[u8]) -> Result<Entry> {
-        if control::owns(parent) {
+        if node::owns(parent) {
             return self.control.lookup(name).map(Entry::uncounted);
         }
-        if parent == ROOT && name == control::NAME {
+        if parent == ROOT && name == node::NAME {
             return Ok(Entry::uncounted(self.control.root_attr()));
         }
         self.counted(self.tiers.lookup(cx, parent, &Name::new(name)?))
@@ -144,7 +148,7 @@ impl Core {
     }
 
     pub(super) fn readlink(&self, cx: &Cx, by: u32, ino: Ino) -> Result<Bytes> {
-        if control::owns(ino) {
+        if node::owns(ino) {
             return self.control.latest_safe(ino, &self.asker(cx, by)).map(Bytes::from);
         }
         self.tiers.readlink(cx, user_ino(ino)?).map(Bytes::from)
@@ -157,11 +161,11 @@ impl Core {
     // Attributes
 
     pub(super) fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
-        if control::owns(ino) { self.control.attr(ino) } else { self.tiers.getattr(cx, ino) }
+        if node::owns(ino) { self.control.attr(ino) } else { self.tiers.getattr(cx, ino) }
     }
 
     pub(super) fn setattr(&self, cx: &Cx, ino: Ino, changes: &Changes) -> Result<Attr> {
-        if control::owns(ino) {
+        if node::owns(ino) {
             // `echo sync > control` truncates first.
             let only_size = Changes { size: None, mtime: None, ..*changes }.are_none();
             return if only_size { self.control.attr(ino) } else { Err(Errno::EPERM.into()) };
@@ -183,7 +187,7 @@ impl Core {
     }
 
     pub(super) fn getxattr(&self, cx: &Cx, ino: Ino, key: &[u8], room: u32) -> Result<Value> {
-        if control::owns(ino) {
+        if node::owns(ino) {
             return Err(Errno::ENODATA.into());
         }
         let value = self.tiers.get_xattr(cx, ino, key)?.ok_or(Errno::ENODATA)?;
@@ -211,7 +215,7 @@ impl Core {
 
     /// The names, each ended by NUL.
     pub(super) fn listxattr(&self, cx: &Cx, ino: Ino, room: u32) -> Result<Value> {
-        let keys = if control::owns(ino) { Vec::new() } else { self.tiers.list_xattr(cx, ino)? };
+        let keys = if node::owns(ino) { Vec::new() } else { self.tiers.list_xattr(cx, ino)? };
         let mut list = Vec::new();
         for key in keys.iter().filter(|key| !key.starts_with(OUR_XATTRS)) {
             list.extend_from_slice(key);
@@ -249,7 +253,7 @@ impl Core {
 
     pub(super) fn open(&self, cx: &Cx, by: u32, ino: Ino, flags: i32) -> Result<Opened> {
         let mode = convert::open_mode(flags);
-        if control::owns(ino) {
+        if node::owns(ino) {
             let open = Open::Virtual(self.control.open(ino, mode, self.asker(cx, by))?);
             return Ok(Opened::new(&self.files, open, FopenFlags::FOPEN_DIRECT_IO));
         }
@@ -368,7 +372,7 @@ impl Core {
 
     /// As [`Core::fsync`]; then with all that is below the directory.
     pub(super) fn fsyncdir(&self, cx: &Cx, ino: Ino) -> Result<Option<Lsn>> {
-        if control::owns(ino) {
+        if node::owns(ino) {
             return Ok(None);
         }
         self.tiers.fsync_dir(cx, ino)?;
@@ -411,12 +415,12 @@ impl Core {
     /// Offset 0 is opendir or rewinddir: what the directory holds now.
     fn listing(&self, cx: &Cx, dir: &DirHandle, offset: u64) -> Result<Arc<Listing>> {
         dir.listing(offset == 0, || {
-            if control::owns(dir.ino) {
+            if node::owns(dir.ino) {
                 return Ok(Arc::new(self.control.list()));
             }
             let listing = self.tiers.list(cx, dir.ino)?;
             // A user's `.dlio` on the slow tier: the name is ours.
-            let is_ours = |entry: &ListEntry| dir.ino == ROOT && entry.name == control::NAME;
+            let is_ours = |entry: &ListEntry| dir.ino == ROOT && entry.name == node::NAME;
             if !listing.entries.iter().any(is_ours) {
                 return Ok(listing);
             }
@@ -464,12 +468,12 @@ fn perm(mode: u32) -> u32 {
 
 /// A name that the user may add, change or remove.
 fn changeable(parent: Ino, name: &[u8]) -> Result<Name> {
-    control::refuse_change(parent, name)?;
+    node::refuse_change(parent, name)?;
     Ok(Name::new(name)?)
 }
 
 fn user_ino(ino: Ino) -> Result<Ino> {
-    if control::owns(ino) { Err(Errno::EPERM.into()) } else { Ok(ino) }
+    if node::owns(ino) { Err(Errno::EPERM.into()) } else { Ok(ino) }
 }
 
 fn user_key(key: &[u8]) -> Result<&[u8]> {

@@ -11,12 +11,11 @@ use fuser::{Errno as FuseErrno, FileHandle, Generation, INodeNo};
 
 use super::convert::{file_attr, file_type};
 use super::handles::{Batch, Entry, Opened};
-use super::ops::Core;
-use super::{Seen, is_root_s_getattr};
+use super::seen::{Seen, is_root_s_getattr};
 use crate::error::{Errno, Result};
 use crate::stats;
 use crate::tiers::disk::Space;
-use crate::tiers::{Attr, Listing, Lsn};
+use crate::tiers::{Attr, Listing, Lsn, Tiers};
 
 /// One request's answer: used exactly once.
 pub(super) trait Answer: Send + 'static {
@@ -39,7 +38,7 @@ pub(super) trait Answer: Send + 'static {
 
     /// What is answered where the slow tier does not answer for a second: for the root's attributes the last that are known, or nobody
     /// would get to `.dlio` any more.
-    fn known(_: &Core, _: &Seen) -> Option<Self::Value> {
+    fn known(_: &Tiers, _: &Seen) -> Option<Self::Value> {
         None
     }
 
@@ -92,8 +91,8 @@ impl Answer for Synced {
 }
 
 answers!(fuser::ReplyAttr, Attr, |reply, attr| reply.attr(&attr.ttl, &file_attr(&attr)), also {
-    fn known(core: &Core, seen: &Seen) -> Option<Attr> {
-        is_root_s_getattr(seen).then(|| core.tiers.root_as_known())?
+    fn known(tiers: &Tiers, seen: &Seen) -> Option<Attr> {
+        is_root_s_getattr(seen).then(|| tiers.root_as_known())?
     }
 });
 answers!(fuser::ReplyData, Bytes, |reply, bytes| reply.data(bytes.get()), also {

@@ -16,8 +16,8 @@ use nix::fcntl::{self, Flock, FlockArg, OFlag};
 use nix::sys::stat::Mode;
 use tracing::warn;
 
-use super::Left;
-use super::daemon::{is_ending, standstill};
+use super::left::Left;
+use super::process::{is_ending, standstill};
 use crate::error::{Context, Error, Result};
 use crate::path::unescape;
 

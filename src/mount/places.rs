@@ -7,13 +7,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, eaccess, geteuid};
 
+use super::answer::{ask, within};
 use super::beneath::Tree;
 use super::daemon::silent;
 use super::lock::PRIVATE_DIR;
@@ -331,17 +330,6 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
     }
 }
 
-/// Asks the daemon of a mount: ENOTCONN if it is gone, EACCES if it is not for this user. Attributes alone will not do:
-/// the kernel may know them by itself, long after the daemon has died. Nor will statistics: everybody gets some. Whom the kernel
-/// answers because the daemon dies meanwhile gets ECONNABORTED.
-pub(super) fn ask(mountpoint: &Path) -> io::Result<()> {
-    let told = statvfs(mountpoint).map_err(io::Error::from).and_then(|_| mountpoint.metadata());
-    told.map(drop).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ECONNABORTED) => Errno::ENOTCONN.into(),
-        _ => e,
-    })
-}
-
 /// Like `canonicalize`, but the last component may be a dead mount, which cannot be looked at.
 fn canonical_mountpoint(path: &Path) -> Result<PathBuf> {
     if let Ok(canonical) = path.canonicalize() {
@@ -353,17 +341,6 @@ fn canonical_mountpoint(path: &Path) -> Result<PathBuf> {
         (Some(parent), Some(name)) => Ok(parent.canonicalize().map_err(wrong)?.join(name)),
         _ => Err(unusable("mount point", path, &Errno::ENOENT.into())),
     }
-}
-
-/// Runs `f` on a thread of its own and gives up waiting after `limit`: a call into a hung file system cannot be
-/// interrupted, only left behind.
-pub fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (done, answer) = mpsc::sync_channel(1);
-    std::thread::spawn(move || {
-        // Nobody may be waiting any more.
-        drop(done.send(f()));
-    });
-    answer.recv_timeout(limit).ok()
 }
 
 #[cfg(test)]
@@ -464,13 +441,5 @@ mod tests {
         }
         let over = Places::check(&path("slow"), &path("fast"), &path("slow"), false).expect("over itself");
         over.refuse_inside("--log-file", &path("slow/log")).expect_err("the mount hides it");
-    }
-
-    #[test]
-    fn what_hangs_is_given_up() {
-        let (hold, held) = mpsc::channel::<()>();
-        assert_eq!(within(Duration::from_millis(20), move || held.recv().is_ok()), None);
-        drop(hold);
-        assert_eq!(within(PATIENCE, || 7), Some(7));
     }
 }

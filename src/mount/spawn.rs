@@ -12,7 +12,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
-use crate::mount::{logging, places};
+use crate::mount::answer::{ask, within};
+use crate::mount::logging;
 
 const READY: &[u8] = b"ready\n";
 /// How long the kernel may take to show a mount that its daemon calls ready.
@@ -48,7 +49,7 @@ fn exited(mut daemon: Child) -> Result<Started> {
 
 fn answers(mountpoint: &Path) -> Result<()> {
     let asked = mountpoint.to_path_buf();
-    match places::within(ANSWER, move || places::ask(&asked)) {
+    match within(ANSWER, move || ask(&asked)) {
         Some(answer) => answer.at("ask", mountpoint.display()),
         None => {
             let what = format!("the mount at {} does not answer", mountpoint.display());

@@ -4,10 +4,8 @@
 //! figures that led to it, the threshold, and what to do: a command of this program, of the system, or a line of the
 //! user's own code.
 
-use serde::Serialize;
-
 use super::calls::Readers;
-use super::summary::{Staged, Summary, faster, grouped, percent, render_count, seconds_text, share};
+use super::summary::{Advice, Staged, Summary, faster, grouped, percent, render_count, seconds_text, share};
 use super::totals::TINY;
 use crate::path;
 use crate::stats::access::Pattern;
@@ -15,21 +13,6 @@ use crate::stats::counters::Op;
 use crate::stats::plans::{Promise, Told};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::bytes;
-
-/// One thing to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Advice {
-    /// Its stable name.
-    pub rule: &'static str,
-    pub what: String,
-    pub evidence: String,
-    /// When the rule speaks.
-    pub threshold: String,
-    /// How to do it: a line of a shell or of Python, with what else is to be said as its comment.
-    pub command: String,
-    /// What it is predicted to bring, where that can be known.
-    pub gain: Option<String>,
-}
 
 /// Fewer calls than this say nothing about a habit.
 const CALLS_MIN: u64 = 1000;

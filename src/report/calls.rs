@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::stats::counters::{Op, Tier};
 use crate::stats::recording::Recording;
-use crate::stats::trace::Traced;
+use crate::stats::traced::Traced;
 
 /// So many ranges of a [`Union`] are open to what comes late.
 const RANGES_MAX: usize = 2048;

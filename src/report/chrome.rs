@@ -13,10 +13,11 @@ use std::io::{self, Read};
 use lanes::{Lanes, Owner};
 use merge::Found;
 
-use super::formats::{Asked, Merge, Outlet};
+use super::asked::{Asked, Merge};
+use super::outlet::Outlet;
 use super::traced::{self, Names, OF_THE_MOUNT, OF_UNKNOWN};
 use crate::stats::recording::{Meta, Recording};
-use crate::stats::trace::Traced;
+use crate::stats::traced::Traced;
 
 /// Of all events, so that their ids are not another tool's.
 const CATEGORY: &str = "dlio-fs";
@@ -266,7 +267,7 @@ fn nanos(seconds: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::formats::Weigh;
+    use crate::report::asked::Weigh;
     use crate::report::traced::sample;
     use serde_json::Value;
     use std::collections::HashMap;

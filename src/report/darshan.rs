@@ -14,7 +14,9 @@ mod hash;
 mod heat;
 mod job;
 mod layout;
+mod numbers;
 mod posix;
+mod ranks;
 mod text;
 
 use std::collections::{BTreeSet, HashMap};
@@ -27,11 +29,12 @@ use heat::Heat;
 use job::Job;
 use layout::{Log, Module, region};
 use posix::Posix;
+use ranks::Ranks;
 
 use crate::path;
 use crate::stats::counters::Op;
 use crate::stats::record::{Field, FileRecord};
-use crate::stats::recording::{self, Meta, RecordedProcess, Recording};
+use crate::stats::recording::{Meta, RecordedProcess, Recording};
 
 /// Writes the log.
 pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {
@@ -54,47 +57,6 @@ pub(super) fn write_text(recording: &mut Recording, out: &mut dyn Write) -> io::
         text::heat(heat, hash::id(heat::NAME.as_bytes()), job, out)?;
     }
     Ok(())
-}
-
-/// The numbers of processes, in order: the place of each is its rank.
-#[derive(Clone, Debug, PartialEq)]
-struct Ranks(Vec<u64>);
-
-impl Ranks {
-    fn new(processes: impl IntoIterator<Item = u64>) -> Self {
-        Ranks(processes.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
-    }
-
-    /// All who are named anywhere in a recording.
-    fn of_recording(recording: &Recording, plan: &Plan) -> Self {
-        let known = recording.meta.processes.iter().map(|process| process.number);
-        let rows = recording.meta.heat.rows.iter().map(|row| row.process);
-        let opened_by = |file: &recording::RecordedFile| {
-            file.record().processes.iter().map(|(number, _)| number).collect::<Vec<_>>()
-        };
-        let openers = recording.files.iter().flat_map(opened_by);
-        Ranks::new(known.chain(rows).chain(plan.processes()).chain(openers))
-    }
-
-    /// There is one at least, whoever it was.
-    fn count(&self) -> usize {
-        self.0.len().max(1)
-    }
-
-    fn of(&self, process: u64) -> i64 {
-        self.0.binary_search(&process).unwrap_or(0) as i64
-    }
-
-    /// Whose a file is; -1 for several.
-    fn of_file(&self, record: &FileRecord) -> i64 {
-        let mut openers = record.processes.iter();
-        match (openers.next(), openers.next()) {
-            (Some((only, _)), None) => self.of(only),
-            // Nobody has opened it: of many it is not known who asked for it.
-            (None, _) if self.count() == 1 => 0,
-            _ => -1,
-        }
-    }
 }
 
 /// A file with a record: where in the recording's files it stands, how often, and its number.
@@ -123,7 +85,7 @@ impl Document {
         let (time, run) = times(&recording.meta);
         let plan = Plan::new(recording, &time);
         let run = run.max(plan.end.saturating_sub(time.start));
-        let ranks = Ranks::of_recording(recording, &plan);
+        let ranks = Ranks::of_recording(recording, plan.processes());
         let job = Job::new(&recording.meta, time.start, run, ranks.count());
         let heat = Heat::new(&recording.meta, &ranks, time.start, run);
         let mut document =
@@ -272,21 +234,14 @@ fn times(meta: &Meta) -> (Range<Duration>, Duration) {
     (from..end, until.saturating_sub(from))
 }
 
-fn seconds(time: Duration) -> f64 {
-    time.as_secs_f64()
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::stats::access;
     use crate::stats::counters::{Call, Tier};
-    use crate::stats::recording::{HeatRow, Writer};
-    use crate::stats::trace::{Block, Traced, block};
+    use crate::stats::recording::{self, HeatRow, Writer};
+    use crate::stats::trace::{Block, block};
+    use crate::stats::traced::Traced;
     use layout::tests::{Found, found};
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};

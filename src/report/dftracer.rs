@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::traced::{self, Completeness, Names, OF_THE_MOUNT};
 use crate::stats::counters::Op;
 use crate::stats::recording::Recording;
-use crate::stats::trace::Traced;
+use crate::stats::traced::Traced;
 
 /// Writes the lines.
 pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {

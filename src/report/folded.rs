@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::formats::Weigh;
+use super::asked::Weigh;
 use super::traced::{self, Names};
 use crate::stats::counters::{Op, Tier};
 use crate::stats::recording::Recording;

@@ -1,8 +1,9 @@
 //! The documents that a recording can become, by the name in which a user asks for one.
 
-use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 
+use super::asked::Asked;
+use super::outlet::Outlet;
 use super::summary::Summary;
 use super::{chrome, csv, darshan, dftracer, folded, html, markdown, rebuild, tables, text};
 use crate::stats::recording::Recording;
@@ -32,36 +33,6 @@ pub enum Format {
     Darshan,
     /// The same as the text of `darshan-parser`
     DarshanText,
-}
-
-/// What a user asks of a document besides its kind. Each is for the kinds that leave it open.
-pub struct Asked {
-    /// By what a flame is wide.
-    pub weigh: Weigh,
-    /// A part takes no more bytes than this, before compression.
-    pub split: u64,
-    /// Opens a trace of another tool that is to be in the document: each time from its beginning.
-    pub merge: Option<Merge>,
-}
-
-/// See [`Asked::merge`].
-pub type Merge = Box<dyn Fn() -> io::Result<Box<dyn Read>>>;
-
-/// What the values of folded stacks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Weigh {
-    /// Microseconds in calls
-    Time,
-    /// Bytes read, written or copied
-    Bytes,
-}
-
-/// Where a document goes: to begin with as one part.
-pub trait Outlet: Write + Send {
-    /// Ends the part and begins another, of the same document.
-    fn next(&mut self) -> io::Result<()>;
-    /// Ends the part, if anything is in it, and begins that of a table.
-    fn table(&mut self, name: &str) -> io::Result<()>;
 }
 
 impl Format {
@@ -105,18 +76,13 @@ impl Format {
     }
 }
 
-impl fmt::Debug for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Asked { weigh, split, merge } = self;
-        f.debug_struct("Asked").field("weigh", weigh).field("split", split).field("merge", &merge.is_some()).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::asked::Weigh;
     use crate::report::sample::{Made, empty, hostile, made, read};
     use clap::ValueEnum;
+    use std::io::Write;
 
     /// Parts and tables one behind the other.
     struct Memory(Vec<u8>);

@@ -5,8 +5,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::advice::Advice;
-use super::summary::{Summary, faster, grouped, percent, render_count, seconds_text, share};
+use super::summary::{Advice, Summary, faster, grouped, percent, render_count, seconds_text, share};
 use crate::stats::recording::{Epoch, RecordedProcess, TierPlace};
 use crate::stats::render::bytes;
 

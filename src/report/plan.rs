@@ -16,7 +16,8 @@ use std::fmt::{Result as Written, Write};
 use serde::{Deserialize, Serialize};
 
 use super::rebuild;
-use super::summary::{self, percent, render_count, seconds_text, share};
+use super::summarize;
+use super::summary::{percent, render_count, seconds_text, share};
 use super::totals::{Speeds, size};
 use crate::path;
 use crate::stats::plans::{Promise, Spent};
@@ -136,7 +137,7 @@ fn is_path(text: &str) -> bool {
 
 /// The candidates, in the order in which they are chosen.
 fn candidates(recording: &Recording) -> Vec<Candidate> {
-    let speeds = summary::speeds(&recording.meta);
+    let speeds = summarize::speeds(&recording.meta);
     let files = recording.files.iter();
     let mut all: Vec<_> = files.filter_map(|file| Candidate::of(&file.path, &file.record(), &speeds)).collect();
     all.sort_by(|a, b| a.path.cmp(&b.path));
@@ -183,10 +184,10 @@ impl Plan {
     /// Chooses files for so much room, or for as much as they take. What cannot be read is added to the recording's flaws.
     pub fn of(recording: &mut Recording, size: Option<u64>) -> Plan {
         rebuild::rebuild(recording);
-        summary::bounded(&mut recording.meta);
+        summarize::bounded(&mut recording.meta);
         let (all, meta) = (candidates(recording), &recording.meta);
         let (epochs, epochs_found) = epochs(meta, &all);
-        let speeds = summary::speeds(meta);
+        let speeds = summarize::speeds(meta);
         let files: Vec<&Candidate> = choose(&all, size.unwrap_or(u64::MAX)).collect();
         let seconds = |nanos: u64| nanos as f64 / 1e9 / epochs;
         Plan {

@@ -13,7 +13,7 @@ use crate::stats::heat::HeatMap;
 use crate::stats::record::FileRecord;
 use crate::stats::recording::{self, RecordedFailure, RecordedFile, RecordedOperation, RecordedProcess, Recording};
 use crate::stats::timeline::{Amounts, Timeline};
-use crate::stats::trace::Traced;
+use crate::stats::traced::Traced;
 
 /// Of so many open files is remembered where they were read last; then it begins anew.
 const HANDLES_MAX: usize = 1 << 17;

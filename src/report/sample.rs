@@ -12,7 +12,8 @@ use crate::stats::recording::{
     Checkpoint, Epoch, HeatRow, Mark, Meta, RecordedFailure, RecordedHeat, RecordedIoPath, RecordedOperation,
     RecordedProcess, RecordedTimeline, RecordedWindow, Recording, TierPlace, Writer,
 };
-use crate::stats::trace::{Block, Traced, block};
+use crate::stats::trace::{Block, block};
+use crate::stats::traced::Traced;
 
 /// A recording in the making.
 pub(crate) struct Made {

@@ -14,7 +14,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::formats::Outlet;
+use super::outlet::Outlet;
 use super::traced::{self, Names, OF_UNKNOWN};
 use crate::stats::files;
 use crate::stats::record::FileRecord;
@@ -185,7 +185,7 @@ impl<'a> Table<'a> {
 mod tests {
     use super::*;
     use crate::report::traced::sample;
-    use crate::stats::trace::Traced;
+    use crate::stats::traced::Traced;
     use bytes::Bytes;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;

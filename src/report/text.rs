@@ -2,9 +2,8 @@
 
 use std::fmt::{Result, Write};
 
-use super::advice::Advice;
 use super::page::{self, Block, Chart, Section, Table};
-use super::summary::Summary;
+use super::summary::{Advice, Summary};
 use crate::stats::render::bytes;
 
 const WIDTH: usize = 80;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::stats::recording::{Meta, RecordedIoPath, Recording};
-use crate::stats::trace::Traced;
+use crate::stats::traced::Traced;
 
 /// No process has this number: Linux gives none above 4,194,304. It stands for what is nobody's call: marks, epochs, ...
 pub(super) const OF_THE_MOUNT: u32 = 4_194_305;

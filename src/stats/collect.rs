@@ -5,32 +5,19 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-use super::access::Way;
 use super::catalog::Catalog;
-use super::counters::{Call, Op, nanos};
-use super::epochs::Epochs;
-use super::heat::HeatMap;
-use super::ops::{self, About, Lines};
+use super::counters::nanos;
+use super::ops::{self, About};
 use super::processes::of_user;
 use super::record::FileRecord;
 use super::recording::{self, Epoch, Mark, Meta, Writer};
 use super::render::Detected;
 use super::safe::Checkpoint;
-use super::trace::{Block, TraceExtent, Traced};
+use super::trace::{Block, TraceExtent};
 use super::{IsTheirs, Stats, shown_rest};
 
 /// Files are written so many at a time: a record takes a kilobyte before it is packed.
 const FILES_AT_ONCE: usize = 1 << 13;
-
-/// What is found in the calls as they come by.
-#[derive(Debug, Default)]
-pub(super) struct Watch {
-    epochs: Epochs,
-    heat: HeatMap,
-    lines: Lines,
-    /// Dropped calls of which the lines have told.
-    dropped: u64,
-}
 
 impl Stats {
     /// Goes through the calls that have come since the last time. To be called some ten times a second, and when
@@ -241,17 +228,5 @@ impl Stats {
     ) -> io::Result<()> {
         self.settle();
         self.write_files(out, &self.catalog, name, None)
-    }
-}
-
-impl Watch {
-    fn see(&mut self, traced: &Traced) {
-        self.epochs.see(traced);
-        let Call { op, began, took, bytes, .. } = traced.call;
-        match op {
-            Op::Read => self.heat.count(traced.process.into(), Way::Read, bytes, began, took),
-            Op::Write | Op::CopyFileRange => self.heat.count(traced.process.into(), Way::Write, bytes, began, took),
-            _ => {}
-        }
     }
 }

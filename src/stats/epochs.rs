@@ -16,7 +16,7 @@ use std::fmt::Write;
 use super::counters::{Op, Tier};
 use super::recording::Epoch;
 use super::render::bytes;
-use super::trace::Traced;
+use super::traced::Traced;
 
 /// A pass over fewer files is none.
 pub const FILES_MIN: u64 = 16;

@@ -6,13 +6,20 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::FileFigures;
 use super::access::{Pattern, SIZE_NAMES, SIZES};
 use super::catalog::CatalogExtent;
 use super::counters::Op;
 use super::record::{Common, Field, FileRecord, failed};
 use super::render::{as_seconds, bytes, latency};
 use crate::json;
+
+/// A file's figures, for a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFigures {
+    /// Of today; of a file that is gone the last one known.
+    pub path: String,
+    pub record: FileRecord,
+}
 
 /// All files of a mount.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use super::counters::Op;
-use super::trace::Traced;
+use super::traced::Traced;
 
 /// Bytes of lines that are kept.
 pub const KEPT: usize = 4 << 20;

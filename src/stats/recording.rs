@@ -31,8 +31,8 @@ use super::processes::{Identity, ProcessFigures};
 use super::record::{FileRecord, read_number, write_number};
 pub use super::safe::Checkpoint;
 use super::trace::block;
-use super::trace::{self, Block, Traced};
-use super::windows;
+use super::trace::{self, Block};
+use super::traced::Traced;
 
 /// Begins every recording; behind it the version, in four bytes, and four bytes of nothing.
 const MAGIC: [u8; 8] = *b"dlio-rec";
@@ -256,20 +256,6 @@ impl From<ProcessFigures> for RecordedProcess {
         let Identity { pid, command, cgroup, .. } = identity;
         let time = time.as_secs_f64();
         RecordedProcess { number, pid, command, cgroup, opens, reads, writes, bytes_read, bytes_written, time }
-    }
-}
-
-impl From<&windows::Window> for RecordedWindow {
-    fn from(window: &windows::Window) -> Self {
-        RecordedWindow {
-            name: window.name.clone(),
-            began: window.began.as_secs_f64(),
-            ended: window.ended.as_secs_f64(),
-            files: window.used as u64,
-            processes: window.processes.len() as u64,
-            bytes_read: window.total(Op::Read).1,
-            bytes_written: window.total(Op::Write).1,
-        }
     }
 }
 

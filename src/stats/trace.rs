@@ -18,7 +18,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::counters::{Call, Op};
+use super::counters::Op;
+use super::traced::Traced;
 
 /// So many of the latest calls are in memory, and as many more as fill a block.
 pub const LATEST: u64 = 1_000_000;
@@ -30,20 +31,6 @@ const RING: usize = 1 << 13;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A ring looks whether it is half full at one call of so many.
 const LOOK: u64 = 1 << 8;
-
-/// One call, and whose it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traced {
-    pub call: Call,
-    /// The file or directory that it was about.
-    pub ino: u64,
-    /// The open file that it came through; 0 for none.
-    pub handle: u64,
-    /// As in [`super::processes::Process::number`].
-    pub process: u32,
-    /// As the kernel names it; 0 where it does not.
-    pub thread: u32,
-}
 
 /// Calls that follow each other, packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -312,12 +299,6 @@ impl KeptBlocks {
     }
 }
 
-impl Traced {
-    pub fn ended(&self) -> Duration {
-        self.call.began.saturating_add(self.call.took)
-    }
-}
-
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace").field("number", &self.number).field("extent", &self.extent()).finish_non_exhaustive()
@@ -327,7 +308,7 @@ impl fmt::Debug for Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::counters::Tier;
+    use crate::stats::counters::{Call, Tier};
 
     fn traced(began: u64) -> Traced {
         let (op, took) = (Op::Read, Duration::from_nanos(5));

@@ -16,7 +16,7 @@ use super::catalog::Catalog;
 use super::counters::{Op, OpFigures, Tier};
 use super::processes::ProcessFigures;
 use super::record::FileRecord;
-use super::recording::Epoch;
+use super::recording::{self, Epoch};
 use super::render::{self, bytes};
 use crate::json;
 
@@ -297,6 +297,20 @@ impl Overview {
             "forgotten": {"windows": self.forgotten, "marks": self.marks.forgotten},
         });
         json::document(&value)
+    }
+}
+
+impl From<&Window> for recording::RecordedWindow {
+    fn from(window: &Window) -> Self {
+        recording::RecordedWindow {
+            name: window.name.clone(),
+            began: window.began.as_secs_f64(),
+            ended: window.ended.as_secs_f64(),
+            files: window.used as u64,
+            processes: window.processes.len() as u64,
+            bytes_read: window.total(Op::Read).1,
+            bytes_written: window.total(Op::Write).1,
+        }
     }
 }
 

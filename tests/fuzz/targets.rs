@@ -15,10 +15,13 @@ use clap::ValueEnum as _;
 use dlio_fs::config::Config;
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
-use dlio_fs::report::formats::{Asked, Format, Merge, Outlet, Weigh};
+use dlio_fs::report::asked::{Asked, Merge, Weigh};
+use dlio_fs::report::formats::Format;
+use dlio_fs::report::outlet::Outlet;
 use dlio_fs::stats::counters::{Call, Op, Tier};
 use dlio_fs::stats::recording::{Meta, Recording, Writer};
-use dlio_fs::stats::trace::{Block, Traced, block};
+use dlio_fs::stats::trace::{Block, block};
+use dlio_fs::stats::traced::Traced;
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder};
 use dlio_fs::tiers::{self, Cx, Options, ROOT, Tiers};
 

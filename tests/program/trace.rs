@@ -12,7 +12,7 @@ use crate::needs::{MOUNTS, needs};
 use dlio_fs::error::Errno;
 use dlio_fs::stats::counters::{Op, Tier};
 use dlio_fs::stats::recording::{Recording, Source};
-use dlio_fs::stats::trace::Traced;
+use dlio_fs::stats::traced::Traced;
 
 fn recording(mount: &Mount) -> Recording {
     let bytes = fs::read(mount.at(".dlio/recording")).unwrap();

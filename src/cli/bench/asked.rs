@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 
 use super::super::options::Options;
-use super::super::{Exit, Failure};
+use super::super::outcome::{Exit, Failure};
 use crate::bench::caches::Caches;
 use crate::bench::results::Results;
 use crate::bench::{markdown, page, text};

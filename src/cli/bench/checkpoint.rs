@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
+use super::measure::measure;
+use super::plan::{Plan, Room};
 use super::session::{Kind, Place, Session};
-use super::{Plan, Room, measure};
 use crate::bench::checkpoint::{Load, PIECE};
 use crate::bench::data::{Data, sync_dir};
 use crate::bench::devices::Sampler;
 use crate::bench::results::Unit;
-use crate::cli::{Failure, Outcome, parse_duration};
+use crate::cli::duration::parse_duration;
+use crate::cli::outcome::{Failure, Outcome};
 
 /// Checkpoints one after the other: how long the application waits, and when all is on the slow tier
 ///

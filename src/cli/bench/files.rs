@@ -3,12 +3,13 @@
 use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
+use super::measure::measure;
+use super::plan::{Plan, Room, SMALL};
 use super::session::{Place, Session};
-use super::{Plan, Room, SMALL, measure};
 use crate::bench::data::{Data, clear, numbered};
 use crate::bench::results::Unit;
 use crate::bench::{files, sequential};
-use crate::cli::{Failure, Outcome};
+use crate::cli::outcome::{Failure, Outcome};
 use crate::error::Context;
 use crate::stats::render::count;
 

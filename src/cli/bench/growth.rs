@@ -11,14 +11,15 @@ use clap::Args;
 use nix::sys::statvfs::statvfs;
 
 use super::asked::{PREFIX, check_options, check_tiers, documents, usage};
-use super::give_out;
+use super::measure::give_out;
 use super::session::{command, results, stage_all, tier};
 use crate::bench::growth::{LINE, Many, PER_DIR, footprint, memory, remove};
 use crate::bench::results::{Results, Table, Tiers, Unit};
 use crate::bench::{Stop, caches, files};
+use crate::cli::outcome::{Failure, Outcome};
 use crate::cli::progress::Steps;
 use crate::cli::sandbox::{self, Mount, Sandbox};
-use crate::cli::{Failure, Outcome, talk};
+use crate::cli::talk;
 use crate::error::{Context, Error};
 use crate::mount;
 use crate::stats::render::count;

@@ -7,12 +7,14 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::asked::{Common, parse_size, size_text, usage};
+use super::measure::measure;
+use super::plan::{Plan, Room};
 use super::session::{Place, Session, stage_all};
-use super::{Plan, Room, measure};
 use crate::bench::pictures::Pictures;
 use crate::bench::reader::{self, Load, Pace};
 use crate::bench::results::Unit;
-use crate::cli::{Failure, Outcome, parse_duration};
+use crate::cli::duration::parse_duration;
+use crate::cli::outcome::{Failure, Outcome};
 use crate::error::Context;
 use crate::stats::render::{bytes, count};
 

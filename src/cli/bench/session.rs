@@ -9,12 +9,13 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use nix::sys::statvfs::statvfs;
 
+use super::super::outcome::{Exit, Failure};
 use super::super::progress::Steps;
 use super::super::sandbox::{Mount, Sandbox};
+use super::super::stage;
 use super::super::talk::{self, Control, Said};
-use super::super::{Exit, Failure, stage};
 use super::asked::{Asked, PREFIX, mount_name};
-use super::{Plan, Room};
+use super::plan::{Plan, Room};
 use crate::bench::caches::{self, Caches};
 use crate::bench::devices::{self, Device, Sampler};
 use crate::bench::results::{Course, FORMAT, Machine, Results, Table, Tier, Tiers, Unit};

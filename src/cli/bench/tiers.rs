@@ -5,12 +5,13 @@ use std::fs;
 use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
+use super::measure::measure;
+use super::plan::{Plan, Room, SMALL};
 use super::session::{Place, Session};
-use super::{Plan, Room, SMALL, measure};
 use crate::bench::data::{Data, numbered};
 use crate::bench::results::Unit;
 use crate::bench::sequential;
-use crate::cli::{Failure, Outcome};
+use crate::cli::outcome::{Failure, Outcome};
 use crate::error::Context;
 
 /// As IOR's transfers.

@@ -11,10 +11,13 @@ use nix::unistd::Pid;
 use tokio::signal::unix::SignalKind;
 
 use super::asked::{directory, documents, usage};
-use super::{publish, session};
+use super::measure::publish;
+use super::session;
 use crate::bench::devices::{self, Sampler};
 use crate::bench::results::Tiers;
-use crate::cli::{Exit, Failure, Outcome, complain, parse_duration, sandbox};
+use crate::cli::duration::parse_duration;
+use crate::cli::outcome::{Exit, Failure, Outcome, complain};
+use crate::cli::sandbox;
 use crate::error::Context;
 
 const EVERY_MIN: Duration = Duration::from_millis(10);

@@ -1,14 +1,17 @@
 //! How frameworks write checkpoints: the same calls on the same kinds of names, with random bytes for weights.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::Expected;
 use crate::error::{Context, Result};
+
+/// What the demonstration wrote and did not delete: path below the mount, and its bytes.
+pub(super) type Expected = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) const EPOCHS: u64 = 4;
 /// Bytes of weights in one checkpoint.

@@ -4,7 +4,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::mount;
 
 /// The capability that `mount(2)` asks for, as a bit of `CapEff`.

@@ -11,7 +11,7 @@ use nix::sys::statfs::{self, FsType, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use tempfile::TempDir;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::error::Error;
 use crate::mount;
 use crate::tiers::disk::os::{OsClock, OsDir, XFS_SUPER_MAGIC};

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::super::outcome::{Exit, Failure, Outcome, say};
+use super::super::report;
 use super::super::sandbox::{self, Mount, Sandbox};
-use super::super::{Exit, Failure, Outcome, report, say};
 use crate::config::IoPath;
 use crate::error::Context;
 use crate::stats::counters::Op;

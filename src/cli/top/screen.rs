@@ -13,7 +13,7 @@ use super::draw::{Theme, draw};
 use super::look::Look;
 use super::state::{Asked, State};
 use super::watch::watch;
-use crate::cli::{Exit, Failure, Outcome};
+use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
 
 /// The screen is drawn at least this often: it says how long nobody has answered.

@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::Instant;
 
-use super::Control;
 use super::command::AsideHow;
-use super::deadline::apart;
-use super::session::{Reply, Running, joined, shown};
-use super::sync::LOOK;
+use super::paths::{joined, shown};
+use super::reply::{Reply, Running};
+use super::sources::Control;
+use super::waiting::{LOOK, apart};
 use crate::error::Result as Done;
 use crate::path::Name;
 use crate::stats::render::{bytes, count};

@@ -1,18 +1,7 @@
-//! Who may ask for what. Root and the mount's owner: for anything. Everybody else (P14, P17):
-//!
-//! - whoever may reach a path and read or write there: when it is on the slow tier;
-//! - who owns it: for what becomes of its copies, as far as one user may take room and work from the others;
-//! - nobody learns a path that is not theirs, nor anything of another user's processes.
-//!
-//! What counts is who opened the file in `.dlio`: it may have been given to another program since.
+//! Who asks: a user, root, or the mount's owner.
 
-use super::Control;
-use super::command::{Command, Wanted};
-use super::session::{shown, walk};
-use crate::error::Errno;
 use crate::fs::who;
-use crate::path::Name;
-use crate::tiers::{Attr, Cx, Ino, ROOT};
+use crate::tiers::{Attr, Cx};
 
 /// A user, as the process that asks is one.
 #[derive(Clone, Debug)]
@@ -54,81 +43,5 @@ impl Asker {
             (false, false) => 0,
         };
         self.is_trusted || attr.perm >> shift & one_of != 0
-    }
-}
-
-impl Command {
-    /// What keeps this user from asking for it. The error is the text of the reply.
-    pub(super) fn allow(&self, control: &Control, asker: &Asker) -> Result<(), String> {
-        if asker.is_trusted {
-            return Ok(());
-        }
-        match self {
-            Command::Sync(None) | Command::Status | Command::Pins => Ok(()),
-            Command::Sync(Some(names)) => control.reached(asker, names).map(drop),
-            Command::Front(names)
-            | Command::Evict(names)
-            | Command::Verify(names)
-            | Command::Pin(names)
-            | Command::Unpin(names) => control.owned(asker, names),
-            Command::Stage(wanted) => control.may_stage(asker, wanted),
-            Command::StageMore(number, wanted) => {
-                control.job_of(asker, *number).and_then(|()| control.may_stage(asker, wanted))
-            }
-            Command::WatchStaging(number) | Command::CancelStaging(Some(number)) => control.job_of(asker, *number),
-            Command::Deadline(_)
-            | Command::Reload
-            | Command::Pause(_)
-            | Command::CancelStaging(None)
-            | Command::PauseStaging(_)
-            | Command::SetAside(..)
-            | Command::StartWindow(_)
-            | Command::StopWindow(_)
-            | Command::WindowFiles(_)
-            | Command::WindowRecording(_)
-            | Command::Mark(_) => Err(only_the_owner()),
-        }
-    }
-}
-
-fn only_the_owner() -> String {
-    "only root and the mount's owner may do that".to_owned()
-}
-
-impl Control {
-    /// What a user may read or write, and gets to.
-    pub(super) fn reached(&self, asker: &Asker, names: &[Name]) -> Result<Attr, String> {
-        let (walked, who) = (names.to_vec(), asker.clone());
-        let reached = self.on_slow(move |tiers, cx| {
-            let mut steps = vec![tiers.getattr(cx, ROOT)?];
-            steps.extend(walk(tiers, cx, &walked, |dir| who.may(dir, 1))?);
-            let last = steps.pop().ok_or(Errno::ENOENT)?;
-            if who.is(last.uid) || who.may(&last, 6) { Ok(last) } else { Err(Errno::EACCES.into()) }
-        });
-        reached.map_err(|error| format!("{}: {error}", shown(names)))
-    }
-
-    fn owned(&self, asker: &Asker, names: &[Name]) -> Result<(), String> {
-        let attr = self.reached(asker, names)?;
-        if asker.is(attr.uid) { Ok(()) } else { Err(format!("{}: it belongs to another user", shown(names))) }
-    }
-
-    /// Only paths: nobody has checked who owns the files that a pattern finds, and plans are the owner's.
-    fn may_stage(&self, asker: &Asker, wanted: &[Wanted]) -> Result<(), String> {
-        wanted.iter().try_for_each(|one| match one {
-            Wanted::Path(names) => self.owned(asker, names),
-            Wanted::Pattern(_) | Wanted::Promise(_) => Err(only_the_owner()),
-        })
-    }
-
-    /// A staging job that this user has begun. Of others nobody is told that they exist.
-    fn job_of(&self, asker: &Asker, number: u64) -> Result<(), String> {
-        let theirs = self.tiers.staging_job(number).is_none_or(|job| job.by.is_some_and(|uid| asker.is(uid)));
-        if theirs { Ok(()) } else { Err(super::stage::no_job(number)) }
-    }
-
-    /// Whether a user may be told of a file: it is theirs.
-    pub(super) fn is_theirs(&self, asker: &Asker, ino: Ino) -> bool {
-        asker.is_trusted || self.tiers.owner_of(ino).is_some_and(|uid| asker.is(uid))
     }
 }

@@ -1,6 +1,6 @@
 //! What `setfattr -n user.dlio.VERB` asks for: the owner of a file may say of it what only the mount's owner may tell `control`.
 
-use super::Control;
+use super::sources::Control;
 use crate::error::{Errno, Result};
 use crate::path::escape;
 use crate::tiers::disk::Kind;

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use super::session::joined;
-use super::{Asker, Control};
+use super::asker::Asker;
+use super::paths::joined;
+use super::sources::Control;
 use crate::error::Result;
 use crate::path::Name;
 use crate::stats::render;

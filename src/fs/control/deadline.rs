@@ -3,15 +3,16 @@
 //! Nothing here waits for the slow tier: what does, runs on threads of its own, which may hang. The reply comes when the time is up.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::session::{Reply, Running};
-use super::sync::LOOK;
-use super::{Control, safety};
+use super::reply::{Reply, Running};
+use super::sources::Control;
+use super::waiting::{LOOK, apart};
 use crate::error::Result as Done;
 use crate::fs::published::Hurry;
+use crate::fs::shown::safety;
 use crate::stats::render::{bytes, count, seconds};
 use crate::tiers::{Lsn, Saved, Saving, Tiers};
 
@@ -85,24 +86,6 @@ pub(super) fn begin(control: &Control, time: Duration) -> Reply {
         _hurry: hurry,
     };
     Reply::runs(String::new(), deadline)
-}
-
-/// Runs what may hang. Without a thread for it nothing ever comes, which is what a deadline is for.
-pub(super) fn apart<T: Send + 'static>(
-    tiers: &Arc<Tiers>,
-    name: &str,
-    run: impl FnOnce(&Tiers) -> Done<T> + Send + 'static,
-) -> Receiver<Done<T>> {
-    let (tell, told) = mpsc::sync_channel(1);
-    let tiers = Arc::clone(tiers);
-    let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Nobody listens any more: the time is up.
-        drop(tell.try_send(run(&tiers)));
-    });
-    if let Err(error) = started {
-        tracing::warn!(%error, name, "no thread for what is wanted");
-    }
-    told
 }
 
 impl Running for Deadline {

@@ -1,7 +1,9 @@
 //! `.dlio/latest-safe`: a link to the newest checkpoint that is wholly on the slow tier.
 
-use super::session::walk;
-use super::{Asker, Control, Node};
+use super::asker::Asker;
+use super::node::Node;
+use super::paths::walk;
+use super::sources::Control;
 use crate::error::{Errno, Result};
 use crate::path::Name;
 use crate::tiers::Ino;

@@ -1,7 +1,9 @@
 //! `pin`, `unpin` and `pins`: what stays on the fast tier.
 
-use super::session::{Reply, joined, shown};
-use super::{Asker, Control};
+use super::asker::Asker;
+use super::paths::{joined, shown};
+use super::reply::Reply;
+use super::sources::Control;
 use crate::path::Name;
 use crate::tiers::disk::Kind;
 

@@ -3,9 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::asker::Asker;
 use super::command::Wanted;
-use super::session::{Reply, Running, joined, shown};
-use super::{Asker, Control};
+use super::paths::{joined, shown};
+use super::reply::{Reply, Running};
+use super::sources::Control;
 use crate::config::Pattern;
 use crate::stats::render;
 use crate::stats::staging::JobState;

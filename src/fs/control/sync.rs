@@ -1,17 +1,18 @@
 //! `sync` and `front`: getting things onto the slow tier.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::session::{Reply, Running, shown};
-use super::{Asker, Control, safety};
+use super::asker::Asker;
+use super::paths::shown;
+use super::reply::{Reply, Running};
+use super::sources::Control;
+use super::waiting::LOOK;
 use crate::fs::published::Hurry;
+use crate::fs::shown::safety;
 use crate::path::Name;
 use crate::stats::render;
 use crate::tiers::{Lsn, Status};
-
-/// How often the applied LSN is looked at while it is waited for.
-pub(super) const LOOK: Duration = Duration::from_millis(5);
 
 /// Waiting for D2: everything up to an LSN applied to the slow tier.
 #[derive(Debug)]

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use super::asker::Asker;
 use super::clean::{CleanFiles, StagedFiles};
-use super::session::{Reply, Running};
-use super::{Asker, Control, path_of};
+use super::reply::{Reply, Running};
+use super::sources::Control;
 use crate::error::{Error, Result};
+use crate::fs::shown::path_of;
 use crate::path::{Name, escape};
 use crate::stats::render;
 use crate::tiers::{Bad, Cx, Ino, Tiers, Verified, Verifying};

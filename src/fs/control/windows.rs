@@ -1,9 +1,10 @@
 //! `window` and `mark`: what is counted from one moment to another.
 
-use super::session::Reply;
-use super::{Control, path_of};
+use super::reply::Reply;
+use super::sources::Control;
 use crate::error::Context;
-use crate::fs::JobReports;
+use crate::fs::job_report::JobReports;
+use crate::fs::shown::path_of;
 use crate::stats::render;
 
 pub(super) fn start(control: &Control, name: &str) -> Result<Reply, String> {

@@ -9,11 +9,12 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Ranks, seconds, signed};
+use super::numbers::{seconds, signed};
+use super::ranks::Ranks;
 use crate::stats::access::Way;
 use crate::stats::counters::Op;
 use crate::stats::recording::Recording;
-use crate::stats::trace::Traced;
+use crate::stats::traced::Traced;
 
 /// Calls that are in memory at once: 128 MiB.
 const TOGETHER: u64 = 4 << 20;

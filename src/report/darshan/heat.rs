@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Ranks, seconds, signed};
+use super::numbers::{seconds, signed};
+use super::ranks::Ranks;
 use crate::stats::recording::{HeatRow, Meta};
 
 /// `darshan-parser` has room for no more.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::signed;
+use super::numbers::signed;
 use crate::stats::recording::{Meta, TierPlace};
 
 /// Bytes of the numbers and of the text behind them, with the 0 at its end.

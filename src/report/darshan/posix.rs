@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{seconds, signed};
+use super::numbers::{seconds, signed};
 use crate::stats::access::SIZES;
 use crate::stats::counters::Op;
 use crate::stats::record::{Common, Field, FileRecord, failed};

@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Traced;
 use crate::error::Errno;
 use crate::stats::counters::{Call, Op, Tier};
 use crate::stats::record::{read_number, unzigzag, write_number, zigzag};
+use crate::stats::traced::Traced;
 
 /// So many calls are in a block at most.
 pub const CALLS_MAX: usize = 1 << 16;

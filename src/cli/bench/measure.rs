@@ -1,0 +1,63 @@
+//! Running a benchmark in a sandbox, and giving its results out.
+
+use std::fs;
+use std::io::{IsTerminal, stdout};
+
+use super::asked::{Common, Document};
+use super::plan::Plan;
+use super::session::Session;
+use crate::bench::results::Results;
+use crate::bench::text;
+use crate::cli::outcome::{Exit, Failure, Outcome, say};
+use crate::cli::sandbox;
+use crate::error::Context;
+use crate::mount;
+
+/// Runs `work` between the making of the places and their removal, and gives the results out.
+pub(super) fn measure(
+    common: &Common,
+    plan: Plan,
+    work: impl FnOnce(&mut Session) -> Result<(), Failure> + Send + 'static,
+) -> Outcome {
+    let documents = common.documents()?;
+    let asked = common.check()?;
+    mount::open_device()?;
+    let results = sandbox::run(move |sandbox| {
+        let mut session = Session::new(sandbox, asked, plan)?;
+        session.ensure_room()?;
+        session.touch_memory()?;
+        work(&mut session)?;
+        session.finish()
+    })?;
+    give_out(common.json, &documents, results)
+}
+
+/// What a sandbox has brought; nothing if it was interrupted.
+pub(super) fn give_out(json: bool, documents: &[Document], results: Option<Results>) -> Outcome {
+    match results {
+        None => Ok(Exit::Interrupted),
+        Some(results) => publish(json, documents, &results).map(|()| Exit::Done),
+    }
+}
+
+/// To standard output and to the files that were asked for. All are tried before one's failure is told.
+pub(super) fn publish(json: bool, documents: &[Document], results: &Results) -> Result<(), Failure> {
+    let write = |document: &Document| {
+        let path = &document.path;
+        fs::write(path, document.kind.render(results)).at("write", path.display()).map_err(Failure::from)
+    };
+    let written: Vec<_> = documents.iter().map(write).collect();
+    match json {
+        true => say(results.json().trim_end())?,
+        false => say(text::report(results, width()).trim_end())?,
+    }
+    written.into_iter().collect()
+}
+
+/// Of the terminal; what goes elsewhere has room.
+fn width() -> usize {
+    const LEAST: u16 = 60;
+    const ELSEWHERE: u16 = 120;
+    let size = if stdout().is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None };
+    size.map_or(ELSEWHERE, |(columns, _)| columns.max(LEAST)).into()
+}

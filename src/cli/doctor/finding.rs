@@ -1,0 +1,38 @@
+//! What was found, of one thing that was looked at.
+
+use serde::Serialize;
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) verdict: Verdict,
+    pub(super) about: String,
+    pub(super) found: String,
+    /// What it means and what to do; absent when all is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) remedy: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    Ok,
+    /// A mount works, with less than it could have.
+    Warn,
+    /// A mount does not work.
+    Fail,
+}
+
+impl Finding {
+    pub(super) fn ok(about: impl Into<String>, found: impl Into<String>) -> Self {
+        Finding { verdict: Verdict::Ok, about: about.into(), found: found.into(), remedy: None }
+    }
+
+    pub(super) fn warn(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { verdict: Verdict::Warn, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
+    }
+
+    pub(super) fn fail(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { verdict: Verdict::Fail, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
+    }
+}

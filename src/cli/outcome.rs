@@ -1,0 +1,94 @@
+//! How a command ends, and what it prints.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use crate::error::Error;
+
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 usage error (arguments, \
+configuration, directories); 3 something is only on the fast tier; 4 degraded: the order is held, \
+changes are refused, the slow tier is down, or the fast one fails; 5 a conflict with a foreign change.";
+
+/// How a command ended. The numbers are documented in the help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done; what the command was about is safe on the slow tier.
+    Done = 0,
+    /// It was asked for rightly and failed.
+    Failure = 1,
+    /// What was asked for is wrong: arguments, configuration, directories.
+    Usage = 2,
+    /// Something is only on the fast tier.
+    Undrained = 3,
+    /// The slow tier is down, or the order is held.
+    Degraded = 4,
+    /// A foreign change and ours met; both versions are kept.
+    Conflict = 5,
+    /// Ended by Ctrl-C, as a shell reports it.
+    Interrupted = 130,
+}
+
+/// Why a command failed: its exit code and the line to print.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) exit: Exit,
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Failure { exit, message: message.into() }
+    }
+
+    /// What was asked for is wrong.
+    pub(super) fn usage(error: Error) -> Self {
+        Failure::new(Exit::Usage, error.to_string())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::new(Exit::Failure, error.to_string())
+    }
+}
+
+pub(super) type Outcome = Result<Exit, Failure>;
+
+/// clap's message as one line: what is wrong, its tip, where to read more.
+pub(super) fn usage_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let (mut what, mut tips) = (Vec::new(), Vec::new());
+    let mut lines = text.lines().map(str::trim);
+    // The first paragraph is the error, also when it goes over several lines; below it stand the tips and the usage.
+    what.extend(lines.by_ref().take_while(|line| !line.is_empty() && !line.starts_with("Usage:")));
+    tips.extend(lines.filter_map(|line| line.strip_prefix("tip: ")));
+    let what = what.join(" ");
+    let mut line = what.strip_prefix("error: ").unwrap_or(&what).to_owned();
+    for tip in tips {
+        line.push_str("; ");
+        line.push_str(tip);
+    }
+    line.push_str("; see dlio-fs --help");
+    line
+}
+
+pub(super) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Prints a line of the answer. A reader that has gone (`| head`) is no failure.
+pub(super) fn say(text: impl Display) -> Result<(), Failure> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a line beside the answer: an error, a note, progress.
+pub(super) fn complain(text: impl Display) {
+    // With standard error gone there is nobody left to tell.
+    drop(writeln!(io::stderr(), "dlio-fs: {text}"));
+}

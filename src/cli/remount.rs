@@ -1,0 +1,29 @@
+//! `-o remount`: other flags for a mount that is there.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use super::outcome::{Failure, Outcome};
+use crate::error::{Context, Error};
+use crate::mount::Daemon;
+
+/// Lets mount(8) itself change the flags of the mount: the kernel does it without the daemon.
+pub(super) fn remount(mountpoint: &Path, flags: &[String]) -> Outcome {
+    let to_write =
+        flags.iter().rev().find(|flag| matches!(flag.as_str(), "ro" | "rw")).is_some_and(|flag| flag == "rw");
+    let canonical = mountpoint.canonicalize().at("find", mountpoint.display())?;
+    if to_write && Daemon::of(&canonical).is_some_and(|daemon| !daemon.slow_is_writable()) {
+        let what = format!(
+            "{} stays read-only: its slow tier could not be written, or its fast tier was full, when it was mounted",
+            canonical.display()
+        );
+        let remedy = "make the slow tier writable, or room on a full fast tier, leave the mount and mount it again";
+        return Err(Error::refused(what, remedy).into());
+    }
+    let mut command = Command::new("mount");
+    command.args(["-i", "-o", &["remount".to_owned()].iter().chain(flags).cloned().collect::<Vec<_>>().join(",")]);
+    // Returns only if it fails.
+    let error = command.arg("--").arg(&canonical).exec();
+    Err(Failure::from(Error::io("run", "mount", error)))
+}

@@ -1,0 +1,644 @@
+//! What the user may decide, its defaults, and which decisions contradict each other.
+//!
+//! One struct for the configuration file, `-o key=value` and the example file. Keys are set one by one, so that every
+//! error can name its key, its value and the remedy. No I/O: reading the file is the caller's. `settings` remembers where
+//! each value came from and says which may change while mounted.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::hours::Hours;
+use super::io_path::IoPath;
+use super::listen::Listen;
+use super::rules::{FullSlow, OnTerm, Pattern, Rule, Rules, Verify};
+use super::size;
+use crate::error::{Error, Result};
+
+/// When a key that was changed in the file takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// At a reload.
+    AtOnce,
+    /// At the next mount: something was made with the value, or other tiers would be meant.
+    Remount,
+}
+
+/// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
+pub const KEYS: [(&str, Change); 37] = [
+    ("mountpoint", Change::Remount),
+    ("fast", Change::Remount),
+    ("slow", Change::Remount),
+    ("log_file", Change::Remount),
+    ("log", Change::AtOnce),
+    ("io", Change::Remount),
+    ("rules", Change::Remount),
+    ("settle", Change::AtOnce),
+    ("live_after", Change::AtOnce),
+    ("copy_up_max", Change::AtOnce),
+    ("revalidate", Change::AtOnce),
+    ("slow_wait", Change::Remount),
+    ("drain_bandwidth", Change::AtOnce),
+    ("drain_hours", Change::AtOnce),
+    ("full_slow", Change::AtOnce),
+    ("on_term", Change::Remount),
+    ("owner", Change::Remount),
+    ("verify", Change::AtOnce),
+    ("stage", Change::Remount),
+    ("promote", Change::AtOnce),
+    ("staged_max", Change::AtOnce),
+    ("stage_bandwidth", Change::AtOnce),
+    ("keep", Change::AtOnce),
+    ("reserve", Change::AtOnce),
+    ("high", Change::AtOnce),
+    ("low", Change::AtOnce),
+    ("ballast", Change::Remount),
+    ("max_pending", Change::AtOnce),
+    ("attribute_lifetime", Change::AtOnce),
+    ("attribute_lifetime_slow", Change::AtOnce),
+    ("profile", Change::Remount),
+    ("profile_memory", Change::Remount),
+    ("trace", Change::Remount),
+    ("trace_max", Change::Remount),
+    ("job", Change::Remount),
+    ("job_report", Change::Remount),
+    ("metrics_addr", Change::Remount),
+];
+
+/// The configuration of one mount. Only keys that do something are here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The directory at which the view appears.
+    pub mountpoint: Option<PathBuf>,
+    /// The fast tier: a directory on fast storage.
+    pub fast: Option<PathBuf>,
+    /// The slow tier: the directory that owns the tree.
+    pub slow: Option<PathBuf>,
+    /// Where a daemon in the background logs to; without it, syslog.
+    pub log_file: Option<PathBuf>,
+    /// What is logged: a level, or `target=level` separated by commas, as `tracing_subscriber::EnvFilter` reads it.
+    pub log: String,
+    /// How the daemon sees reads and writes.
+    pub io: IoPath,
+    /// What holds for some files only; the first that fits decides.
+    pub rules: Vec<Rule>,
+    /// How long a version stays untouched before it is drained.
+    #[serde(with = "duration")]
+    pub settle: Duration,
+    /// How long a file that is never quiet may hold up the order; then a snapshot of it is published.
+    #[serde(with = "duration")]
+    pub live_after: Duration,
+    /// Bytes. A slow file larger than this is written in place instead of being copied up first.
+    #[serde(with = "size")]
+    pub copy_up_max: u64,
+    /// How often, at most, an open looks whether a slow file was changed behind the mount.
+    #[serde(with = "duration")]
+    pub revalidate: Duration,
+    /// How long an operation waits for the slow tier before it answers EIO; one whose program is being killed does not wait.
+    #[serde(with = "duration")]
+    pub slow_wait: Duration,
+    /// Bytes per second that the drain copies at most; without it, what the slow tier takes.
+    #[serde(with = "optional_size")]
+    pub drain_bandwidth: Option<u64>,
+    /// When the drain copies, of each day, as long as nobody asks for it and there is room.
+    pub drain_hours: Hours,
+    /// What waits when the slow tier is full.
+    pub full_slow: FullSlow,
+    /// Whether SIGTERM waits for the slow tier.
+    pub on_term: OnTerm,
+    /// The user, by name or number, who may do with the mount what root may; without it, whoever mounts.
+    #[serde(with = "word")]
+    pub owner: Option<String>,
+    /// What of a copy on the slow tier is compared before it is published.
+    pub verify: Verify,
+    /// Patterns of files that are copied to the fast tier once the mount is made.
+    pub stage: Vec<String>,
+    /// Whether files that are read from the slow tier get a copy on the fast one.
+    pub promote: bool,
+    /// Bytes that copies of slow files may take; without it, what the watermarks leave.
+    #[serde(with = "optional_size")]
+    pub staged_max: Option<u64>,
+    /// Bytes per second that staging jobs copy at most; without it, what the slow tier gives.
+    #[serde(with = "optional_size")]
+    pub stage_bandwidth: Option<u64>,
+    /// So many of the newest checkpoints are not evicted.
+    pub keep: u32,
+    /// Share of the fast tier that staging never takes.
+    #[serde(with = "share")]
+    pub reserve: f64,
+    /// Share of the fast tier in use at which eviction starts.
+    #[serde(with = "share")]
+    pub high: f64,
+    /// Share of the fast tier in use at which eviction stops.
+    #[serde(with = "share")]
+    pub low: f64,
+    /// Bytes set aside for the log, given back to it when the fast tier is full.
+    #[serde(with = "size")]
+    pub ballast: u64,
+    /// Events not yet on the slow tier at which further changes are refused with ENOSPC.
+    pub max_pending: u64,
+    /// How long the kernel may believe attributes of files that were changed through this mount.
+    #[serde(with = "duration")]
+    pub attribute_lifetime: Duration,
+    /// The same for files that are known only from the slow tier.
+    #[serde(with = "duration")]
+    pub attribute_lifetime_slow: Duration,
+    /// Whether operations are counted.
+    pub profile: bool,
+    /// Bytes that the counters of files may take; beyond, new files are counted by what their names end in.
+    #[serde(with = "size")]
+    pub profile_memory: u64,
+    /// The directory that recordings of all operations are written to; nothing is written without it.
+    pub trace: Option<PathBuf>,
+    /// Bytes that all recordings in that directory may take; then the oldest goes.
+    #[serde(with = "size")]
+    pub trace_max: u64,
+    /// The job that the mount is for.
+    #[serde(with = "word")]
+    pub job: Option<String>,
+    /// The directory in which a job leaves its recording and its report.
+    pub job_report: Option<PathBuf>,
+    /// Where Prometheus gets the metrics over HTTP; without it, nowhere.
+    pub metrics_addr: Option<Listen>,
+}
+
+impl Rules {
+    /// Errors: a pattern that is none, with its rule.
+    pub fn new(config: &Config) -> Result<Rules> {
+        Rules::of(&config.rules, config.io, config.promote, config.verify)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            mountpoint: None,
+            fast: None,
+            slow: None,
+            log_file: None,
+            log: "info".to_owned(),
+            io: IoPath::Exact,
+            rules: Vec::new(),
+            settle: Duration::from_secs(1),
+            live_after: Duration::from_secs(60),
+            copy_up_max: 64 << 20,
+            revalidate: Duration::from_secs(30),
+            slow_wait: Duration::from_secs(600),
+            drain_bandwidth: None,
+            drain_hours: Hours::default(),
+            full_slow: FullSlow::default(),
+            on_term: OnTerm::default(),
+            owner: None,
+            verify: Verify::default(),
+            stage: Vec::new(),
+            promote: false,
+            staged_max: None,
+            stage_bandwidth: None,
+            keep: 1,
+            reserve: 0.10,
+            high: 0.85,
+            low: 0.70,
+            ballast: 64 << 20,
+            max_pending: 1_000_000,
+            attribute_lifetime: Duration::from_secs(60),
+            attribute_lifetime_slow: Duration::from_secs(1),
+            profile: true,
+            profile_memory: 256 << 20,
+            trace: None,
+            trace_max: 10 << 30,
+            job: None,
+            job_report: None,
+            metrics_addr: None,
+        }
+    }
+}
+
+impl Config {
+    /// Takes the keys that a configuration file sets, and returns their names. `origin` names the file in errors.
+    pub fn apply_toml(&mut self, text: &str, origin: &str) -> Result<Vec<String>> {
+        let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
+        let table: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(|e: toml::de::Error| {
+            let line = line(e.span().map_or(0, |span| span.start));
+            let what = format!("config file {origin}, line {line}: {}", one_line(e.message()));
+            Error::refused(what, "write it as TOML: key = value, text in double quotes")
+        })?;
+        // In the order of the file: of two mistakes the first is told.
+        let mut keys: Vec<_> =
+            table.into_iter().map(|(key, value)| (key.span().start, key.into_inner(), value)).collect();
+        keys.sort_by_key(|(at, ..)| *at);
+        let mut set = Vec::new();
+        for (at, key, value) in keys {
+            self.set(&key, value, &format!("config file {origin}, line {}", line(at)))?;
+            set.push(key);
+        }
+        Ok(set)
+    }
+
+    /// Takes one `key=value` as it stands on a command line, and returns its key; quotes around text may be left out.
+    pub fn apply_option(&mut self, option: &str) -> Result<String> {
+        let Some((key, value)) = option.split_once('=') else {
+            let what = format!("option -o {option}: no value");
+            return Err(Error::refused(what, "write -o key=value"));
+        };
+        let value = match value.parse::<toml::Value>() {
+            Ok(
+                value @ (toml::Value::Integer(_)
+                | toml::Value::Float(_)
+                | toml::Value::Boolean(_)
+                | toml::Value::Array(_)),
+            ) => value,
+            Ok(toml::Value::String(text)) => toml::Value::String(text),
+            _ => toml::Value::String(value.to_owned()),
+        };
+        self.set(key, value, "option -o")?;
+        Ok(key.to_owned())
+    }
+
+    /// Sets one key. `origin` says in an error where the key stood.
+    fn set(&mut self, key: &str, value: toml::Value, origin: &str) -> Result<()> {
+        if !KEYS.iter().any(|(known, _)| *known == key) {
+            return Err(Error::refused(format!("{origin}: unknown key \"{key}\""), nearest(key)));
+        }
+        let shown = value.to_string();
+        let mut whole = toml::Table::try_from(&*self).map_err(|e| Error::refused(e.to_string(), "report this"))?;
+        whole.insert(key.to_owned(), value);
+        *self = whole.try_into().map_err(|e: toml::de::Error| {
+            let (why, remedy) = split_remedy(&one_line(e.message()));
+            Error::refused(format!("{origin}: {key} = {}: {why}", one_line(&shown)), remedy)
+        })?;
+        Ok(())
+    }
+
+    /// Refuses values that are out of range or contradict each other.
+    pub fn validate(&self) -> Result<()> {
+        self.validate_shares()?;
+        Rules::new(self)?;
+        self.patterns_to_stage()?;
+        check_log(&self.log, &format!("log = {:?}", self.log))?;
+        let durations = [
+            ("settle", self.settle, Duration::ZERO, Duration::from_secs(3600)),
+            ("live_after", self.live_after, Duration::from_secs(1), Duration::from_secs(86_400)),
+            ("revalidate", self.revalidate, Duration::ZERO, Duration::from_secs(86_400)),
+            ("slow_wait", self.slow_wait, Duration::from_millis(100), Duration::from_secs(86_400)),
+            ("attribute_lifetime", self.attribute_lifetime, Duration::ZERO, Duration::from_secs(86_400)),
+            ("attribute_lifetime_slow", self.attribute_lifetime_slow, Duration::ZERO, Duration::from_secs(86_400)),
+        ];
+        for (key, value, least, most) in durations {
+            check_range(key, value, least, most, |d| humantime::format_duration(*d).to_string())?;
+        }
+        let size = |bytes: &u64| bytesize::ByteSize(*bytes).to_string();
+        check_range("ballast", self.ballast, 1 << 20, 64 << 30, size)?;
+        check_range("profile_memory", self.profile_memory, 1 << 20, 1 << 40, size)?;
+        for (key, dir) in [("trace", &self.trace), ("job_report", &self.job_report)] {
+            if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_absolute()) {
+                let what = format!("{key} = \"{}\" is not an absolute path", dir.display());
+                return Err(Error::refused(what, "write it from / on: the daemon works in no directory of its own"));
+            }
+        }
+        if let Some(job) = self.job.as_ref().filter(|job| !is_job(job)) {
+            let what = format!("job = {job:?} is no name for a job's files");
+            return Err(Error::refused(what, "write letters, digits, and in between them . _ -; at most 100"));
+        }
+        check_range("trace_max", self.trace_max, 1 << 20, 1 << 60, size)?;
+        check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
+        if self.settle > self.live_after {
+            let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
+            let what = format!("settle = {settle} is longer than live_after = {live}: no file would be drained quiet");
+            return Err(Error::refused(what, "make settle shorter than live_after"));
+        }
+        Ok(())
+    }
+
+    /// Errors: a pattern that is none.
+    pub fn patterns_to_stage(&self) -> Result<Vec<Pattern>> {
+        let pattern = |text: &String| {
+            let refused =
+                |why| Error::refused(format!("stage: {text:?}: {why}"), "write a pattern such as \"data/**\"");
+            Pattern::new(text).map_err(refused)
+        };
+        self.stage.iter().map(pattern).collect()
+    }
+
+    fn validate_shares(&self) -> Result<()> {
+        let percent = |share: &f64| share::text(*share);
+        check_range("high", self.high, 0.02, 0.98, percent)?;
+        check_range("low", self.low, 0.01, 0.97, percent)?;
+        check_range("reserve", self.reserve, 0.0, 0.95, percent)?;
+        if self.low >= self.high {
+            let what = format!("low = {} is not below high = {}", percent(&self.low), percent(&self.high));
+            return Err(Error::refused(what, "eviction runs from high down to low: choose low below high"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a job's files can be named so.
+pub fn is_job(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    name.len() <= 100 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)
+}
+
+/// Refuses what names no level. `shown` says in the error where it stood.
+pub(super) fn check_log(log: &str, shown: &str) -> Result<()> {
+    let refused = |why: String| {
+        let remedy = "write a level (off, error, warn, info, debug, trace) or target=level, separated by commas";
+        Error::refused(format!("{shown}: {why}"), remedy)
+    };
+    EnvFilter::try_new(log).map_err(|e| refused(e.to_string()))?;
+    // The filter takes any single word for the name of a target, all of which is logged.
+    let is_word = |part: &&str| !part.is_empty() && part.chars().all(char::is_alphanumeric);
+    match log.split(',').map(str::trim).filter(is_word).find(|word| word.parse::<LevelFilter>().is_err()) {
+        Some(word) => Err(refused(format!("{word} is no level"))),
+        None => Ok(()),
+    }
+}
+
+fn check_range<T: PartialOrd>(key: &str, value: T, least: T, most: T, text: impl Fn(&T) -> String) -> Result<()> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    let what = format!("{key} = {} is out of range", text(&value));
+    Err(Error::refused(what, format!("choose {} to {}", text(&least), text(&most))))
+}
+
+/// The known key that an unknown one was probably meant to be, or all of them.
+fn nearest(key: &str) -> String {
+    let known = || KEYS.iter().map(|(known, _)| *known);
+    let close = known().map(|known| (strsim::jaro_winkler(key, known), known)).max_by(|a, b| a.0.total_cmp(&b.0));
+    match close {
+        Some((score, known)) if score > 0.75 => format!("did you mean \"{known}\"?"),
+        _ => format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Errors of the value parsers below have the form `why; remedy`.
+fn split_remedy(message: &str) -> (String, String) {
+    match message.split_once("; ") {
+        Some((why, remedy)) => (why.to_owned(), remedy.to_owned()),
+        None => (message.to_owned(), "see config.example.toml for what this key takes".to_owned()),
+    }
+}
+
+pub(super) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A duration as text: `500ms`, `1s`, `10min`.
+mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        let error =
+            || de::Error::custom("not a duration; write a number and a unit, as \"500ms\", \"1s\" or \"10min\"");
+        let text = String::deserialize(d).map_err(|_| error())?;
+        humantime::parse_duration(&text).map_err(|_| error())
+    }
+}
+
+/// Bytes as text, where nothing means no limit.
+mod optional_size {
+    use serde::{Deserializer, Serializer};
+
+    #[allow(clippy::ref_option, reason = "as serde calls it")]
+    pub(super) fn serialize<S: Serializer>(value: &Option<u64>, s: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(bytes) => crate::config::size::serialize(bytes, s),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+        crate::config::size::deserialize(d).map(Some)
+    }
+}
+
+/// A share of the fast tier as text, `85%`, or as a number from 0 to 1.
+mod share {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn text(value: f64) -> String {
+        // Rounded to what a person would have written: 0.07 * 100 is not 7.
+        format!("{}%", (value * 1e6).round() / 1e4)
+    }
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, s: S) -> Result<S::Ok, S::Error> {
+        let text = text(*value);
+        // What a person would not have written as a percentage stays the number it is.
+        if parse(&text) == Some(*value) { s.collect_str(&text) } else { s.serialize_f64(*value) }
+    }
+
+    fn parse(text: &str) -> Option<f64> {
+        text.trim().strip_suffix('%')?.trim().parse::<f64>().ok().map(|percent| percent / 100.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Share {
+            Number(f64),
+            Text(String),
+        }
+        let error = || de::Error::custom("not a share of the fast tier; write it as \"85%\"");
+        let share = match Share::deserialize(d).map_err(|_| error())? {
+            Share::Number(share) => share,
+            Share::Text(text) => parse(&text).ok_or_else(error)?,
+        };
+        // Also refuses NaN, which every later comparison would let through.
+        if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(error()) }
+    }
+}
+
+/// A name that may be a number.
+mod word {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<String>, s: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(word) => s.serialize_some(word),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Word {
+            Number(u64),
+            Text(String),
+        }
+        let word = match Word::deserialize(d).map_err(|_| de::Error::custom("not a name; write it as \"alice\""))? {
+            Word::Number(number) => number.to_string(),
+            Word::Text(text) => text,
+        };
+        if word.is_empty() { Err(de::Error::custom("no name; write it as \"alice\"")) } else { Ok(Some(word)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../config.example.toml");
+
+    fn refusal(result: Result<()>) -> String {
+        let text = result.expect_err("must be refused").to_string();
+        assert!(!text.contains('\n'), "not one line: {text}");
+        text
+    }
+
+    fn from_toml(text: &str) -> Result<Config> {
+        let mut config = Config::default();
+        config.apply_toml(text, "x.toml")?;
+        config.validate().map(|()| config)
+    }
+
+    #[test]
+    fn the_example_file_is_exactly_the_defaults() {
+        assert_eq!(from_toml(EXAMPLE).expect("the example is valid"), Config::default());
+    }
+
+    #[test]
+    fn the_example_file_has_every_key_once() {
+        let lines = EXAMPLE.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
+        let keys: Vec<_> = lines.filter_map(|line| line.split_once(" = ")).map(|(key, _)| key).collect();
+        assert_eq!(keys, KEYS.map(|(key, _)| key), "in the same order, too");
+    }
+
+    #[test]
+    fn the_table_of_keys_is_the_struct_s() {
+        let some = || Some(PathBuf::from("/x"));
+        let metrics_addr = Some("[::1]:9464".parse().expect("an address"));
+        let paths = Config { mountpoint: some(), fast: some(), slow: some(), log_file: some(), ..Config::default() };
+        let bytes = Some(200 << 30);
+        let full = Config {
+            metrics_addr,
+            trace: some(),
+            owner: Some("alice".to_owned()),
+            job: Some("4711".to_owned()),
+            job_report: some(),
+            staged_max: bytes,
+            stage_bandwidth: bytes,
+            drain_bandwidth: bytes,
+            drain_hours: "22:00-06:00,12:30-13:00".parse().expect("hours"),
+            ..paths
+        };
+        let text = toml::to_string(&full).expect("plain values");
+        let keys: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key).collect();
+        assert_eq!(keys, KEYS.map(|(key, _)| key));
+        assert_eq!(from_toml(&text).expect("what is written can be read"), full);
+    }
+
+    #[test]
+    fn sizes_and_shares_are_written_as_people_do_and_exactly() {
+        let odd = Config { high: 0.1 + 0.2, low: 0.07, copy_up_max: 1025, ballast: 3 << 19, ..Config::default() };
+        let text = toml::to_string(&odd).expect("plain values");
+        for line in ["low = \"7%\"", "high = 0.30000000000000004", "copy_up_max = 1025", "ballast = \"1536KiB\""] {
+            assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+        }
+        assert_eq!(from_toml(&text).expect("what is written can be read"), odd);
+    }
+
+    #[test]
+    fn every_key_of_the_example_that_is_commented_out_parses_too() {
+        let uncommented: String = EXAMPLE
+            .lines()
+            .filter_map(|l| l.strip_prefix("# "))
+            .filter(|l| l.contains(" = "))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let config = from_toml(&uncommented).expect("valid once the comment sign is removed");
+        assert!(config.mountpoint.is_some() && config.fast.is_some() && config.slow.is_some());
+        assert!(config.log_file.is_some() && config.metrics_addr.is_some());
+        assert!(config.owner.is_some() && config.job.is_some() && config.job_report.is_some());
+    }
+
+    #[test]
+    fn human_units_are_understood() {
+        let config =
+            from_toml("settle = \"250ms\"\ncopy_up_max = \"2GiB\"\nballast = 1048576\nhigh = 0.5\nlow = \"12.5%\"")
+                .expect("valid");
+        assert_eq!(config.settle, Duration::from_millis(250));
+        assert_eq!(config.copy_up_max, 2 << 30);
+        assert_eq!(config.ballast, 1 << 20);
+        assert_eq!((config.high, config.low), (0.5, 0.125));
+    }
+
+    #[test]
+    fn options_override_the_file() {
+        let mut config = from_toml("settle = \"3s\"\nmax_pending = 5000").expect("valid");
+        config.apply_option("settle=2s").expect("bare text");
+        config.apply_option("fast=/a b").expect("a path with a blank");
+        config.apply_option("high=90%").expect("a share");
+        config.apply_option("job=4711").expect("a name that is a number");
+        assert_eq!(config.job.as_deref(), Some("4711"));
+        assert_eq!((config.settle, config.max_pending, config.high), (Duration::from_secs(2), 5000, 0.9));
+        assert_eq!(config.fast, Some("/a b".into()));
+        for (option, address) in [("9464", "127.0.0.1:9464"), ("[::1]:80", "[::1]:80"), ("a.b:80", "a.b:80")] {
+            config.apply_option(&format!("metrics_addr={option}")).expect(option);
+            assert_eq!(config.metrics_addr.as_ref().map(Listen::to_string).as_deref(), Some(address));
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest_one() {
+        let text = refusal(from_toml("setle = \"1s\"").map(drop));
+        assert_eq!(text, "config file x.toml, line 1: unknown key \"setle\"; did you mean \"settle\"?");
+        let text = refusal(Config::default().apply_option("copy-up-max=1").map(drop));
+        assert!(text.contains("did you mean \"copy_up_max\"?"), "{text}");
+        let text = refusal(Config::default().apply_option("zzz=1").map(drop));
+        assert!(text.contains("known keys: ") && text.contains("slow_wait"), "{text}");
+    }
+
+    #[test]
+    fn a_bad_value_names_key_value_and_remedy() {
+        for (line, parts) in [
+            ("settle = 5", ["settle = 5", "\"1s\""]),
+            ("settle = \"soon\"", ["settle = \"soon\"", "\"1s\""]),
+            ("copy_up_max = \"64 Mangos\"", ["64 Mangos", "\"64MiB\""]),
+            ("copy_up_max = -1", ["-1", "\"64MiB\""]),
+            ("high = \"85\"", ["\"85\"", "\"85%\""]),
+            ("high = 85", ["high = 85", "\"85%\""]),
+            ("low = nan", ["low = nan", "\"85%\""]),
+            ("copy_up_max = \"12EiB\"", ["12EiB", "\"64MiB\""]),
+            ("io = \"fast\"", ["io = \"fast\"", "write \"exact\""]),
+            ("owner = true", ["owner = true", "\"alice\""]),
+            ("job = \"../x\"", ["job = \"../x\"", "letters, digits"]),
+            ("job_report = \"x\"", ["job_report = \"x\"", "from / on"]),
+            ("max_pending = 5", ["max_pending = 5", "choose 1000 to"]),
+            ("slow_wait = \"0s\"", ["slow_wait = 0s", "choose 100ms to"]),
+            ("low = \"90%\"", ["low = 90%", "high = 85%"]),
+            ("settle = \"2min\"", ["settle = 2m", "live_after = 1m"]),
+            ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
+            ("settle = \"2s\"\n\nhigh = 85\n", ["x.toml, line 3: high = 85", "\"85%\""]),
+            ("metrics_addr = 70000", ["metrics_addr = 70000", "HOST:PORT"]),
+            ("drain_hours = \"22:00\"", ["drain_hours = \"22:00\"", "write \"22:00-06:00\""]),
+            ("drain_hours = 22", ["drain_hours = 22", "write \"22:00-06:00\""]),
+            ("metrics_addr = true", ["metrics_addr = true", "HOST:PORT"]),
+            ("settle = \"1s", ["line 1", "TOML"]),
+            ("a = 1\n[[", ["line 2", "TOML"]),
+        ] {
+            let text = refusal(from_toml(line).map(drop));
+            for part in parts {
+                assert!(text.contains(part), "{line}: no {part:?} in {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_option_without_a_value_is_refused() {
+        let text = refusal(Config::default().apply_option("settle").map(drop));
+        assert_eq!(text, "option -o settle: no value; write -o key=value");
+    }
+}

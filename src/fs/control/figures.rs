@@ -1,0 +1,201 @@
+//! The figures in the files of `.dlio`, as far as who asks may see them.
+
+use std::time::{Duration, Instant};
+
+use super::asker::Asker;
+use super::sources::Control;
+use crate::error::{Context, Result};
+use crate::fs::shown::{abilities, path_of, safety, tier};
+use crate::fs::slow_pool::Longest;
+use crate::path;
+use crate::stats::files::{AtHand, FileTable};
+use crate::stats::processes::ProcessFigures;
+use crate::stats::queue::Queue;
+use crate::stats::recording::Meta;
+use crate::stats::staging::Staging;
+use crate::stats::{daemon, processes, render, safe};
+use crate::tiers::{Cx, Tiers};
+
+/// For so long the checkpoints of the statistics are not looked up again.
+const CHECKPOINTS_HOLD: Duration = Duration::from_millis(500);
+
+/// How many pending events `.dlio/queue` lists.
+const QUEUE_SHOWN: usize = 1_000;
+
+impl Control {
+    /// All that is known, with the calls in memory; of a user who is not the mount's owner what is theirs.
+    pub(super) fn recording_for(&self, asker: &Asker) -> Result<Vec<u8>> {
+        let (collected, about) = (self.observer.collected(), self.observer.about());
+        let name = |ino| path_of(&self.tiers, ino);
+        let bytes = match asker.limited() {
+            None => collected.recording(about, name),
+            Some(uid) => {
+                let checkpoints = self.theirs(about.checkpoints, uid)?;
+                let about = Meta { safety: self.safety_for(asker).line(), checkpoints, ..about };
+                collected.recording_of_user(uid, about, name, |ino| self.is_theirs(asker, ino))
+            }
+        };
+        bytes.at("make", "a recording")
+    }
+
+    pub(super) fn files_for(&self, asker: &Asker) -> FileTable {
+        let name = |ino| path_of(&self.tiers, ino);
+        match asker.limited() {
+            None => self.stats.files(name),
+            Some(_) => self.stats.files_of(name, |ino| self.is_theirs(asker, ino)),
+        }
+    }
+
+    pub(super) fn files_at_hand_for(&self, asker: &Asker) -> AtHand {
+        let mut at_hand = self.stats.files_at_hand(|ino| path_of(&self.tiers, ino));
+        at_hand.files.retain(|file| self.is_theirs(asker, file.ino));
+        at_hand
+    }
+
+    pub(super) fn processes_for(&self, asker: &Asker) -> Vec<ProcessFigures> {
+        let all = self.stats.processes.figures();
+        match asker.limited() {
+            None => all,
+            Some(uid) => processes::of_user(all, uid),
+        }
+    }
+
+    pub(super) fn queue_for(&self, asker: &Asker) -> Queue {
+        asker.limited().map_or_else(|| self.tiers.queue(QUEUE_SHOWN), |uid| self.tiers.queue_of(uid, QUEUE_SHOWN))
+    }
+
+    pub(super) fn staging_for(&self, asker: &Asker) -> Result<Staging> {
+        let all = self.tiers.staging();
+        match asker.limited() {
+            None => Ok(all),
+            Some(uid) => self.staging_of(all.of_user(uid), uid),
+        }
+    }
+
+    /// Below their directory others may have files of which they know nothing.
+    pub(super) fn staging_of(&self, mut theirs: Staging, uid: u32) -> Result<Staging> {
+        self.on_slow(move |tiers, cx| {
+            for job in &mut theirs.jobs {
+                job.failures.retain(|failure| is_at(tiers, cx, &failure.path, uid));
+            }
+            Ok(theirs)
+        })
+    }
+
+    /// Of somebody who is not the mount's owner those whose directory or file is theirs.
+    pub(super) fn checkpoints_for(&self, asker: &Asker) -> Result<Vec<safe::Checkpoint>> {
+        let all = self.observer.all_checkpoints();
+        let Some(uid) = asker.limited() else { return Ok(all) };
+        self.theirs(all, uid)
+    }
+
+    pub(super) fn theirs(&self, all: Vec<safe::Checkpoint>, uid: u32) -> Result<Vec<safe::Checkpoint>> {
+        self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_at(tiers, cx, &one.path, uid)).collect()))
+    }
+
+    /// The text of `metrics` for somebody who may be anybody.
+    pub(in crate::fs) fn metrics_for_all(&self) -> String {
+        self.snapshot().for_others().metrics()
+    }
+
+    /// Whether all is safe, and what is not.
+    pub(super) fn safety_for(&self, asker: &Asker) -> render::Safety {
+        let safety = safety(&self.tiers.status());
+        if asker.is_trusted() { safety } else { safety.for_others() }
+    }
+
+    pub(super) fn snapshot_for(&self, asker: &Asker) -> render::Snapshot {
+        let snapshot = self.snapshot();
+        if asker.is_trusted() { snapshot } else { snapshot.for_others() }
+    }
+
+    /// What the statistics tell of checkpoints is looked up twice a second at the most: it takes a look at each of their files. One that seemed
+    /// complete may go on: the number of all of them never falls.
+    pub(super) fn found(&self) -> render::Detected {
+        let mut known = self.checkpoints.lock();
+        if known.asked.is_none_or(|asked| asked.elapsed() >= CHECKPOINTS_HOLD) {
+            known.told = self.observer.checkpoints();
+            known.total = known.total.max(known.told.len() as u64 + self.tiers.forgotten_checkpoints());
+            known.asked = Some(Instant::now());
+        }
+        self.stats.found((&known.told, known.total))
+    }
+
+    pub(super) fn snapshot(&self) -> render::Snapshot {
+        let status = self.tiers.status();
+        let (limits, counts) = (self.slow.limits(), self.slow.counts());
+        render::Snapshot {
+            safety: safety(&status),
+            version: env!("CARGO_PKG_VERSION"),
+            mounted_at: self.stats.since_1970(),
+            mounted_for: self.stats.now(),
+            fast: tier(&status.fast),
+            slow: tier(&status.slow),
+            pipeline: render::Pipeline {
+                pending_events: status.pending_events,
+                published_events: status.published_events,
+                drained_files: status.drained_files,
+                drained_bytes: status.drained_bytes,
+                drain_bytes_per_s: status.drain_bytes_per_s,
+                bytes_to_copy: status.to_copy,
+                evictions: status.evictions,
+                copies: status.copies,
+                copies_bytes: status.copies_bytes,
+                staged_files: status.staged_files,
+                staged_bytes: status.staged_bytes,
+            },
+            log: render::LogFigures {
+                lsn: status.log_lsn,
+                durable_lsn: status.durable_lsn,
+                applied_lsn: status.applied_lsn,
+            },
+            cache: render::Cache {
+                objects: status.objects,
+                known_inodes: status.known_inodes,
+                open_files: status.open_files,
+                open_handles: self.open.of_users(),
+            },
+            exceptions: render::Exceptions {
+                batches: status.batches,
+                late_snapshots: status.late_snapshots,
+                in_place_writes: status.in_place_writes,
+                conflicts: status.conflicts,
+                left_out: status.left_out,
+                removed_first: status.removed_first,
+                aside: status.aside,
+                aside_bytes: status.aside_bytes,
+                aside_for: status.aside_for,
+                spilled: status.spilled,
+                struck: status.struck,
+                damaged: status.damaged,
+                quarantined: status.quarantined,
+            },
+            slow_abilities: abilities(&status.abilities),
+            slow_calls: render::SlowCalls {
+                waiting: counts.waiting,
+                longest: self
+                    .slow
+                    .longest()
+                    .map(|Longest { waited, about }| render::LongestCall { seconds: waited.as_secs(), about }),
+                limit: limits.queue,
+                threads: limits.threads,
+                served: counts.served,
+                timed_out: counts.timed_out,
+                refused: counts.refused,
+            },
+            io_path: self.io.figures(),
+            operations: render::Operation::all(self.stats.operations()),
+            failures: render::FailureCount::all(self.stats.failures()),
+            profile: self.stats.is_on(),
+            files: self.stats.extent(),
+            found: self.found(),
+            daemon: daemon::usage(),
+            metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
+        }
+    }
+}
+
+/// Whether what a path, escaped, leads to belongs to a user.
+fn is_at(tiers: &Tiers, cx: &Cx, path: &str, uid: u32) -> bool {
+    path::unescape(path).is_some_and(|path| tiers.owner_at(cx, &path).is_ok_and(|owner| owner == uid))
+}

@@ -1,0 +1,134 @@
+//! What is in `.dlio`: names, inode numbers and modes.
+
+use crate::error::{Errno, Error, Result};
+use crate::tiers::{Ino, ROOT};
+
+/// The name of the directory in the root. A user's file of this name is hidden by it.
+pub(in crate::fs) const NAME: &[u8] = b".dlio";
+
+/// The first inode number of the files; the engine's numbers stay below [`LINKS`].
+pub(super) const FIRST: Ino = u64::MAX - 0xFF;
+/// From here on up to [`FIRST`] all numbers are the link's, another one at each look-up: the kernel keeps what a link says, for whoever
+/// asks, as long as it has the number.
+pub(super) const LINKS: Ino = u64::MAX - 0xFFFF_FFFF;
+
+/// Whether an inode number is one of ours.
+pub(in crate::fs) fn owns(ino: Ino) -> bool {
+    ino >= LINKS
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fs) enum Node {
+    Dir,
+    Stats,
+    StatsJson,
+    Metrics,
+    Files,
+    FilesTsv,
+    FilesJson,
+    Processes,
+    ProcessesJson,
+    Queue,
+    QueueJson,
+    Staging,
+    StagingJson,
+    Windows,
+    WindowsJson,
+    TimelineJson,
+    Checkpoints,
+    CheckpointsJson,
+    LatestSafe,
+    Ops,
+    Recording,
+    Advice,
+    Config,
+    Control,
+}
+
+/// The files, in the order of a listing, with their names and modes. 0o444: of all, where each is shown what is theirs (`figures.rs`), or of
+/// nobody; 0o400: of all users together, or of the tiers; the link's mode is that of any.
+const FILES: [(Node, &str, u32); 23] = [
+    (Node::Stats, "stats", 0o444),
+    (Node::StatsJson, "stats.json", 0o444),
+    (Node::Metrics, "metrics", 0o444),
+    (Node::Files, "files", 0o444),
+    (Node::FilesTsv, "files.tsv", 0o444),
+    (Node::FilesJson, "files.json", 0o444),
+    (Node::Processes, "processes", 0o444),
+    (Node::ProcessesJson, "processes.json", 0o444),
+    (Node::Queue, "queue", 0o444),
+    (Node::QueueJson, "queue.json", 0o444),
+    (Node::Staging, "staging", 0o444),
+    (Node::StagingJson, "staging.json", 0o444),
+    (Node::Windows, "windows", 0o400),
+    (Node::WindowsJson, "windows.json", 0o400),
+    (Node::TimelineJson, "timeline.json", 0o444),
+    (Node::Checkpoints, "checkpoints", 0o444),
+    (Node::CheckpointsJson, "checkpoints.json", 0o444),
+    (Node::LatestSafe, "latest-safe", 0o777),
+    (Node::Ops, "ops", 0o400),
+    (Node::Recording, "recording", 0o444),
+    (Node::Advice, "advice", 0o444),
+    (Node::Config, "config", 0o400),
+    (Node::Control, "control", 0o666),
+];
+
+impl Node {
+    pub(super) fn files() -> impl Iterator<Item = Node> {
+        FILES.into_iter().map(|(node, ..)| node)
+    }
+
+    pub(super) fn ino(self) -> Ino {
+        FIRST + self as u64
+    }
+
+    /// ENOENT for a number that is in our range but names nothing.
+    pub(super) fn of(ino: Ino) -> Result<Node, Errno> {
+        if (LINKS..FIRST).contains(&ino) {
+            return Ok(Node::LatestSafe);
+        }
+        [Node::Dir].into_iter().chain(Node::files()).find(|node| node.ino() == ino).ok_or(Errno::ENOENT)
+    }
+
+    /// Its name and mode.
+    pub(super) fn row(self) -> (&'static str, u32) {
+        let row = FILES.into_iter().find(|(node, ..)| *node == self);
+        row.map_or((".dlio", 0o555), |(_, name, perm)| (name, perm))
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    pub(super) fn perm(self) -> u32 {
+        self.row().1
+    }
+}
+
+/// EPERM for the name of our directory in the root, and for everything inside it.
+pub(in crate::fs) fn refuse_change(parent: Ino, name: &[u8]) -> Result<(), Error> {
+    if owns(parent) || (parent == ROOT && name == NAME) { Err(Errno::EPERM.into()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_inode_numbers_are_apart_from_the_engine_s() {
+        assert!(!owns(ROOT) && !owns(LINKS - 1) && owns(LINKS) && owns(FIRST));
+        assert_eq!([LINKS, FIRST - 1].map(Node::of), [Ok(Node::LatestSafe); 2]);
+        for node in [Node::Dir].into_iter().chain(Node::files()) {
+            assert_eq!(Node::of(node.ino()), Ok(node));
+        }
+        assert_eq!(Node::of(u64::MAX), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn only_the_root_s_entry_and_what_is_inside_are_protected() {
+        assert!(refuse_change(ROOT, b".dlio").is_err());
+        assert!(refuse_change(Node::Dir.ino(), b"anything").is_err());
+        assert!(refuse_change(ROOT, b".dlio2").is_ok());
+        assert!(refuse_change(7, b".dlio").is_ok());
+    }
+}

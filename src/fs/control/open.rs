@@ -1,0 +1,64 @@
+//! An open file of `.dlio`, and each user's share in them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::session::Session;
+use crate::stats::{Stats, ops};
+
+/// An open file of `.dlio`.
+#[derive(Debug)]
+pub(in crate::fs) struct Virtual {
+    pub(super) what: What,
+    pub(super) _share: Option<TextShare>,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// Rendered when it was opened.
+    Text(Vec<u8>),
+    /// Grows while it is read.
+    Ops(Lines),
+    Control(Mutex<Session>),
+}
+
+impl Virtual {
+    /// Whether it is `control`.
+    pub(in crate::fs) fn is_command(&self) -> bool {
+        matches!(self.what, What::Control(_))
+    }
+}
+
+/// One of the files that a user has open here who is not the mount's owner.
+#[derive(Debug)]
+pub(super) struct TextShare {
+    pub(super) open: Arc<Mutex<HashMap<u32, usize>>>,
+    pub(super) uid: u32,
+}
+
+impl Drop for TextShare {
+    fn drop(&mut self) {
+        let mut open = self.open.lock();
+        if let Some(count) = open.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// Reading `ops`.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) stats: Arc<Stats>,
+    pub(super) reader: Mutex<ops::Reader>,
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.stats.close_lines();
+    }
+}

@@ -1,0 +1,81 @@
+//! What a command answers: a text at once, or what it tells each time its reader asks until it has ended.
+
+use std::fmt::{Debug, Display};
+use std::time::{Duration, Instant};
+
+use super::command::KNOWN;
+use super::sources::Control;
+
+/// How long a read of `control` waits before it tells what it is waiting for: a process waiting for us cannot be
+/// interrupted, only between two reads.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// What a conversation on `control` has to tell.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// What is to be read next.
+    text: Vec<u8>,
+    /// The command that has not ended yet.
+    running: Option<Box<dyn Running>>,
+}
+
+/// A command that takes longer than a read may wait: how far it has come. Dropped when its reader has gone.
+pub(super) trait Running: Debug + Send {
+    /// Goes on, until `until` at the latest, and adds lines for the reader: what is found, and when the time is over,
+    /// what is still to be done. Ends with the text after `ok: `, or with that after `error: `; `None`: there is more.
+    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String>;
+}
+
+impl Reply {
+    /// For whoever reads without a command.
+    pub(super) fn usage() -> Self {
+        Reply::text(format!(
+            "commands: {KNOWN} (write one line, then read; PATH from the mount's root, escaped as in \
+             .dlio/files: %20 for a space)\n"
+        ))
+    }
+
+    /// Without a verdict.
+    pub(super) fn text(text: impl Into<Vec<u8>>) -> Self {
+        Reply { text: text.into(), running: None }
+    }
+
+    pub(super) fn ok(text: impl Display) -> Self {
+        Reply::text(verdict("ok", text))
+    }
+
+    pub(super) fn error(text: impl Display) -> Self {
+        Reply::text(verdict("error", text))
+    }
+
+    /// Lines to be read at once, and a command that goes on.
+    pub(super) fn runs(lines: String, running: impl Running + 'static) -> Self {
+        Reply { text: lines.into_bytes(), running: Some(Box::new(running)) }
+    }
+
+    /// Whether its command has not ended yet.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// While there is more than the text, waits for it a second at most.
+    pub(super) fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
+        if self.text.is_empty()
+            && let Some(mut running) = self.running.take()
+        {
+            let mut lines = String::new();
+            match running.go_on(control, Instant::now() + PROGRESS, &mut lines) {
+                Ok(None) => self.running = Some(running),
+                Ok(Some(text)) => lines.push_str(&verdict("ok", text)),
+                Err(text) => lines.push_str(&verdict("error", text)),
+            }
+            self.text = lines.into_bytes();
+        }
+        let taken = self.text.len().min(size);
+        self.text.drain(..taken).collect()
+    }
+}
+
+fn verdict(word: &str, text: impl Display) -> String {
+    format!("{word}: {text}\n")
+}

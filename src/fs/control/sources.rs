@@ -1,0 +1,131 @@
+//! What the files of `.dlio` tell about, and commands act upon.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::fs::convert;
+use crate::fs::io_paths::IoPaths;
+use crate::fs::job_report::JobReports;
+use crate::fs::live::Live;
+use crate::fs::observer::Observer;
+use crate::fs::options::FsOptions;
+use crate::fs::slow_pool::{Caller, SlowPool};
+use crate::stats::{Stats, safe};
+use crate::tiers::disk::Time;
+use crate::tiers::{Cx, Tiers};
+
+/// How long a command waits for the slow tier at most: there are few threads for all of `.dlio`.
+const COMMAND_WAIT: Duration = Duration::from_secs(60);
+
+/// The directory, and what its files tell about.
+#[derive(Debug)]
+pub(in crate::fs) struct Control {
+    pub(super) tiers: Arc<Tiers>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) slow: Arc<SlowPool>,
+    pub(super) live: Arc<Live>,
+    pub(super) io: Arc<IoPaths>,
+    pub(super) open: Arc<dyn OpenFiles>,
+    pub(super) owner: (u32, u32),
+    pub(super) job_reports: Option<JobReports>,
+    pub(super) observer: Observer,
+    pub(super) metrics_addr: Option<SocketAddr>,
+    pub(super) since: Time,
+    /// Open files of each user who is not the mount's owner.
+    pub(super) texts: Arc<Mutex<HashMap<u32, usize>>>,
+    pub(super) checkpoints: Mutex<Checkpoints>,
+    /// Look-ups of the link so far.
+    pub(super) looks: AtomicU64,
+}
+
+/// The table of open files, as far as the statistics tell of it.
+pub(in crate::fs) trait OpenFiles: Debug + Send + Sync {
+    /// How many handles of the user's files there are. Looks at all of them.
+    fn of_users(&self) -> u64;
+}
+
+/// The complete checkpoints of this mount as of lately.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    pub(super) asked: Option<Instant>,
+    pub(super) told: Vec<safe::Checkpoint>,
+    pub(super) total: u64,
+}
+
+impl Control {
+    pub(in crate::fs) fn new(
+        (tiers, stats): (Arc<Tiers>, Arc<Stats>),
+        slow: Arc<SlowPool>,
+        live: Arc<Live>,
+        io: Arc<IoPaths>,
+        open: Arc<dyn OpenFiles>,
+        options: &FsOptions,
+        observer: Observer,
+    ) -> Self {
+        let since = convert::time_after_1970(SystemTime::now());
+        let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
+        let (checkpoints, looks) = (Mutex::default(), AtomicU64::new(0));
+        let texts = Arc::default();
+        let job_reports = options.job_reports.clone();
+        Control {
+            tiers,
+            stats,
+            slow,
+            live,
+            io,
+            open,
+            owner,
+            job_reports,
+            observer,
+            metrics_addr,
+            since,
+            texts,
+            checkpoints,
+            looks,
+        }
+    }
+
+    pub(in crate::fs) fn owner(&self) -> u32 {
+        self.owner.0
+    }
+
+    pub(in crate::fs) fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    /// Runs what may need the slow tier where waiting for it is bounded: with that tier down, `.dlio/stats` must go on
+    /// answering.
+    pub(super) fn on_slow<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Tiers, &Cx) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (found, answer) = mpsc::sync_channel(1);
+        let left = Arc::new(AtomicBool::new(false));
+        let has_left = Arc::clone(&left);
+        let caller = Caller {
+            uid: 0,
+            wait: None,
+            is_killed: Box::new(move || has_left.load(Ordering::Relaxed)),
+            about: Box::new(|| "a command".to_owned()),
+        };
+        let tiers = Arc::clone(&self.tiers);
+        let run = move |gave_up| run(&tiers, &Cx::may_wait(0, 0, gave_up));
+        // One answer at most, and one place for it: sending never blocks, and fails only if nobody listens any more.
+        let done = |found: SyncSender<_>, result| drop(found.try_send(result));
+        let expired = |found: SyncSender<_>, _| drop(found.try_send(Err(Error::SlowTimeout)));
+        drop(self.slow.submit(caller, found, run, done, expired));
+        // Refused, dropped unanswered while the mount ends, or too slow for a command.
+        answer.recv_timeout(COMMAND_WAIT).unwrap_or_else(|_| {
+            left.store(true, Ordering::Relaxed);
+            Err(Error::SlowTimeout)
+        })
+    }
+}

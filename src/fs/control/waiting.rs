@@ -1,0 +1,30 @@
+//! Waiting for what may take long, or hang.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::tiers::Tiers;
+
+/// How often what is waited for is looked at.
+pub(super) const LOOK: Duration = Duration::from_millis(5);
+
+/// Runs what may hang. Without a thread for it nothing ever comes, which is what a deadline is for.
+pub(super) fn apart<T: Send + 'static>(
+    tiers: &Arc<Tiers>,
+    name: &str,
+    run: impl FnOnce(&Tiers) -> Result<T> + Send + 'static,
+) -> Receiver<Result<T>> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let tiers = Arc::clone(tiers);
+    let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        // Nobody listens any more: the time is up.
+        drop(tell.try_send(run(&tiers)));
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, name, "no thread for what is wanted");
+    }
+    told
+}

@@ -1,0 +1,86 @@
+//! Processes as `/proc` shows them: which files they hold open, and what keeps one from going on. Of other users' ones little is seen.
+
+use std::path::{Path, PathBuf};
+
+/// All processes that this user may see.
+pub fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// What a process's descriptors refer to. Empty if the process is another user's, or gone.
+///
+/// Of a killed process the first thread has given up its descriptors while another, which waits in the kernel, still holds
+/// them all: each is asked until one has some.
+pub fn open_files(pid: u32) -> Vec<PathBuf> {
+    let held = |thread: PathBuf| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(thread.join("fd")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
+    };
+    threads(pid).map(held).find(|held| !held.is_empty()).unwrap_or_default()
+}
+
+/// What keeps a process from going on, and the remedy; `None` if nothing is to be seen.
+pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
+    let states: Vec<char> = threads(pid).filter_map(|thread| state(&thread)).collect();
+    if states.iter().any(|state| matches!(state, 'T' | 't')) {
+        return Some(("is stopped", format!("let it go on: kill -CONT {pid}")));
+    }
+    states.contains(&'D').then(|| {
+        let remedy = "see dmesg, and whether the tiers answer: it goes on, or ends if it was killed, when they do";
+        ("waits in the kernel for a device or a server (state D)", remedy.to_owned())
+    })
+}
+
+/// Whether a process is on its way out: killed, and about to give back what it holds.
+pub(super) fn is_ending(pid: u32) -> bool {
+    /// `PF_EXITING` of the kernel's flags, the seventh field behind the name.
+    const EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+    let flags = fields.and_then(|fields| fields.split(' ').nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
+fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+/// The letter behind the name, which is in parentheses and may itself hold some.
+fn state(thread: &Path) -> Option<char> {
+    let stat = std::fs::read_to_string(thread.join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    #[test]
+    fn a_stopped_process_is_seen_and_named() {
+        let mut child = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep");
+        let pid = child.id();
+        assert!(standstill(pid).is_none_or(|(why, _)| !why.contains("stopped")));
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP).expect("our own child");
+        let begun = Instant::now();
+        let (why, remedy) = loop {
+            match standstill(pid) {
+                Some(found) if found.0.contains("stopped") => break found,
+                // It may read its program from the disk just now.
+                _ => assert!(begun.elapsed() < Duration::from_secs(60), "never seen"),
+            }
+        };
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+        assert!(why.contains("is stopped") && remedy.contains(&format!("kill -CONT {pid}")), "{why}; {remedy}");
+        assert!(standstill(pid).is_none() && is_ending(pid), "gone");
+        assert!(!is_ending(std::process::id()));
+    }
+}
