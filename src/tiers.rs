@@ -395,7 +395,7 @@ pub struct Tiers {
     /// The latest listings, for whoever lists the same next.
     recent: Mutex<ops::list::Recent>,
     /// Taken by the one who publishes; a group that an error interrupted.
-    publishing: Mutex<Option<writeback::publish::Unfinished>>,
+    publishing: Mutex<Option<writeback::group::Unfinished>>,
     /// Damage in the log: nothing is published until somebody has looked.
     damaged: Option<String>,
     /// Bytes that the log lacked for this start: it takes no record, and the mount no change.

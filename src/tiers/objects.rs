@@ -2,12 +2,14 @@
 //! can do.
 
 pub(crate) mod abilities;
+pub(crate) mod admission;
 pub(crate) mod attrs;
 pub(crate) mod copy;
 pub(crate) mod file;
 pub(crate) mod hash;
 pub(crate) mod parts;
 pub(crate) mod pool;
+pub(crate) mod slow_parts;
 pub(crate) mod slow_tier;
 pub(crate) mod split;
 pub(crate) mod version;

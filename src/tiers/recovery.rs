@@ -6,5 +6,6 @@ pub(crate) mod identity;
 pub(crate) mod replay;
 pub(crate) mod rescue;
 pub(crate) mod start;
+pub(crate) mod state;
 pub(crate) mod takeover;
 pub(crate) mod verify;

@@ -3,6 +3,7 @@
 pub(crate) mod deadline;
 pub(crate) mod drain;
 pub(crate) mod full_slow;
+pub(crate) mod group;
 pub(crate) mod mend;
 pub(crate) mod parts;
 pub(crate) mod priority;

@@ -6,12 +6,12 @@
 //!
 //! - **What is staged does not go to make room that will be staged into again.** Eviction starts above `high` and ends at
 //!   `low`, but takes staged copies only down to `high`; and staging leaves the room of one checkpoint free below `high` at
-//!   all times ([`Checkpoints::expected`]), not only when one is due. Otherwise each checkpoint would push out data that the
+//!   all times ([`CheckpointForecast`](crate::tiers::checkpoints::forecast::CheckpointForecast)), not only when one is due. Otherwise each checkpoint would push out data that the
 //!   epoch brings back after it.
 //! - **Data goes last.** It is read again in each epoch, an old checkpoint hardly ever.
 //! - **A data set that does not fit stays where it is, in part.** Each epoch reads all of it once, so the file that was not
 //!   read for longest is the one that is read next: "least recently used" would bring each file to throw it out just before
-//!   its turn. A file takes another's place only where that one is out of use ([`Rounds`]).
+//!   its turn. A file takes another's place only where that one is out of use ([`ReadRounds`](crate::tiers::copies::rounds::ReadRounds)).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -161,7 +161,7 @@ impl SpaceLimits {
     }
 
     /// Which of `victims` make way for a copy of `size` bytes that is not admitted as it is; `None`: too few are out of use.
-    /// `victims` come in the order of [`Order::sort`], `interval` from [`Rounds::interval`]; the rest is as for
+    /// `victims` come in the order of [`Order::sort`], `interval` from `ReadRounds::interval`; the rest is as for
     /// [`SpaceLimits::admits`].
     pub(crate) fn make_way<T>(
         &self,

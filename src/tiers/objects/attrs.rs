@@ -1,9 +1,9 @@
 //! What a file has beside its bytes: giving it to a new one, and reading it.
 
 use crate::error::{Context, Errno, Result};
+use crate::tiers::disk::layout::PRIVATE;
 use crate::tiers::disk::{File, NewAttr, acl};
 use crate::tiers::log::record::Attrs;
-use crate::tiers::objects::abilities::travels;
 
 /// A new node's attributes, after umask or default ACL and setgid directory.
 pub(crate) struct Birth {
@@ -78,4 +78,30 @@ pub(crate) fn changed_xattr(attrs: &mut Attrs, key: &[u8], value: Option<&[u8]>)
     attrs.xattrs.retain(|(other, _)| other != key);
     attrs.xattrs.extend(value.map(|value| (key.to_vec(), value.to_vec())));
     attrs.xattrs.sort();
+}
+
+/// Attributes that belong to the tier they are on: what they say holds for no other file, there or elsewhere.
+pub(crate) fn travels(key: &[u8]) -> bool {
+    // Lustre, GlusterFS.
+    const STAY: [&[u8]; 14] = [
+        b"trusted.lov",
+        b"trusted.lma",
+        b"trusted.lmv",
+        b"trusted.link",
+        b"trusted.fid",
+        b"trusted.hsm",
+        b"trusted.som",
+        b"trusted.dmv",
+        b"trusted.glusterfs.",
+        b"trusted.gfid",
+        b"trusted.afr.",
+        b"trusted.ec.",
+        b"trusted.pgfid.",
+        b"trusted.bit-rot.",
+    ];
+    match key {
+        acl::ACCESS | acl::DEFAULT | b"security.capability" => true,
+        key if key.starts_with(b"user.") => !key.starts_with(PRIVATE),
+        key => key.starts_with(b"trusted.") && !STAY.iter().any(|stays| key.starts_with(stays)),
+    }
 }

@@ -1,35 +1,34 @@
 //! The parts of the slow tree that have a `tmp` of ours, by the paths of their roots.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::Result;
 use crate::path::{escape, unescape};
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, replace_text, split};
 use crate::tiers::disk::sync::Mutex;
-use crate::tiers::log::record::{Path, Step, is_below_root};
-use crate::tiers::objects::slow_tier::{SlowId, SlowTier};
+use crate::tiers::log::record::{Path, is_below_root};
 
 const FILE: &[u8] = b"parts";
 
 /// The inode numbers of a part's root and of its `tmp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PartIds {
-    root: u64,
-    tmp: u64,
+pub(super) struct PartIds {
+    pub(super) root: u64,
+    pub(super) tmp: u64,
 }
 
 /// The parts that have a `tmp` of ours, by the paths of their roots on the slow tier.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// `<fast>/.dlio-fs`.
-    ours: Arc<dyn Dir>,
-    uuid: Vec<u8>,
-    recorded: Mutex<BTreeMap<Path, PartIds>>,
-    open: Mutex<HashMap<Path, Arc<dyn Dir>>>,
+    pub(super) ours: Arc<dyn Dir>,
+    pub(super) uuid: Vec<u8>,
+    pub(super) recorded: Mutex<BTreeMap<Path, PartIds>>,
+    pub(super) open: Mutex<HashMap<Path, Arc<dyn Dir>>>,
 }
 
 impl Parts {
@@ -68,7 +67,7 @@ impl Parts {
     }
 
     /// Changes what is written down, on the disk first.
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<Path, PartIds>)) -> Result<()> {
+    pub(super) fn change(&self, change: impl FnOnce(&mut BTreeMap<Path, PartIds>)) -> Result<()> {
         let mut recorded = self.recorded.lock();
         let mut wanted = recorded.clone();
         change(&mut wanted);
@@ -97,123 +96,6 @@ pub(crate) fn in_part(part: &[u8], name: &[u8]) -> Vec<u8> {
 /// The last name of a name in `tmp`.
 pub(crate) fn bare(tmp: &[u8]) -> &[u8] {
     split(tmp).1
-}
-
-impl SlowTier {
-    /// The `tmp` that a name is in, and its last name.
-    pub(crate) fn tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
-        let (part, name) = split(tmp);
-        Ok((self.tmp_at(part)?, name))
-    }
-
-    /// The `tmp` of a part that has one, by the path of its root.
-    ///
-    /// Errors: ENOENT if it was removed; another one if the part is not there.
-    pub(crate) fn tmp_at(&self, part: &[u8]) -> io::Result<Arc<dyn Dir>> {
-        if part.is_empty() {
-            return Ok(self.tmp.clone());
-        }
-        if let Some(tmp) = self.parts.open.lock().get(part) {
-            return Ok(tmp.clone());
-        }
-        let absent =
-            || io::Error::other(".dlio-fs/tmp of a part of the slow tree is not there; is its file system mounted?");
-        let recorded = self.parts.recorded.lock().get(part).copied().ok_or_else(absent)?;
-        let root = absent_is_none(self.walk(part))?.ok_or_else(absent)?;
-        if root.stat(b".")?.ino != recorded.root {
-            return Err(absent());
-        }
-        let tmp = root.dir(OURS)?.dir(b"tmp")?.dir(&self.parts.uuid)?;
-        if tmp.stat(b".")?.ino != recorded.tmp {
-            return Err(absent());
-        }
-        self.parts.open.lock().insert(part.to_vec(), tmp.clone());
-        Ok(tmp)
-    }
-
-    /// The same, made if there is none. `id` is the part's root.
-    pub(crate) fn ensure_tmp(&self, part: &[u8], id: SlowId) -> Result<Arc<dyn Dir>> {
-        if let Ok(tmp) = self.tmp_at(part) {
-            return Ok(tmp);
-        }
-        let label = || format!("{}/.dlio-fs/tmp on the slow tier", String::from_utf8_lossy(part));
-        let root = self.walk(part).at("open", label())?;
-        let stat = root.stat(b".").at("stat", label())?;
-        if (stat.dev, stat.ino) != id {
-            return Err(Error::io("open", label(), Errno::ESTALE.into()));
-        }
-        let tmp = self.parts.make_tmp(&*root)?;
-        let made = tmp.stat(b".").at("stat", label())?;
-        // Root may do anything there anyway.
-        if ![0, nix::unistd::geteuid().as_raw()].contains(&made.uid) {
-            return Err(Error::refused(
-                format!("/{}/.dlio-fs on the slow tier belongs to somebody else", escape(part)),
-                "remove it, or give it to the user who mounts",
-            ));
-        }
-        let recorded = PartIds { root: stat.ino, tmp: made.ino };
-        self.parts.change(|all| {
-            all.insert(part.to_vec(), recorded);
-        })?;
-        self.parts.open.lock().insert(part.to_vec(), tmp.clone());
-        Ok(tmp)
-    }
-
-    /// Syncs each `tmp` that these names are in.
-    pub(crate) fn sync_tmps<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> Result<()> {
-        let parts: BTreeSet<&[u8]> = names.map(|tmp| split(tmp).0).chain([&b""[..]]).collect();
-        parts
-            .into_iter()
-            .try_for_each(|part| self.tmp_at(part).and_then(|tmp| tmp.sync()).at("fsync", "tmp on the slow tier"))
-    }
-
-    /// Removes an empty `tmp` of ours from the root of a part, which is otherwise empty. `false`: that is not all there is.
-    pub(crate) fn remove_tmp(&self, part: &[u8], above: &dyn Dir, name: &[u8]) -> io::Result<bool> {
-        let root = above.dir(name)?;
-        let only = |dir: &dyn Dir, name: &[u8]| Ok::<_, io::Error>(dir.list()?.iter().all(|entry| entry.name == name));
-        if !only(&*root, OURS)? {
-            return Ok(false);
-        }
-        let ours = root.dir(OURS)?;
-        if !only(&*ours, b"tmp")? || !only(&*ours.dir(b"tmp")?, &self.parts.uuid)? {
-            return Ok(false);
-        }
-        self.parts.open.lock().remove(part);
-        Ok(self.parts.remove_made(&*root).is_ok())
-    }
-
-    /// Steps that are done have moved the roots of parts, or removed one.
-    pub(crate) fn follow_parts<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> Result<()> {
-        if self.parts.is_empty() {
-            return Ok(());
-        }
-        let below = |path: &[u8], dir: &[u8]| {
-            path.strip_prefix(dir).filter(|rest| matches!(rest.first(), None | Some(b'/'))).map(<[u8]>::to_vec)
-        };
-        let mut moved = false;
-        self.parts.change(|all| {
-            for step in steps {
-                let carry = |path: &Path| match step {
-                    Step::Move { path: from, to, .. } => below(path, from).map(|rest| Some([&to[..], &rest].concat())),
-                    Step::Swap { a, b, .. } => below(path, a)
-                        .map(|rest| Some([&b[..], &rest].concat()))
-                        .or_else(|| below(path, b).map(|rest| Some([&a[..], &rest].concat()))),
-                    Step::Remove { path: gone, dir: true, .. } => (path == gone).then_some(None),
-                    _ => None,
-                };
-                let carried: BTreeMap<Path, PartIds> = all
-                    .iter()
-                    .filter_map(|(path, ids)| Some((carry(path).unwrap_or_else(|| Some(path.clone()))?, *ids)))
-                    .collect();
-                moved |= carried != *all;
-                *all = carried;
-            }
-        })?;
-        if moved {
-            self.parts.open.lock().clear();
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -15,8 +15,7 @@ use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
 use crate::tiers::log::record::{Attrs, Home, Record};
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt};
 use crate::tiers::model::state::{Change, EngineState};
-use crate::tiers::objects::abilities::travels;
-use crate::tiers::objects::attrs::{changed, changed_xattr};
+use crate::tiers::objects::attrs::{changed, changed_xattr, travels};
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::{Attr, Cx, FileStatus, Ino, ROOT, SetAttr, TierKind, Tiers};
 

@@ -17,7 +17,7 @@ use crate::tiers::model::node::{DirEntryKey, NodeAttrs};
 use crate::tiers::model::state::{Aside, EngineState};
 use crate::tiers::model::view::FIRST_OWN;
 use crate::tiers::ops::names::{add_made, add_subdir};
-use crate::tiers::recovery::replay::{Recovery, carried};
+use crate::tiers::recovery::state::{Recovery, carried};
 use crate::tiers::{Ino, Lsn};
 
 /// Something that is aside at some point of the log.

@@ -14,52 +14,18 @@ use crate::path::Name;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Kind, Stat, Time};
-use crate::tiers::log::record::{ObjectId, Path, Record, Step};
+use crate::tiers::log::record::{ObjectId, Path, Step};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::parts::bare;
 use crate::tiers::objects::version::{Content, Copied};
-use crate::tiers::recovery::replay::Recovery;
+use crate::tiers::recovery::state::{Half, Recovery};
 use crate::tiers::small_deque::SmallDeque;
+use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::base_of;
-use crate::tiers::writeback::publish::Unfinished;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT};
-
-/// The steps, as they were logged, and what the first ones have met, which are done.
-#[derive(Debug)]
-pub(crate) struct Half {
-    pub(crate) upto: Lsn,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) met: Vec<Met>,
-}
-
-impl Half {
-    /// Names in `tmp` that it needs.
-    pub(crate) fn in_tmp(&self) -> impl Iterator<Item = &[u8]> {
-        let places = self.steps.iter().filter_map(|step| match step {
-            Step::Place { tmp, .. } => Some(&tmp[..]),
-            _ => None,
-        });
-        places.flat_map(|tmp| [tmp, base_of(tmp)])
-    }
-
-    pub(crate) fn intents(&self) -> impl Iterator<Item = Record> {
-        let count = self.steps.len() as u64;
-        let intent =
-            move |(index, step): (u64, &Step)| Record::Intent { upto: self.upto, index, count, step: step.clone() };
-        (0..).zip(&self.steps).map(intent)
-    }
-
-    /// Where a step of it puts this inode.
-    fn placed(&self, slow: u64) -> Option<&Path> {
-        self.steps.iter().find_map(|step| match step {
-            Step::Place { ino, path, .. } if *ino == slow => Some(path),
-            _ => None,
-        })
-    }
-}
 
 impl Recovery<'_> {
     pub(crate) fn take_back(&mut self) -> Result<()> {

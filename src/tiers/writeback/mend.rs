@@ -22,7 +22,7 @@ use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::small_deque::SmallDeque;
-use crate::tiers::writeback::publish::Unfinished;
+use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT, Tiers};
 

@@ -41,81 +41,13 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::{Moving, SlowTier};
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::progress::WorkKind;
+use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
 use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// Proofs made durable together.
 const PROVEN_MAX: usize = 64;
-
-/// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before
-/// anything else.
-#[derive(Debug)]
-pub(crate) struct Unfinished {
-    pub(crate) batches: Vec<Batch>,
-    pub(crate) upto: Lsn,
-    pub(crate) planned: Vec<Planned>,
-    pub(crate) met: Vec<Met>,
-    /// The view knows; an error came after that.
-    pub(crate) followed: bool,
-    /// Links in `tmp` for steps that were taken out of the group.
-    pub(crate) left: Vec<Vec<u8>>,
-}
-
-impl Unfinished {
-    fn new(batches: Vec<Batch>, planned: Vec<Planned>) -> Self {
-        let upto = batches.last().map_or(0, |batch| batch.upto);
-        Unfinished { batches, upto, planned, met: Vec::new(), followed: false, left: Vec::new() }
-    }
-
-    /// As a start has found it, with what is done of it.
-    pub(crate) fn taken_over(batch: Batch, planned: Vec<Planned>, met: Vec<Met>) -> Self {
-        Unfinished { met, ..Unfinished::new(vec![batch], planned) }
-    }
-
-    fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.planned.iter().map(|planned| &planned.step)
-    }
-
-    /// Whether something of the batch of the next step is done.
-    pub(crate) fn is_inside_batch(&self) -> bool {
-        let at = self.met.len();
-        at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
-    }
-
-    /// Where a step that is done has placed this node.
-    pub(crate) fn placed(&self, node: Ino, slow: u64) -> Option<Path> {
-        self.planned.iter().zip(&self.met).find_map(|(planned, met)| match &planned.step {
-            Step::Place { node: other, ino, path, .. } if (*other, *ino, met) == (node, slow, &Met::Expected) => {
-                Some(path.clone())
-            }
-            _ => None,
-        })
-    }
-
-    /// The version that the next step places.
-    pub(crate) fn next_content(&self) -> Option<(Lsn, Arc<Content>)> {
-        let Step::Place { node, object: Some(_), .. } = &self.planned.get(self.met.len())?.step else { return None };
-        self.batches.iter().find_map(|batch| batch.contents.get(node)).cloned()
-    }
-
-    /// A directory is another one on the slow tier by now.
-    fn identify(&mut self, node: Ino, new: (u64, u64)) {
-        for effect in self.planned.iter_mut().flat_map(|planned| &mut planned.effects) {
-            if let Effect::Identity(ino, id) = effect
-                && *ino == node
-            {
-                *id = new;
-            }
-        }
-    }
-
-    /// The files whose object did not fit on the fast tier.
-    fn on_slow(&self) -> impl Iterator<Item = (Ino, &Arc<Content>)> {
-        let contents = self.batches.iter().flat_map(|batch| &batch.contents);
-        contents.map(|(ino, (_, content))| (*ino, content)).filter(|(_, content)| content.object().needs_slow())
-    }
-}
 
 impl Tiers {
     /// Publishes the next group of events, if it is settled, sealed and copied.

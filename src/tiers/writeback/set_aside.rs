@@ -40,7 +40,7 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::ops::names::add_subdir;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::writeback::deadline::{SaveTask, Saving};
-use crate::tiers::writeback::publish::Unfinished;
+use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 /// So often more may have been written meanwhile.

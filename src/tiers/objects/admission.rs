@@ -1,0 +1,160 @@
+//! What comes of attributes and sizes that the slow tier does not take: left out and counted, or refused.
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Errno, Result};
+use crate::path::{NAME_MAX, Name, escape};
+use crate::tiers::disk::layout::remove_leftover;
+use crate::tiers::disk::{File, Kind, NewAttr};
+use crate::tiers::log::record::Attrs;
+use crate::tiers::objects::abilities::{Abilities, FILE_PERM, FREE, is, is_of_name, is_plain, is_refused};
+use crate::tiers::objects::slow_tier::SlowTier;
+use crate::tiers::{Cx, Tiers};
+
+impl SlowTier {
+    /// Whether an attribute was refused for good: there are none of its kind, or none so large.
+    pub(crate) fn never_takes(&self, error: &io::Error) -> bool {
+        let is_full = || self.root.space().is_ok_and(|space| space.avail <= FREE);
+        is(error, &[Errno::EOPNOTSUPP, Errno::E2BIG, Errno::ERANGE]) || (is(error, &[Errno::ENOSPC]) && !is_full())
+    }
+
+    /// Sets extended attributes of a file of ours that is not in its place yet. Returns the keys of those that are left out.
+    pub(crate) fn put_xattrs(
+        &self,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+        set: impl Fn(&[u8], &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let mut left_out = Vec::new();
+        for (key, value) in xattrs {
+            match set(key, value) {
+                // Some are root's to set, or none of the machine that serves the tier.
+                Err(e) if self.never_takes(&e) || (!key.starts_with(b"user.") && is_refused(&e)) => {
+                    left_out.push(key.clone());
+                }
+                done => done?,
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// As [`crate::tiers::objects::attrs::set_attrs`], as far as the tier can hold them.
+    pub(crate) fn set_attrs(&self, file: &dyn File, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
+        let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
+        let new = NewAttr { uid: Some(*uid), gid: Some(*gid), perm: Some(*perm), ..NewAttr::default() };
+        file.set_attr(&self.abilities.kept(&new))?;
+        let left_out = self.put_xattrs(xattrs, |key, value| file.set_xattr(key, value))?;
+        file.set_attr(&NewAttr { mtime: Some(*mtime), ..NewAttr::default() })?;
+        Ok(left_out)
+    }
+}
+
+impl Tiers {
+    /// What the slow tier was found to be able to do at the start.
+    pub fn abilities(&self) -> Abilities {
+        self.slow.abilities
+    }
+
+    /// Tells of attributes that the slow tier does not take: `path` has them in the mount only.
+    pub(crate) fn tell_left_out(&self, path: &str, keys: &[Vec<u8>]) {
+        for key in keys {
+            let key = escape(key);
+            self.counters.left_out.fetch_add(1, Ordering::Relaxed);
+            if self.slow.abilities.has(key.as_bytes()) {
+                self.counters.conflict(format!("/{path}: the slow tier does not take its attribute {key}, left out"));
+                tracing::warn!(path, key, "the slow tier does not take an attribute of this file; it is left out");
+            }
+        }
+    }
+
+    /// What the slow tier takes of a change of attributes of such a node; the rest is counted.
+    pub(crate) fn keep_of(&self, kind: Kind, new: &NewAttr) -> NewAttr {
+        let kept = self.slow.abilities.kept_by(kind, new);
+        if kept != *new {
+            self.counters.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        kept
+    }
+
+    /// Before a file becomes so large: EFBIG where the slow tier has none of that size.
+    pub(crate) fn admit_size(&self, cx: &Cx, size: u64) -> Result<()> {
+        let tried = |name: &[u8], size: u64| self.slow.tmp.create(name, 0o600).and_then(|file| file.set_len(size));
+        let round = size.checked_next_power_of_two().unwrap_or(size);
+        self.admit(cx, &self.slow.size_known, size, &[round, size], tried)
+    }
+
+    /// The same of a symbolic link: ENAMETOOLONG.
+    pub(crate) fn admit_target(&self, cx: &Cx, target: &[u8]) -> Result<()> {
+        let tried = |name: &[u8], _| self.slow.tmp.symlink(name, target);
+        let length = target.len() as u64;
+        self.admit(cx, &self.slow.target_known, length, &[length], tried)
+    }
+
+    /// Before something gets this name: the slow tier's own error where it does not take it, EINVAL where that says something else to a caller.
+    pub(crate) fn admit_name(&self, cx: &Cx, name: &Name) -> Result<()> {
+        let name = name.as_bytes();
+        if self.slow.abilities.any_names || is_plain(name) || self.slow.is_down() {
+            return Ok(());
+        }
+        cx.slow()?;
+        let tried = if name.len() < NAME_MAX { [b"p", name].concat() } else { name.to_vec() };
+        let refused = match self.slow.tmp.create(&tried, FILE_PERM) {
+            Ok(_) => return remove_leftover(&*self.slow.tmp, &tried),
+            Err(e) => e,
+        };
+        let plain = format!("p{:016x}", self.pool.number()).into_bytes();
+        let is_there = self.slow.tmp.create(&plain, FILE_PERM).is_ok();
+        remove_leftover(&*self.slow.tmp, &plain)?;
+        match refused {
+            e if !is_there || !is_of_name(&e) => Ok(()),
+            e if is(&e, &[Errno::EILSEQ, Errno::ENAMETOOLONG]) => {
+                Err(e.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw).into())
+            }
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// `known` is what the slow tier is known to take. Beyond that it is tried, if need be less of it.
+    fn admit(
+        &self,
+        cx: &Cx,
+        known: &AtomicU64,
+        wanted: u64,
+        tries: &[u64],
+        try_it: impl Fn(&[u8], u64) -> io::Result<()>,
+    ) -> Result<()> {
+        if wanted <= known.load(Ordering::Relaxed) || self.slow.is_down() {
+            return Ok(());
+        }
+        cx.slow()?;
+        let name = format!("p{:016x}", self.pool.number()).into_bytes();
+        let mut refused = Errno::EFBIG;
+        for size in tries {
+            let done = try_it(&name, *size);
+            remove_leftover(&*self.slow.tmp, &name)?;
+            match done {
+                Ok(()) => {
+                    known.fetch_max(*size, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(e) if is(&e, &[Errno::ENAMETOOLONG]) => refused = Errno::ENAMETOOLONG,
+                Err(e) if is(&e, &[Errno::EFBIG, Errno::EINVAL]) => {}
+                // It says nothing of the size.
+                Err(_) => return Ok(()),
+            }
+        }
+        Err(refused.into())
+    }
+
+    /// EPERM, as there, for a node of a kind that the slow tier does not have.
+    pub(crate) fn admit_kind(&self, kind: Kind) -> Result<()> {
+        let Abilities { symlinks, fifos, .. } = self.slow.abilities;
+        let able = match kind {
+            Kind::File | Kind::Dir => true,
+            Kind::Symlink => symlinks,
+            Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => fifos,
+        };
+        if able { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+}
