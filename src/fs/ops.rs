@@ -289,7 +289,7 @@ impl Core {
 
     /// What is done through a new handle is counted for its file and for the process of the thread that opened it.
     fn seen(&self, file: &OpenFile, by: u32, mode: Option<u32>) -> stats::Handle {
-        // Nobody is asked about for nothing.
+        // Skip the /proc lookup when statistics are off.
         let by = if self.stats.is_on() { by } else { 0 };
         let process = self.who.process(&self.stats.processes, by);
         self.stats.open(self.stats.file(file.ino, || self.path_of(file.ino)), process, mode)

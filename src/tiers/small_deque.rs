@@ -1,4 +1,4 @@
-//! A list of what is one thing as a rule: that one lies in the list itself. Pure.
+//! A deque that stores a single element inline. Pure.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ pub(crate) enum SmallDeque<T> {
     #[default]
     None,
     One(T),
-    /// Boxed, for as small as one.
+    /// Boxed so that the enum stays one word wide.
     #[allow(clippy::box_collection, reason = "in 8 bytes, no more than one takes as a rule")]
     More(Box<VecDeque<T>>),
 }

@@ -1,4 +1,4 @@
-//! When the next checkpoint comes, and how large it is: told from the last few.
+//! When the next checkpoint comes and how large it is, estimated from the last few.
 //!
 //! The rule, careful rather than clever:
 //!

@@ -1,4 +1,4 @@
-//! What the engine tells the book of checkpoints (`checkpoints/index.rs`), what it tells of it, and how it is remembered from mount to mount:
+//! What the engine tells the index of checkpoints and what it answers from it, and how the index is remembered from mount to mount:
 //! `<fast>/.dlio-fs/checkpoints`, JSON.
 //!
 //! That file is a help, no promise: it is written by [`Tiers::tick`] and at the end, each time that something is new about a checkpoint

@@ -115,7 +115,7 @@ impl Index {
 #[derive(Debug)]
 pub(crate) struct Copies {
     shards: Shards,
-    /// What is being made. A leftover is nothing.
+    /// Copies in progress; whatever is left here at start-up is deleted.
     making: Arc<dyn Dir>,
     next: AtomicU64,
     /// Of what is being made, as large as it will be.

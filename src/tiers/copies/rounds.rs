@@ -1,4 +1,4 @@
-//! What is out of use, told from what is read again.
+//! Which files are out of use, by how often others are read again.
 //!
 //! Who trains reads all files of a set in rounds, in the same order or in another one each time. In any round a file that is
 //! still in use was last read in this round or in the one before. The files that are read again just now were last read in the

@@ -255,7 +255,7 @@ impl EngineState {
             }
             _ => {}
         }
-        // By a quarter and not by as much again: there may be a million.
+        // Grow by 25 %, not 2x: the queue may hold a million events.
         if self.events.len() == self.events.capacity() {
             self.events.reserve_exact((self.events.len() / 4).max(64));
         }

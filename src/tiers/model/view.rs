@@ -436,7 +436,7 @@ impl View {
         self.at_slow((self.root_dev, ino))
     }
 
-    /// From now on the slow tier is not asked for these names, until it is called with others. Whoever has been, asks again.
+    /// Stops consulting the slow tier for these names until the next call; lookups in flight are retried.
     pub(crate) fn follow(&mut self, following: collections::HashSet<DirEntryKey>) {
         for (dir, _) in &following {
             if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
@@ -672,7 +672,7 @@ impl View {
             let held = node.refs > 0
                 || node.pins > 0
                 || node.moved()
-                // Found again now, it would have a link too many.
+                // A lookup now would count the temporary link in tmp.
                 || self.in_tmp.contains(&at)
                 || node.holds_bytes()
                 || node.dir.as_ref().is_some_and(|dir| dir.listers > 0 || !dir.slots.is_empty());

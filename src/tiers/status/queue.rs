@@ -1,7 +1,4 @@
-//! The pending events as an operator sees them, in the order in which they will be published, and hurrying one of them.
-//!
-//! Publishing stays in order (P1). What is moved to the front has its bytes copied before all others; it is published once
-//! everything before it is, so that is hurried too: nothing up to it waits for `settle`.
+//! The pending events as an operator sees them, in the order in which they will be published.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;

@@ -1,4 +1,6 @@
-//! What goes first: an event that somebody waits for has its bytes copied before all others.
+//! Priority: an event that somebody moves to the front has its bytes copied before all others.
+//!
+//! Publishing stays in order (P1): the event is published once everything before it is, so nothing up to it waits for `settle`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
