@@ -1,16 +1,16 @@
 //! The two tiers and the view over them: what an application's calls mean.
 //!
-//! [`Tiers`] is the engine. Its methods are the file system's operations on inode numbers, without a word of FUSE; its
+//! [`Tiers`] is the engine. Its methods are the file system's operations on inode numbers, independent of FUSE; its
 //! `*_step` methods are the background's work, each a bounded piece that a test can stop after.
 //!
-//! How a write becomes a file on the slow tier: `ops::data` puts the bytes into an object and its name into the view, a close makes them an
-//! event of the log (`ops::commit`), `ops::seal` makes the event durable on fast, `writeback::drain` copies the bytes to the slow tier's
-//! `tmp`, `writeback::publish` moves them into place in the order of the log, `capacity::evict` lets the object go. `recovery` is how every
-//! start begins.
+//! How a write becomes a file on the slow tier: `ops::data` puts the bytes into an object and its name into the view, a
+//! close makes them an event of the log (`ops::commit`), `ops::seal` makes the event durable on fast,
+//! `writeback::drain` copies the bytes to the slow tier's `tmp`, `writeback::publish` moves them into place in log
+//! order, and `capacity::evict` releases the object. Every start begins with `recovery`.
 //!
 //! The rooms and what each may use: ARCHITECTURE.md, "The engine's rooms". The locks and their order: `disk::sync`.
 
-/// Whether a test leaves this step of the engine's order out: `faults::Lapse`. In a release build nothing is left of the question.
+/// Whether a test leaves out this step of the engine's order: `faults::Lapse`. A release build contains no such check.
 #[cfg(debug_assertions)]
 macro_rules! left_out {
     ($lapse:ident) => {
@@ -103,17 +103,17 @@ pub struct Attr {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
-    /// How long the kernel may believe this without asking.
+    /// How long the kernel may believe these attributes without asking.
     pub ttl: Duration,
 }
 
-/// Who asks, and how far the call may go.
+/// The caller's identity, and how far the call may go.
 #[derive(Clone, Debug)]
 pub struct Cx {
     pub uid: u32,
     pub gid: u32,
     slow: SlowAccess,
-    /// Whose descriptor the call came by: one number for each process's table of them. Unknown to most calls.
+    /// The descriptor table that the call's descriptor belongs to: one number per process. Most calls do not know it.
     table: Option<u64>,
 }
 
@@ -124,23 +124,24 @@ enum SlowAccess {
 }
 
 impl Cx {
-    /// For a thread that must not wait: what needs the slow tier answers [`Error::NeedSlow`] and changes nothing.
+    /// For a thread that must not wait: a call that needs the slow tier answers [`Error::NeedSlow`] and changes
+    /// nothing.
     pub fn fast_only(uid: u32, gid: u32) -> Self {
         Cx { uid, gid, slow: SlowAccess::Forbidden, table: None }
     }
 
-    /// For a thread that may wait for the slow tier. Once `gave_up` is set nothing is changed any more: the call answers
+    /// For a thread that may wait for the slow tier. Once `gave_up` is set, the call changes nothing more and answers
     /// [`Error::SlowTimeout`].
     pub fn may_wait(uid: u32, gid: u32, gave_up: Arc<AtomicBool>) -> Self {
         Cx { uid, gid, slow: SlowAccess::Allowed(gave_up), table: None }
     }
 
-    /// The same, by a descriptor of this table.
+    /// The same context, for a call through a descriptor of this table.
     pub fn by(&self, table: Option<u64>) -> Self {
         Cx { table, ..self.clone() }
     }
 
-    /// For the background and for tests: may wait, is never given up.
+    /// For the background and for tests: may wait, and is never given up.
     pub fn internal() -> Self {
         Cx::may_wait(0, 0, Arc::new(AtomicBool::new(false)))
     }
@@ -153,7 +154,7 @@ impl Cx {
         }
     }
 
-    /// Call before the first change: whoever asked may have been answered EIO meanwhile.
+    /// Call before the first change: the caller may have been answered EIO meanwhile.
     fn proceed(&self) -> Result<()> {
         match &self.slow {
             SlowAccess::Allowed(gave_up) if gave_up.load(Ordering::Acquire) => Err(Error::SlowTimeout),
@@ -169,7 +170,7 @@ pub struct SetAttr {
     pub size: Option<u64>,
 }
 
-/// How a file is opened; what is not here makes no difference to the engine.
+/// How a file is opened; other flags make no difference to the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenMode {
     pub read: bool,
@@ -178,20 +179,20 @@ pub struct OpenMode {
     pub truncate: bool,
 }
 
-/// An open file. Refers to the inode, whatever holds its bytes now. Give it back with [`Tiers::release`].
+/// An open file. Refers to the inode, wherever its bytes are now. Give it back with [`Tiers::release`].
 #[derive(Debug)]
 pub struct OpenFile {
     pub ino: Ino,
     pub mode: OpenMode,
     state: Arc<FileState>,
-    /// [`FileState::replaced`] when its opener was let in.
+    /// [`FileState::replaced`] when the open was permitted.
     replaced: u32,
-    /// Bytes that were read through it.
+    /// Bytes read through this handle.
     read: AtomicU64,
 }
 
 impl OpenFile {
-    /// ESTALE once somebody else has put another file in its place: whoever opened this one was not let into that.
+    /// ESTALE once a foreign change has put another file in its place: the opener was not given access to that one.
     fn expect_same(&self) -> std::result::Result<(), Errno> {
         if self.state.replaced.load(Ordering::Acquire) == self.replaced { Ok(()) } else { Err(Errno::ESTALE) }
     }
@@ -227,7 +228,7 @@ pub enum FileStatus {
     /// On slow, with a copy on fast.
     Staged,
     Failed,
-    /// Set aside: newer on fast, and not on its way.
+    /// Set aside: newer on fast, and not being drained.
     Saved,
 }
 
@@ -242,7 +243,7 @@ pub enum Progress {
     Wait(Duration),
 }
 
-/// Where the engine stands; everything `.dlio/stats` says about the tiers.
+/// The engine's state: everything `.dlio/stats` says about the tiers.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Files whose newest bytes or names only the fast tier has.
@@ -266,7 +267,7 @@ pub struct Status {
     pub applied_lsn: Lsn,
     pub objects: u64,
     pub evictions: u64,
-    /// Copies of slow files on fast, as far as they were found since the start, and their bytes; made since the start.
+    /// Copies of slow files on fast that were found since the start, and their bytes; then copies made since the start.
     pub copies: u64,
     pub copies_bytes: u64,
     pub staged_files: u64,
@@ -278,27 +279,27 @@ pub struct Status {
     pub late_snapshots: u64,
     pub in_place_writes: u64,
     pub conflicts: u64,
-    /// Attributes, and changes of them, that the slow tier does not take.
+    /// Attributes and changes of attributes that the slow tier does not take.
     pub left_out: u64,
-    /// Files that a full slow tier lost ahead of what was written before their removal (promise P1's exception, too).
+    /// Files removed from a full slow tier ahead of earlier writes (also an exception to promise P1).
     pub removed_first: u64,
-    /// What an operator has set aside (promise P1's exception, too), the bytes of its files, and for how long.
+    /// What an operator has set aside (also an exception to promise P1), the bytes of its files, and for how long.
     pub aside: u64,
     pub aside_bytes: u64,
     pub aside_for: Option<Duration>,
     pub spilled: u64,
     /// Versions struck or files quarantined by the last recovery.
     pub struck: u64,
-    /// Pending versions of which the last recovery found bytes missing.
+    /// Pending versions with missing bytes, found by the last recovery.
     pub damaged: u64,
     pub quarantined: u64,
     /// Why publishing stands still, with the remedy; shown first.
     pub held: Option<String>,
-    /// The drain waits for its hours, which begin then.
+    /// When the drain hours begin, if the drain waits for them.
     pub waits_until: Option<String>,
     /// Set while the slow tier does not answer.
     pub slow_down: bool,
-    /// Set while the fast tier has failed to read or write within the last minute: new files go to the slow one.
+    /// Set while the fast tier has failed to read or write within the last minute: new files go to the slow tier.
     pub fast_fails: bool,
     /// Set while `max_pending` is reached: changes get ENOSPC.
     pub refusing: bool,
@@ -309,23 +310,24 @@ pub struct Status {
     pub abilities: Abilities,
 }
 
-/// What the engine is told: the configuration, whose fields are those of the options too, and what is made of it.
+/// The engine's options: the configuration, whose fields are those of the options too, and what is derived from it.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub config: Config,
-    /// What holds by path: which files that are read from slow get a copy on fast, which stay there, which do not pass it.
+    /// Rules by path: which files read from slow get a copy on fast, which stay there, and which bypass it.
     pub rules: Rules,
-    /// So many directories of the slow tier, of the pool and of the staged copies stay open. A mount that runs keeps what it was made with.
+    /// How many directories of the slow tier, of the pool and of the staged copies stay open. A running mount keeps the
+    /// value it started with.
     pub dirs_kept: usize,
 }
 
 impl Options {
-    /// Errors: a rule whose pattern is none.
+    /// Errors: a rule with an invalid pattern.
     pub fn new(config: Config, dirs_kept: usize) -> Result<Options> {
         Ok(Options { rules: Rules::new(&config)?, config, dirs_kept })
     }
 
-    /// Without waiting, rules or a reserve, for small tiers: what tests of the engine begin with.
+    /// No waiting, no rules and no reserve, for small tiers: the starting point for tests of the engine.
     pub fn for_tests() -> Options {
         let config = Config {
             settle: Duration::ZERO,
@@ -345,7 +347,7 @@ impl Options {
         Options { config, rules: Rules::default(), dirs_kept: 64 }
     }
 
-    /// The same but for a change.
+    /// The same options with a change applied.
     pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
         change(&mut self);
         self
@@ -380,25 +382,25 @@ pub struct Tiers {
     /// Read through [`Tiers::options`]; replaced as a whole.
     options: RwLock<Arc<Options>>,
     clock: Arc<dyn Clock>,
-    /// When `uptime` began, since 1970, as the time of day was at the start.
+    /// When `uptime` began, since 1970, by the time of day at the start.
     epoch: Duration,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     forget_attrs: OnceLock<Box<dyn Fn(Ino) + Send + Sync>>,
-    /// How many wait for everything to be published.
+    /// How many callers wait for everything to be published.
     waiters: AtomicU64,
-    /// Nothing is copied or published: somebody asked for that.
+    /// Nothing is copied or published, by request.
     paused: AtomicBool,
     urgency: Urgency,
     drain_rate: Mutex<TokenBucket>,
-    /// Pieces of large files that the fast disk may begin with.
+    /// Pieces of large files that the fast disk may begin to write.
     behind: Mutex<VecDeque<ops::data::Piece>>,
-    /// The latest listings, for whoever lists the same next.
+    /// The latest listings, for the next caller that lists the same directory.
     recent: Mutex<ops::list::Recent>,
-    /// Taken by the one who publishes; a group that an error interrupted.
+    /// Held by the thread that publishes; contains a group that an error interrupted.
     publishing: Mutex<Option<writeback::group::Unfinished>>,
-    /// Damage in the log: nothing is published until somebody has looked.
+    /// Damage in the log: nothing is published until an operator has looked.
     damaged: Option<String>,
-    /// Bytes that the log lacked for this start: it takes no record, and the mount no change.
+    /// Bytes that this start lacked for the log: the log takes no record, and the mount no change.
     lacks: OnceLock<u64>,
     counters: counters::Counters,
 }
@@ -415,13 +417,13 @@ impl Tiers {
         Ages { ours: options.revalidate, slow: options.attribute_lifetime_slow }
     }
 
-    /// What holds now. No lock is kept, so it may be asked under any.
+    /// The options now in force. Keeps no lock, so it may be called under any.
     fn options(&self) -> Arc<Options> {
         Arc::clone(&self.options.read())
     }
 
-    /// Takes other options from now on, but for `ballast`, which was set aside at the start. Work that is under way ends
-    /// as it began.
+    /// Replaces the options from now on, except `ballast`, which was set aside at the start. Work in progress ends as
+    /// it began.
     pub fn set_options(&self, options: Options) {
         *self.options.write() = Arc::new(options);
         self.wake();
@@ -431,7 +433,7 @@ impl Tiers {
         self.clock.now()
     }
 
-    /// Time since some fixed start: what the engine's moments are counted from.
+    /// Time since some fixed start: the engine's moments count from it.
     pub fn uptime(&self) -> Duration {
         self.clock.uptime()
     }
@@ -442,20 +444,20 @@ impl Tiers {
         }
     }
 
-    /// Called once, with a function that has the kernel forget what it knows of an inode's attributes: they are others, by a call whose
-    /// answer does not say them.
+    /// Called once, with a function that makes the kernel forget an inode's attributes after a call changed them
+    /// without returning them.
     pub fn on_unseen_attrs(&self, forget: Box<dyn Fn(Ino) + Send + Sync>) {
         let set = self.forget_attrs.set(forget);
         debug_assert!(set.is_ok(), "there is one kernel");
     }
 
-    /// Called once, with a function that wakes the background: something was appended, closed or published.
+    /// Called once, with a function that wakes the background after an append, a close or a publish.
     pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) {
         let set = self.wake.set(wake);
         debug_assert!(set.is_ok(), "a second background, which the fast tier's lock excludes");
     }
 
-    /// While somebody hurries, publishing does not wait for `settle`: they wait for D2.
+    /// While a caller hurries, publishing does not wait for `settle`: the caller waits for D2.
     pub fn set_hurry(&self, hurry: bool) {
         if hurry {
             self.waiters.fetch_add(1, Ordering::Relaxed);
@@ -465,7 +467,7 @@ impl Tiers {
         self.wake();
     }
 
-    /// Holds the drain, or lets it go on. What is being copied is copied to its end; the application goes on.
+    /// Pauses or resumes the drain. A copy in progress is finished; the application goes on.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
         self.wake();
@@ -475,8 +477,8 @@ impl Tiers {
         self.paused.load(Ordering::Relaxed) && !self.urgency.is_on()
     }
 
-    /// Outside of `drain_hours`, and nothing asks for more: somebody who waits, an event to be hurried, the room on the fast tier,
-    /// or that of the log. `None`: the drain need not wait.
+    /// Set outside of `drain_hours` while nothing asks for more: no waiting caller, no hurried event, no shortage of
+    /// room on the fast tier or in the log. `None`: the drain need not wait.
     fn waits(&self) -> Option<Closed> {
         let (options, closed) = (self.options(), self.outside_hours()?);
         let is_urgent = || {
@@ -486,7 +488,7 @@ impl Tiers {
         (!self.has_waiters() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
     }
 
-    /// How much room the start had not found, with which all that there is can be read, and nothing changed or brought down.
+    /// How much room the start lacked. Everything can then be read, but nothing changed or drained.
     pub fn lacks(&self) -> Option<u64> {
         self.lacks.get().copied()
     }

@@ -1,4 +1,4 @@
-//! What every room asks the engine: paths for messages, moments, whether the fast tier is well.
+//! Common questions to the engine: paths for messages, moments, whether the fast tier works.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ impl Tiers {
         self.state.lock().view.path(ino)
     }
 
-    /// The same for messages and statistics: escaped.
+    /// The same, escaped, for messages and statistics.
     pub fn path_of(&self, ino: Ino) -> Option<String> {
         self.label_of(&self.state.lock(), ino)
     }
@@ -37,12 +37,13 @@ impl Tiers {
         self.path_of(ino).unwrap_or_else(|| format!("removed file {ino}"))
     }
 
-    /// A moment that means the same to the next mount, in another boot too: since the beginning of 1970, as the clock was at the start.
+    /// A moment that means the same to the next mount, even after a reboot: since the beginning of 1970, by the clock
+    /// at the start.
     pub(crate) fn stamp(&self, uptime: Duration) -> Duration {
         self.epoch.saturating_add(uptime)
     }
 
-    /// Who answers the kernel reports what failed: if that was a disk, a look at the fast tier is due.
+    /// The kernel interface reports failures here: if the error came from a disk, the fast tier must be checked.
     pub fn suspect(&self, error: &Error) {
         if matches!(error, Error::Io { source, .. } if is_broken(source)) {
             self.log.suspect();
@@ -50,7 +51,7 @@ impl Tiers {
         }
     }
 
-    /// What failed may have been the fast tier.
+    /// The failure may have been the fast tier's.
     pub(crate) fn blame(&self, error: &Error) {
         if matches!(error, Error::Io { on_fast: true, source, .. } if is_broken(source)) {
             self.fast_has_failed();
@@ -68,7 +69,7 @@ impl Tiers {
         }
     }
 
-    /// Whether it has failed a moment ago. What is new does not go there then, and what is there goes to the slow tier at once.
+    /// Whether it has failed lately. New files do not go there then, and its files go to the slow tier at once.
     pub(crate) fn fast_fails(&self) -> bool {
         const LATELY: u64 = 60_000;
         let at = self.counters.fast_failed.load(Ordering::Relaxed);
@@ -79,7 +80,7 @@ impl Tiers {
         st.events.len() as u64 >= self.options().max_pending
     }
 
-    /// The background reports how one kind of its work goes: with what it failed, or that it works.
+    /// The background reports on one kind of its work: the failure, or success.
     pub fn report(&self, work: &'static str, failure: Option<&Error>) {
         let mut troubles = self.counters.troubles.lock();
         match failure {
@@ -88,7 +89,7 @@ impl Tiers {
                 troubles.insert(work, (is_silence(error), with_remedy(error)));
             }
             None => {
-                // Of a failure that was reported the background tells the end itself.
+                // The background itself reports the end of a failure that it reported.
                 if troubles.remove(work).is_some_and(|trouble| trouble.1 == NO_ANSWER) {
                     self.counters.answered.store(self.uptime().as_millis() as u64, Ordering::Relaxed);
                     if !is_unanswered(&troubles) {
@@ -100,8 +101,9 @@ impl Tiers {
         self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
     }
 
-    /// The background reports that a step has been waiting for the slow tier, and nothing moves. Until it comes back, what is
-    /// known is trusted. Where other work has been answered since it began to wait, it is the next in line and not silent yet.
+    /// The background reports that a step has been waiting for the slow tier and nothing moves. Until the step returns,
+    /// cached answers are trusted. If other work was answered since it began to wait, the step is only next in line,
+    /// and the tier is not silent yet.
     pub fn report_silence(&self, work: &'static str, waited: Duration) {
         let answered = Duration::from_millis(self.counters.answered.load(Ordering::Relaxed));
         if !answered.is_zero() && self.uptime() < answered + waited {

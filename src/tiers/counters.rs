@@ -1,4 +1,4 @@
-//! What the engine counts, and what it remembers of how its work goes.
+//! The engine's counters, and what it remembers of the progress of its work.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -14,9 +14,9 @@ use crate::tiers::progress::Notes;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Files that somebody has open.
+    /// Files that are open.
     pub(crate) open_files: AtomicU64,
-    /// What only the fast tier has, as it was last told of many, and when that was.
+    /// The last extent reported when many events were pending, and when that was.
     pub(crate) told: Mutex<Option<(Duration, PendingExtent)>>,
     pub(crate) late_snapshots: AtomicU64,
     pub(crate) left_out: AtomicU64,
@@ -25,7 +25,7 @@ pub(crate) struct Counters {
     pub(crate) in_place_writes: AtomicU64,
     pub(crate) spilled: AtomicU64,
     pub(crate) evictions: AtomicU64,
-    /// When somebody last read from the slow tier, in milliseconds of uptime; 0: never.
+    /// When a caller last read from the slow tier, in milliseconds of uptime; 0: never.
     pub(crate) slow_read: AtomicU64,
     pub(crate) staged_files: AtomicU64,
     pub(crate) staged_bytes: AtomicU64,
@@ -33,7 +33,7 @@ pub(crate) struct Counters {
     pub(crate) damaged: AtomicU64,
     pub(crate) quarantined: AtomicU64,
     pub(crate) evicting: Mutex<Evicting>,
-    /// The last object that was not needed could not be deleted.
+    /// The last attempt to delete an unneeded object failed.
     pub(crate) undeleted: AtomicBool,
     pub(crate) notes: Notes,
     pub(crate) drained_bytes: AtomicU64,
@@ -46,15 +46,15 @@ pub(crate) struct Counters {
     pub(crate) slow_space: Mutex<Option<Space>>,
     /// When the fast tier last failed to read or write, in milliseconds of uptime; 0: it never has.
     pub(crate) fast_failed: AtomicU64,
-    /// When a tier that had been silent answered, in milliseconds of uptime; 0: it never was.
+    /// When a tier that had been silent answered, in milliseconds of uptime; 0: never.
     pub(crate) answered: AtomicU64,
     pub(crate) troubles: Mutex<Troubles>,
-    /// What the file of that name on the fast tier says.
+    /// The contents of the file of that name on the fast tier.
     pub(crate) checkpoints: Mutex<String>,
 }
 
 impl Counters {
-    /// A version is copied.
+    /// A version has been copied.
     pub(crate) fn drained(&self, bytes: u64) {
         self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.drained_files.fetch_add(1, Ordering::Relaxed);
@@ -65,19 +65,19 @@ impl Counters {
         self.speed.lock().0.begin(now);
     }
 
-    /// So many bytes more are on the slow tier's disk.
+    /// Counts further bytes on the slow tier's disk.
     pub(crate) fn arrived(&self, bytes: u64, now: Duration) {
         let mut speed = self.speed.lock();
         speed.0.arrived(now, bytes);
         speed.1 = now;
     }
 
-    /// About as many bytes as arrive within a second.
+    /// Roughly the bytes that arrive within a second.
     pub(crate) fn second_of_copying(&self) -> u64 {
         self.speed.lock().0.bytes_per_s().map_or(SYNCED_MIN, |rate| (rate as u64).max(SYNCED_MIN))
     }
 
-    /// The drain has nothing to copy, and nothing that is copied waits to be published.
+    /// The drain has nothing to copy, and no copy waits to be published.
     pub(crate) fn drain_rests(&self) {
         self.speed.lock().0.rest();
     }
@@ -87,12 +87,12 @@ impl Counters {
         speed.0.bytes_per_s().filter(|_| now.saturating_sub(speed.1) < RATE_WINDOW)
     }
 
-    /// Somebody who waits reads from the slow tier.
+    /// A waiting caller reads from the slow tier.
     pub(crate) fn read_from_slow(&self, now: Duration) {
         self.slow_read.store(now.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Whether that was a moment ago.
+    /// Whether a caller did so a moment ago.
     pub(crate) fn reads_from_slow(&self, now: Duration) -> bool {
         const LATELY: u64 = 200;
         let at = self.slow_read.load(Ordering::Relaxed);
@@ -124,21 +124,21 @@ impl Counters {
     }
 }
 
-/// A file is not synced more often than after so many bytes, before its end.
+/// Before its end, a file is synced at most once per this many bytes.
 pub(crate) const SYNCED_MIN: u64 = 16 << 20;
 
-/// Of a drain that nothing has come from for so long the rate is 0.
+/// A drain from which nothing has come for this long has rate 0.
 pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
-/// What each kind of background work last failed with, and whether that is the slow tier not answering.
+/// The last failure of each kind of background work, and whether it is the slow tier not answering.
 pub(crate) type Troubles = BTreeMap<&'static str, (bool, String)>;
 
-/// What is pending in all: files with a content that the slow tier does not have, and their bytes.
+/// The total of what is pending: files with content that the slow tier does not have, and their bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingExtent {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) oldest: Option<Duration>,
-    /// Bytes that are not on the slow tier's disk yet, those of a version that is on its way but for what has arrived.
+    /// Bytes that are not on the slow tier's disk yet; for a version being copied, without those that have arrived.
     pub(crate) to_copy: u64,
 }

@@ -1,8 +1,8 @@
 //! The seam between the engine and the operating system: one directory tree, seen through descriptors.
 //!
-//! Every byte and every name the engine touches on either tier goes through these three traits, so a test can put a disk
-//! underneath that loses what was not synced, fails the Nth call or has no room. Names are single components, but for the path of
-//! [`Dir::walk`]: an implementation never follows a symbolic link and never leaves its tree. No policy here.
+//! Every byte and every name the engine touches on either tier goes through these three traits, so a test can put a
+//! disk underneath that loses unsynced data, fails the Nth call or has no room. Names are single components, except the
+//! path of [`Dir::walk`]: an implementation never follows a symbolic link and never leaves its tree. No policy here.
 
 pub(crate) mod acl;
 pub(crate) mod closed;
@@ -61,7 +61,7 @@ pub struct Stat {
     pub ctime: Time,
 }
 
-/// Attributes to change; what is `None` stays. Applied in the order owner, mode, times (a chown clears suid).
+/// Attributes to change; a `None` stays as it is. Applied in the order owner, mode, times (a chown clears suid).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewAttr {
     pub uid: Option<u32>,
@@ -96,8 +96,8 @@ impl Space {
         self.total.saturating_sub(self.free)
     }
 
-    /// What is used and what may be, as the percentage of `df(1)` counts. Less than `total` where blocks are held back: for root,
-    /// or beyond a quota that the file system shows as free.
+    /// Used and available bytes, the base of the percentage that `df(1)` shows. Less than `total` where blocks are
+    /// reserved for root, or lie beyond a quota that the file system shows as free.
     pub fn capacity(&self) -> u64 {
         self.used().saturating_add(self.avail)
     }
@@ -113,12 +113,12 @@ pub enum RenameMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// To be read on nobody's behalf: the time of the last access stays, where the owner of the file lets us.
+    /// Reads for the daemon itself: the access time stays unchanged, where the file's owner lets us.
     Unnoticed,
     ReadWrite,
 }
 
-/// What `fallocate(2)` is asked for.
+/// The modes of `fallocate(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
     Extend,
@@ -138,7 +138,7 @@ pub enum Seek {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataOrder {
     /// Names become durable in the order in which they changed (ext4, xfs: one journal); one fsync of a directory makes
-    /// all earlier name changes durable (and nobody's attributes).
+    /// all earlier name changes durable (but no attributes).
     Journaled,
     /// Nothing is known: each directory is synced before the order leaves it.
     Unknown,
@@ -149,56 +149,62 @@ pub enum MetadataOrder {
 pub trait Dir: Send + Sync + Debug {
     /// `.` allowed.
     fn stat(&self, name: &[u8]) -> io::Result<Stat>;
-    /// The same, where the kernel has the answer in memory. `None`: it might have to ask a disk or a server. Never waits for one.
+    /// The same, if the kernel has the answer in memory. `None`: it might have to ask a disk or a server. Never waits
+    /// for one.
     fn stat_at_hand(&self, _name: &[u8]) -> Option<io::Result<Stat>> {
         None
     }
-    /// The same, asked of whoever has the file, and not of what this machine remembers of an earlier answer: a client of a file server
-    /// remembers for a minute. For whoever is about to replace or remove what somebody else may have changed meanwhile. `.` allowed.
+    /// The same, answered by the server that has the file and not from this machine's cache: a client of a file server
+    /// caches answers for a minute. Use it before replacing or removing something that a foreign change may have
+    /// touched meanwhile. `.` allowed.
     fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
         self.stat(name)
     }
     /// Opens a subdirectory. ENOTDIR or ELOOP for anything else.
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>>;
-    /// Opens a directory below: by a path that is not empty, name by name, through no symbolic link. ENOTDIR or ELOOP as for `dir`.
+    /// Opens a directory below, by a non-empty path, name by name, following no symbolic link. ENOTDIR or ELOOP as for
+    /// `dir`.
     fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
         let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
         let first = self.dir(names.next().unwrap_or_default())?;
         names.try_fold(first, |dir, name| dir.dir(name))
     }
-    /// Opens an existing regular file; without O_NONBLOCK pitfalls: anything but a regular file is EINVAL.
+    /// Opens an existing regular file. Anything else is EINVAL, without the pitfalls of O_NONBLOCK.
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
     /// Creates a regular file that must not exist, open for reading and writing.
     fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()>;
     fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()>;
     fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()>;
-    /// Holds what the name leads to now, of whatever kind it is: nothing is opened, and a symbolic link not followed. `.` allowed.
+    /// Holds the inode that the name leads to now, of any kind: opens nothing and follows no symbolic link. `.`
+    /// allowed.
     fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>>;
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()>;
     fn unlink(&self, name: &[u8]) -> io::Result<()>;
     fn rmdir(&self, name: &[u8]) -> io::Result<()>;
     /// Every entry but `.` and `..`.
     fn list(&self) -> io::Result<Vec<DirEntry>>;
-    /// Makes this directory's entries durable. An error is final for what was pending: never repeat it to clear it.
+    /// Makes this directory's entries durable. An error is final for the pending changes: never repeat the call to
+    /// clear it.
     fn sync(&self) -> io::Result<()>;
-    /// Makes everything of this file system durable, whoever wrote it. An error is final, as for `sync`.
+    /// Makes everything on this file system durable, whoever wrote it. An error is final, as for `sync`.
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
     fn order(&self) -> MetadataOrder;
-    /// Whether it lies on one disk that turns, for which others at the same time, or another order, are in the way.
+    /// Whether the tree lies on one rotating disk, which parallel or out-of-order access slows down.
     fn rotates(&self) -> bool {
         false
     }
-    /// Whether the mode of a node says what we may do to it, as it does for all but root: one of our own may be closed for us.
+    /// Whether a node's mode restricts this process, as it does for every user but root: a node of our own may be
+    /// closed to us.
     fn heeds_modes(&self) -> bool {
         false
     }
     /// For `rename` and `link` across two directories of one implementation.
     fn as_any(&self) -> &dyn std::any::Any;
 
-    // By name: for names that nobody else can give to something else in between, as those in our own directories. Anywhere else whoever
-    // is meant is held first ([`Dir::inode`]), and looked at.
+    // Calls by name: for names that nobody else can point at something else meanwhile, as in our own directories.
+    // Elsewhere hold the inode first ([`Dir::inode`]) and check it.
 
     fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
         self.inode(name)?.readlink()
@@ -224,19 +230,19 @@ pub trait Dir: Send + Sync + Debug {
     }
 }
 
-/// One inode, of whatever kind, held by a descriptor: it stays the same, whatever becomes of its names.
+/// One inode of any kind, held by a descriptor: it stays the same inode, whatever becomes of its names.
 pub trait Inode: Send + Sync + Debug {
     fn stat(&self) -> io::Result<Stat>;
-    /// A symbolic link's own owner and times are changed, its mode is not.
+    /// Changes a symbolic link's own owner and times, but not its mode.
     fn set_attr(&self, new: &NewAttr) -> io::Result<()>;
     fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
     /// Removing what is not there succeeds.
     fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
     fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
-    /// EINVAL for what is no symbolic link.
+    /// EINVAL for anything but a symbolic link.
     fn readlink(&self) -> io::Result<Vec<u8>>;
-    /// A further name of it. ENOENT once it has none left.
+    /// Adds a name. ENOENT once it has none left.
     fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()>;
 }
 
@@ -253,7 +259,7 @@ pub trait File: Send + Sync + Debug {
     fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()>;
     /// The next data or hole at or after `offset`; ENXIO beyond the end.
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
-    /// Makes bytes and attributes durable. An error is final for what was pending: never repeat it to clear it.
+    /// Makes bytes and attributes durable. An error is final for the pending data: never repeat the call to clear it.
     fn sync(&self) -> io::Result<()>;
     fn set_attr(&self, new: &NewAttr) -> io::Result<()>;
     fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
@@ -261,17 +267,17 @@ pub trait File: Send + Sync + Debug {
     /// Removing what is not there succeeds.
     fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
     fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
-    /// The descriptor, for the kernel to read from. `None`: there is none.
+    /// The descriptor for the kernel to read from, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
-    /// Tells the cache that these bytes will not be read again soon. A hint.
+    /// Tells the page cache that these bytes will not be read again soon. A hint.
     fn forget_cached(&self);
-    /// Has the disk begin with these bytes, which were just written, so that a sync finds less to wait for. A hint: nothing is durable by
-    /// it, and nothing is told of a failure, which the next sync reports.
+    /// Starts writeback of these just-written bytes, so that a sync has less to wait for. A hint: it makes nothing
+    /// durable and reports no failure; the next sync reports it.
     fn write_behind(&self, _range: Range<u64>) {}
-    /// From now on what is written over stays where it is, on a file system that writes it elsewhere by itself (btrfs): then what was
-    /// allocated is enough. Asked for while the file is empty. A hint.
+    /// Makes overwrites stay in place from now on, on a file system that otherwise writes them elsewhere (btrfs), so
+    /// that allocated space is enough. Called while the file is empty. A hint.
     fn stay_in_place(&self) {}
-    /// Where on the disk its first bytes lie; `None`: it has none, or that is not known. A hint.
+    /// Where on the disk its first bytes lie; `None`: it has none, or the place is not known. A hint.
     fn place(&self) -> Option<u64> {
         None
     }
@@ -283,7 +289,7 @@ pub trait Clock: Send + Sync + Debug {
     fn now(&self) -> Time;
     /// Time since some fixed start, for ages and intervals.
     fn uptime(&self) -> Duration;
-    /// Seconds since midnight where the machine is; where that is not known, in Greenwich.
+    /// Seconds since midnight, local time; UTC if the time zone is not known.
     fn second_of_day(&self) -> u32 {
         self.now().sec.rem_euclid(86_400) as u32
     }

@@ -1,25 +1,28 @@
 //! The log: the ordered, durable list of records on the fast tier.
 //!
-//! An append is one write, so what was acknowledged survives the daemon; [`Log::sync`] makes it survive a power cut, and
-//! callers that arrive together share one fsync. What the records mean is not known here, except that LSNs rise.
+//! An append is one write, so an acknowledged record survives the daemon; [`Log::sync`] makes it survive a power cut,
+//! and callers that arrive together share one fsync. The log does not know what the records mean, except that LSNs
+//! rise.
 //!
 //! A torn tail (the last appends of a crash) is cut off at the next start. A power cut may leave valid records behind a
-//! hole; each record says up to which LSN the log was durable when it was written, so a hole that no later record vouches
-//! for is where the tail begins. In the boot in which it was written nothing is lost but the end of the last write of a
-//! killed daemon, so there every other hole is damage. Numbers follow each other without a gap, so a missing segment is a
-//! hole too. Damage is not cut: the records behind it are kept, and [`OpenedLog::damage`] says where it is.
+//! hole. Each record says up to which LSN the log was durable when it was written, so the tail begins at the first hole
+//! that no later record vouches for. Within one boot nothing is lost except the end of the last write of a killed
+//! daemon, so in the boot in which it was written every other hole is damage. LSNs follow each other without a gap, so
+//! a missing segment is a hole too. Damage is not cut: the records behind it are kept, and [`OpenedLog::damage`] says
+//! where it is.
 //!
-//! Room: each segment is preallocated, and a ballast file is given back when the tier is full, so a full tier does not
+//! Room: each segment is preallocated, and a ballast file is released when the tier is full, so a full tier does not
 //! stop the log (promise P8). An append that fails is cut back; nothing half-written is ever acknowledged.
 //!
-//! A start has room of its own, the file `spare`, which nobody else is given, however full the tier is:
+//! A start has room of its own, the file `spare`, which is given to nothing else, however full the tier is:
 //!
-//! 1. it gives the room up first of all ([`drop_spare`]): what it writes, in the log or elsewhere, finds it;
-//! 2. a new segment is preallocated only where that leaves the room alone; where there is hardly more, or not even an inode, none is made:
-//!    the log goes on in the last one;
-//! 3. when its records are written it takes back what is left of it ([`Log::set_room_aside`]), and the rest as soon as there is room.
+//! 1. it first gives the room up ([`drop_spare`]), for everything it writes, in the log or elsewhere;
+//! 2. it preallocates a new segment only if that leaves the room untouched; with hardly more room than that, or not
+//!    even an inode, it makes none: the log goes on in the last segment;
+//! 3. when its records are written it takes back the rest of the room ([`Log::set_room_aside`]), and the whole of it as
+//!    soon as the tier has room.
 //!
-//! A crash between 1 and 3 leaves the room free, and nobody of ours writes to the tier before the next start.
+//! A crash between 1 and 3 leaves the room free, and no process of ours writes to the tier before the next start.
 
 pub(crate) mod record;
 
@@ -34,15 +37,16 @@ use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Allocate, Dir, File};
 use crate::tiers::log::record::{Record, counter};
 
-/// A segment is closed once it is this long, in bytes.
+/// A segment is closed once it has this length, in bytes.
 const SEGMENT: u64 = 16 << 20;
 
-/// And never this long: the last append to it may be a record of every name and attribute that a file can have.
+/// A segment never reaches this length: the last append to it may be a record of every name and attribute that a file
+/// can have.
 const SEGMENT_MAX: u64 = 512 << 20;
 
-/// This part of the ballast's size is set aside besides for a start: 4 MiB as it is by default.
+/// The room for a start, besides the ballast, is the ballast's size divided by this: 4 MiB by default.
 const SPARE: u64 = 16;
-/// Less is not worth a file, in bytes.
+/// A smaller room is not worth a file, in bytes.
 const SPARE_MIN: u64 = 4096;
 
 #[derive(Debug)]
@@ -50,7 +54,7 @@ pub(crate) struct Log {
     fast: Arc<dyn Dir>,
     dir: Arc<dyn Dir>,
     tail: Mutex<Tail>,
-    /// Taken by whoever syncs.
+    /// Taken by the thread that syncs.
     syncing: Mutex<()>,
     durable: AtomicU64,
     ballast: u64,
@@ -84,20 +88,20 @@ pub(crate) struct OpenedLog {
 }
 
 impl Log {
-    /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes, `boot` this boot of
-    /// the machine.
+    /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes, `boot` is
+    /// this boot of the machine.
     pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64, boot: &str) -> Result<OpenedLog> {
         let dir = fast.dir(b"log").at_fast("open", "log")?;
         let found = read_and_cut(&*dir, boot)?;
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
         let closed: VecDeque<Lsn> = found.segments.into_iter().filter(|first| *first < next).collect();
-        // A segment for each of many starts would take up the room that they have.
+        // A new segment for each of many starts would use up the room that the starts have.
         let is_short = fast.space().is_ok_and(|space| space.avail < 2 * spare(ballast));
         let made = if is_short && !closed.is_empty() { None } else { Some(new_segment(&*fast, &*dir, next)) };
         let tail = match made {
             Some(Ok(segment)) => Tail { segment, len: 0, next, closed, first: next, broken: false },
             None => reopen_last(&*dir, next, closed)?,
-            // Not even an inode.
+            // Not even an inode is left.
             Some(Err(error)) if is_full(&error) && !closed.is_empty() => reopen_last(&*dir, next, closed)?,
             Some(Err(error)) => return Err(error),
         };
@@ -116,7 +120,7 @@ impl Log {
 
     /// Appends the records with one write and returns the LSN of the last.
     ///
-    /// Errors: ENOSPC when the ballast is spent too; whatever the tier says. Nothing was appended then.
+    /// Errors: ENOSPC when the ballast is spent too; any other error of the tier. Nothing was appended then.
     pub(crate) fn append(&self, records: &[Record]) -> Result<Lsn> {
         self.takes_records()?;
         let mut tail = self.tail.lock();
@@ -135,14 +139,14 @@ impl Log {
             if first.kind() != io::ErrorKind::StorageFull || !self.drop_ballast() {
                 return Err(Error::io_on_fast("append", "log", first));
             }
-            // At once, or what is written to the tier next takes the room.
+            // Allocate at once, before the next write to the tier takes the room.
             let room = tail.segment.allocate(Allocate::KeepSize, tail.len, SEGMENT.min(self.ballast / 2));
             if let Err(e) = room {
                 tracing::debug!(error = %e, "the ballast's room is not set aside for the log");
             }
             let mut again = tail.segment.write_at(text.as_bytes(), tail.len);
             if again.as_ref().is_err_and(crate::tiers::disk::errors::is_full) {
-                // btrfs frees late, unless it is asked to.
+                // btrfs frees space late unless it is asked to.
                 self.cut_back(&mut tail)?;
                 again = self.fast.sync_all().and_then(|()| tail.segment.write_at(text.as_bytes(), tail.len));
             }
@@ -173,7 +177,7 @@ impl Log {
         Ok(())
     }
 
-    /// Starts a new segment. The old one is synced first: what stands in a segment is durable before the next one's first
+    /// Starts a new segment. The old one is synced first: its records are durable before the next segment's first
     /// record can be.
     fn rotate(&self, tail: &mut Tail) -> Result<()> {
         if let Err(e) = tail.segment.sync() {
@@ -199,7 +203,7 @@ impl Log {
 
     /// Every record up to this one survives a power cut.
     pub(crate) fn durable(&self) -> Lsn {
-        // Release in `sync` after the fsync, Acquire here: whoever sees the number sees what it stands for.
+        // Release in `sync` after the fsync, Acquire here: a thread that sees the number sees the records it covers.
         self.durable.load(Ordering::Acquire)
     }
 
@@ -232,13 +236,13 @@ impl Log {
         })
     }
 
-    /// Some call has failed, perhaps because the fast tier does.
+    /// A call has failed, perhaps because of the fast tier.
     pub(crate) fn suspect(&self) {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
-    /// Looks whether the log can still be written if something has failed since the last time: where the fast tier is gone as a
-    /// whole, objects fail first, and nobody would be told before the next record. An error is returned once.
+    /// If something has failed since the last check, checks that the log can still be written: if the whole fast tier
+    /// is gone, objects fail first, and nobody would notice before the next record. An error is returned once.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.suspect.swap(false, Ordering::Relaxed) {
             return Ok(());
@@ -251,7 +255,7 @@ impl Log {
             }
             tail.segment.clone()
         };
-        // An fsync with nothing to write succeeds on an xfs that was shut down.
+        // On an xfs that was shut down, an fsync with nothing to write succeeds.
         if let Err(e) = segment.stat() {
             self.tail.lock().broken = true;
             return Err(Error::io_on_fast("stat", "log", e));
@@ -259,14 +263,15 @@ impl Log {
         self.sync_segment(&*segment)
     }
 
-    /// The last record of the segments that hold only records up to `upto`; 0: there is none.
+    /// The last record of the segments that hold only records up to `upto`; 0: there are no such segments.
     pub(crate) fn droppable(&self, upto: Lsn) -> Lsn {
         let tail = self.tail.lock();
         let next = tail.closed.iter().skip(1).chain([&tail.first]).filter(|first| **first <= upto + 1).max();
         if tail.closed.is_empty() { 0 } else { next.map_or(0, |first| first - 1) }
     }
 
-    /// Deletes the segments that hold only records up to `upto`. The caller has made sure that nothing in them is needed.
+    /// Deletes the segments that hold only records up to `upto`. The caller has made sure that none of these records is
+    /// needed.
     pub(crate) fn drop_upto(&self, upto: Lsn) -> Result<()> {
         loop {
             let first = {
@@ -283,9 +288,10 @@ impl Log {
         }
     }
 
-    /// A start has written its records, and nobody else writes yet: the next start's room, then the ballast. Where there is no room for both,
-    /// half of what there is is the next start's, and a part of the rest the log's: publishing cannot make room without it. Failure is no
-    /// harm by itself: appends then fail earlier when the tier is full.
+    /// Called when a start has written its records and nobody else writes yet: sets aside the next start's room, then
+    /// the ballast. If there is no room for both, half of the free room is the next start's, and a part of the rest is
+    /// the log's: publishing cannot make room without it. Failure alone does no harm: appends then fail earlier when
+    /// the tier is full.
     pub(crate) fn set_room_aside(&self) {
         if self.ballast == 0 {
             return;
@@ -310,8 +316,8 @@ impl Log {
         }
     }
 
-    /// The records of a start found no room: they go on in the last segment, which has some in its last block. `false`: there is none, or
-    /// something was appended already.
+    /// The records of a start found no room: goes on in the last segment, which has some room in its last block.
+    /// `false`: there is no such segment, or something was appended already.
     pub(crate) fn go_on_in_last_segment(&self) -> Result<bool> {
         let mut tail = self.tail.lock();
         if tail.len > 0 || tail.closed.is_empty() {
@@ -323,7 +329,7 @@ impl Log {
         Ok(true)
     }
 
-    /// Takes back the room for a start, and the ballast, once the tier has twice the size to spare.
+    /// Takes back a start's room, and the ballast, once the tier has twice their size free.
     pub(crate) fn restore_if_room(&self) {
         let is_whole = || self.fast.stat(b"spare").is_ok_and(|stat| stat.size >= self.spare());
         if self.spare() > 0 && self.avail() > 2 * self.spare() && !is_whole() {
@@ -335,14 +341,14 @@ impl Log {
         }
     }
 
-    /// Sets room aside under this name, all of it or none. `true`: it is there.
+    /// Sets room aside under this name, all of it or none. `true`: it is set aside.
     fn restore(&self, name: &[u8], size: u64) -> bool {
         if self.fast.stat(name).is_ok() {
             return true;
         }
         let made = self.fast.create(name, 0o600).and_then(|file| file.allocate(Allocate::Extend, 0, size));
         if made.is_err() {
-            // Some file systems leave a part of it.
+            // Some file systems leave a part of it behind.
             drop_file(&*self.fast, name);
         }
         made.is_ok()
@@ -361,12 +367,12 @@ impl Log {
     }
 }
 
-/// What a start has room for by itself, with a ballast of this size.
+/// The size of a start's own room, with a ballast of this size.
 fn spare(ballast: u64) -> u64 {
     if ballast == 0 { 0 } else { (ballast / SPARE).max(SPARE_MIN) }
 }
 
-/// Before a start does anything: see the beginning of this file.
+/// Called before a start does anything else: see the beginning of this file.
 pub(crate) fn drop_spare(fast: &dyn Dir) {
     drop_file(fast, b"spare");
 }
@@ -391,14 +397,14 @@ fn reopen_last(dir: &dyn Dir, next: Lsn, mut closed: VecDeque<Lsn>) -> Result<Ta
     Ok(Tail { segment, len, next, closed, first, broken: false })
 }
 
-/// On a full tier the ballast makes room for it.
+/// On a full tier the ballast makes room for the segment.
 fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     let segment = match create_segment(dir, first) {
         Err(error) if is_full(&error) && drop_ballast(fast) => create_segment(dir, first),
         other => other,
     }?;
-    // Room taken now cannot be missing later; a file system without fallocate works all the same. One that has less than all of it may
-    // leave what there was, and that would be all there is for others.
+    // Room taken now cannot be missing later; a file system without fallocate works all the same. A file system with
+    // less than the whole size may keep a partial allocation, which would take the last room from others.
     let has_room = fast.space().is_ok_and(|space| space.avail > 2 * SEGMENT);
     if has_room && let Err(e) = segment.allocate(Allocate::KeepSize, 0, SEGMENT) {
         tracing::debug!(error = %e, "a log segment has no room set aside");
@@ -419,7 +425,7 @@ fn segment_name(first: Lsn) -> Vec<u8> {
 
 fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     let name = segment_name(first);
-    // A segment of this name holds no record: it was created by a daemon that never appended to it.
+    // A segment with this name holds no record: the daemon that created it never appended to it.
     match dir.unlink(&name) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             return Err(Error::io_on_fast("unlink", "empty log segment", e));
@@ -432,19 +438,19 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     Ok(file)
 }
 
-/// A log as it lies there, read without changing it.
+/// A log as it is on the disk, read without changing it.
 #[derive(Debug, Default)]
 pub(crate) struct LogContents {
     pub(crate) records: Vec<(Lsn, Record)>,
     pub(crate) segments: Vec<Lsn>,
-    /// Bytes of the torn tail, which are no part of the log.
+    /// Bytes of the torn tail, which are not part of the log.
     pub(crate) torn: u64,
     pub(crate) damage: Vec<String>,
     /// Where the torn tail begins.
     cut: Option<Cut>,
 }
 
-/// The segment to cut (its index) and the length to cut it to; those behind it go.
+/// The index of the segment to cut and the length to cut it to; the segments behind it are deleted.
 type Cut = (usize, u64);
 
 /// Reads a log without changing it.
@@ -452,7 +458,7 @@ pub(crate) fn read_only(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     scan(dir, boot)
 }
 
-/// Reads the log, cuts its torn tail, and makes what is left durable before anything is written behind it.
+/// Reads the log, cuts its torn tail, and makes the rest durable before anything is written behind it.
 pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let mut found = scan(dir, boot)?;
     if let Some((keep, len)) = found.cut {
@@ -463,7 +469,7 @@ pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     }
     if let Some(last) = found.segments.last() {
         let segment = open_segment(dir, *last, Access::ReadWrite)?;
-        // The room behind its end that nobody will write to: the next segment wants it. A hint.
+        // Frees the preallocated room behind its end, which stays unused: the next segment needs it. A hint.
         if let Err(e) = segment.stat().and_then(|stat| segment.set_len(stat.size)) {
             tracing::debug!(error = %e, "the room that was set aside for the last log segment stays");
         }
@@ -473,11 +479,11 @@ pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     Ok(found)
 }
 
-/// A place where records are missing: bytes that are none, or numbers that were skipped.
+/// A place where records are missing: bytes that are no records, or numbers that were skipped.
 struct Hole {
     segment: usize,
     from: u64,
-    /// Bytes that are not records; 0 where only numbers are missing.
+    /// Bytes that are no records; 0 where only numbers are missing.
     len: u64,
     /// How many records stand before it.
     before: usize,
@@ -489,7 +495,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let listed = dir.list().at_fast("list", "log")?;
     let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| segment_of(&entry.name)).collect();
     segments.sort_unstable();
-    // With what each record says was durable.
+    // Each with the LSN up to which it says the log was durable.
     let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
     let mut holes: Vec<Hole> = Vec::new();
     for (segment, first) in segments.iter().enumerate() {
@@ -534,13 +540,13 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     Ok(found)
 }
 
-/// Segments go from the front once all in them is applied, and a power cut may bring back one of them and not the next: where
-/// nothing is but numbers that are done with, nothing is missing.
+/// Segments are deleted from the front once all their events are applied, and a power cut may bring back one of them
+/// without the next: a hole of skipped numbers that are all applied is no loss.
 fn is_applied(hole: &Hole, records: &[(Lsn, Lsn, Record)], applied: Lsn) -> bool {
     hole.len == 0 && records.get(hole.before).is_some_and(|(next, ..)| *next <= applied + 1)
 }
 
-/// Whether what stood there had been durable, or nothing can have been lost since.
+/// Whether the missing records had been durable, or cannot have been lost since.
 fn is_damage(hole: &Hole, records: &[(Lsn, Lsn, Record)], boot: &str) -> bool {
     let before = last_before(hole, records);
     let vouched = records[hole.before..].iter().any(|(_, durable, _)| *durable > before);
@@ -553,7 +559,7 @@ fn last_before(hole: &Hole, records: &[(Lsn, Lsn, Record)]) -> Lsn {
     hole.before.checked_sub(1).map_or(0, |i| records[i].0)
 }
 
-/// What is behind the applied must be there.
+/// The records behind the last applied one must be there.
 fn missing_in_front(records: &[(Lsn, Lsn, Record)], applied: Lsn) -> Option<String> {
     let first = records.first()?.0;
     (first > applied + 1).then(|| format!("log: records {} to {} are missing at its beginning", applied + 1, first - 1))
@@ -578,13 +584,13 @@ fn label(first: Lsn) -> String {
     format!("log/{}", String::from_utf8_lossy(&segment_name(first)))
 }
 
-/// The first LSN of a segment, from exactly the name that [`segment_name`] gives it.
+/// The first LSN of a segment, from its name; accepts exactly what [`segment_name`] writes.
 pub(crate) fn segment_of(name: &[u8]) -> Option<Lsn> {
     let first = std::str::from_utf8(name).ok()?.strip_suffix(".log").and_then(counter)?;
     (segment_name(first) == name).then_some(first)
 }
 
-/// A segment is a file of its own: what else has a name of it may lie outside of the tier.
+/// A segment has one name: a file with several links may lie outside of the tier.
 fn open_segment(dir: &dyn Dir, first: Lsn, access: Access) -> Result<Arc<dyn File>> {
     let file = dir.open(&segment_name(first), access).at_fast("open", label(first))?;
     if file.stat().at_fast("stat", label(first))?.nlink > 1 {

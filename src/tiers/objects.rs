@@ -1,5 +1,5 @@
-//! Bytes of files: in the pool, on the slow tier, or split between them; what belongs to a file beside them; and what the slow tier
-//! can do.
+//! Bytes of files (in the pool, on the slow tier, or split between them), the attributes that belong to a file, and the
+//! slow tier's abilities.
 
 pub(crate) mod abilities;
 pub(crate) mod admission;

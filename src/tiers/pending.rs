@@ -15,7 +15,8 @@ use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn, Tiers};
 
 impl Tiers {
-    /// Everything waits for a version that no longer exists, because whoever wrote over it was cut off by a crash.
+    /// Everything waits for a version that no longer exists, because its writer was cut off by a crash while
+    /// overwriting it.
     pub(crate) fn held_by_cut_off(&self) -> Option<String> {
         let st = self.state.lock();
         let (ino, _) = publish_plan::blocker(&st)?;
@@ -26,8 +27,9 @@ impl Tiers {
         })
     }
 
-    /// The same in all. Of many it takes a while, with the lock that everybody needs: so whoever asks within [`TOLD_FOR`] is told the same.
-    /// That many are pending is never told late, and so no verdict.
+    /// The total. With many events this takes a while, under the lock that everybody needs, so callers within
+    /// [`TOLD_FOR`] get the same answer. Whether there are many is checked each time, so a
+    /// verdict is never late.
     pub(crate) fn pending_extent(&self, now: Duration) -> PendingExtent {
         let are_many = || {
             let st = self.state.lock();
@@ -46,7 +48,7 @@ impl Tiers {
         extent
     }
 
-    /// What only the fast tier has, node by node.
+    /// What only the fast tier has, by node.
     pub(crate) fn pending(&self) -> PendingNodes {
         let arrivals = self.counters.notes.arrivals();
         let st = self.state.lock();
@@ -73,7 +75,7 @@ impl Tiers {
         pending
     }
 
-    /// How large a file on the fast tier is, where nobody has to be waited for.
+    /// The size of a file on the fast tier, if that needs no waiting.
     pub(crate) fn size_at_once(&self, file: &FileState) -> Option<u64> {
         let io = file.io.try_read()?;
         let object = io.object().filter(|object| object.home == crate::tiers::log::record::Home::Fast)?;
@@ -84,7 +86,8 @@ impl Tiers {
         stat.ok().map(|stat| stat.size)
     }
 
-    /// The first writes of the files with bytes that no event has, of those that are `large` or not known to be small.
+    /// The first writes of the files with bytes that are not in an event, if the files are at least `large` or not
+    /// known to be smaller.
     pub(crate) fn written_since(&self, large: u64) -> Vec<Duration> {
         let mut files = uncommitted(&self.state.lock());
         files.retain(|(_, _, file)| self.size_at_once(file).is_none_or(|size| size >= large));
@@ -100,14 +103,15 @@ impl Tiers {
         self.pending().oldest_first(|node| node.content)
     }
 
-    /// The paths of which only the fast tier has the newest state, files or not, oldest first, at most `limit`.
+    /// The paths whose newest state only the fast tier has, files or not, oldest first, at most `limit`.
     pub fn unsafe_paths(&self, limit: usize) -> Vec<String> {
         let nodes = self.pending().oldest_first(|_| true);
         let st = self.state.lock();
         nodes.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
     }
 
-    /// The newest event that something at or below `ino` waits for; `None` when nothing there is pending or uncommitted.
+    /// The newest event that `ino`, or something below it, waits for; `None` if nothing there is pending or
+    /// uncommitted.
     pub fn pending_below(&self, ino: Ino) -> Option<Lsn> {
         let st = self.state.lock();
         let below = |other: Ino| st.view.is_above(ino, other);
@@ -119,7 +123,7 @@ impl Tiers {
         if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
     }
 
-    /// Bytes per second that will be copied: as many as lately, no more than `drain_bandwidth` lets through.
+    /// The expected copy rate in bytes per second: the recent rate, limited by `drain_bandwidth`.
     pub(crate) fn expected_rate(&self) -> Option<f64> {
         let lately = self.counters.rate(self.uptime());
         match self.options().drain_bandwidth.filter(|limit| *limit > 0 && !self.urgency.is_on()) {
@@ -128,7 +132,7 @@ impl Tiers {
         }
     }
 
-    /// Whether a checkpoint is on its way: it comes first. One that waits for the hours of the drain is not.
+    /// Whether a checkpoint is being drained: it comes first. One that waits for the drain hours does not count.
     pub(crate) fn saves(&self) -> bool {
         const CHECKPOINT: u64 = 1 << 20;
         let waits = self.waits().is_some();
@@ -140,7 +144,7 @@ impl Tiers {
         st.bursts.being_written() > 0 || (!waits && pending.any(|sum| sum >= CHECKPOINT))
     }
 
-    /// How much is aside.
+    /// How much is set aside.
     pub(crate) fn aside_extent(&self, st: &EngineState) -> AsideExtent {
         let mut extent = AsideExtent { nodes: st.aside.len() as u64, ..AsideExtent::default() };
         for aside in st.aside.values() {
@@ -152,7 +156,7 @@ impl Tiers {
         extent
     }
 
-    /// The paths of what is aside, escaped, at most so many.
+    /// The paths of what is set aside, escaped, at most `limit`.
     pub fn aside_paths(&self, limit: usize) -> Vec<String> {
         let st = self.state.lock();
         let mut paths: Vec<String> =
@@ -163,7 +167,7 @@ impl Tiers {
     }
 }
 
-/// Files with bytes that no event has, and since when.
+/// Files with bytes that are not in an event, and since when.
 pub(crate) fn uncommitted(st: &EngineState) -> Vec<(Ino, Duration, Arc<FileState>)> {
     let files = st.uncommitted.iter();
     files.filter_map(|(ino, since)| Some((*ino, *since, st.view.get(*ino)?.file.clone()?))).collect()
@@ -178,7 +182,7 @@ pub(crate) struct PendingNodes {
 
 pub(crate) struct PendingNode {
     pub(crate) since: Duration,
-    /// It is a file with a content that the slow tier does not have, and not just a name or attributes.
+    /// Whether it is a file with content that the slow tier does not have, and not just a name or attributes.
     pub(crate) content: bool,
     pub(crate) bytes: u64,
 }
@@ -209,7 +213,7 @@ impl PendingNodes {
     }
 }
 
-/// What is aside, for those who look.
+/// What is set aside, for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AsideExtent {
     pub(crate) nodes: u64,
@@ -218,8 +222,8 @@ pub(crate) struct AsideExtent {
     pub(crate) since: Option<u64>,
 }
 
-/// Up to so many pending events are looked at by everybody who asks.
+/// Up to this many pending events are counted anew for each caller.
 const FEW: usize = 1000;
 
-/// What was found of more is told to whoever asks within this time.
+/// With more, callers within this time get the same answer.
 const TOLD_FOR: Duration = Duration::from_millis(500);

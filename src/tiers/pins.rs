@@ -1,10 +1,10 @@
-//! Which paths stay on the fast tier: a list in `<fast>/.dlio-fs/pins`, one escaped path a line, that outlives the mount; and
-//! what the configuration's rules pin.
+//! Which paths stay on the fast tier: a list in `<fast>/.dlio-fs/pins`, one escaped path per line, that outlives the
+//! mount; and the paths that the configuration's rules pin.
 //!
-//! A path of the list stands for itself and all below it, and for whatever is there: it does not follow a rename.
+//! A path of the list covers itself and everything below it, whatever is there: it does not follow a rename.
 //!
-//! That is what the mount's owner pins. Others pin files of theirs, behind whose path stand who did and the file's size: it stays while it is
-//! no larger, and all that one of them has pinned takes at most [`SHARE`] of the fast tier.
+//! Those are the pins of the mount's owner. Other users pin files of theirs: behind such a path stand the user and the
+//! file's size. The file stays while it is no larger, and all pins of one user take at most [`SHARE`] of the fast tier.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::tiers::disk::layout::{TEXT_MAX, read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
 
 const FILE: &[u8] = b"pins";
-/// Of the fast tier, what the files may have that one user has pinned: an eighth.
+/// The part of the fast tier that the files pinned by one user may take: an eighth.
 const SHARE: u64 = 8;
-/// And so many files.
+/// How many files one user may pin.
 const FILES_MAX: usize = 1000;
 
-/// A pin of somebody who is not the mount's owner.
+/// A pin by a user who is not the mount's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Granted {
     uid: u32,
@@ -31,7 +31,7 @@ struct Granted {
 
 type Paths = BTreeMap<Vec<u8>, Option<Granted>>;
 
-/// `None` for what nobody wrote.
+/// `None` for an invalid line.
 fn parse(line: &str) -> Option<(Vec<u8>, Option<Granted>)> {
     let mut words = line.split(' ');
     let path = unescape(words.next()?)?;
@@ -55,14 +55,14 @@ pub(crate) struct Pins {
 impl Pins {
     pub(crate) fn open(ours: Arc<dyn Dir>) -> Result<Self> {
         let text = read_text(&*ours, FILE)?.unwrap_or_default();
-        // A line that nobody wrote pins nothing.
+        // An invalid line pins nothing.
         let paths = text.lines().filter_map(parse).collect();
         let pins = Pins { ours, paths: Mutex::default(), writing: Mutex::new(Rank::Publishing, ()) };
         *pins.paths.lock() = paths;
         Ok(pins)
     }
 
-    /// Whether a file of so many bytes stays.
+    /// Whether a file of this size stays.
     pub(crate) fn has(&self, path: &[u8], bytes: u64) -> bool {
         let paths = self.paths.lock();
         if paths.is_empty() {
@@ -80,7 +80,7 @@ impl Pins {
         self.paths.lock().is_empty()
     }
 
-    /// Changes the list, on the disk first. `false`: the change makes none.
+    /// Changes the list, on the disk first. `false`: nothing changes.
     fn change(&self, change: impl FnOnce(&mut Paths) -> Result<bool>) -> Result<bool> {
         let _one_at_a_time = self.writing.lock();
         let mut wanted = self.paths.lock().clone();
@@ -99,12 +99,13 @@ impl Pins {
 }
 
 impl Tiers {
-    /// What the fast tier has at or below `path` stays there until it is unpinned; durable when this returns. `false`: it was pinned.
+    /// Pins what the fast tier has at or below `path` until it is unpinned; durable when this returns. `false`: it was
+    /// pinned already.
     pub fn pin_path(&self, path: &[u8]) -> Result<bool> {
         self.pins.change(|paths| Ok(paths.insert(path.to_vec(), None) != Some(None)))
     }
 
-    /// The same for a file of so many bytes, and somebody who is not the mount's owner. EDQUOT beyond what one may pin.
+    /// The same for a file of this size, and a user who is not the mount's owner. EDQUOT beyond a user's limit.
     pub fn pin_file_for(&self, uid: u32, path: &[u8], bytes: u64) -> Result<bool> {
         let most = self.fast.space().unwrap_or_default().capacity() / SHARE;
         self.pins.change(|paths| {
@@ -123,31 +124,32 @@ impl Tiers {
         })
     }
 
-    /// `false`: that very path was not pinned.
+    /// `false`: this exact path was not pinned.
     pub fn unpin_path(&self, path: &[u8]) -> Result<bool> {
         let changed = self.pins.change(|paths| Ok(paths.remove(path).is_some()))?;
         self.wake();
         Ok(changed)
     }
 
-    /// Whether a file of this path and size is not evicted.
+    /// Whether a file with this path and size is exempt from eviction.
     pub(crate) fn stays(&self, path: &[u8], bytes: u64) -> bool {
         self.pins.has(path, bytes) || self.options().rules.pins(|| Some(path))
     }
 
-    /// Whether any is.
+    /// Whether any file is.
     pub(crate) fn any_stays(&self) -> bool {
         !self.pins.is_empty() || self.options().rules.pins_any()
     }
 
-    /// The pinned paths of the list, escaped, from the mount's root. `by`: what this user has pinned, who is not the mount's owner.
+    /// The pinned paths of the list, escaped, from the mount's root. `by`: only those pinned by this user, who is not
+    /// the mount's owner.
     pub fn pinned_paths(&self, by: Option<u32>) -> Vec<String> {
         let paths = self.pins.paths.lock();
         let shown = paths.iter().filter(|(_, granted)| by.is_none() || granted.map(|granted| granted.uid) == by);
         shown.map(|(path, _)| escape(path)).collect()
     }
 
-    /// The patterns that a rule pins.
+    /// The patterns that the rules pin.
     pub fn pinned_patterns(&self) -> Vec<String> {
         self.options().rules.pinned().map(str::to_owned).collect()
     }

@@ -1,4 +1,4 @@
-//! How far events that are pending have come, and what failed.
+//! The progress of pending events, and their failures.
 
 use std::collections::BTreeMap;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::tiers::disk::errors::{is_silence, with_remedy};
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::model::state::{Change, Event};
 
-/// Bytes that are still to be copied for an event; `arrivals` as [`Notes::arrivals`] has them.
+/// Bytes still to be copied for an event; `arrivals` comes from [`Notes::arrivals`].
 pub(crate) fn to_copy(event: &Event, arrivals: &BTreeMap<Lsn, u64>) -> u64 {
     match &event.change {
         Change::Content { content, .. } if content.exists() && !content.is_copied() => {
@@ -23,7 +23,7 @@ pub(crate) fn to_copy(event: &Event, arrivals: &BTreeMap<Lsn, u64>) -> u64 {
     }
 }
 
-/// How long so many bytes take at a rate.
+/// How long copying `bytes` takes at a rate.
 pub(crate) fn copied_in(bytes: u64, rate: Option<f64>) -> Option<Duration> {
     match rate {
         _ if bytes == 0 => Some(Duration::ZERO),
@@ -35,19 +35,19 @@ pub(crate) fn copied_in(bytes: u64, rate: Option<f64>) -> Option<Duration> {
 /// How many conflicts are remembered by name.
 pub(crate) const CONFLICTS_KEPT: usize = 100;
 
-/// What happened to events that are still pending, for those who look.
+/// What happened to events that are still pending, for reports.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Versions on their way, and how far they are.
+    /// Versions that are being copied, and how far they are.
     pub(crate) copying: Mutex<BTreeMap<Lsn, CopyProgress>>,
-    /// By event, and what failed: to copy it, or to publish it.
+    /// Failures by event and kind of work: to copy it, or to publish it.
     pub(crate) failed: Mutex<BTreeMap<(Lsn, WorkKind), Failed>>,
     pub(crate) conflicts: Mutex<VecDeque<String>>,
-    /// The event in front when a step was last refused, for another reason than that there is no room; 0: none was.
+    /// The front event when a step was last refused for a reason other than lack of room; 0: none was.
     pub(crate) refused: AtomicU64,
-    /// How often what an event is to place has been removed from `tmp` by somebody else.
+    /// How often the prepared node of an event has been removed from `tmp` by others.
     pub(crate) vanished: Mutex<BTreeMap<Lsn, u32>>,
-    /// Everything up to this event is hurried; this file's bytes are copied first.
+    /// Everything up to this event is hurried; the bytes of this file are copied first.
     pub(crate) front: AtomicU64,
     pub(crate) priority_ino: AtomicU64,
 }
@@ -55,10 +55,10 @@ pub(crate) struct Notes {
 /// How far the copy of a version is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CopyProgress {
-    /// The end of what was written, and of what is known to be on the disk.
+    /// The end of the written bytes, and of those known to be on the disk.
     pub(crate) written: u64,
     pub(crate) arrived: u64,
-    /// Bytes from the one to the other, without holes.
+    /// Bytes between the two, without holes.
     pub(crate) unsynced: u64,
 }
 
@@ -75,26 +75,26 @@ pub(crate) struct Failed {
 }
 
 impl Notes {
-    /// A version is on its way from here on, and shown so.
+    /// A version is being copied from here on, and shown so.
     pub(crate) fn copying(&self, lsn: Lsn) {
         self.copying.lock().insert(lsn, CopyProgress::default());
     }
 
-    /// It has arrived, or what failed. Returns how many of its bytes were not known to be on the disk.
+    /// The copy has ended, perhaps with an error. Returns how many of its bytes were not known to be on the disk.
     pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) -> u64 {
         let way = self.copying.lock().remove(&lsn).unwrap_or_default();
         self.tried(lsn, WorkKind::Copy, error);
         way.unsynced
     }
 
-    /// So many bytes of the version were written, or read back.
+    /// The version is written, or read back, up to this many bytes.
     pub(crate) fn copied(&self, lsn: Lsn, bytes: u64) {
         if let Some(way) = self.copying.lock().get_mut(&lsn) {
             way.written = bytes;
         }
     }
 
-    /// So many bytes more of the version were written; how many are not known to be on the disk.
+    /// Further bytes of the version were written; returns how many are not known to be on the disk.
     pub(crate) fn unsynced(&self, lsn: Lsn, more: u64) -> u64 {
         let mut copying = self.copying.lock();
         let Some(way) = copying.get_mut(&lsn) else { return 0 };
@@ -102,7 +102,7 @@ impl Notes {
         way.unsynced
     }
 
-    /// The version is on the disk up to here. Returns how many bytes more these are.
+    /// The version is on the disk up to here. Returns how many further bytes these are.
     pub(crate) fn arrived(&self, lsn: Lsn, end: u64) -> u64 {
         let mut copying = self.copying.lock();
         let Some(way) = copying.get_mut(&lsn) else { return 0 };
@@ -110,12 +110,12 @@ impl Notes {
         std::mem::take(&mut way.unsynced)
     }
 
-    /// Bytes of the versions on their way that were written.
+    /// Written bytes of the versions that are being copied.
     pub(crate) fn written(&self) -> u64 {
         self.copying.lock().values().map(|way| way.written).sum()
     }
 
-    /// Bytes of the versions on their way that are on the disk.
+    /// Bytes on the disk of the versions that are being copied.
     pub(crate) fn on_disk(&self) -> u64 {
         self.copying.lock().values().map(|way| way.arrived).sum()
     }
@@ -125,12 +125,12 @@ impl Notes {
         self.copying.lock().values().map(|way| way.unsynced).sum()
     }
 
-    /// Of each version on its way, the bytes that are on the disk. No more than are copied at once.
+    /// Bytes on the disk of each version that is being copied. No more entries than concurrent copies.
     pub(crate) fn arrivals(&self) -> BTreeMap<Lsn, u64> {
         self.copying.lock().iter().map(|(lsn, way)| (*lsn, way.arrived)).collect()
     }
 
-    /// Counts an attempt that failed; one that succeeded makes the earlier ones forgotten.
+    /// Counts a failed attempt; a successful one clears the earlier failures.
     pub(crate) fn tried(&self, lsn: Lsn, work: WorkKind, error: Option<&Error>) {
         if work == WorkKind::Publish {
             let refused = error.is_some_and(|error| !is_silence(error) && !lacks_room(error));
@@ -147,13 +147,13 @@ impl Notes {
         }
     }
 
-    /// Forgets what was noted for events that are applied.
+    /// Forgets the notes on applied events.
     pub(crate) fn applied(&self, upto: Lsn) {
         self.failed.lock().retain(|(lsn, _), _| *lsn > upto);
         self.vanished.lock().retain(|lsn, _| *lsn > upto);
     }
 
-    /// Forgets what was noted for events that have left the order.
+    /// Forgets the notes on events that have left the order.
     pub(crate) fn forget(&self, events: &HashSet<Lsn>) {
         self.failed.lock().retain(|(lsn, _), _| !events.contains(lsn));
         self.vanished.lock().retain(|lsn, _| !events.contains(lsn));
@@ -164,7 +164,7 @@ impl Notes {
         self.refused.load(Ordering::Relaxed) == front && front > 0
     }
 
-    /// Once more; returns how often by now.
+    /// Counts one more removal; returns how many there are by now.
     pub(crate) fn vanished(&self, lsn: Lsn) -> u32 {
         let mut vanished = self.vanished.lock();
         let count = vanished.entry(lsn).or_default();
@@ -193,7 +193,7 @@ impl Notes {
     }
 }
 
-/// Room may come by what is behind.
+/// Later events may make room.
 fn lacks_room(error: &Error) -> bool {
     matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
 }

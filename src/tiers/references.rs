@@ -1,4 +1,4 @@
-//! Objects by who refers to them: opened, let go of, deleted.
+//! Objects by their references: opened, released, deleted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::tiers::objects::split::Split;
 use crate::tiers::{Cx, Ino, ROOT, Tiers};
 
 impl Tiers {
-    /// The object's descriptor: the one kept open, or one for this call.
+    /// The object's descriptor: the one kept open, or a new one for this call.
     pub(crate) fn fd(&self, cx: &Cx, io: &Io, object: ObjectId) -> Result<Arc<dyn File>> {
         if object.needs_slow() {
             cx.slow()?;
@@ -38,14 +38,14 @@ impl Tiers {
         }
     }
 
-    /// The two parts of an object that has two.
+    /// Both parts of an object in two parts.
     pub(crate) fn open_split(&self, cx: &Cx, object: ObjectId) -> Result<Option<Split>> {
         let (Home::Split { at, .. }, Some(head)) = (object.home, object.head()) else { return Ok(None) };
         let tail = self.open_object(cx, object.tail())?;
         Ok(Some(Split::new(self.open_object(cx, head)?, tail, at)))
     }
 
-    /// Deletes the objects nobody refers to, once the log says so durably.
+    /// Deletes the objects without references, once the log says so durably.
     pub(crate) fn delete_unreferenced(&self, cx: &Cx) -> Result<()> {
         let needed = self.state.lock().to_delete.values().max().copied();
         let Some(needed) = needed else { return Ok(()) };
@@ -66,22 +66,22 @@ impl Tiers {
         Ok(())
     }
 
-    /// Deletes an object's file; of one in two parts the tail, for the head goes when nobody refers to it. A leftover is
-    /// found by the next start's recovery.
+    /// Deletes an object's file; for an object in two parts the tail, because the head goes with its own last
+    /// reference. A leftover is found by the next start's recovery.
     pub(crate) fn remove_object(&self, object: ObjectId) {
         let removed = match object.home {
             Home::Fast => self.pool.remove(object.number),
             Home::Slow | Home::Split { .. } => self.slow.tmp.unlink(&tmp_name(object)),
         };
         let failed = removed.err().filter(|e| e.kind() != std::io::ErrorKind::NotFound);
-        // Where it is the tier that fails, so does the next.
+        // If the tier fails, so does the next deletion: warn once.
         let told = self.counters.undeleted.swap(failed.is_some(), Ordering::Relaxed);
         if let Some(error) = failed.filter(|_| !told) {
             tracing::warn!(object = %label(object), %error, "an object that is not needed could not be deleted");
         }
     }
 
-    /// Lets go of a file's object once the file has no name and nobody has it open.
+    /// Releases a file's object once the file has no name and is not open.
     pub(crate) fn settle_removed(&self, st: &mut EngineState, ino: Ino) {
         let Some(node) = st.view.get(ino) else { return };
         if !node.links.is_empty() || ino == ROOT {
@@ -92,7 +92,7 @@ impl Tiers {
         if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
             return;
         }
-        // `io` comes before the state lock; when somebody is just looking, `tick` comes back to it.
+        // `io` comes before the state lock; if a reader holds it, `tick` comes back to the file.
         let Some(mut io) = file.io.try_write() else {
             st.orphans.insert(ino);
             return;
@@ -103,15 +103,15 @@ impl Tiers {
             st.unset_clean(ino);
             let lsn = self.log.last();
             st.unrefer(object, lsn);
-            // What the object said of size and times nobody remembers: should the file be found under another name, it is as the slow tier
-            // has it.
+            // The object's size and times are lost with it: if the file is found under another name, it shows what the
+            // slow tier has.
             if let Some(node) = st.view.get_mut(ino) {
                 (node.ours, node.seen) = (false, ObservedAt::NEVER);
             }
         }
     }
 
-    /// Lets go of a clean file's object; the bytes are the slow tier's from now on.
+    /// Releases a clean file's object; the bytes are the slow tier's from now on.
     pub(crate) fn drop_clean(&self, st: &mut EngineState, state: &FileState, io: &mut Io) {
         let Some(object) = io.object() else { return };
         state.place(io, Bytes::Slow, None);
@@ -120,7 +120,7 @@ impl Tiers {
         st.unrefer(object, lsn);
     }
 
-    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for one who does.
+    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for a caller that does.
     pub(crate) fn shared<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockReadGuard<'a, Io>> {
         if let Some(io) = state.io.try_read_for(BRIEF) {
             return Ok(io);
@@ -130,5 +130,5 @@ impl Tiers {
     }
 }
 
-/// A fast-only caller waits this long for somebody who moves the file's bytes, then asks again with slow access.
+/// How long a fast-only caller waits while the file's bytes are being moved, before it asks again with slow access.
 const BRIEF: Duration = Duration::from_millis(20);

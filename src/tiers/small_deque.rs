@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// In the order in which they came.
+/// Elements in the order in which they came.
 #[derive(Debug, Default)]
 pub(crate) enum SmallDeque<T> {
     #[default]
     None,
     One(T),
-    /// Boxed so that the enum stays one word wide.
+    /// Boxed so that this variant is one word wide.
     #[allow(clippy::box_collection, reason = "in 8 bytes, no more than one takes as a rule")]
     More(Box<VecDeque<T>>),
 }
@@ -18,7 +18,7 @@ impl<T> SmallDeque<T> {
         matches!(self, SmallDeque::None)
     }
 
-    /// The latest.
+    /// The latest element.
     pub(crate) fn back(&self) -> Option<&T> {
         match self {
             SmallDeque::None => None,
@@ -36,7 +36,7 @@ impl<T> SmallDeque<T> {
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    /// Those behind the first ones of which `before` is true.
+    /// The elements behind the first ones for which `before` is true.
     pub(crate) fn behind(&self, before: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
         let (one, more) = match self {
             SmallDeque::None => (None, None),
@@ -80,7 +80,7 @@ impl<T> SmallDeque<T> {
         }
     }
 
-    /// Many that have become few need no box any more.
+    /// Frees the box once fewer than two elements are left.
     fn settle(&mut self) {
         if let SmallDeque::More(more) = self
             && more.len() < 2

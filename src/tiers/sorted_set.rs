@@ -1,6 +1,6 @@
-//! A set that is made once and asked often, by values near to the last one as a rule: they lie side by side. Pure.
+//! A set that is made once and asked often, usually for values near the last one: they lie side by side. Pure.
 
-/// Ascending, each once.
+/// Ascending, without duplicates.
 #[derive(Debug)]
 pub(crate) struct SortedSet<T>(Vec<T>);
 

@@ -1,23 +1,25 @@
-//! Which files were written together: what a checkpoint is, for eviction and for `.dlio/checkpoints`. Pure; moments come in.
+//! Which files were written together: the definition of a checkpoint, for eviction and for `.dlio/checkpoints`. Pure;
+//! moments are passed in.
 //!
-//! A burst goes on as long as files are written that are opened within [`PAUSE`] of the last close or the end of the last fsync. One of
-//! less than [`SMALLEST`] is no checkpoint. Reports, metrics and advice tell of the same ones.
+//! A burst goes on as long as files are written that are opened within [`PAUSE`] of the last close or of the end of the
+//! last fsync. A burst of less than [`SMALLEST`] is no checkpoint. Reports, metrics and advice all use these
+//! checkpoints.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Between two files of one checkpoint.
+/// The longest pause between two files of one checkpoint.
 pub(crate) const PAUSE: Duration = Duration::from_secs(3);
-/// Bytes.
+/// In bytes.
 pub(crate) const SMALLEST: u64 = 1 << 20;
-/// So many bursts are remembered.
+/// How many bursts are remembered.
 const KEPT: usize = 1_000;
 
 /// The bursts of a mount; numbers rise with time and begin at 1.
 #[derive(Debug, Default)]
 pub(crate) struct Bursts {
     current: Option<Burst>,
-    /// Bytes of those that were no less than [`SMALLEST`], by number.
+    /// Bytes of the bursts of at least [`SMALLEST`], by number.
     checkpoints: BTreeMap<u64, u64>,
     last: u64,
 }
@@ -27,7 +29,7 @@ struct Burst {
     began: Duration,
     last: Duration,
     bytes: u64,
-    /// How many programs wait for an fsync of a file of it.
+    /// How many programs wait for an fsync of one of its files.
     syncs: u32,
 }
 
@@ -39,8 +41,8 @@ pub(crate) struct Finished {
 }
 
 impl Bursts {
-    /// A version of so many bytes, written since `began`, is complete. Returns the number of its burst, and the one before if that is
-    /// over by this.
+    /// Adds a complete version of `bytes`, written since `began`. Returns the number of its burst, and the previous
+    /// burst if this version ends it.
     pub(crate) fn add(&mut self, began: Duration, now: Duration, bytes: u64) -> (u64, Option<Finished>) {
         let over = self.end_if_over(began);
         let burst = self.current.get_or_insert_with(|| {
@@ -58,7 +60,7 @@ impl Bursts {
         (self.last, over)
     }
 
-    /// A checkpoint of a mount before this one; numbers go on behind it.
+    /// Restores a checkpoint of an earlier mount; numbers continue behind it.
     pub(crate) fn resume(&mut self, number: u64, bytes: u64) {
         self.last = self.last.max(number);
         if bytes >= SMALLEST {
@@ -66,14 +68,14 @@ impl Bursts {
         }
     }
 
-    /// A program begins to wait for an fsync of a file of this burst: it is not over before [`Bursts::synced`].
+    /// A program begins to wait for an fsync of a file of this burst: the burst does not end before [`Bursts::synced`].
     pub(crate) fn syncing(&mut self, number: u64) {
         if let Some(burst) = self.current.as_mut().filter(|_| number == self.last) {
             burst.syncs += 1;
         }
     }
 
-    /// That fsync has an answer.
+    /// The fsync has returned.
     pub(crate) fn synced(&mut self, number: u64, now: Duration) {
         if let Some(burst) = self.current.as_mut().filter(|_| number == self.last) {
             burst.syncs = burst.syncs.saturating_sub(1);
@@ -81,32 +83,33 @@ impl Bursts {
         }
     }
 
-    /// The burst that nothing was added to for [`PAUSE`], if it is a checkpoint.
+    /// Ends the burst if nothing was added to it for [`PAUSE`]; returns it if it is a checkpoint.
     pub(crate) fn end_if_over(&mut self, now: Duration) -> Option<Finished> {
         let over = self.current.take_if(|burst| burst.syncs == 0 && now > burst.last + PAUSE)?;
         (over.bytes >= SMALLEST).then_some(Finished { began: over.began, bytes: over.bytes })
     }
 
-    /// The same, unless a file that belongs to it is still being written: each of `writing` is one's first write. That is waited for no
-    /// longer than `patience`, or a file that is always written to would hold it open for good.
+    /// The same, unless a file that belongs to the burst is still being written: `writing` has the time of each file's
+    /// first write. Waits no longer than `patience`, because a file that is always written to would hold the burst open
+    /// for good.
     pub(crate) fn end_if_quiet(&mut self, now: Duration, writing: &[Duration], patience: Duration) -> Option<Finished> {
         let burst = self.current?;
         let waits = self.is_joined_by(writing) && now <= burst.last + patience;
         if waits { None } else { self.end_if_over(now) }
     }
 
-    /// Whether one of these first writes is of a file that will belong to the burst that is not over.
+    /// Whether one of these first writes is of a file that will belong to the current burst.
     pub(crate) fn is_joined_by(&self, writing: &[Duration]) -> bool {
         let joins = |burst: Burst| writing.iter().any(|since| (burst.began..=burst.last + PAUSE).contains(since));
         self.current.is_some_and(joins)
     }
 
-    /// The number of the burst that is not over.
+    /// The number of the current burst.
     pub(crate) fn going_on(&self) -> Option<u64> {
         self.current.map(|_| self.last)
     }
 
-    /// Bytes of the one that is being written; 0: none is.
+    /// Bytes of the checkpoint that is being written; 0: none is.
     pub(crate) fn being_written(&self) -> u64 {
         self.current.map_or(0, |burst| if burst.bytes >= SMALLEST { burst.bytes } else { 0 })
     }
@@ -153,7 +156,7 @@ mod tests {
         assert_eq!(bursts.add(32 * S, 33 * S, 5), (1, None), "its next file");
         assert!(bursts.end_if_over(37 * S).is_some());
         bursts.add(40 * S, 41 * S, 2 << 20);
-        // Of the burst before: no more than a file that was synced once more.
+        // An fsync for the burst before: only a file that was synced once more.
         bursts.syncing(1);
         bursts.synced(1, 43 * S);
         assert!(bursts.end_if_over(45 * S).is_some());

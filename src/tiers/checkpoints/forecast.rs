@@ -2,31 +2,33 @@
 //!
 //! The rule, careful rather than clever:
 //!
-//! - bursts of like size, each within four times of the one before, are a *series*; its last [`KEPT`] are remembered. The
-//!   largest series that goes on is the checkpoints: two or more, the last one not more than four intervals before the last
-//!   burst of any size. So neither a log that grows by megabytes nor a data set that is unpacked once is taken for one;
+//! - bursts of like size, each within four times of the one before, are a *series*; its last [`KEPT`] are remembered.
+//!   The largest series that goes on is taken for the checkpoints: it has two or more, and its last one began no more
+//!   than four intervals before the last burst of any size. So neither a log that grows by megabytes nor a data set
+//!   that is unpacked once is mistaken for checkpoints;
 //! - **size**: the largest of the series, and an eighth more;
-//! - **when**: the start of the last one and the median interval, of two intervals or more;
-//! - **spread**: how far three of four intervals are from the median, twice. One long pause does not count. Where nothing is
-//!   regular the spread is about as long as the interval, and room is wanted nearly always;
-//! - room is wanted from [`LEAD`] and the spread before that moment until a quarter of the interval, at least [`LEAD`], and
-//!   the spread after it. Then the next one is not waited for any more: training has ended, or pauses.
+//! - **when**: the start of the last checkpoint plus the median interval, once there are two intervals or more;
+//! - **spread**: twice the distance from the median that three of four intervals stay within. One long pause does not
+//!   count. Where nothing is regular the spread is about as long as the interval, and room is wanted nearly always;
+//! - room is wanted from [`LEAD`] plus the spread before that moment until a quarter of the interval, at least
+//!   [`LEAD`], plus the spread after it. Then the next checkpoint is no longer waited for: training has ended, or
+//!   pauses.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// So many checkpoints of a series are remembered.
+/// How many checkpoints of a series are remembered.
 const KEPT: usize = 8;
-/// More than there are series between a megabyte and a petabyte.
+/// More series than fit between a megabyte and a petabyte.
 const SERIES: usize = 20;
-/// Time to evict in: each file takes a call of the slow tier, which may be slow.
+/// Time for eviction: each file takes a call to the slow tier, which may be slow.
 const LEAD: Duration = Duration::from_secs(120);
 
 /// The checkpoints that were finished lately.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CheckpointForecast {
-    /// The one that was added to last comes last.
+    /// In order of the last addition; the most recent series comes last.
     series: Vec<Series>,
     next: ExpectedCheckpoint,
 }
@@ -39,12 +41,12 @@ struct ExpectedCheckpoint {
     due: Option<RangeInclusive<Duration>>,
 }
 
-/// Bursts of like size: their starts and bytes, never none.
+/// Bursts of like size: their starts and bytes. Never empty.
 #[derive(Clone, Debug, Default)]
 struct Series(VecDeque<(Duration, u64)>);
 
 impl CheckpointForecast {
-    /// A checkpoint that began then is finished, and has so many bytes.
+    /// Learns that a checkpoint that began at `began` is finished, with this many bytes.
     pub(crate) fn learn(&mut self, began: Duration, bytes: u64) {
         let like = self.series.iter().rposition(|series| series.is_like(bytes));
         let mut series = like.map(|at| self.series.remove(at)).unwrap_or_default();
@@ -61,13 +63,13 @@ impl CheckpointForecast {
             going_on.max_by_key(|series| series.largest()).map_or_else(ExpectedCheckpoint::default, Series::next);
     }
 
-    /// Bytes of the next checkpoint, whenever it comes; 0 while nothing is known. Staging leaves this room free at all times.
+    /// Bytes of the next checkpoint, whenever it comes; 0 while unknown. Staging leaves this room free at all times.
     pub(crate) fn expected(&self) -> u64 {
         self.next.bytes
     }
 
-    /// Bytes that should be free now: those of the checkpoint that is about to come, or what the one that is being written,
-    /// with `written` bytes so far, has still to get. 0 of `written`: none is.
+    /// Bytes that should be free now: those of the checkpoint that is about to come, or the rest of the one that is
+    /// being written, which has `written` bytes so far. `written` is 0 if none is.
     pub(crate) fn ahead(&self, now: Duration, written: u64) -> u64 {
         let due = self.next.due.as_ref().is_some_and(|due| due.contains(&now));
         if due || written > 0 { self.next.bytes.saturating_sub(written) } else { 0 }
@@ -112,7 +114,7 @@ impl Series {
     }
 }
 
-/// The smallest of the largest `part`th: 2 for the median, 4 for what three of four do not exceed. Sorts.
+/// The smallest of the largest `part`th: 2 gives the median, 4 a value that three of four do not exceed. Sorts.
 fn upper(all: &mut [Duration], part: usize) -> Option<Duration> {
     all.sort_unstable();
     all.get(all.len() - all.len().div_ceil(part)).copied()
@@ -131,7 +133,7 @@ mod tests {
         Duration::from_secs(minutes * 60)
     }
 
-    /// CheckpointForecast of 8 GiB at these minutes.
+    /// A forecast that has learnt checkpoints of 8 GiB at these minutes.
     fn learnt(minutes: impl IntoIterator<Item = u64>) -> CheckpointForecast {
         let mut all = CheckpointForecast::default();
         minutes.into_iter().for_each(|at| all.learn(min(at), 8 * GIB));
@@ -188,7 +190,7 @@ mod tests {
         }
         assert_eq!(all.expected(), 20 * GIB + 20 * GIB / 8);
         assert_eq!(wanted(&all, 99..200), (103..=108).collect::<Vec<_>>());
-        // The job ends; what goes on writes little.
+        // The job ends; the remaining writer writes little.
         (100..200).for_each(|minute| all.learn(min(minute), 1 << 20));
         assert!(all.expected() < 8 << 20, "{}", all.expected());
     }

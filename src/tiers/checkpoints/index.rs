@@ -1,8 +1,9 @@
-//! Which checkpoints there are, and what has become of their files. Pure; events and moments come in.
+//! Which checkpoints there are, and what has become of their files. Pure; events and moments are passed in.
 //!
-//! A checkpoint is a burst of versions (`checkpoints/bursts.rs`) of [`SMALLEST`] or more. Its files are known by their paths, which follow
-//! renames, so that none of them need stay in memory for it. One of its files is lost to it when it is removed, or when a newer
-//! burst has written it anew or put another in its place. A small one may be: pointers (`latest`) and logs are, each time.
+//! A checkpoint is a burst of versions (`checkpoints/bursts.rs`) of [`SMALLEST`] or more. Its files are identified by
+//! their paths, which follow renames, so none of them need stay in memory for it. A checkpoint loses a file when the
+//! file is removed, or when a newer burst has written it anew or replaced it. It may lose a small file: pointers
+//! (`latest`) and logs are replaced each time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -14,14 +15,15 @@ use crate::path::{escape, unescape};
 use crate::tiers::Lsn;
 use crate::tiers::checkpoints::bursts::SMALLEST;
 
-/// So many checkpoints are known, and so many files of them all; then the oldest goes. Of one with more files the rest is counted.
+/// How many checkpoints the index keeps, and how many files in all; the oldest go first. Further files of a checkpoint
+/// are only counted.
 const KEPT: usize = 200;
 const FILES_KEPT: usize = 20_000;
-/// So many are written down for the next mount, and the newest safe one.
+/// How many are saved for the next mount, besides the newest safe one.
 const SAVED: usize = 20;
-/// A file of less, and of less than a hundredth of its checkpoint, may be written anew without it.
+/// A checkpoint may lose a file that is smaller than this and than a hundredth of the checkpoint.
 const HEAVY: u64 = 64 << 10;
-/// Names that a framework writes when the rest is there.
+/// Names that a framework writes once the other files are there.
 const MARKERS: [&str; 8] = [
     "checkpoint",
     "latest",
@@ -32,23 +34,23 @@ const MARKERS: [&str; 8] = [
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
 ];
-/// After one of these, and so long without another file, a checkpoint is complete before its burst is over.
+/// After a marker, and this long without another file, a checkpoint is complete before its burst is over.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A path from the mount's root, without a slash in front.
+/// A path from the mount's root, without a leading slash.
 type Path = Vec<u8>;
 
 /// The checkpoints of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointIndex {
-    /// The newest version of each file that a checkpoint has.
+    /// The newest version of each file of a checkpoint.
     files: BTreeMap<Path, CheckpointFile>,
     bursts: BTreeMap<u64, BurstFiles>,
-    /// Files as a mount before this one left them: whether they are still so is to be looked up.
+    /// Files as an earlier mount left them; whether they are unchanged must be looked up.
     unchecked: Vec<(Path, Lsn)>,
-    /// Something is new since that was asked.
+    /// Something has changed since [`CheckpointIndex::take_changed`].
     changed: bool,
-    /// The last number of a mount before this one, and how many that were larger than [`SMALLEST`] have made room since.
+    /// The last number of the mount before this one, and how many checkpoints of this mount were dropped to make room.
     resumed: u64,
     forgotten: u64,
 }
@@ -56,7 +58,7 @@ pub(crate) struct CheckpointIndex {
 #[derive(Clone, Debug)]
 struct CheckpointFile {
     burst: u64,
-    /// The event that has its bytes.
+    /// The event with its bytes.
     lsn: Lsn,
     bytes: u64,
     verified: bool,
@@ -69,37 +71,37 @@ struct BurstFiles {
     last: Duration,
     files: u64,
     bytes: u64,
-    /// The newest event of one of its files, and those whose bytes are not durable on fast.
+    /// The newest event of its files, and the events whose bytes are not durable on fast.
     upto: Lsn,
     #[serde(skip)]
     unsealed: HashSet<Lsn>,
     durable: Option<Duration>,
     published: Option<Duration>,
-    /// A framework has said that it is complete.
+    /// A framework has marked it complete.
     marked: bool,
-    /// Files of it that are known by name and still there; one that counts is not.
+    /// How many of its files are known by name and still there; whether it has lost a file that counts.
     left: u64,
     lost: bool,
-    /// Something of it was set aside.
+    /// Some of it was set aside.
     #[serde(default)]
     incomplete: bool,
-    /// Where it was when the first one that counts was lost, escaped, and its step.
+    /// Its place when the first file that counts was lost, escaped, and its step.
     place: Option<(String, Option<u64>)>,
 }
 
-/// One version of a file, as it gets its place in the order.
+/// One version of a file, when it gets its place in the order.
 #[derive(Debug)]
 pub(crate) struct Version {
     pub(crate) burst: u64,
     pub(crate) path: Path,
     pub(crate) lsn: Lsn,
     pub(crate) bytes: u64,
-    /// When it was opened, or first written to if that was later than soon after; and when it got its place.
+    /// When the file was opened, or first written to if that was not soon after; and when it got its place.
     pub(crate) began: Duration,
     pub(crate) at: Duration,
 }
 
-/// What the next mount is told.
+/// The state saved for the next mount.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavedIndex(Vec<SavedBurst>);
 
@@ -119,21 +121,21 @@ struct SavedFile {
     verified: bool,
 }
 
-/// What is known besides when somebody looks.
+/// Further facts about the moment of a query.
 #[derive(Debug, Default)]
 pub(crate) struct Moment {
     pub(crate) now: Duration,
-    /// What the slow tier has come to.
+    /// Everything up to this event is on the slow tier.
     pub(crate) applied: Lsn,
-    /// The burst that is not over.
+    /// The current burst.
     pub(crate) going_on: Option<u64>,
     /// A large file that belongs to it is still being written.
     pub(crate) writing: bool,
-    /// Files with bytes that no event has.
+    /// Files with bytes that are not in an event.
     pub(crate) uncommitted: HashSet<Path>,
 }
 
-/// A checkpoint, for whoever looks.
+/// A checkpoint, as shown in reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CheckpointStatus {
     pub(crate) number: u64,
@@ -146,15 +148,15 @@ pub(crate) struct CheckpointStatus {
     pub(crate) durable: Option<Duration>,
     pub(crate) published: Option<Duration>,
     pub(crate) complete: bool,
-    /// None of its files is lost, nor being written over.
+    /// None of its files is lost or being overwritten.
     pub(crate) whole: bool,
-    /// An operator has set something of it aside: it will not come to the slow tier as a whole.
+    /// An operator has set some of it aside: it will not reach the slow tier as a whole.
     pub(crate) incomplete: bool,
-    /// All of it is on the slow tier, under the names of now.
+    /// All of it is on the slow tier, under its current names.
     pub(crate) safe: bool,
     /// Both copies of each file were compared.
     pub(crate) verified: bool,
-    /// The newest that is complete and whole.
+    /// The newest checkpoint that is complete and whole.
     pub(crate) current: bool,
 }
 
@@ -183,25 +185,25 @@ impl CheckpointIndex {
         self.changed = true;
     }
 
-    /// A program has waited until now for an fsync of a file of this burst.
+    /// A program has waited until `now` for an fsync of a file of this burst.
     pub(crate) fn synced(&mut self, burst: u64, now: Duration) {
         if let Some(burst) = self.bursts.get_mut(&burst) {
             burst.last = burst.last.max(now);
         }
     }
 
-    /// Something has another name, with all below it; what was there is gone. `going_on`: the burst that is not over.
+    /// A node was renamed, with everything below it; the target's old node is gone. `going_on`: the current burst.
     pub(crate) fn moved(&mut self, from: &[u8], to: &[u8], lsn: Lsn, going_on: Option<u64>) {
         self.removed(to);
         self.carry(&[(from, to)], lsn, going_on);
     }
 
-    /// Two have each other's names.
+    /// Two nodes have exchanged names.
     pub(crate) fn exchanged(&mut self, a: &[u8], b: &[u8], lsn: Lsn, going_on: Option<u64>) {
         self.carry(&[(a, b), (b, a)], lsn, going_on);
     }
 
-    /// These events' bytes are durable on fast.
+    /// The bytes of these events are durable on fast.
     pub(crate) fn sealed(&mut self, events: impl Iterator<Item = Lsn>, now: Duration) {
         let events: HashSet<Lsn> = events.collect();
         for burst in self.bursts.values_mut() {
@@ -220,7 +222,7 @@ impl CheckpointIndex {
         }
     }
 
-    /// These events have left the order, and the checkpoints that need them are none for the slow tier any more.
+    /// These events have left the order: checkpoints that need them will not be complete on the slow tier.
     pub(crate) fn set_aside(&mut self, of_it: impl Fn(Lsn) -> bool) {
         let mut of_files: HashSet<u64> =
             self.files.values().filter(|file| of_it(file.lsn)).map(|file| file.burst).collect();
@@ -240,14 +242,14 @@ impl CheckpointIndex {
         }
     }
 
-    /// The slow copy of this event's version gives back what was written to it.
+    /// The slow copy of this event's version reads back as it was written.
     pub(crate) fn verified_version(&mut self, lsn: Lsn) {
         if let Some(file) = self.files.values_mut().find(|file| file.lsn == lsn) {
             file.verified = true;
         }
     }
 
-    /// The checkpoints that are complete, for the next mount: the newest, and the newest safe one.
+    /// The complete checkpoints to save for the next mount: the newest ones, and the newest safe one.
     pub(crate) fn saved(&self, moment: &Moment) -> SavedIndex {
         let complete: Vec<CheckpointStatus> = self.told(moment).into_iter().filter(|one| one.complete).collect();
         let newest = complete.iter().skip(complete.len().saturating_sub(SAVED));
@@ -267,8 +269,8 @@ impl CheckpointIndex {
         SavedIndex(saved.into_values().collect())
     }
 
-    /// Into a book in which nothing is yet. `only_durable`: what was not durable when it was saved is not believed in. Returns the
-    /// number, the beginning and the bytes of each, the oldest first.
+    /// Restores into an empty index. `only_durable`: ignores bursts that were not durable when they were saved. Returns
+    /// the number, the start and the bytes of each, the oldest first.
     pub(crate) fn restore(&mut self, saved: SavedIndex, only_durable: bool) -> Vec<(u64, Duration, u64)> {
         for SavedBurst { number, mut burst, files } in saved.0 {
             if only_durable && burst.durable.is_none() {
@@ -290,36 +292,36 @@ impl CheckpointIndex {
         self.bursts.iter().map(|(number, burst)| (*number, burst.began, burst.bytes)).collect()
     }
 
-    /// How many checkpoints of this mount are not told any more.
+    /// How many checkpoints of this mount are no longer listed.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// There is nothing to say about any path.
+    /// Whether the index has no path to check.
     pub(crate) fn has_no_files(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// The version that is on its way to this path after a start, if any is, and no file of a checkpoint if it is another one.
+    /// Called after a start with the version pending for this path: a checkpoint's file with another version is lost.
     pub(crate) fn expect_version(&mut self, path: &[u8], lsn: Lsn) {
         if self.files.get(path).is_some_and(|file| file.lsn != lsn) {
             self.removed(path);
         }
     }
 
-    /// Some of the files that the mount before this one knew, with the bytes they should have; `None`: something is known of it since.
+    /// Some of the files that the previous mount knew, with their expected bytes; `None`: the file has changed since.
     pub(crate) fn unchecked(&self, most: usize) -> Vec<(Path, Option<u64>)> {
         let some = self.unchecked.iter().rev().take(most);
         let same = |path, lsn| self.files.get(path).filter(|file: &&CheckpointFile| file.lsn == lsn);
         some.map(|(path, lsn)| (path.clone(), same(path, *lsn).map(|file| file.bytes))).collect()
     }
 
-    /// So many of them have been looked up.
+    /// This many of them have been looked up.
     pub(crate) fn checked(&mut self, many: usize) {
         self.unchecked.truncate(self.unchecked.len().saturating_sub(many));
     }
 
-    /// The number of the checkpoint whose file stands at this path with so many bytes.
+    /// The number of the checkpoint whose file with this size is at this path.
     pub(crate) fn burst_at(&self, path: &[u8], bytes: u64) -> Option<u64> {
         self.files.get(path).filter(|file| file.bytes == bytes).map(|file| file.burst)
     }
@@ -329,7 +331,7 @@ impl CheckpointIndex {
         self.files.values().map(|file| (file.lsn, file.burst)).collect()
     }
 
-    /// Whether something is new since this was asked before.
+    /// Whether something has changed since the last call.
     pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
@@ -369,7 +371,7 @@ impl CheckpointIndex {
                 let Some(file) = self.files.remove(&path) else { continue };
                 if let Some(burst) = self.bursts.get_mut(&file.burst) {
                     burst.upto = lsn;
-                    // Of one that is written long ago it is no news when the slow tier got it.
+                    // An older checkpoint keeps its publishing time: publishing the rename is no news for it.
                     if going_on == Some(file.burst) {
                         burst.published = None;
                         burst.marked |= path != *from && is_temporary(from);
@@ -390,7 +392,7 @@ impl CheckpointIndex {
         below.chain(self.files.get_key_value(path).map(|(path, _)| path)).cloned().collect()
     }
 
-    /// The file of this path, if any, is not its checkpoint's any more: the name is gone, or has another file.
+    /// The file at this path, if any, is lost to its checkpoint: the name is gone, or leads to another file.
     pub(crate) fn removed(&mut self, path: &[u8]) {
         let Some(file) = self.files.get(path) else { return };
         self.changed = true;
@@ -409,7 +411,8 @@ impl CheckpointIndex {
         self.files.remove(path);
     }
 
-    /// Before a burst of this number gets a file: those before it that were no checkpoints go, and the oldest if there are too many.
+    /// Called before a burst of this number gets a file: drops earlier bursts that were no checkpoints, and the oldest
+    /// burst if there are too many.
     fn make_room(&mut self, number: u64) {
         let full = |book: &CheckpointIndex| book.bursts.len() >= KEPT || book.files.len() >= FILES_KEPT;
         let small = self.bursts.iter().filter(|(at, burst)| **at != number && burst.bytes < SMALLEST);
@@ -491,8 +494,8 @@ fn is_temporary(path: &[u8]) -> bool {
     String::from_utf8_lossy(name_of(path)).to_lowercase().contains("tmp")
 }
 
-/// Where a checkpoint of these files is, and its step: a directory that is named by the step; else the file, if one is large; else
-/// the directory that all large ones are in, but not the root.
+/// The place of a checkpoint with these files, and its step: a directory that is named by the step; else the file, if
+/// only one is large; else the directory that contains all large files, or the largest file if that is the root.
 fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
     let Some((largest, most)) = files.iter().min_by_key(|(path, bytes)| (std::cmp::Reverse(*bytes), *path)) else {
         return (Path::new(), None);
@@ -513,8 +516,8 @@ fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
     (path, step)
 }
 
-/// The step that a path names, and in which of its names: what follows a word for it; else a name that is a number; else the last
-/// number of the file's name, or of its directory's.
+/// The step that a path names, and the index of the component that names it: the number behind a word for it; else a
+/// component that is a number; else the last number of the file's name, or of its directory's.
 pub(crate) fn step_in(path: &[u8]) -> Option<(usize, u64)> {
     const WORDS: [&str; 5] = ["step", "iter", "ckpt", "checkpoint", "epoch"];
     let names: Vec<String> =
@@ -526,7 +529,7 @@ pub(crate) fn step_in(path: &[u8]) -> Option<(usize, u64)> {
     by_word.or_else(whole).or_else(last)
 }
 
-/// The number that stands behind a word, with no more than `=`, `-`, `_`, `.` or the word's own ending between.
+/// The number behind a word, with nothing but `=`, `-`, `_`, `.` or the word's own ending between.
 fn behind(name: &str, word: &str) -> Option<u64> {
     name.rmatch_indices(word).find_map(|(at, _)| {
         let rest = &name[at + word.len()..];
@@ -537,7 +540,7 @@ fn behind(name: &str, word: &str) -> Option<u64> {
     })
 }
 
-/// Of a name without its ending and without `-00001-of-00005`, which is a part's number.
+/// The last number of a name without its extension and without `-00001-of-00005`, which is the number of a part.
 fn last_number(name: &str) -> Option<u64> {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let stem = match stem.rsplit_once("-of-") {
@@ -714,7 +717,7 @@ mod tests {
         };
         assert_eq!(known(&later), [(29, true, true), (30, false, false)]);
 
-        // Since it was written down: removed, written anew, moved, and as it was.
+        // Changed since it was saved: removed, written anew and moved; one is unchanged.
         next.removed(b"run/ckpt-27");
         next.expect_version(b"run/ckpt-28", 320);
         next.expect_version(b"run/ckpt-29", 290);

@@ -1,9 +1,9 @@
-//! What the engine tells the index of checkpoints and what it answers from it, and how the index is remembered from mount to mount:
-//! `<fast>/.dlio-fs/checkpoints`, JSON.
+//! The engine's side of the checkpoint index: what it tells the index, what it answers from it, and how the index is
+//! kept from mount to mount: `<fast>/.dlio-fs/checkpoints`, JSON.
 //!
-//! That file is a help, no promise: it is written by [`Tiers::tick`] and at the end, each time that something is new about a checkpoint
-//! that is complete. A start believes of it what the log does not contradict; what became of files that were changed since, the background
-//! looks up ([`Tiers::check_remembered`]).
+//! That file is a help, no promise: [`Tiers::tick`] and the end of the mount write it, whenever a complete checkpoint
+//! has changed. A start believes it as far as the log does not contradict it; the background looks up files that have
+//! changed since ([`Tiers::check_remembered`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 const FILE: &[u8] = b"checkpoints";
-/// Of the time before, which became of files is looked up so many at a time.
+/// How many files of earlier mounts are looked up at once.
 const AT_ONCE: usize = 64;
-/// A file that has got less so far holds no checkpoint open: logs are written to all the time.
+/// A file with fewer bytes so far does not hold a checkpoint open: logs are written to all the time.
 const LARGE: u64 = 64 << 10;
 
 impl Tiers {
-    /// Ends a burst that is over, and writes down what is new about those that are.
+    /// Ends a burst that is over, and saves changes of finished ones.
     pub(crate) fn look_at_checkpoints(&self, now: Duration) {
         let writing = self.being_written();
         let patience = self.options().live_after / 2;
@@ -42,7 +42,7 @@ impl Tiers {
         self.save_checkpoints(&saved);
     }
 
-    /// When the mount comes to its end: nothing more will be written.
+    /// Called at the end of the mount: nothing more will be written.
     pub fn end_checkpoints(&self) {
         let saved = {
             let st = self.state.lock();
@@ -52,7 +52,7 @@ impl Tiers {
         self.save_checkpoints(&saved);
     }
 
-    /// The first writes of the large files that are being written; none while no checkpoint is.
+    /// The first writes of the large files that are being written; empty while no checkpoint is being written.
     fn being_written(&self) -> Vec<Duration> {
         let any = self.state.lock().bursts.being_written() > 0;
         if any { self.written_since(LARGE) } else { Vec::new() }
@@ -76,7 +76,7 @@ impl Tiers {
         st.book.told(&moment)
     }
 
-    /// All checkpoints that are known, the oldest first; the mount was made at the uptime `mounted_at`.
+    /// All known checkpoints, the oldest first; the mount was made at the uptime `mounted_at`.
     pub fn checkpoints(&self, mounted_at: Duration) -> Vec<Checkpoint> {
         let mounted_at = self.stamp(mounted_at);
         let since_mount = |moment: Duration| match moment.checked_sub(mounted_at) {
@@ -103,13 +103,13 @@ impl Tiers {
         told.collect()
     }
 
-    /// How many checkpoints of this mount are not among them any more.
+    /// How many checkpoints of this mount are no longer among them.
     pub fn forgotten_checkpoints(&self) -> u64 {
         self.state.lock().book.forgotten()
     }
 
-    /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier. Whether it is still there is for
-    /// the caller to see: the mount before this one may have remembered it.
+    /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier. The caller must
+    /// check that it is still there: it may be remembered from the previous mount.
     pub fn latest_safe(&self) -> Option<Vec<u8>> {
         let writing = self.being_written();
         let st = self.state.lock();
@@ -125,7 +125,8 @@ impl Tiers {
         }
     }
 
-    /// At a start, before the log is replayed. `only_durable`: the machine was started anew. Returns the bursts of versions, by their events.
+    /// Called at a start, before the log is replayed. `only_durable`: the machine was rebooted. Returns the bursts of
+    /// versions, by their events.
     pub(crate) fn restore_checkpoints(&self, only_durable: bool) -> HashMap<Lsn, u64> {
         let ours = self.fast.dir(OURS).at_fast("open", "checkpoints");
         let saved = ours.and_then(|ours| read_text(&*ours, FILE)).map(|text| {
@@ -133,7 +134,7 @@ impl Tiers {
             let saved: SavedIndex = serde_json::from_str(&text).ok()?;
             Some((saved, text))
         });
-        // What nobody can read is nothing to go by.
+        // An unreadable file is ignored.
         let Ok(Some((saved, text))) = saved else { return HashMap::new() };
         *self.counters.checkpoints.lock() = text;
         let mut st = self.state.lock();
@@ -144,8 +145,8 @@ impl Tiers {
         st.book.bursts_of_events()
     }
 
-    /// At a start, when the log has been replayed: what is on its way to a path is the newest there. What was published before that, but
-    /// not written down, was so at the latest by now.
+    /// Called at a start, when the log has been replayed: the pending version of a path is the newest there. Versions
+    /// that were published before, but not saved as such, count as published now.
     pub(crate) fn expect_versions(&self, st: &mut EngineState, applied: Lsn) {
         st.book.published(applied, self.stamp(self.uptime()));
         if st.book.has_no_files() {
@@ -159,7 +160,8 @@ impl Tiers {
         newest.into_iter().for_each(|(path, lsn)| st.book.expect_version(&path, lsn));
     }
 
-    /// Looks up some of the files that the mount before this one knew to be a checkpoint's. One that is not there as it was is lost to it.
+    /// Looks up some of the files that the previous mount knew as a checkpoint's. A file that has changed is lost to
+    /// its checkpoint.
     pub(crate) fn check_remembered(&self) -> Result<Progress> {
         let some = self.state.lock().book.unchecked(AT_ONCE);
         if some.is_empty() {
@@ -187,7 +189,7 @@ impl Tiers {
         let done = ours.and_then(|ours| replace_text(&*ours, FILE, &text));
         match done {
             Ok(()) => *self.counters.checkpoints.lock() = text,
-            // The next one is written down again.
+            // The next change is saved again.
             Err(error) => tracing::debug!(%error, "the checkpoints are not remembered"),
         }
     }

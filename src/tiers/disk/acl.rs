@@ -43,7 +43,7 @@ fn encode(entries: &[Entry]) -> Vec<u8> {
     bytes
 }
 
-/// The entry that stands for the mode's group bits: the mask if there is one.
+/// The entry that corresponds to the mode's group bits: the mask if there is one.
 fn group_entry(entries: &mut [Entry]) -> Option<&mut Entry> {
     let tag = if entries.iter().any(|e| e.tag == MASK) { MASK } else { GROUP_OBJ };
     entries.iter_mut().find(|e| e.tag == tag)
@@ -54,8 +54,8 @@ fn is_minimal(entries: &[Entry]) -> bool {
     entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
 }
 
-/// What a node created with `mode` in a directory with this default list gets: its permission bits, and its access list
-/// unless the bits say it all. The umask does not apply then. `None` for a list that cannot be read.
+/// The permission bits of a node created with `mode` in a directory with this default list, and its access list unless
+/// the bits say it all. The umask does not apply then. `None` for a list that cannot be read.
 pub(crate) fn inherit(default: &[u8], mode: u32) -> Option<(u32, Option<Vec<u8>>)> {
     let mut entries = parse(default)?;
     let mut perm = mode;
@@ -90,7 +90,7 @@ pub(crate) fn chmod(access: &[u8], perm: u32) -> Option<Vec<u8>> {
     Some(encode(&entries))
 }
 
-/// The list with other rights of the owner.
+/// The list with the owner's rights changed.
 pub(crate) fn with_owner(access: &[u8], rights: impl Fn(u16) -> u16) -> Option<Vec<u8>> {
     let mut entries = parse(access)?;
     entries.iter_mut().filter(|e| e.tag == USER_OBJ).for_each(|e| e.perm = rights(e.perm));
@@ -107,7 +107,7 @@ pub(crate) fn mode_of(access: &[u8], perm: u32) -> Option<(u32, bool)> {
     Some((perm & !0o777 | user << 6 | group << 3 | other, minimal))
 }
 
-/// A list that says more than a mode of 0640: to be tried.
+/// A list that says more than a mode of 0640, to test for ACL support.
 pub(crate) fn example() -> Vec<u8> {
     const USER: u16 = 0x02;
     let entry = |tag, perm, id| Entry { tag, perm, id };

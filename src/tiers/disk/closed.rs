@@ -1,20 +1,21 @@
-//! The slow tree of a mount without root: what its owner has closed for himself is opened for the moment of a call that needs it.
+//! The slow tree of a mount without root: nodes that their owner has closed to himself are opened for the duration of a
+//! call that needs them.
 //!
-//! A directory that its owner may not write or search, a file that he may not read or write, are closed for the daemon as for every
-//! other program of that user; but what the mount has accepted before, or from root, goes there all the same (P15). No policy here:
-//! a wrapper around the directories of the slow tier, which root does not have.
+//! A directory that its owner may not write or search, or a file that he may not read or write, is closed to the daemon
+//! as to every other program of that user. But changes that the mount accepted before, or from root, must get there all
+//! the same (P15). No policy here: a wrapper around the directories of the slow tier, which a root mount does not have.
 //!
-//! 1. The call is made as it is. Only EACCES goes on from here, for one call at a time.
-//! 2. What is closed and ours is looked for: the directory of the call, the other one of a rename or link, the node itself. A file that
-//!    is read on nobody's behalf ([`Access::Unnoticed`]) stays closed.
-//! 3. A note `w<inode>` in `tmp`, durable with its name, says the mode and where the node is, or will be.
-//! 4. The mode is opened for the owner, and the call made again. If it still answers EACCES: 2, with the next one.
-//! 5. The modes are set back, the last one first, through descriptors: the names may be others by now.
+//! 1. The call is made as it is. Only EACCES continues from here, for one call at a time.
+//! 2. Find the nodes that are closed and ours: the directory of the call, the other one of a rename or link, the node
+//!    itself. A file that is read for the daemon itself ([`Access::Unnoticed`]) stays closed.
+//! 3. A note `w<inode>` in `tmp`, durable with its name, records the mode and where the node is, or will be.
+//! 4. The mode is opened for the owner, and the call made again. If it still answers EACCES: 2, with the next node.
+//! 5. The modes are set back, the last one first, through descriptors: the names may have changed by now.
 //! 6. The notes are removed.
 //!
-//! Nobody is told of the modes in between: a look that met one waits, and looks again ([`Opener::look`]).
+//! Callers never see the modes in between: a stat that met one waits and is repeated ([`Opener::look`]).
 //!
-//! A crash behind 4 leaves a note. The next start sets the mode back before it does anything else ([`close_again`]).
+//! A crash after 4 leaves a note. The next start sets the mode back before it does anything else ([`close_again`]).
 
 use std::any::Any;
 use std::io;
@@ -40,15 +41,15 @@ const NOTE_MAX: usize = 64 << 10;
 /// What the directories and files of one slow tier share.
 #[derive(Debug)]
 struct Opener {
-    /// From 2 to 6, and while a mode is set: who sets one back must not set back what an event has set meanwhile. Whoever waits for it
-    /// waits for the slow tier anyway.
+    /// Held from 2 to 6, and while a mode is set, so that setting a mode back does not undo a mode that an event has
+    /// set meanwhile. A waiter waits for the slow tier anyway.
     turn: Mutex<()>,
     /// Odd while something is open.
     changes: AtomicU64,
     notes: OnceLock<ClosedDirs>,
 }
 
-/// Where notes are made, and whose files may be opened.
+/// Where notes are made, and whose nodes may be opened.
 #[derive(Debug)]
 struct ClosedDirs {
     tmp: Arc<dyn Dir>,
@@ -78,11 +79,11 @@ impl At {
     }
 }
 
-/// What may be closed.
+/// A node that may be closed.
 #[derive(Clone, Copy)]
 enum Node<'a> {
     Dir(&'a At),
-    /// With where a rename takes it.
+    /// The last field is where a rename takes it.
     Named(&'a At, &'a [u8], Option<(&'a At, &'a [u8])>),
     File(&'a ClosableFile),
     Inode(&'a ClosableInode),
@@ -110,7 +111,7 @@ impl Node<'_> {
     }
 }
 
-/// What a mode is read, opened and set back through, whatever has become of the name.
+/// A handle through which a mode is read, opened and set back, whatever has become of the name.
 enum Held {
     Dir(Arc<dyn Dir>),
     File(Arc<dyn File>),
@@ -139,13 +140,13 @@ impl Held {
         match self {
             Held::Dir(dir) => dir.sync(),
             Held::File(file) => file.sync(),
-            // No descriptor to sync by.
+            // There is no descriptor to sync by.
             Held::Inode(_) => tmp.sync_all(),
         }
     }
 }
 
-/// What is open for the moment.
+/// A node that is open for the moment.
 struct OpenGuard<'a> {
     notes: &'a ClosedDirs,
     note: Vec<u8>,
@@ -166,7 +167,7 @@ impl OpenGuard<'_> {
 }
 
 impl Opener {
-    /// Makes a call, step 1, and if it is denied what follows.
+    /// Makes a call: step 1, and the other steps if it is denied.
     fn call<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
             Err(e) if is_denied(&e) => {}
@@ -184,7 +185,7 @@ impl Opener {
         self.call_opened(notes, nodes, call)
     }
 
-    /// One that tells of a mode.
+    /// The same for a call that reads a mode.
     fn look<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match self.unchanged(&call) {
             Some(Err(e)) if is_denied(&e) => {}
@@ -248,7 +249,7 @@ impl Opener {
 }
 
 impl ClosedDirs {
-    /// Steps 2 to 4. `None`: it is not closed, or not ours.
+    /// Steps 2 to 4. `None`: the node is not closed, or not ours.
     fn open_up(&self, node: &Node<'_>) -> io::Result<Option<OpenGuard<'_>>> {
         let Ok(held) = node.hold() else { return Ok(None) };
         let Ok(stat) = held.stat() else { return Ok(None) };
@@ -266,7 +267,7 @@ impl ClosedDirs {
     fn write(&self, stat: &Stat, paths: &[Vec<u8>]) -> io::Result<Vec<u8>> {
         let note = note_name(stat.ino);
         let words: Vec<String> = paths.iter().map(|path| escape(path)).collect();
-        // One that is there is of something that is closed again.
+        // An existing note of this name is for a node that is closed again.
         absent_is_none(self.tmp.unlink(&note))?;
         let file = self.tmp.create(&note, 0o600)?;
         file.write_at(format!("{:o} {}\n", stat.perm, words.join(" ")).as_bytes(), 0)?;
@@ -278,7 +279,7 @@ impl ClosedDirs {
     }
 }
 
-/// The mode with which the owner can do everything; the same for what has none that matters.
+/// The mode with which the owner can do everything; unchanged for kinds whose mode does not matter.
 fn opened(kind: Kind, perm: u32) -> u32 {
     match kind {
         Kind::Dir => perm | 0o700,
@@ -301,7 +302,7 @@ fn note_of(name: &[u8]) -> Option<u64> {
     (note_name(ino) == name).then_some(ino)
 }
 
-/// The tree as [`crate::tiers::disk::closed`] says, if the modes in it hold for us.
+/// Wraps the tree as [`crate::tiers::disk::closed`] says, if the modes in it restrict us.
 pub(crate) fn closable(root: Arc<dyn Dir>) -> Arc<dyn Dir> {
     if !root.heeds_modes() {
         return root;
@@ -311,12 +312,12 @@ pub(crate) fn closable(root: Arc<dyn Dir>) -> Arc<dyn Dir> {
     Arc::new(ClosableDir(Arc::new(At { opener, inner: root, above: None })))
 }
 
-/// From here on what is closed is opened, with notes in `tmp`; first what a crash has left open is closed.
+/// From here on closed nodes are opened, with notes in `tmp`. First closes the nodes that a crash has left open.
 pub(crate) fn begin(root: &Arc<dyn Dir>, tmp: &Arc<dyn Dir>) -> Result<()> {
     let Some(ClosableDir(at)) = root.as_any().downcast_ref() else { return Ok(()) };
     let inner = tmp.as_any().downcast_ref().map_or(tmp, |ClosableDir(at)| &at.inner).clone();
     let uid = inner.stat(b".").at("stat", "tmp on the slow tier")?.uid;
-    // To look below what is closed, too, takes notes.
+    // Notes first: even a look below a closed directory needs them.
     at.opener.notes.get_or_init(|| ClosedDirs { tmp: inner, uid });
     for entry in tmp.list().at("list", "tmp on the slow tier")? {
         close_again(root, &**tmp, &entry.name)?;
@@ -324,15 +325,16 @@ pub(crate) fn begin(root: &Arc<dyn Dir>, tmp: &Arc<dyn Dir>) -> Result<()> {
     Ok(())
 }
 
-/// If this name in `tmp` is a note of something that a crash left open: sets its mode back. Whoever sweeps `tmp` asks this first.
+/// If this name in `tmp` is a note of a node that a crash left open, sets its mode back. Sweeping `tmp` calls this
+/// first.
 pub(crate) fn close_again(root: &Arc<dyn Dir>, tmp: &dyn Dir, note: &[u8]) -> Result<()> {
     let Some(ino) = note_of(note) else { return Ok(()) };
     let label = || String::from_utf8_lossy(note).into_owned();
     let mut text = vec![0; NOTE_MAX];
-    // Opening a directory on the way to another one may have taken its note away already.
+    // Opening a directory on the way to another node may have removed its note already.
     let Some(file) = absent_is_none(tmp.open(note, Access::Read)).at("open", label())? else { return Ok(()) };
     let size = file.read_at(&mut text, 0).at("read", label())?;
-    // One that is not whole was not acted upon.
+    // An incomplete note was never acted upon.
     if let Some((perm, paths)) = parse(&text[..size]).filter(|_| !left_out!(CloseAgain)) {
         for path in paths {
             if close_at(root, &path, ino, perm).at("close again on slow", String::from_utf8_lossy(&path))? {
@@ -350,7 +352,7 @@ fn parse(text: &[u8]) -> Option<(u32, Vec<Vec<u8>>)> {
     Some((perm, words.map(unescape).collect::<Option<_>>()?))
 }
 
-/// `false`: it is not there.
+/// `false`: the node is not there.
 fn close_at(root: &Arc<dyn Dir>, path: &[u8], ino: u64, perm: u32) -> io::Result<bool> {
     let (dirs, name) = split(path);
     let mut dir = root.clone();
@@ -382,7 +384,7 @@ impl ClosableDir {
         self.0.opener.call(&[Node::Dir(&self.0)], || call(&*self.0.inner))
     }
 
-    /// One that needs the node, too.
+    /// A call that needs the node, too.
     fn with_node<T>(&self, name: &[u8], call: impl Fn(&dyn Dir) -> io::Result<T>) -> io::Result<T> {
         let nodes = [Node::Dir(&self.0), Node::Named(&self.0, name, None)];
         let nodes = if name == b"." { &nodes[..1] } else { &nodes[..] };
@@ -394,7 +396,7 @@ impl ClosableDir {
     }
 }
 
-/// The other directory of a call that has two; all of one tier are alike.
+/// The other directory of a call that takes two; all directories of one tier have this type.
 fn other(to: &dyn Dir) -> io::Result<&At> {
     to.as_any().downcast_ref().map(|ClosableDir(at)| &**at).ok_or_else(|| Errno::EXDEV.into())
 }
@@ -447,7 +449,7 @@ impl Dir for ClosableDir {
         Ok(Arc::new(ClosableInode { at: self.0.clone(), name: name.to_vec(), inner }))
     }
 
-    /// A directory that comes into another one is itself written to.
+    /// Moving a directory to another parent also writes to the directory itself.
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
         let (from, to) = (&*self.0, other(to)?);
         let nodes = [
@@ -508,7 +510,7 @@ struct ClosableInode {
 }
 
 impl ClosableInode {
-    /// A call on its extended attributes.
+    /// A call on the extended attributes.
     fn call<T>(&self, call: impl Fn(&dyn Inode) -> io::Result<T>) -> io::Result<T> {
         self.at.opener.call(&[Node::Inode(self)], || call(&*self.inner))
     }
@@ -519,7 +521,7 @@ impl Inode for ClosableInode {
         self.at.opener.look(&[], || self.inner.stat())
     }
 
-    /// To open it, and to set its own mode back behind that, would undo the call.
+    /// A mode change runs with nothing opened: setting the old mode back afterwards would undo it.
     fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
         let call = || self.inner.set_attr(new);
         if new.perm.is_some() { self.at.opener.call_in_turn(&[], call) } else { call() }

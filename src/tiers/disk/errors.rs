@@ -14,7 +14,7 @@ pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> 
     }
 }
 
-/// Nothing is there, or something else, or something else is where a directory above it was.
+/// The path leads to nothing, or to something else, or something else is where a directory above it was.
 pub(crate) fn is_elsewhere(error: &io::Error) -> bool {
     use Errno::{ELOOP, ENOENT, ENOTDIR, ESTALE};
     matches!(error.raw_os_error().map(Errno::from_raw), Some(ENOENT | ESTALE | ENOTDIR | ELOOP))
@@ -24,29 +24,29 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// An attribute is larger than any of this file system.
+/// The attribute is larger than this file system stores.
 pub(crate) fn has_no_such_room(e: &io::Error) -> bool {
     matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::E2BIG | Errno::ERANGE))
 }
 
-/// Not what was asked for, but the disk below is at fault.
+/// The request is not at fault, the disk below is.
 pub(crate) fn is_broken(error: &io::Error) -> bool {
     const CODES: [Errno; 5] = [Errno::EIO, Errno::ENODEV, Errno::ENXIO, Errno::EROFS, Errno::EUCLEAN];
     error.raw_os_error().is_some_and(|code| CODES.contains(&Errno::from_raw(code)))
 }
 
-/// A slow tier that does not answer, as against one that refuses.
+/// The slow tier does not answer, as opposed to refusing.
 pub(crate) fn is_silence(error: &Error) -> bool {
     use Errno::{EHOSTDOWN, EHOSTUNREACH, EIO, ENODEV, ENOTCONN, ENXIO, ESTALE, ETIMEDOUT};
     let silent = [EIO, ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ENXIO, ENODEV];
     matches!(error, Error::Io { on_fast: false, .. }) && silent.contains(&error.errno())
 }
 
-/// What holds the order, and what an operator can do about it.
+/// Why the order is held, and what an operator can do about it.
 pub(crate) fn with_remedy(error: &Error) -> String {
     let again = "it is tried again until it succeeds";
     let remedy = match (error, error.errno()) {
-        // It has brought its own.
+        // It carries its own remedy.
         (Error::Refused { .. }, _) => return error.to_string(),
         (Error::Io { on_fast: true, .. }, Errno::ENOSPC | Errno::EDQUOT) => {
             "free space or raise the quota on the fast tier"

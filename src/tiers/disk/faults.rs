@@ -1,8 +1,8 @@
-//! Faults on demand, for tests: a wrapper around the tiers' directories that numbers the engine's calls, stops the process
-//! at one of them, fails them or leaves them out.
+//! Faults on demand, for tests: a wrapper around the tiers' directories that numbers the engine's calls, stops the
+//! process at one of them, fails them or leaves them out.
 //!
-//! Only in builds with debug assertions, which all tests use; nothing of it is in a release build. The daemon reads what to do from
-//! `DLIO_FAULTS`, words separated by blanks; without it the tiers are as they are:
+//! Only in builds with debug assertions, which all tests use; a release build contains none of it. The daemon reads its
+//! plan from `DLIO_FAULTS`, words separated by blanks; without it the tiers are left alone:
 //!
 //! | word | meaning |
 //! |---|---|
@@ -12,12 +12,12 @@
 //! | `record=PATH` | a line for each call is appended there: number of the changing call or `-`, tier, call, path |
 //! | `boot=ID` | this is another boot: what a power cut would have taken does not count |
 //!
-//! Calls have the names of the seam's methods (`disk`), but that a directory's `sync` is `sync_dir`. Owner, mode and times,
-//! which the seam sets with one call, are three here as they are for the kernel, so that a stop may fall between them.
-//! A stop happens with the count locked: no further changing call begins on any thread.
+//! Calls have the names of the seam's methods (`disk`), except that a directory's `sync` is `sync_dir`. The seam sets
+//! owner, mode and times with one call; here they are three, as they are for the kernel, so that a stop may fall
+//! between them. A stop happens with the count locked: no further changing call begins on any thread.
 //!
-//! The seam does not know in which order the engine means to make its calls. That order is switched off one step at a time by
-//! [`Lapse`], on one thread: `left_out!` asks for it where the step is.
+//! The seam does not know in which order the engine means to make its calls. [`Lapse`] switches that order off one step
+//! at a time, on one thread: `left_out!` checks for it at the step.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -38,7 +38,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::Lsn;
 
-/// What a daemon of such a build reads.
+/// The environment variable that a daemon of such a build reads.
 pub const VARIABLE: &str = "DLIO_FAULTS";
 
 /// Calls that change a tier, or make changes durable.
@@ -61,7 +61,7 @@ pub const CHANGING: [&str; 17] = [
     "sync_dir",
     "sync_all",
 ];
-/// All others that may fail.
+/// All other calls that may fail.
 pub const LOOKING: [&str; 11] =
     ["stat", "dir", "open", "reopen", "readlink", "list", "get_xattr", "list_xattr", "space", "read", "seek"];
 
@@ -108,7 +108,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Counts the call if it is one of these.
+    /// Counts the call if the rule covers it.
     fn take(&mut self, tier: Tier, call: &str, path: &str) -> Option<What> {
         let is_ours = self.tier.is_none_or(|wanted| wanted == tier)
             && self.call.as_ref().is_none_or(|wanted| wanted == call)
@@ -207,9 +207,9 @@ pub enum Lapse {
     BreachDurable,
     /// A seal is durable before the object is.
     SealLast,
-    /// A start after a power cut takes every version for a sealed one.
+    /// A start after a power cut takes every version for sealed.
     Strike,
-    /// A copy counts although the version was written over meanwhile.
+    /// A copy counts although the version was overwritten meanwhile.
     WrittenOver,
     /// The steps of a group are done in reverse.
     Turn,
@@ -219,23 +219,23 @@ pub enum Lapse {
     Intents,
     /// Intents are logged and not synced before the first step.
     IntentsDurable,
-    /// Where the slow tier does not order its names, they are synced at the end of the group only.
+    /// On a slow tier that does not order its names, they are synced only at the end of the group.
     EachStepDurable,
     /// Steps are synced after `applied` is durable.
     StepsDurable,
-    /// Files are proven clean before the view has followed.
+    /// Files are marked clean before the view has followed.
     FollowFirst,
     /// `applied` passes the `bind` records of files that are ahead of it.
     Rebind,
-    /// A start goes on with a group of which it has not all the intents.
+    /// A start continues a group although intents of it are missing.
     AllIntents,
     /// A placed copy is placed again, whatever has its name in `tmp` by now.
     PlaceOnce,
-    /// What is not in `tmp` any more counts as placed.
+    /// Anything that is missing from `tmp` counts as placed.
     FindPlaced,
-    /// Whatever has the old name is moved.
+    /// A move does not check what has the old name.
     MoveOnce,
-    /// Whatever has the name is removed.
+    /// A removal does not check what has the name.
     RemoveOnce,
     /// Segments of the log go before the `applied` that makes them superfluous is durable.
     AppliedDurable,
@@ -243,26 +243,26 @@ pub enum Lapse {
     DeleteDurable,
     /// Eviction does not look at the slow file.
     CompareFingerprint,
-    /// The log does not say what the slow tier had under a name.
+    /// The log does not record what the slow tier had under a name.
     Expect,
-    /// The log goes although what was set aside stands in it alone.
+    /// The log goes although it holds the only record of something set aside.
     AsideAgain,
-    /// What is set aside is not durable before the slow tree goes on without it.
+    /// The slow tree goes on without something set aside before that is durable.
     AsideDurable,
     /// Without root: a start leaves open what a crash has left open.
     CloseAgain,
-    /// Without root: what is closed is opened before the note of that is durable.
+    /// Without root: a closed node is opened before its note is durable.
     NoteDurable,
 }
 
 thread_local! {
     static LEFT_OUT: Cell<Option<Lapse>> = const { Cell::new(None) };
-    /// For [`Lapse::Append`]: what is to be written with the next record, and the number which that one has if no start came
+    /// For [`Lapse::Append`]: the text to write with the next record, and that record's number if no start came
     /// between.
     static HELD_BACK: RefCell<Option<(Lsn, String)>> = const { RefCell::new(None) };
 }
 
-/// Does something with this step left out wherever the engine comes to it on this thread.
+/// Runs `act` with this step left out wherever the engine comes to it on this thread.
 pub fn leaving_out<T>(lapse: Lapse, act: impl FnOnce() -> T) -> T {
     struct Reset;
     impl Drop for Reset {
@@ -280,7 +280,7 @@ pub(crate) fn is_left_out(lapse: Lapse) -> bool {
     LEFT_OUT.get() == Some(lapse)
 }
 
-/// What is written instead of these records: them, or with [`Lapse::Append`] those before them.
+/// The text to write for these records: the records, or with [`Lapse::Append`] those before them.
 pub(crate) fn held_back(text: String, first: Lsn, records: usize) -> String {
     if !is_left_out(Lapse::Append) {
         return text;
@@ -299,19 +299,20 @@ struct Seen {
     counts: Counts,
     fired: u64,
     record: Option<fs::File>,
-    /// Inodes whose sync was failed, and how many of them were synced again all the same.
+    /// Inodes whose sync was failed, and the files that were synced again all the same.
     failed_syncs: BTreeSet<(Tier, u64)>,
     synced_again: Vec<String>,
 }
 
-/// What is to happen, and what was seen. One for both tiers.
+/// The plan, and what was seen. One for both tiers.
 #[derive(Debug, Default)]
 pub struct Faults {
     plan: Mutex<Plan>,
     seen: Mutex<Seen>,
 }
 
-/// Both tiers of a daemon, fast and slow, wrapped as the environment says, and the boot that it is to believe in.
+/// Wraps both tiers of a daemon, fast and slow, as the environment says; also returns the boot that it is to believe
+/// in.
 pub fn install([fast, slow]: [Arc<dyn Dir>; 2], boot: String) -> Result<([Arc<dyn Dir>; 2], String)> {
     let Ok(plan) = std::env::var(VARIABLE) else { return Ok(([fast, slow], boot)) };
     let faults = Arc::new(Faults::default());
@@ -321,7 +322,7 @@ pub fn install([fast, slow]: [Arc<dyn Dir>; 2], boot: String) -> Result<([Arc<dy
 }
 
 impl Faults {
-    /// Replaces what is to happen from now on. Rules count from here.
+    /// Replaces the plan from now on. Rules count from here.
     pub fn set(&self, text: &str) -> Result<()> {
         let refused = || Error::refused(format!("{VARIABLE}={text} is not understood"), "see src/tiers/disk/faults.rs");
         let plan = Plan::parse(text).ok_or_else(refused)?;
@@ -335,18 +336,18 @@ impl Faults {
         Ok(())
     }
 
-    /// For one engine: what another one failed to sync, this one cannot know.
+    /// Wraps a tier for one engine, which cannot know what an earlier engine failed to sync.
     pub fn wrap(self: &Arc<Self>, tier: Tier, dir: Arc<dyn Dir>) -> Arc<dyn Dir> {
         self.seen.lock().failed_syncs.retain(|(other, _)| *other != tier);
         Arc::new(FaultyDir { at: At { faults: Arc::clone(self), tier, path: String::new() }, inner: dir })
     }
 
-    /// How many calls ended otherwise than they would have, since the plan was set.
+    /// How many calls were made to end differently since the plan was set.
     pub fn fired(&self) -> u64 {
         self.seen.lock().fired
     }
 
-    /// While held, calls pass and count for nothing: somebody looks.
+    /// While held, calls pass and are not counted: a test is looking.
     pub fn hold(&self, held: bool) {
         self.seen.lock().held = held;
     }
@@ -386,13 +387,13 @@ impl Faults {
         Ticket { what, stop }
     }
 
-    /// No other changing call begins while this one process goes down.
+    /// Keeps the lock, so that no other changing call begins while the process goes down.
     fn stop(&self) -> ! {
         let _seen = self.seen.lock();
         std::process::abort()
     }
 
-    /// Inode numbers come back.
+    /// Inode numbers are reused, so a new file does not inherit a failed sync.
     fn created(&self, at: &At, file: &dyn File) {
         if let Ok(stat) = file.stat() {
             self.seen.lock().failed_syncs.remove(&(at.tier, stat.ino));
@@ -412,7 +413,7 @@ impl Faults {
 }
 
 impl Seen {
-    /// One write a line: what was noted survives the abort. A line that is missing shows in the numbers.
+    /// One write per line: noted lines survive the abort. A missing line shows in the numbers.
     fn note(&mut self, line: &str) {
         if let Some(file) = &mut self.record {
             file.write_all(format!("{line}\n").as_bytes()).unwrap_or_default();
@@ -457,7 +458,7 @@ impl At {
         done
     }
 
-    /// A call without an answer, which may be left out unnoticed.
+    /// A call without a result, which may be left out unnoticed.
     fn act(&self, call: &'static str, name: &[u8], act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let ticket = self.faults.enter(self, call, &self.path_of(name));
         let done = match ticket.what {
@@ -476,7 +477,7 @@ impl At {
     }
 }
 
-/// One change of attributes for each system call that it takes, in the seam's order.
+/// Splits a change of attributes into one for each system call, in the seam's order.
 fn apart(new: &NewAttr) -> impl Iterator<Item = NewAttr> {
     let owner = NewAttr { uid: new.uid, gid: new.gid, ..NewAttr::default() };
     let mode = NewAttr { perm: new.perm, ..NewAttr::default() };
@@ -496,7 +497,7 @@ impl FaultyDir {
     }
 }
 
-/// What a call that has two directories needs of the other one.
+/// The inner directory, for the other directory of a call that takes two.
 fn unwrapped(dir: &dyn Dir) -> &dyn Dir {
     dir.as_any().downcast_ref::<FaultyDir>().map_or(dir, |faulty| &*faulty.inner)
 }

@@ -1,9 +1,9 @@
-//! The fingerprint of a file: by it the engine knows whether the slow tier still has the version it knew.
+//! The fingerprint of a file, by which the engine knows whether the slow tier still has the version it knew.
 
 use crate::tiers::disk::{Stat, Time};
 
-/// What identifies one version of one file on the slow tier. Device numbers are left out: they change over reboots, and
-/// the slow tier itself is identified when it is opened.
+/// Identifies one version of one file on the slow tier. Device numbers are left out: they change over reboots, and the
+/// slow tier itself is identified when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) ino: u64,
@@ -17,7 +17,7 @@ impl Fingerprint {
         Fingerprint { ino: stat.ino, size: stat.size, mtime: stat.mtime, ctime: stat.ctime }
     }
 
-    /// Whether this is the file as it was, but for what changes no byte of it: its names, owner and mode.
+    /// Whether the file has the same bytes; its names, owner and mode may have changed.
     pub(crate) fn is_same_version(&self, stat: &Stat) -> bool {
         (self.size, self.mtime) == (stat.size, stat.mtime)
     }
@@ -31,7 +31,7 @@ impl Fingerprint {
         Fingerprint::decode_but_ino(ino.parse().ok()?, rest)
     }
 
-    /// Where the number is known from elsewhere.
+    /// Without the inode number, for use where it is known from elsewhere.
     pub(crate) fn encode_but_ino(&self) -> String {
         let Fingerprint { ino: _, size, mtime, ctime } = self;
         format!("{size} {}.{:09} {}.{:09}", mtime.sec, mtime.nsec, ctime.sec, ctime.nsec)

@@ -9,13 +9,13 @@ use crate::tiers::disk::{Access, Dir, RenameMode};
 /// Our own directory at the root of the slow tier, and of each part of it that no rename reaches; not part of the tree.
 pub(crate) const OURS: &[u8] = b".dlio-fs";
 
-/// Extended attributes of this prefix are ours and never shown.
+/// Extended attributes with this prefix are ours and never shown.
 pub(crate) const PRIVATE: &[u8] = b"user.dlio.";
 
 /// `super` and `id` are a few lines, `pins` some thousand.
 pub(crate) const TEXT_MAX: u64 = 64 << 10;
 
-/// A path's directory and last name.
+/// Splits a path into its directory and last name.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -32,7 +32,7 @@ pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> 
     match parent.dir(name) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             match parent.mkdir(name, 0o700) {
-                // By another mount over the same slow tree, which begins at the same moment.
+                // Made by another mount over the same slow tree that starts at the same moment.
                 Err(e) if is_taken(&e) => {}
                 made => made.at("create", what())?,
             }
@@ -61,7 +61,7 @@ pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Written beside, synced, renamed, synced: there is always one whole file.
+/// Writes a file beside the old one, syncs, renames and syncs again: there is always one whole file.
 pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
     let what = || String::from_utf8_lossy(name).into_owned();
     let beside = [name, b".new"].concat();

@@ -1,11 +1,12 @@
 //! The objects of a mount without root: their owner can always read and write them, whatever mode their file has.
 //!
-//! `chmod 0444` is about what programs may do, and the daemon has to do more: it proves an object, names it, goes on writing through
-//! descriptors from before. So the mode of an object on the disk has `rw` for its owner, and what the file's mode lacks of that is data:
-//! `user.dlio.mode` beside it holds the file's mode. It counts where it is that of the disk but for these two bits; any other was there
-//! before a crash came between the two calls, or was set by somebody else, and the disk is right.
+//! `chmod 0444` restricts programs, but the daemon has to do more: it proves an object, names it, and goes on writing
+//! through descriptors from before. So the mode of an object on the disk has `rw` for its owner, and the file's own
+//! mode is data: `user.dlio.mode` beside it. That attribute counts if it equals the mode on the disk apart from these
+//! two bits. Otherwise a crash came between the two calls, or somebody else set the mode, and the disk is right.
 //!
-//! A fast tier on which there may be such objects has a mark, so that root, who takes it over, reads their modes as well.
+//! A fast tier that may hold such objects is marked, so that root, when it takes the tier over, reads their modes as
+//! well.
 
 use std::any::Any;
 use std::io;
@@ -22,11 +23,12 @@ use crate::tiers::disk::{
 };
 
 const MODE: &[u8] = b"user.dlio.mode";
-/// In `.dlio-fs` on the fast tier.
+/// The mark's name in `.dlio-fs` on the fast tier.
 const MARK: &[u8] = b"modes";
 const OWNER: u32 = 0o600;
 
-/// `ours` is `.dlio-fs` on the fast tier: the same, with objects that have the modes of their files. A first mount without root marks it.
+/// Wraps `ours`, `.dlio-fs` on the fast tier, so that its objects show the modes of their files. The first mount
+/// without root marks it.
 pub(crate) fn with_modes(ours: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>> {
     let marked = absent_is_none(ours.stat(MARK)).at_fast("stat", "modes")?.is_some();
     if !marked && ours.heeds_modes() {
@@ -35,7 +37,7 @@ pub(crate) fn with_modes(ours: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>> {
     Ok(if marked || ours.heeds_modes() { Arc::new(ModeDir(ours.clone())) } else { ours.clone() })
 }
 
-/// To look at one that nothing is to be changed on.
+/// The same for a tier on which nothing is to be changed.
 pub(crate) fn with_marked_modes(ours: &Arc<dyn Dir>) -> Arc<dyn Dir> {
     match ours.stat(MARK) {
         Ok(_) => Arc::new(ModeDir(ours.clone())),
@@ -61,7 +63,7 @@ fn inner(dir: &dyn Dir) -> &dyn Dir {
 }
 
 impl ModeDir {
-    /// Made by a daemon that did not know better.
+    /// Opens an object that an earlier daemon left closed.
     fn open_closed(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
         let perm = self.0.stat(name)?.perm;
         self.0.set_attr(name, &NewAttr { perm: Some(perm | OWNER), ..NewAttr::default() })?;
@@ -162,7 +164,7 @@ impl Dir for ModeDir {
     }
 }
 
-/// The mode of an object is set through its file: nobody but the daemon gives the names in its pool away.
+/// The mode of an object is set through its file: only the daemon changes what the names in its pool lead to.
 #[derive(Debug)]
 struct ModeInode {
     dir: Arc<dyn Dir>,
@@ -254,7 +256,7 @@ impl File for ModeFile {
         if new.uid.is_none() && new.gid.is_none() {
             return self.0.set_attr(new);
         }
-        // A change of the owner takes suid away on the disk.
+        // A change of the owner clears suid on the disk.
         let lacks = OWNER & !self.stat()?.perm;
         self.0.set_attr(new)?;
         if lacks == 0 { Ok(()) } else { record(&*self.0, self.0.stat()?.perm & !lacks) }
@@ -271,7 +273,7 @@ impl File for ModeFile {
         }
     }
 
-    /// An access list is also the mode.
+    /// An access list sets the mode too.
     fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         if key == acl::ACCESS
             && let Some((perm, _)) = acl::mode_of(value, self.stat()?.perm)

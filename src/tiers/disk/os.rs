@@ -1,8 +1,8 @@
 //! The disk seam on Linux: directories, files and the clock of this machine.
 //!
-//! Every call is one `*at(2)` on a single name beneath an open descriptor, but for the walk to a directory, which takes a path; nothing
-//! follows a symbolic link, every descriptor is close-on-exec. A call cut short by a signal is made again, whoever calls never sees EINTR. Policy,
-//! retries after real failures and messages are left to the engine.
+//! Every call is one `*at(2)` on a single name beneath an open descriptor, except the walk to a directory, which takes
+//! a path. Nothing follows a symbolic link, and every descriptor is close-on-exec. A call interrupted by a signal is
+//! made again, so callers never see EINTR. Policy, retries after real failures and messages are left to the engine.
 
 use std::any::Any;
 use std::ffi::OsStr;
@@ -35,16 +35,16 @@ use super::{
     Time,
 };
 
-/// What every descriptor of ours is opened with.
+/// The flags of every descriptor we open.
 const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 
-/// Of `openat2(2)`, since Linux 5.12: EAGAIN where a name is not in the kernel's memory.
+/// A flag of `openat2(2)`, since Linux 5.12: EAGAIN if a name is not in the kernel's cache.
 const RESOLVE_CACHED: ResolveFlag = ResolveFlag::from_bits_retain(0x20);
 
-/// nix has it for glibc only.
+/// nix defines it for glibc only.
 pub const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 
-/// Of a path that one system call takes (PATH_MAX, which counts the byte behind it).
+/// The longest path that one system call takes (PATH_MAX, which includes the terminating byte).
 const PIECE_MAX: usize = 4096;
 
 /// An open directory of this machine.
@@ -54,9 +54,9 @@ const PIECE_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct OsDir {
     fd: fs::File,
-    /// The file system's device, where what the kernel remembers of it is what there is, and telling that takes no I/O.
+    /// The file system's device, if the kernel's cache of it is authoritative and can be asked without I/O.
     remembered: Option<u64>,
-    /// Reading beneath it leaves the times of the last access, where the owner of a file lets us.
+    /// Reads beneath it leave access times unchanged, where the file's owner lets us.
     unnoticed: bool,
 }
 
@@ -67,20 +67,20 @@ impl OsDir {
     pub fn open(path: &Path) -> io::Result<OsDir> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = retry(|| fcntl::open(path, flags, Mode::empty()))?;
-        // A file system of other machines may have to ask them; of one that is not known nobody can say.
+        // A network file system may have to ask other machines, and so may an unknown one.
         let kind = fstatfs(&fd).map(|s| s.filesystem_type());
         let remembers = matches!(kind, Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC));
         let remembered = if remembers { Some(retry(|| stat::fstat(&fd))?.st_dev) } else { None };
         Ok(OsDir { fd: fd.into(), remembered, unnoticed: false })
     }
 
-    /// The same for a mount that keeps no times of the last access (`noatime`).
+    /// The same for a mount that keeps no access times (`noatime`).
     pub fn unnoticed(self, unnoticed: bool) -> OsDir {
         OsDir { unnoticed, ..self }
     }
 
     fn below(&self, fd: fs::File) -> OsDir {
-        // Another one may be mounted there.
+        // Another file system may be mounted there.
         let is_same = |dev: &u64| stat::fstat(&fd).is_ok_and(|s| s.st_dev == *dev);
         OsDir { remembered: self.remembered.filter(is_same), fd, unnoticed: self.unnoticed }
     }
@@ -105,23 +105,23 @@ impl Dir for OsDir {
 
     fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
         let name = entry(name).ok().filter(|_| self.remembered.is_some())?;
-        // What is mounted on the name is another file system.
+        // A file system mounted on the name is another one.
         let resolve = RESOLVE_CACHED | ResolveFlag::RESOLVE_NO_XDEV;
         let how = OpenHow::new().flags(OFlag::O_PATH | SAFE).resolve(resolve);
         match fcntl::openat2(&self.fd, name, how) {
             Ok(fd) => Some(stat::fstat(&fd).map(|s| to_stat(&s)).map_err(Into::into)),
             Err(Errno::ENOENT) => Some(Err(Errno::ENOENT.into())),
-            // Not in memory, or a kernel or sandbox that has no such call: whoever may wait finds out.
+            // Not in memory, or a kernel or sandbox without this call: a caller that may wait finds out.
             Err(_) => None,
         }
     }
 
-    /// A client of NFS believes a name for as long as it believes the attributes of its directory: so these are asked for first.
+    /// An NFS client trusts a name for as long as it trusts the attributes of its directory, so refresh those first.
     fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
         if self.remembered.is_none() {
             let flags = rustix::fs::AtFlags::STATX_FORCE_SYNC | rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
             for name in [OsStr::from_bytes(b"."), entry_or_self(name)?] {
-                // What it fails with, the look below fails with, too.
+                // If this fails, so does the stat below.
                 rustix::fs::statx(&self.fd, name, flags, rustix::fs::StatxFlags::BASIC_STATS).ok();
             }
         }
@@ -133,7 +133,7 @@ impl Dir for OsDir {
         Ok(Arc::new(self.below(fd)))
     }
 
-    /// Few system calls, however deep it lies: each takes as much of the path as the kernel takes.
+    /// Takes few system calls, however deep the path: each takes as much of it as the kernel accepts.
     fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
         path.split(|b| *b == b'/').try_for_each(|name| entry(name).map(drop))?;
         let mut walked: Option<fs::File> = None;
@@ -151,7 +151,7 @@ impl Dir for OsDir {
     }
 
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
-        // O_NONBLOCK: a fifo that took the file's place must not hold us until somebody opens its other end.
+        // O_NONBLOCK: a fifo that took the file's place must not block us until its other end is opened.
         let open = |access| self.open_at(entry(name)?, access | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, 0);
         let opened = match access {
             Access::Read => open(OFlag::O_RDONLY),
@@ -193,7 +193,7 @@ impl Dir for OsDir {
         retry(|| unistd::symlinkat(OsStr::from_bytes(target), &self.fd, name))
     }
 
-    /// For itself the descriptor that is there serves: in a directory that is closed even for its owner `.` is not found.
+    /// For `.` the open descriptor serves: in a directory closed even to its owner, `.` cannot be looked up.
     fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
         let fd = match name {
             b"." => self.fd.try_clone()?,
@@ -205,12 +205,12 @@ impl Dir for OsDir {
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
         let (name, to_name, to) = (entry(name)?, entry(to_name)?, same_machine(to)?);
         let flags = match mode {
-            // The plain call: not every file system knows the one with flags.
+            // The plain call: not every file system supports the one with flags.
             RenameMode::Replace => return retry(|| fcntl::renameat(&self.fd, name, &to.fd, to_name)),
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
-        // nix has it for glibc only.
+        // nix defines it for glibc only.
         let call = || renameat_with(&self.fd, name, &to.fd, to_name, flags);
         retry(|| call().map_err(|e| Errno::from_raw(e.raw_os_error())))
     }
@@ -226,7 +226,7 @@ impl Dir for OsDir {
     }
 
     fn list(&self) -> io::Result<Vec<DirEntry>> {
-        // A descriptor of its own: the position in a directory belongs to the descriptor, and lists run side by side.
+        // A descriptor of its own: the position in a directory belongs to the descriptor, and lists run concurrently.
         let flags = SAFE | OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let open = |flags| retry(|| dir::Dir::openat(&self.fd, ".", flags, Mode::empty()));
         let listed = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
@@ -239,7 +239,7 @@ impl Dir for OsDir {
             }
             let kind = match found.file_type() {
                 Some(known) => from_dirent(known),
-                // Not every file system tells the type along with the name; a name that is gone by now is left out.
+                // Not every file system returns the type with the name; a name that is gone by now is left out.
                 None => match self.stat(name) {
                     Ok(is) => is.kind,
                     Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
@@ -273,7 +273,7 @@ impl Dir for OsDir {
         })
     }
 
-    /// A file system that does not say what it is counts as unknown: the safe answer, only slower.
+    /// A file system that cannot be identified counts as unknown: the safe answer, only slower.
     fn order(&self) -> MetadataOrder {
         match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
             Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC) => MetadataOrder::Journaled,
@@ -284,7 +284,7 @@ impl Dir for OsDir {
     fn rotates(&self) -> bool {
         let Ok(dev) = retry(|| stat::fstat(&self.fd)).map(|stat| stat.st_dev) else { return false };
         let device = format!("/sys/dev/block/{}:{}", stat::major(dev), stat::minor(dev));
-        // A partition has its disk's queue above itself.
+        // A partition's disk has the queue, one directory up.
         let queue = ["queue/rotational", "../queue/rotational"].map(|name| Path::new(&device).join(name));
         queue.iter().find_map(|path| fs::read_to_string(path).ok()).is_some_and(|text| text.trim() == "1")
     }
@@ -298,14 +298,15 @@ impl Dir for OsDir {
     }
 }
 
-/// What a name led to, on this machine: a descriptor that only says which inode it is (`O_PATH`), or a directory's.
+/// The inode that a name led to, on this machine: an `O_PATH` descriptor, or a directory's.
 #[derive(Debug)]
 struct OsInode {
     fd: fs::File,
 }
 
 impl OsInode {
-    /// For calls that take no such descriptor. The kernel goes from there to the inode itself, by no name, and follows no link.
+    /// A path for calls that do not take an `O_PATH` descriptor. The kernel resolves it to the inode itself, by no
+    /// name, and follows no link.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
@@ -313,7 +314,7 @@ impl OsInode {
     fn chmod(&self, perm: u32) -> io::Result<()> {
         let path = self.path();
         match retry(|| stat::fchmodat(fcntl::AT_FDCWD, &path, mode(perm), FchmodatFlags::FollowSymlink)) {
-            // The mode of a symbolic link cannot change, and nobody looks at it.
+            // The mode of a symbolic link cannot change, and has no effect.
             Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) && self.stat()?.kind == Kind::Symlink => {
                 Ok(())
             }
@@ -361,7 +362,7 @@ impl Inode for OsInode {
 
     fn readlink(&self) -> io::Result<Vec<u8>> {
         match retry(|| fcntl::readlinkat(&self.fd, "")) {
-            // What the kernel says of anything that is no link, asked without a name.
+            // The kernel's answer for anything but a link, when asked without a name.
             Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => Err(Errno::EINVAL.into()),
             target => target.map(OsStringExt::into_vec),
         }
@@ -478,7 +479,7 @@ impl File for OsFile {
     }
 
     fn write_behind(&self, range: Range<u64>) {
-        // For bytes that are dirty Linux takes this as: write them, wait for nothing, keep them until they are written.
+        // For dirty bytes Linux takes this as: start writing them, wait for nothing, keep them until they are written.
         let (Ok(from), Ok(len)) = (range.start.try_into(), (range.end - range.start).try_into()) else { return };
         fcntl::posix_fadvise(&self.fd, from, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
     }
@@ -498,7 +499,7 @@ impl File for OsFile {
     }
 }
 
-/// The clocks of this machine. `uptime` counts from when the machine booted, without the time it was suspended.
+/// The clocks of this machine. `uptime` counts from boot, without suspended time.
 #[derive(Debug, Default)]
 pub struct OsClock;
 
@@ -517,7 +518,7 @@ impl Clock for OsClock {
     }
 }
 
-/// Opens so that nobody notices the reading; as it is, where the file is somebody else's and we are not root.
+/// Opens without updating the access time; with it, if the file is somebody else's and we are not root.
 fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> io::Result<T> {
     match open(flags | OFlag::O_NOATIME) {
         Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => open(flags),
@@ -525,7 +526,7 @@ fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> i
     }
 }
 
-/// Opens the directory at a relative path, through no symbolic link.
+/// Opens the directory at a relative path, following no symbolic link.
 fn walk_from(dir: &fs::File, path: &OsStr) -> io::Result<fs::File> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | SAFE;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH);
@@ -533,7 +534,7 @@ fn walk_from(dir: &fs::File, path: &OsStr) -> io::Result<fs::File> {
         Err(e) if matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::ENOSYS | Errno::EPERM)) => {}
         opened => return opened.map(Into::into),
     }
-    // A kernel or sandbox that has no such call.
+    // The kernel or sandbox does not have this call.
     let mut at: Option<fs::File> = None;
     for name in path.as_bytes().split(|b| *b == b'/') {
         let from = at.as_ref().unwrap_or(dir);
@@ -558,12 +559,12 @@ fn set_attr(fd: &fs::File, new: &NewAttr) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether even `.` could not be looked up in a directory: its mode lets nobody but root search it.
+/// Whether even `.` could not be looked up in a directory, because its mode lets nobody but root search it.
 fn is_closed<T>(done: &io::Result<T>, name: &OsStr) -> bool {
     name == "." && done.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EACCES as i32))
 }
 
-/// Whether this process has no CAP_DAC_OVERRIDE: then the modes of its files hold for itself, too. Nothing takes it away or gives it
+/// Whether this process lacks CAP_DAC_OVERRIDE, so that the modes of its files restrict it too. This never changes
 /// later.
 fn heeds_modes() -> bool {
     const DAC_OVERRIDE: u64 = 1 << 1;
@@ -578,7 +579,7 @@ fn heeds_modes() -> bool {
     })
 }
 
-/// Makes a call again for as long as a signal cuts it short.
+/// Repeats a call for as long as a signal interrupts it.
 fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -588,7 +589,7 @@ fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> io::Result<T> {
     }
 }
 
-/// A single component, and not a way out of the directory. A NUL is refused by the call itself.
+/// Accepts a single component that does not lead out of the directory. The call itself refuses a NUL.
 fn entry(name: &[u8]) -> io::Result<&OsStr> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
         return Err(Errno::EINVAL.into());
@@ -615,7 +616,7 @@ fn owner(new: &NewAttr) -> (Option<Uid>, Option<Gid>) {
 fn time_spec(time: Option<Time>) -> io::Result<TimeSpec> {
     match time {
         None => Ok(TimeSpec::UTIME_OMIT),
-        // Beyond a second lie the kernel's own marks for "now" and "leave it".
+        // Values from one second on are the kernel's own marks for "now" and "leave it".
         Some(t) if t.nsec >= 1_000_000_000 => Err(Errno::EINVAL.into()),
         Some(t) => Ok(TimeSpec::new(t.sec, i64::from(t.nsec))),
     }
@@ -632,7 +633,7 @@ fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// What `open(2)` says of links, directories, sockets and dead devices, in the one word that this seam has for them.
+/// Maps the errors of `open(2)` for links, directories, sockets and dead devices to this seam's single error.
 fn as_not_regular(e: io::Error) -> io::Error {
     match e.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO | Errno::ENODEV) => Errno::EINVAL.into(),

@@ -1,7 +1,7 @@
-//! A directory of very many numbered files: `<shard>/<number>`, both in hexadecimal. What they are is for others to know.
+//! A directory of very many numbered files: `<shard>/<number>`, both in hexadecimal. Callers know what the files are.
 //!
-//! A run of 256 numbers lies in one directory: what was made together, or lies together on the slow tier, is found in the same blocks of the disk,
-//! and one sync is enough for the names of what is made at the same time.
+//! A run of 256 numbers lies in one directory: files that were made together, or lie together on the slow tier, share
+//! the same disk blocks, and one sync is enough for the names of files made at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,13 +15,13 @@ use crate::tiers::disk::{Dir, Kind};
 pub(crate) struct Shard(u8);
 
 impl Shard {
-    /// Where the file of this number lies.
+    /// The shard of the file with this number.
     pub(crate) fn of(number: u64) -> Self {
-        // The low byte of what is left.
+        // The cast keeps the low byte.
         Shard((number >> 8) as u8)
     }
 
-    /// The one of this name.
+    /// The shard with this name.
     pub(crate) fn named(name: &[u8]) -> Option<Self> {
         let shard = Shard(u8::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?);
         (shard.name().as_bytes() == name).then_some(shard)
@@ -35,7 +35,7 @@ impl Shard {
 #[derive(Debug)]
 pub(crate) struct Shards {
     dir: Arc<dyn Dir>,
-    /// At most so many are kept open: each costs a descriptor.
+    /// How many are kept open at most: each costs a descriptor.
     kept: usize,
     known: Mutex<KnownShards>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Shards {
 #[derive(Debug, Default)]
 struct KnownShards {
     open: BTreeMap<Shard, Arc<dyn Dir>>,
-    /// Those whose own name is durable.
+    /// Shards whose own name is durable.
     named: BTreeSet<Shard>,
 }
 
@@ -57,7 +57,7 @@ impl Shards {
         self.at(Shard::of(number))
     }
 
-    /// ENOENT if it was never made.
+    /// The directory of this shard. ENOENT if it was never made.
     pub(crate) fn at(&self, shard: Shard) -> io::Result<Arc<dyn Dir>> {
         let is_named = {
             let known = self.known.lock();
@@ -68,19 +68,19 @@ impl Shards {
         };
         let dir = self.dir.dir(shard.name().as_bytes())?;
         if !is_named {
-            // Whoever made it, another thread or a killed daemon, may not have come to this yet.
+            // Its maker, another thread or a killed daemon, may not have synced its name yet.
             self.dir.sync()?;
         }
         let mut known = self.known.lock();
         known.named.insert(shard);
         if known.open.len() >= self.kept {
-            // Whoever uses one has it open until then.
+            // Users hold a reference of their own.
             known.open.clear();
         }
         Ok(Arc::clone(known.open.entry(shard).or_insert(dir)))
     }
 
-    /// The same, made if it is not there.
+    /// The same, made if it is missing.
     pub(crate) fn made(&self, number: u64) -> io::Result<Arc<dyn Dir>> {
         match self.of(number) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -98,13 +98,14 @@ impl Shards {
         shards.into_iter().try_for_each(|shard| self.at(shard)?.sync())
     }
 
-    /// The directories that are there.
+    /// The existing shards.
     pub(crate) fn list(&self) -> io::Result<Vec<Shard>> {
         let dirs = self.dir.list()?.into_iter().filter(|entry| entry.kind == Kind::Dir);
         Ok(dirs.filter_map(|entry| Shard::named(&entry.name)).collect())
     }
 
-    /// The numbers of the files in one of them. What has another name, or lies in another directory than its number says, is none.
+    /// The numbers of the files in one shard. A file with another name, or in the wrong shard for its number, is left
+    /// out.
     pub(crate) fn numbers_in(&self, shard: Shard) -> io::Result<Vec<u64>> {
         let files = self.at(shard)?.list()?.into_iter().filter(|entry| entry.kind == Kind::File);
         let numbers = files.filter_map(|entry| number_of(&entry.name));
@@ -116,7 +117,7 @@ pub(crate) fn file_name(number: u64) -> Vec<u8> {
     format!("{number:016x}").into_bytes()
 }
 
-/// The number in a file's name, for exactly what [`file_name`] writes.
+/// The number in a file's name; accepts exactly what [`file_name`] writes.
 pub(crate) fn number_of(name: &[u8]) -> Option<u64> {
     let number = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
     (file_name(number) == name).then_some(number)

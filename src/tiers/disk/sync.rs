@@ -1,11 +1,12 @@
 //! The engine's locks, and the order in which they are taken.
 //!
-//! Whoever waits for a lock holds none of its [`Rank`] or of one behind it; two files' [`Rank::Io`] are taken by inode number.
-//! With debug assertions each lock checks that, whatever the other threads do at that moment: a wrong order is found by the
-//! first test that takes it, not by the one in which two threads meet. A lock that is only *tried* may be out of order.
+//! A thread that waits for a lock holds none of the same [`Rank`] or of a later one; two files' [`Rank::Io`] are taken
+//! by inode number. With debug assertions each lock checks that, independently of other threads: the first test that
+//! takes a wrong order finds it, not only one in which two threads meet. A lock that is only *tried* may be out of
+//! order.
 //!
-//! With debug assertions, too, each lock and each atomic of a file is a point at which a [`turns::Scheduler`] may let another
-//! thread go on: `tests/races` tries the orders of threads in the build that all other tests use.
+//! With debug assertions, each lock and each atomic of a file is also a point where a [`turns::Scheduler`] may let
+//! another thread go on: `tests/races` tries the orders of threads in the build that all other tests use.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -17,29 +18,29 @@ pub(crate) use std::sync::atomic;
 #[cfg(debug_assertions)]
 pub(crate) use turns::atomic;
 
-/// In the order in which they are taken.
+/// The ranks, in the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// Whoever publishes.
+    /// Publishing.
     Publishing,
-    /// One file's bytes; its key is the inode number. The only one that may be held across a call to the slow tier, but for
-    /// `Publishing`.
+    /// One file's bytes; its key is the inode number. Besides `Publishing`, the only one that may be held across a call
+    /// to the slow tier.
     Io,
-    /// What is opened on the slow tier for the moment of a call, in a mount without root (`disk/closed.rs`). Held across the calls
-    /// that do that, with nothing behind it.
+    /// Opening closed nodes on the slow tier for the duration of a call, in a mount without root (`disk/closed.rs`).
+    /// Held across the calls that do that, with no lock behind it.
     Opening,
     /// Names, events, references: memory and the append.
     State,
-    /// Whoever syncs the log.
+    /// Syncing the log.
     Syncing,
     /// The end of the log.
     Tail,
-    /// Taken for a look or a change in memory, with nothing behind it.
+    /// Taken for a read or a change in memory, with no lock behind it.
     Leaf,
 }
 
-/// What the calling thread holds, in the order in which it was taken; nothing without debug assertions. For tests: no call to
-/// the slow tier is made with more than [`Rank::Io`], but where something is closed.
+/// The locks that the calling thread holds, in the order in which it took them; none without debug assertions. For
+/// tests: no call to the slow tier is made with more than [`Rank::Io`] held, except to open a closed node.
 pub fn held() -> Vec<Rank> {
     order::held()
 }
@@ -70,7 +71,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A leaf.
+/// A leaf lock.
 impl<T: Default> Default for Mutex<T> {
     fn default() -> Self {
         Mutex::new(Rank::Leaf, T::default())
@@ -78,7 +79,7 @@ impl<T: Default> Default for Mutex<T> {
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// To whoever waits longest, if somebody does.
+    /// Hands the lock to the longest waiter, if there is one.
     pub(crate) fn unlock_fair(this: Self) {
         let MutexGuard { inner, held: _held, turn: _turn } = this;
         raw::MutexGuard::unlock_fair(inner);
@@ -138,13 +139,13 @@ impl<T> RwLock<T> {
         RwLockWriteGuard { inner, _held: held, _turn: turns::AtRelease }
     }
 
-    /// Of something that no other thread can know yet: it is not waited for, so it may be taken out of order.
+    /// Locks something that no other thread can know yet: nobody waits for it, so it may be taken out of order.
     pub(crate) fn write_new(&self) -> RwLockWriteGuard<'_, T> {
         RwLockWriteGuard { inner: self.inner.write(), _held: self.place.taken(), _turn: turns::AtRelease }
     }
 
     pub(crate) fn try_read_for(&self, time: Duration) -> Option<RwLockReadGuard<'_, T>> {
-        // Where threads take turns there is no time: whoever would wait has waited in vain.
+        // When threads take turns there is no time: an attempt that would wait fails at once.
         let inner = turns::take(|| Some(self.inner.try_read()), || self.inner.try_read_for(time))?;
         Some(RwLockReadGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
     }
@@ -186,7 +187,7 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
     }
 }
 
-/// The check of the order.
+/// The check of the lock order.
 #[cfg(debug_assertions)]
 mod order {
     use std::cell::{Cell, RefCell};
@@ -209,7 +210,7 @@ mod order {
             Place { rank, key }
         }
 
-        /// Before a lock is waited for.
+        /// Called before waiting for a lock.
         #[track_caller]
         pub(super) fn wait(self) -> Held {
             if turns::are_taken() {
@@ -274,7 +275,7 @@ mod order {
     }
 }
 
-/// Threads that take turns, in an order that somebody else decides.
+/// Threads that take turns, in an order that a scheduler decides.
 #[cfg(debug_assertions)]
 pub mod turns {
     use std::sync::OnceLock;
@@ -290,8 +291,8 @@ pub mod turns {
         pub must_switch: fn(),
     }
 
-    /// All locks of this process are asked for in turns from now on. Their order is not checked: these threads share one of the
-    /// operating system's, by which it would be.
+    /// Takes all locks of this process in turns from now on. Their order is not checked: these threads share one OS
+    /// thread, and the check works per OS thread.
     pub fn install(scheduler: Scheduler) {
         SCHEDULER.get_or_init(|| scheduler);
     }
@@ -306,7 +307,7 @@ pub mod turns {
         }
     }
 
-    /// A lock by trying, over and over, where threads take turns; else by waiting.
+    /// Takes a lock by repeated attempts if threads take turns, else by waiting.
     pub(super) fn take<G>(attempt: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
         let Some(scheduler) = SCHEDULER.get() else { return wait() };
         (scheduler.may_switch)();
@@ -318,7 +319,7 @@ pub mod turns {
         }
     }
 
-    /// The last field of a guard: whoever waits for the lock may have it as soon as it is free.
+    /// The last field of a guard: a waiter may have the lock as soon as it is free.
     #[derive(Debug)]
     pub(super) struct AtRelease;
 
@@ -330,7 +331,7 @@ pub mod turns {
         }
     }
 
-    /// What is used of `std::sync::atomic`.
+    /// The part of `std::sync::atomic` that is used.
     pub(crate) mod atomic {
         pub(crate) use std::sync::atomic::Ordering;
 
@@ -354,7 +355,7 @@ pub mod turns {
                         may_switch();
                         self.0.store(value, order);
                     }
-                    /// Nobody else has it: no turn.
+                    /// Access is exclusive: no turn.
                     pub(crate) fn get_mut(&mut self) -> &mut $value {
                         self.0.get_mut()
                     }
@@ -396,7 +397,7 @@ pub mod turns {
     }
 }
 
-/// Threads wait for locks as the operating system has them wait.
+/// Without a scheduler: threads wait for locks as the operating system decides.
 #[cfg(not(debug_assertions))]
 mod turns {
     #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! How a copy in the background leaves the disks to others, rest and rate, and how fast it is. Pure; moments come in.
+//! How a background copy leaves the disks to others (rest and rate), and how fast it is. Pure; moments are passed in.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,43 +7,43 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backoff {
     None,
-    /// So long; to be asked again meanwhile if it is long.
+    /// Waits this long; if that is long, ask again meanwhile.
     For(Duration),
-    /// Until nothing is being drained. Whoever waits for the copy should be told.
+    /// Waits until nothing is being drained. Callers that wait for the copy should be told.
     Drain,
 }
 
 impl Backoff {
-    /// After a piece that took so long. `reads`: somebody read from the slow tier lately, and waited for it. `drains`: there is
-    /// something to drain. Checkpoints come first: until they are on the slow tier they are at risk.
+    /// The backoff after a piece that took `took`. `reads`: a caller has lately waited for a read from the slow tier.
+    /// `drains`: there is something to drain. Checkpoints come first: until they are on the slow tier they are at risk.
     pub(crate) fn after(took: Duration, reads: bool, drains: bool) -> Self {
         match (reads, drains) {
             (_, true) => Backoff::Drain,
-            // A quarter of the time is ours.
+            // We take a quarter of the time.
             (true, false) => Backoff::For(took.saturating_mul(3)),
             (false, false) => Backoff::None,
         }
     }
 }
 
-/// So much time's worth of bytes may go at once after a pause.
+/// How much time's worth of bytes may go at once after a pause.
 const BURST: Duration = Duration::from_secs(1);
 
 /// A limit of bytes per second, as a token bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TokenBucket {
     rate: u64,
-    /// When what was taken is paid for.
+    /// When the bytes taken so far are paid for.
     paid: Duration,
 }
 
 impl TokenBucket {
-    /// The limit from now on; `None` or 0: none. What was taken stays to be paid for at the former one.
+    /// Sets the limit from now on; `None` or 0: none. Bytes already taken are paid for at the former rate.
     pub(crate) fn set_rate(&mut self, rate: Option<u64>) {
         self.rate = rate.unwrap_or(0);
     }
 
-    /// Takes bytes, however many, and says how long to wait before they are moved.
+    /// Takes any number of bytes and returns how long to wait before they are moved.
     pub(crate) fn take(&mut self, now: Duration, bytes: u64) -> Duration {
         if self.rate == 0 {
             return Duration::ZERO;
@@ -55,19 +55,19 @@ impl TokenBucket {
     }
 }
 
-/// The speed is that of the newest bytes that were on their way for so long.
+/// The speed is measured over the newest bytes, back to this much transfer time.
 const MEASURED: Duration = Duration::from_secs(10);
-/// Nothing came for so long: what stood in the way says nothing of the disk.
+/// A gap this long says nothing about the disk.
 const GAP: Duration = Duration::from_secs(30);
-/// What was on its way for less is no measure.
+/// A shorter transfer time is no measurement.
 const TOO_SHORT: Duration = Duration::from_millis(100);
 
 /// How fast bytes arrive, while any are on their way.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speed {
-    /// For how long some were on their way, about a second each, and how many came in that time. The newest last.
+    /// Transfer times of about a second each, and the bytes that arrived in each. The newest last.
     pieces: VecDeque<(Duration, u64)>,
-    /// Until when that is counted; `None`: nothing is on its way.
+    /// Up to when transfer time is counted; `None`: nothing is on its way.
     since: Option<Duration>,
 }
 
@@ -99,7 +99,7 @@ impl Speed {
         self.pieces.iter().map(|piece| piece.0).sum()
     }
 
-    /// `None`: that is not known yet.
+    /// `None`: not known yet.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         let (measured, bytes) = (self.measured(), self.pieces.iter().map(|piece| piece.1).sum::<u64>());
         (measured >= TOO_SHORT && bytes > 0).then(|| bytes as f64 / measured.as_secs_f64())
@@ -141,7 +141,7 @@ mod tests {
         (2..=60).for_each(|n| speed.arrived(ms(1_000 + 50 * n), 50));
         let near = |speed: &Speed, wanted: f64| speed.bytes_per_s().is_some_and(|it| (it / wanted - 1.0).abs() < 0.01);
         assert!(near(&speed, 1_000.0), "{speed:?}");
-        // An hour without anything to do says nothing of the disk.
+        // An idle hour says nothing about the disk.
         speed.rest();
         speed.begin(ms(3_600_000));
         speed.arrived(ms(3_600_500), 500);
@@ -151,7 +151,7 @@ mod tests {
         assert!(near(&speed, 1_000.0), "{speed:?}");
         speed.rest();
         speed.begin(ms(3_600_500));
-        // A disk that others use now: after ten seconds it is known.
+        // Others use the disk now: after ten seconds the new speed is known.
         (1..=110).for_each(|n| speed.arrived(ms(3_600_500 + 100 * n), 10));
         assert!(near(&speed, 100.0), "{speed:?}");
     }

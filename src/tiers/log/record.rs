@@ -1,13 +1,15 @@
-//! The log's records: what each says, and how it stands in the file. Pure: text in, text out.
+//! The log's records: what each says, and its encoding in the file. Pure: text in, text out.
 //!
-//! One record is one line of printable ASCII: `CRC LSN DURABLE KIND key=value ...`, the CRC-32 (IEEE) over everything
-//! behind it up to the newline. DURABLE is the LSN up to which the log was known to be durable when the line was written. Paths are relative to the mount root, escaped by [`crate::path::escape`]; an empty path is the root.
-//! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`, `exchange`,
-//! `unlink`, `rmdir`, `setattr` and `setxattr`; the others speak about objects, events and the slow tree.
+//! One record is one line of printable ASCII: `CRC LSN DURABLE KIND key=value ...`, with the CRC-32 (IEEE) over
+//! everything behind it up to the newline. DURABLE is the LSN up to which the log was known to be durable when the line
+//! was written. Paths are relative to the mount root, escaped by [`crate::path::escape`]; an empty path is the root.
+//! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`,
+//! `exchange`, `unlink`, `rmdir`, `setattr` and `setxattr`; the other kinds are about objects, events and the slow
+//! tree.
 //!
-//! A CRC says that a line is as it was written, not who wrote it: a fast tier may come from anywhere. What no daemon writes
-//! (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is no record, so whoever
-//! gets one need not look again.
+//! A CRC says that a line is as it was written, not who wrote it: a fast tier may come from anywhere. A line that no
+//! daemon writes (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is not a
+//! record, so users of a record need not check it again.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +22,7 @@ use crate::tiers::{Ino, Lsn};
 /// A path from the mount root: names joined by `/`, no leading slash.
 pub(crate) type Path = Vec<u8>;
 
-/// No counter of ours (of records, objects, inodes) gets here in the life of a machine, so what is one more is a number too.
+/// No counter of ours (of records, objects, inodes) gets here in the life of a machine, so adding one never overflows.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// The longest name of an extended attribute on Linux.
@@ -31,14 +33,14 @@ const XATTR_NAME_MAX: usize = 255;
 pub(crate) enum Home {
     /// The pool.
     Fast,
-    /// `tmp` on the slow tier: it did not fit.
+    /// `tmp` on the slow tier: the object did not fit.
     Slow,
-    /// `tmp` on the slow tier, but for the bytes below `at`: the object `head` of the pool has them, which had room up to
+    /// `tmp` on the slow tier, except the bytes below `at`: those are in the pool's object `head`, which had room up to
     /// there.
     Split { head: u64, at: u64 },
 }
 
-/// Names an object for ever; numbers are not used twice.
+/// Identifies an object for ever; numbers are not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ObjectId {
     pub(crate) home: Home,
@@ -46,12 +48,12 @@ pub(crate) struct ObjectId {
 }
 
 impl ObjectId {
-    /// Whether some of it lies on the slow tier.
+    /// Whether part of it lies on the slow tier.
     pub(crate) fn needs_slow(self) -> bool {
         self.home != Home::Fast
     }
 
-    /// The object of the pool that has the beginning of one in two parts.
+    /// The pool's object that has the beginning of an object in two parts.
     pub(crate) fn head(self) -> Option<ObjectId> {
         match self.home {
             Home::Split { head, .. } => Some(ObjectId { home: Home::Fast, number: head }),
@@ -59,7 +61,7 @@ impl ObjectId {
         }
     }
 
-    /// The file on the slow tier alone, for one that has one.
+    /// The file on the slow tier alone, for an object in two parts.
     pub(crate) fn tail(self) -> ObjectId {
         match self.home {
             Home::Split { .. } => ObjectId { home: Home::Slow, ..self },
@@ -67,7 +69,7 @@ impl ObjectId {
         }
     }
 
-    /// Whether the bytes of `other` are, or were once, bytes of this one.
+    /// Whether the bytes of `other` are, or once were, bytes of this one.
     pub(crate) fn uses(self, other: ObjectId) -> bool {
         self == other || self.head() == Some(other)
     }
@@ -78,7 +80,7 @@ impl ObjectId {
     }
 }
 
-/// What travels with a file's content, or with a new directory or special file.
+/// The attributes that travel with a file's content, or with a new directory or special file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attrs {
     pub(crate) perm: u32,
@@ -98,7 +100,7 @@ pub(crate) struct Spec {
     pub(crate) target: Vec<u8>,
 }
 
-/// What the view keeps of something that was set aside.
+/// The content or node that the view keeps for something set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// The first `size` bytes of the object.
@@ -125,7 +127,7 @@ impl Kept {
     }
 }
 
-/// The length and the time of the last change of what waits in `tmp`.
+/// The size and mtime of a file that waits in `tmp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TmpStat {
     pub(crate) size: u64,
@@ -137,7 +139,7 @@ impl TmpStat {
         TmpStat { size: stat.size, mtime: stat.mtime }
     }
 
-    /// A tier may remember times of two seconds, and shows that only once it has forgotten the file.
+    /// A tier may round times to two seconds, and show that only once it has dropped the file from its cache.
     pub(crate) fn fits(&self, stat: &Stat) -> bool {
         const GRAIN: u64 = 2;
         self.size == stat.size && self.mtime.sec.abs_diff(stat.mtime.sec) <= GRAIN
@@ -148,8 +150,9 @@ impl TmpStat {
 /// numbers; `over` is what the target name held before, `None` for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Rename a finished node out of `tmp`, the name behind the path of the root of the part of the tree that has it (`writeback/parts.rs`). `node` and `object` say whose version it is, `known` what the slow tier shows of what
-    /// waits there, where that does not change: numbers are given again.
+    /// Renames a finished node out of `tmp`. `tmp` is the name behind the path of the root of the part of the tree that
+    /// has it (`writeback/parts.rs`). `node` and `object` say whose version it is; `known` is the slow tier's stat of
+    /// the waiting file, if that does not change: inode numbers are reused.
     Place {
         tmp: Vec<u8>,
         ino: u64,
@@ -200,14 +203,14 @@ pub(crate) enum Record {
     Start {
         boot: String,
     },
-    /// From here on the bytes of `path` are this object; creates the file if the name is free.
+    /// From here on the bytes of `path` are in this object; creates the file if the name is free.
     Bind {
         path: Path,
         ino: Ino,
         object: ObjectId,
     },
-    /// All the names of a file that has several, in front of the `bind` or `content` that it belongs to: events on some of
-    /// them may be applied and forgotten by then.
+    /// All names of a file that has several, in front of the `bind` or `content` that it belongs to: events on some of
+    /// the names may be applied and forgotten by then.
     Names {
         ino: Ino,
         paths: Vec<Path>,
@@ -218,7 +221,7 @@ pub(crate) enum Record {
         ino: Ino,
         spec: Spec,
     },
-    /// What `path` holds got its place in the order: the first `size` bytes of the object.
+    /// The content of `path` got its place in the order: the first `size` bytes of the object.
     Content {
         path: Path,
         ino: Ino,
@@ -254,26 +257,26 @@ pub(crate) enum Record {
         key: Vec<u8>,
         value: Option<Vec<u8>>,
     },
-    /// In front of the first event on a name, and of a `bind` of what is there: what the slow tier was known to have under it,
-    /// `None` for nothing. A start tells by it whether somebody else has changed that since.
+    /// In front of the first event on a name, and of a `bind` of an existing file: what the slow tier was known to have
+    /// under the name, `None` for nothing. A start detects foreign changes since then by it.
     Expect {
         path: Path,
         slow: Option<Fingerprint>,
     },
-    /// The file was struck by a power cut and has no older version: the records about it mean nothing. For a recovery that
-    /// no longer reads the record which shows that.
+    /// A power cut struck the file and it has no older version: the records about it mean nothing. Written for a
+    /// recovery that no longer reads the record that shows that.
     Struck {
         ino: Ino,
     },
-    /// From here on the object's bytes from `from` on may differ from what the versions before this record had: those that
-    /// are longer no longer exist.
+    /// From here on the object's bytes from `from` on may differ from those of the versions before this record:
+    /// versions that are longer no longer exist.
     Breach {
         ino: Ino,
         object: ObjectId,
         from: u64,
     },
-    /// The file, `slow` by its number there, was written in place at `mtime` while changes of its times were on their way: whatever
-    /// those before this record say, that is what they set.
+    /// The file, `slow` by its number there, was written in place at `mtime` while changes of its times were pending:
+    /// the pending changes before this record set `mtime`, whatever they say.
     Overtaken {
         ino: Ino,
         slow: u64,
@@ -284,9 +287,9 @@ pub(crate) enum Record {
         of: Lsn,
         size: u64,
     },
-    /// About to change the slow tree, by step `index` of `count`. `upto` is of the batch that the step belongs to: with all steps of that
-    /// many done, everything up to there is applied. A group of which a step is missing in the log was never begun. One that comes again
-    /// takes the place of the first: what it places had to be made anew.
+    /// Step `index` of `count`, about to change the slow tree. `upto` belongs to the step's batch: once all steps with
+    /// that `upto` are done, everything up to there is applied. A group with a step missing in the log was never begun.
+    /// A repeated step replaces the first: the node that it places had to be made anew.
     Intent {
         upto: Lsn,
         index: u64,
@@ -297,15 +300,16 @@ pub(crate) enum Record {
     Applied {
         upto: Lsn,
     },
-    /// An operator has set it aside (`writeback/set_aside.rs`): the view has it under these names, and no event is on its way. Since when, in seconds
-    /// since 1970. Counts only with the `set-aside` behind it, and whether or not `applied` has passed it: until it is an event again.
+    /// An operator has set the node aside (`writeback/set_aside.rs`): the view has it under these names, and no event
+    /// is pending. `since` is in seconds since 1970. Counts only with the `set-aside` behind it, and stays valid until
+    /// the node is an event again, even after `applied` has passed it.
     Aside {
         ino: Ino,
         since: u64,
         paths: Vec<Path>,
         kept: Kept,
     },
-    /// Makes the `count` records in front of it count. Of the events before it, those in these ranges are out of the order.
+    /// Makes the `count` records in front of it count. Earlier events in these ranges leave the order.
     SetAside {
         count: u64,
         events: Vec<(Lsn, Lsn)>,
@@ -313,7 +317,7 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// The inode of the view that it is about.
+    /// The inode of the view that the record is about.
     pub(crate) fn ino(&self) -> Option<Ino> {
         match self {
             Record::Bind { ino, .. }
@@ -338,14 +342,15 @@ impl Record {
         }
     }
 
-    /// Up to where these records, in their order, say that everything is applied; 0 if they say nothing of it.
+    /// The LSN up to which these records, in their order, say that everything is applied; 0 if they do not say.
     pub(crate) fn applied<'a>(records: impl DoubleEndedIterator<Item = &'a Record>) -> Lsn {
         let upto = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
         records.rev().find_map(upto).unwrap_or(0)
     }
 
-    /// The steps of the group that was begun behind the last `applied`, each with what is applied once those of its batch are. They were made
-    /// durable together before the first of them was done: if one is missing, none was.
+    /// The steps of the group that was begun behind the last `applied`, each with the LSN that is applied once the
+    /// steps of its batch are done. They were made durable together before the first was done: if one is missing, none
+    /// was done.
     pub(crate) fn unfinished(records: &[(Lsn, Record)]) -> Vec<(Lsn, &Step)> {
         let last = records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
         let mut steps: BTreeMap<u64, (Lsn, &Step)> = BTreeMap::new();
@@ -360,7 +365,7 @@ impl Record {
         if whole || left_out!(AllIntents) { steps.into_values().collect() } else { Vec::new() }
     }
 
-    /// Whether these records say that version `of` of the object, `size` bytes long, was written over or cut.
+    /// Whether these records say that version `of` of the object, `size` bytes long, was overwritten or cut.
     pub(crate) fn invalidated(records: &[(Lsn, Record)], of: Lsn, object: ObjectId, size: u64) -> bool {
         let behind = &records[records.partition_point(|(lsn, _)| *lsn <= of)..];
         behind.iter().any(|(_, record)| {
@@ -452,7 +457,7 @@ impl Record {
         format!("{:08x} {}\n", crc32fast::hash(line.0.as_bytes()), line.0)
     }
 
-    /// Parses one line without its newline: LSN, durable LSN, record. `None` if anything at all is wrong with it.
+    /// Parses one line without its newline: LSN, durable LSN, record. `None` if anything is wrong with it.
     pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record)> {
         let line = std::str::from_utf8(line).ok()?;
         let (crc, rest) = line.split_at_checked(8)?;
@@ -592,7 +597,7 @@ impl LogLine {
     }
 }
 
-/// Reads the words back in the order in which [`LogLine`] wrote them.
+/// Reads the words in the order in which [`LogLine`] wrote them.
 struct Words<'a>(std::str::Split<'a, char>);
 
 impl<'a> Words<'a> {
@@ -608,17 +613,17 @@ impl<'a> Words<'a> {
         self.value(key)?.parse().ok()
     }
 
-    /// A number that we gave out.
+    /// A number from one of our counters.
     fn counter(&mut self, key: &str) -> Option<u64> {
         counter(self.value(key)?)
     }
 
-    /// A number of an inode of the view.
+    /// An inode number of the view.
     fn ino(&mut self) -> Option<Ino> {
         self.counter("ino").filter(|ino| *ino != 0)
     }
 
-    /// A length of a file.
+    /// A file length.
     fn size(&mut self, key: &str) -> Option<u64> {
         self.number(key).filter(|size| i64::try_from(*size).is_ok())
     }
@@ -637,7 +642,7 @@ impl<'a> Words<'a> {
         self.bytes(key).filter(|path| path.is_empty() || is_below_root(path))
     }
 
-    /// What a step moves, the slow inode it should be, and where to.
+    /// The path that a step moves, the slow inode expected there, and the target path.
     fn moved(&mut self) -> Option<(Path, u64, Path)> {
         let (from, ino, to) = (self.path("path")?, self.number("slow")?, self.path("to")?);
         are_apart(&from, &to).then_some((from, ino, to))
@@ -795,7 +800,7 @@ impl<'a> Words<'a> {
                     true => Kept::File { object: self.object()?, size: self.size("size")?, attrs: self.attrs()? },
                     false => Kept::Node(self.spec()?),
                 };
-                // A directory with two names could be inside of itself.
+                // A directory with two names could contain itself.
                 let is_dir = matches!(&kept, Kept::Node(spec) if spec.kind == Kind::Dir);
                 let named = !paths.is_empty() && (!is_dir || paths.len() == 1);
                 named.then_some(Record::Aside { ino, since, paths, kept })?
@@ -859,13 +864,13 @@ pub(crate) fn counter(word: &str) -> Option<u64> {
     word.parse().ok().filter(|n| *n < COUNTER_MAX)
 }
 
-/// Whether each part is a name, and the first one not that of our own directory.
+/// Whether each component is a valid name, and the first is not our own directory.
 pub(crate) fn is_below_root(path: &[u8]) -> bool {
     let names = || path.split(|b| *b == b'/');
     names().all(|name| Name::new(name).is_ok()) && names().next() != Some(OURS)
 }
 
-/// Neither is inside of the other: nothing moves into itself, or onto itself.
+/// Neither path is the other or lies inside it: nothing moves into itself, or onto itself.
 fn are_apart(a: &[u8], b: &[u8]) -> bool {
     let inside = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
     !inside(a, b) && !inside(b, a)
@@ -965,15 +970,16 @@ mod tests {
             for i in 0..line.len() {
                 let mut bad = line.to_vec();
                 bad[i] ^= 1;
-                // The CRC's own hex digits may change case without meaning anything else.
+                // The CRC's own hex digits may change case without changing their meaning.
                 assert!(Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone())), "byte {i}");
                 assert_eq!(Record::decode(&line[..i]), None, "cut at {i}");
             }
         }
     }
 
-    /// A CRC is no signature. These were once taken as they stood: the first three stopped a start with a bare errno, the
-    /// renames and the link made a directory its own ancestor (a start that never ended), the numbers overflowed a counter.
+    /// A CRC is no signature. These lines were once accepted: the first three stopped a start with a bare errno, the
+    /// renames and the link made a directory its own ancestor (a start that never ended), the numbers overflowed a
+    /// counter.
     #[test]
     fn what_no_daemon_writes_is_no_record() {
         let long = "n".repeat(256);

@@ -1,9 +1,11 @@
-//! What has to leave the order together, when something is set aside. Pure: reads the state, decides, changes nothing.
+//! Which events have to leave the order together when something is set aside. Pure: reads the state, decides, changes
+//! nothing.
 //!
-//! All pending events of a node go, and of a directory all that is beneath it. The events that stay must mean what they meant: each finds
-//! under its names what it found before. So the queue is gone through in two worlds at once, with the events that go and without them; one
-//! that meets a name under which the two have different nodes goes too, with all that is pending of its nodes, until no more are found.
-//! Whoever has written through the same temporary name is not among them: in both worlds that was free by then.
+//! All pending events of a node go, and for a directory all events beneath it. The remaining events must keep their
+//! meaning: each must find under its names what it found before. So the queue is walked in two worlds at once, with the
+//! events that go and without them. An event that meets a name under which the two worlds have different nodes goes
+//! too, with all pending events of its nodes, until no more are found. Writers that used the same temporary name are
+//! not affected: in both worlds the name was free by then.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,15 +16,16 @@ use crate::tiers::{Ino, Lsn};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Closure {
     pub(crate) inodes: HashSet<Ino>,
-    /// In their order.
+    /// In log order.
     pub(crate) events: Vec<Lsn>,
-    /// Of the names under which the two worlds differ in the end: what they have without the events that go.
+    /// The names under which the two worlds differ in the end, each with its node in the world without the events that
+    /// go.
     pub(crate) places: HashMap<DirEntryKey, Option<Ino>>,
-    /// Files of it that are ahead of their events: what was written to them has to become one first.
+    /// Files among them with bytes ahead of their events: those bytes have to become an event first.
     pub(crate) uncommitted: Vec<Ino>,
 }
 
-/// All that goes with these nodes.
+/// Everything that goes with these nodes.
 pub(crate) fn closure(st: &EngineState, start: HashSet<Ino>) -> Closure {
     let mut inodes = start;
     loop {
@@ -45,7 +48,7 @@ pub(crate) fn pending_at<'a>(st: &'a EngineState, place: &'a DirEntryKey) -> imp
 struct QueueWalk<'a> {
     st: &'a EngineState,
     found: Closure,
-    /// Whether something is one of the nodes, or beneath one, as far as that was asked.
+    /// Whether a node is one of the nodes that go, or beneath one; filled on demand.
     inside: HashMap<Ino, bool>,
     with: HashMap<&'a DirEntryKey, Option<Ino>>,
     without: HashMap<&'a DirEntryKey, Option<Ino>>,
@@ -87,7 +90,7 @@ impl<'a> QueueWalk<'a> {
         change.inodes().into_iter().chain(dirs).any(|ino| self.is_node_inside(ino))
     }
 
-    /// By any of its names, of the view or of the slow tree.
+    /// By any of its names, in the view or on the slow tree.
     fn is_node_inside(&mut self, ino: Ino) -> bool {
         if self.found.inodes.contains(&ino) {
             return true;
@@ -113,7 +116,7 @@ impl<'a> QueueWalk<'a> {
     }
 }
 
-/// What a change leaves under the names it touches.
+/// Applies a change to the names it touches.
 fn put<'a>(world: &mut HashMap<&'a DirEntryKey, Option<Ino>>, change: &'a Change) {
     match change {
         Change::Make { ino, at, .. } | Change::Content { ino, at, .. } | Change::Link { ino, at } => {
@@ -149,7 +152,7 @@ mod tests {
     use crate::tiers::model::view::tests::stat;
     use crate::tiers::objects::version::Content;
 
-    /// A queue that is filled step by step, and numbers its events from 1 on.
+    /// A queue that is filled step by step and numbers its events from 1 on.
     struct Queue(EngineState);
 
     fn at(dir: Ino, name: &str) -> DirEntryKey {
@@ -166,7 +169,7 @@ mod tests {
             self.0.push(lsn, Duration::ZERO, change);
         }
 
-        /// On the slow tier, and nothing pending of it.
+        /// A node on the slow tier with nothing pending.
         fn there(&mut self, name: &str, number: u64, kind: Kind) -> Ino {
             let asked = self.0.view.asked(Duration::ZERO);
             let (dir, name) = at(ROOT, name);
@@ -242,7 +245,7 @@ mod tests {
         assert!(!found.inodes.contains(&other) && found.inodes.contains(&last));
         let places = [(at(ROOT, "name"), Some(old)), (at(ROOT, "moved"), None)];
         assert_eq!(found.places, HashMap::from(places));
-        // It found the name free: it depends on nobody, and nobody on it.
+        // It found the name free: it depends on no other node, and none depends on it.
         assert_eq!(queue.closure(last).events, [5]);
     }
 
@@ -276,7 +279,7 @@ mod tests {
         assert_eq!(queue.closure(below).events, [2, 3, 5, 7, 8], "not the one above");
     }
 
-    /// It is no event yet, and would stand where something comes back.
+    /// The file is no event yet, and would be in the way of a node that comes back.
     #[test]
     fn a_file_that_is_being_written_under_such_a_name_is_to_be_committed_first() {
         let mut queue = Queue::new();

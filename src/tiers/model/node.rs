@@ -1,5 +1,6 @@
-//! What the view has many of: the node behind an inode number, the slot behind a name. How they hang together, and how they change
-//! when something is logged, published or seen, is `model/view.rs`'s; what is `pub(super)` here is for that.
+//! The numerous parts of the view: the node behind an inode number, the slot behind a name. How they are connected, and
+//! how they change when something is logged, published or seen, is up to `model/view.rs`; the `pub(super)` items here
+//! are for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -17,7 +18,7 @@ use crate::tiers::{Ino, Listing, Lsn};
 /// A name in a directory.
 pub(crate) type DirEntryKey = (Ino, Name);
 
-/// Attributes of a node, as far as no object on fast knows better.
+/// A node's attributes, unless an object on fast has newer ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NodeAttrs {
     pub(crate) perm: u32,
@@ -48,7 +49,7 @@ impl NodeAttrs {
     }
 }
 
-/// LinkNames of a node, as a rule one: no room is set aside for more.
+/// A node's names, usually one: no room is reserved for more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LinkNames {
     One(DirEntryKey),
@@ -98,13 +99,13 @@ impl LinkNames {
     }
 }
 
-/// When the slow tier was asked, by uptime, in four bytes. Rounded down: an answer seems older than it is, never younger.
-/// After eight years every answer is too old.
+/// When the slow tier was asked, by uptime, in four bytes. Rounded down: an answer seems older than it is, never
+/// younger. After eight years every answer is too old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ObservedAt(u32);
 
 impl ObservedAt {
-    /// It is to be asked.
+    /// The slow tier must be asked.
     pub(crate) const NEVER: ObservedAt = ObservedAt(0);
     const PER_SECOND: u128 = 16;
 
@@ -113,12 +114,12 @@ impl ObservedAt {
         ObservedAt(u32::try_from(ticks + 1).unwrap_or(0))
     }
 
-    /// The uptime of then; nothing for never.
+    /// The uptime of the answer; zero for never.
     pub(crate) fn since_start(self) -> Duration {
         Duration::from_secs(1) * self.0.saturating_sub(1) / Self::PER_SECOND as u32
     }
 
-    /// Whether an answer of then still holds.
+    /// Whether an answer from then still holds.
     pub(crate) fn fresh(self, now: Duration, limit: Duration) -> bool {
         let Some(ticks) = self.0.checked_sub(1) else { return false };
         let at = Duration::from_secs(1) * ticks / Self::PER_SECOND as u32;
@@ -126,8 +127,8 @@ impl ObservedAt {
     }
 }
 
-/// A million of these are in memory at once: what few nodes have is behind a pointer, what two fields would say alike is
-/// said once, and [`NodeAttrs`] is taken apart for its gaps.
+/// A million of these are in memory at once: rare fields are behind a pointer, no fact is stored twice, and
+/// [`NodeAttrs`] is stored field by field to avoid padding.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) kind: Kind,
@@ -135,7 +136,7 @@ pub(crate) struct Node {
     pub(crate) ours: bool,
     /// The slow tier has it, as `slow_dev` and `slow_ino`.
     pub(super) on_slow: bool,
-    /// The slow file shows what the node does: its fingerprint follows from the node's attributes.
+    /// The slow file shows the same as the node: its fingerprint follows from the node's attributes.
     slow_is_alike: bool,
     rests: Resident,
     /// It was read from a staged copy when it was last opened.
@@ -147,45 +148,46 @@ pub(crate) struct Node {
     pub(crate) pins: u32,
     /// References the kernel holds.
     pub(crate) refs: u64,
-    /// LinkNames in the view. Empty: removed.
+    /// Its names in the view. Empty: removed.
     pub(crate) links: LinkNames,
-    /// While the slow tier does not have it, the second one may be [`NO_NAMES`].
+    /// While the slow tier does not have the node, `slow_ino` may be [`NO_NAMES`].
     slow_dev: u64,
     slow_ino: u64,
     uid: u32,
     gid: u32,
     nlink: u32,
-    /// Of atime, mtime and ctime.
+    /// For atime, mtime and ctime.
     nsec: [u32; 3],
     sec: [i64; 3],
     size: u64,
     blocks: u64,
     rare: Option<Box<Rare>>,
     pub(crate) dir: Option<Box<DirNode>>,
-    /// Made when somebody opens or changes the file. Without it nobody uses the bytes, and `rests` says where they are: whoever
-    /// must know asks [`EngineState::known_file`](crate::tiers::model::state::EngineState::known_file).
+    /// Made when the file is opened or changed. Without it the bytes are not in use, and `rests` says where they are:
+    /// ask [`EngineState::known_file`](crate::tiers::model::state::EngineState::known_file) when that matters.
     pub(crate) file: Option<Arc<FileState>>,
 }
 
-/// As the number of a node that the slow tier does not have: it has no names there either, whatever it has in the view. All new
-/// files are so while they wait.
+/// The inode number of a node that the slow tier does not have: it has no names there either, whatever its names in the
+/// view. All new files are in this state while they wait.
 const NO_NAMES: u64 = u64::MAX;
 
-/// What few nodes have.
+/// Fields that few nodes have.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rare {
-    /// LinkNames on the slow tier where they are not those of the view, nor none as [`NO_NAMES`] says.
+    /// Its names on the slow tier, if they differ from those of the view and are not empty as [`NO_NAMES`] says.
     slow: Option<LinkNames>,
-    /// What the slow tier showed where that is not what the node shows.
+    /// The slow tier's fingerprint, if it differs from what the node shows.
     slow_fingerprint: Option<Fingerprint>,
-    /// The attributes hold a change that became this event.
+    /// The event of the latest change that the attributes hold.
     meta_lsn: Lsn,
     xattrs: Xattrs,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     target: Vec<u8>,
-    /// Of a device.
+    /// The number of a device.
     rdev: u64,
-    /// Somebody else has put another file in its place, and the kernel was not shown that one yet: it lets in whom the one before let in.
+    /// A foreign change has put another file in its place that the kernel has not looked up yet: the kernel still
+    /// checks access by the former file.
     unshown: bool,
 }
 
@@ -223,7 +225,7 @@ impl Node {
         node
     }
 
-    /// Changes what few nodes have, and lets go of it where nothing is left.
+    /// Changes the rare fields, and frees them if none is left.
     fn change_rare<T>(&mut self, change: impl FnOnce(&mut Rare) -> T) -> T {
         let mut rare = self.rare.take().unwrap_or_default();
         let done = change(&mut rare);
@@ -231,7 +233,7 @@ impl Node {
         done
     }
 
-    /// LinkNames on the slow tier, as far as known.
+    /// Its names on the slow tier, as far as known.
     pub(crate) fn slow(&self) -> &[DirEntryKey] {
         match &self.rare {
             _ if self.has_no_slow_names() => &[],
@@ -249,7 +251,8 @@ impl Node {
         !self.on_slow && self.slow_ino == NO_NAMES
     }
 
-    /// The names it has on the slow tier, if they are others than in the view. To be put back by [`Node::put_moved`].
+    /// The names it has on the slow tier, if they differ from those in the view. Put them back with
+    /// [`Node::put_moved`].
     fn take_moved(&mut self) -> Option<LinkNames> {
         if self.has_no_slow_names() {
             self.slow_ino = 0;
@@ -269,7 +272,8 @@ impl Node {
         }
     }
 
-    /// Its device and number on the slow tier, if that has it. What the slow tier showed before is not true of another.
+    /// Sets its device and inode number on the slow tier, if that has it. Drops the fingerprint, which does not hold
+    /// for another file.
     pub(super) fn set_slow_id(&mut self, id: Option<(u64, u64)>) {
         self.set_slow_fingerprint(None);
         let moved = self.take_moved();
@@ -331,13 +335,13 @@ impl Node {
         self.set_slow_fingerprint(slow_fingerprint);
     }
 
-    /// The fingerprint of a slow file that is alike.
+    /// The fingerprint of a slow file that shows the same as the node.
     fn fingerprint(&self) -> Fingerprint {
         let NodeAttrs { size, mtime, ctime, .. } = self.meta();
         Fingerprint { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
     }
 
-    /// What the slow tier showed when it was last asked; a difference to it is somebody else's change.
+    /// The fingerprint that the slow tier showed last; a difference from it is a foreign change.
     pub(crate) fn slow_fingerprint(&self) -> Option<Fingerprint> {
         if self.slow_is_alike {
             Some(self.fingerprint())
@@ -354,7 +358,7 @@ impl Node {
         }
     }
 
-    /// The attributes hold a change that became this event; 0: none.
+    /// The event of the latest change that the attributes hold; 0: none.
     pub(crate) fn meta_lsn(&self) -> Lsn {
         self.rare.as_ref().map_or(0, |rare| rare.meta_lsn)
     }
@@ -377,7 +381,7 @@ impl Node {
         self.change_rare(|rare| change(&mut rare.xattrs))
     }
 
-    /// Empty: not known, or no symbolic link.
+    /// Empty: not known, or not a symbolic link.
     pub(crate) fn target(&self) -> &[u8] {
         self.rare.as_ref().map_or(&[], |rare| &rare.target)
     }
@@ -401,7 +405,7 @@ impl Node {
         self.on_slow.then_some((self.slow_dev, self.slow_ino))
     }
 
-    /// Somebody else has changed the bytes.
+    /// A foreign change hit the bytes.
     pub(crate) fn changed_behind(&mut self) {
         self.rests = Resident::new(self.rests.is_pending(), false);
         if let Some(file) = &self.file {
@@ -409,7 +413,7 @@ impl Node {
         }
     }
 
-    /// Somebody else has put another file in its place.
+    /// A foreign change has put another file in its place.
     pub(crate) fn replaced_behind(&mut self) {
         self.change_rare(|rare| rare.unshown = true);
         if let Some(file) = &self.file {
@@ -417,7 +421,7 @@ impl Node {
         }
     }
 
-    /// Whether the kernel must look it up again before anybody is let in.
+    /// Whether the kernel must look it up again before anyone may open it.
     pub(crate) fn is_unshown(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.unshown)
     }
@@ -426,7 +430,7 @@ impl Node {
         self.refs += 1;
     }
 
-    /// The kernel looks it up.
+    /// The kernel has looked it up.
     pub(crate) fn show(&mut self) {
         self.refer();
         if self.is_unshown() {
@@ -434,7 +438,7 @@ impl Node {
         }
     }
 
-    /// Lets go of a file's state that says no more than [`Resident`] can. `newest`: of its pending versions.
+    /// Drops a file's state if it says no more than [`Resident`] can. `newest`: its newest pending version.
     pub(super) fn rest(&mut self, newest: Option<&Arc<Content>>) {
         let state = self.file.as_mut().and_then(Arc::get_mut);
         if let Some(rests) = state.and_then(|state| state.at_rest(newest)) {
@@ -443,7 +447,7 @@ impl Node {
         }
     }
 
-    /// The state of a regular file, made by `make` if there is none; that is told whether the file was opened.
+    /// The state of a regular file; if there is none, `make` makes it and is told whether the file was opened before.
     pub(super) fn wake(&mut self, make: impl FnOnce(bool) -> FileState) -> &Arc<FileState> {
         let opened = self.rests.is_opened();
         self.file.get_or_insert_with(|| {
@@ -452,7 +456,7 @@ impl Node {
         })
     }
 
-    /// Whether the state is to be made of the pending versions.
+    /// Whether the state must be made from the pending versions.
     pub(super) fn rests_pending(&self) -> bool {
         self.file.is_none() && self.rests.is_pending()
     }
@@ -462,8 +466,8 @@ impl Node {
         self.file.as_ref().map_or(self.rests.is_pending(), |file| file.holds_bytes())
     }
 
-    /// Whether this is an open slow file with more names there than anybody has looked up. Its descriptor keeps its
-    /// number from being given to another.
+    /// Whether this is an open slow file that has more names there than have been looked up. Its open descriptor keeps
+    /// its inode number from being reused.
     pub(crate) fn has_unknown_names(&self) -> bool {
         let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
         self.file.as_ref().is_some_and(held) && self.nlink as usize > self.links.len()
@@ -472,13 +476,13 @@ impl Node {
 
 #[derive(Debug, Default)]
 pub(crate) struct DirNode {
-    /// Every name has a slot. Of a directory that the slow tier has this ages by itself (`ops/recheck.rs`).
+    /// Every name has a slot. For a directory that the slow tier has, this ages by itself (`ops/recheck.rs`).
     pub(crate) known: bool,
-    /// When the slow tier was last asked whether that still holds.
+    /// When the slow tier was last asked whether `known` still holds.
     pub(crate) checked: ObservedAt,
-    /// Whether somebody has asked for a name since.
+    /// Whether a name has been looked up since.
     pub(crate) used: AtomicBool,
-    /// What the slow tier showed of the directory then.
+    /// The directory as the slow tier showed it then.
     pub(crate) shown: Option<Box<Shown>>,
     pub(crate) slots: BTreeMap<Name, Slot>,
     /// Rises with every change of a slot; a slow call that ran meanwhile is repeated.
@@ -491,17 +495,17 @@ pub(crate) struct DirNode {
     pub(crate) access_acl: Option<Box<KnownAcl>>,
     /// The latest listing.
     pub(crate) listed: Option<Listed>,
-    /// Of one that is not known in full.
+    /// The names of the last listing, for a directory that is not known in full.
     pub(crate) present: Option<Box<Present>>,
 }
 
 impl DirNode {
-    /// Whether the latest listing says that nothing has this name. It is no answer while the slow tier has one.
+    /// Whether the latest listing says that nothing has this name. Counts only while the slow tier does not answer.
     pub(super) fn lists_not(&self, name: &Name) -> bool {
         self.present.as_ref().is_some_and(|present| !present.names.contains(name))
     }
 
-    /// A slot goes that says that something has the name.
+    /// Drops a slot; if it has a node, its name is remembered as present.
     pub(super) fn forget_slot(&mut self, name: &Name) {
         let slot = self.slots.remove(name);
         if let (Some(present), Some(_)) = (&mut self.present, slot.and_then(|slot| slot.view())) {
@@ -509,13 +513,13 @@ impl DirNode {
         }
     }
 
-    /// It is, or may be, another one on the slow tier.
+    /// The directory is, or may be, another one on the slow tier.
     pub(super) fn forget_acls(&mut self) {
         self.default_acl = None;
         self.access_acl = None;
     }
 
-    /// It is known in full no more: names without a slot, and what slots say that is old, are looked up on the slow tier.
+    /// The directory is no longer known in full: names without a slot, and old slots, are looked up on the slow tier.
     pub(crate) fn forget_others(&mut self) {
         self.known = false;
         self.shown = None;
@@ -523,7 +527,7 @@ impl DirNode {
     }
 }
 
-/// The access ACL of a directory, if it has one, and when the slow tier was asked for it; never, if it is on its way there.
+/// The access ACL of a directory, if it has one, and when the slow tier was asked for it; `NEVER` while it is pending.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownAcl {
     pub(crate) asked: ObservedAt,
@@ -536,18 +540,18 @@ pub(crate) struct Shown {
     pub(crate) fingerprint: Fingerprint,
     /// Since when it has shown the same, by uptime.
     pub(crate) since: Duration,
-    /// It was listed so long after that a change behind the listing would have left other times.
+    /// It was listed long enough after its last change that a foreign change after the listing would show other times.
     pub(crate) settled: bool,
 }
 
-/// Every name that was listed, and those that have come and whose slots have gone since; when it was asked for, by uptime.
+/// The listed names, and names that were added or whose slots were dropped since; when it was asked for, by uptime.
 #[derive(Debug)]
 pub(crate) struct Present {
     pub(crate) asked: Duration,
     pub(crate) names: BTreeSet<Name>,
 }
 
-/// A listing as long as somebody keeps it, when it was asked for by uptime, and the generation it is true for.
+/// A listing as long as it is in use, when it was asked for by uptime, and the generation it is valid for.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) asked: Duration,
@@ -555,7 +559,7 @@ pub(crate) struct Listed {
     pub(crate) listing: Weak<Listing>,
 }
 
-/// One per name: as small as a node.
+/// One per name, kept small like a node.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Slot {
     pub(super) view: Option<NonZeroU64>,
@@ -569,12 +573,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Who the view has there.
+    /// The node that the view has there.
     pub(crate) fn view(&self) -> Option<Ino> {
         self.view.map(NonZeroU64::get)
     }
 
-    /// Who the slow tree has there.
+    /// The node that the slow tree has there.
     pub(crate) fn slow(&self) -> Option<Ino> {
         self.slow.map(NonZeroU64::get)
     }
@@ -588,14 +592,14 @@ impl Slot {
 mod tests {
     use super::*;
 
-    /// With a box for the node and a name, these are what a known file costs.
+    /// With a box for the node and a name, these are the cost of a known file.
     #[test]
     fn what_there_is_a_million_of_is_small() {
         let sizes = (size_of::<Node>(), size_of::<Slot>(), size_of::<LinkNames>());
         assert_eq!(sizes, (152, 32, 24), "bytes of a node, of a slot, of the names in one of two places");
     }
 
-    /// And what a pending one costs besides. Each has a lock, which in a build that checks the order of locks knows its place.
+    /// The additional cost of a pending file. Each has a lock; a build that checks the lock order stores its place.
     #[test]
     fn what_a_million_may_wait_of_is_small() {
         use crate::tiers::model::state::Event;
@@ -605,7 +609,8 @@ mod tests {
         assert_eq!(sizes, (72, 80, 160), "bytes of an event, of a version, of the state of a file");
     }
 
-    /// A file that is new to the slow tier has no names there: a box for what few have said so of each, in 160 bytes.
+    /// A file that is new to the slow tier has no names there. Once, a box of rare fields said so for each, in 160
+    /// bytes.
     #[test]
     fn a_new_file_has_nothing_that_few_have() {
         let place: DirEntryKey = (1, Name::new(b"new").expect("a name"));

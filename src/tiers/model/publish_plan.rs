@@ -2,17 +2,17 @@
 //!
 //! Events go to the slow tier in the order of the log, each as a *batch* of its own unless
 //!
-//! - (a) it is the content of a temporary file that the next event renames or removes: one step takes the slow tree from
-//!   before the first to behind the last, so no state in between is missed;
-//! - (b) a version's bytes no longer exist, because the file was rewritten in place: all events up to the version that
-//!   does exist go together;
+//! - (a) it is the content of a temporary file that the next event renames or removes: one step takes the slow tree
+//!   from before the first event to behind the last, so no state in between is missed;
+//! - (b) a version's bytes no longer exist, because the file was rewritten in place: all events up to the next version
+//!   that exists go together;
 //! - (c) the tiers are under pressure.
 //!
 //! A batch of more than one event is published as a difference: new directories, new names, replacements, attributes,
 //! removals. It is cut before an event that moves something the slow tier already has.
 //!
-//! A *group* is a run of batches whose steps touch different names and inodes. Its intents are logged at once; since no
-//! two of its steps touch the same thing, each step can be recognised as done or not done by itself after a crash.
+//! A *group* is a run of batches whose steps touch different names and inodes. Its intents are logged at once. No two
+//! of its steps touch the same thing, so after a crash each step can be recognised as done or not done by itself.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -31,7 +31,7 @@ use crate::tiers::{Ino, Lsn};
 /// Events in one group, and in one batch under pressure.
 const GROUP_MAX: usize = 128;
 const PRESSURE_MAX: usize = 1024;
-/// Events that are looked through for removals that may go ahead of others.
+/// How many events are searched for removals that may go ahead of others.
 const AHEAD_MAX: usize = 16_384;
 
 /// What may be published.
@@ -41,7 +41,7 @@ pub(crate) enum NextToPublish {
     Empty,
     /// The oldest event has not settled.
     Wait(Duration),
-    /// The oldest event waits for its bytes: to be sealed, copied, or to exist again.
+    /// The oldest event waits for its bytes to be sealed, copied, or to exist again.
     Blocked,
     Batches(Vec<Batch>),
 }
@@ -51,27 +51,27 @@ pub(crate) enum NextToPublish {
 pub(crate) struct Batch {
     pub(crate) events: Range<usize>,
     pub(crate) upto: Lsn,
-    /// The version that is published of each file with content in the batch, and the event it belongs to.
+    /// The published version of each file with content in the batch, and its event.
     pub(crate) contents: HashMap<Ino, (Lsn, Arc<Content>)>,
-    /// Files whose version in this batch is gone and stood in for by an event behind it, because the batch was cut: until
-    /// then the slow tree is inside of a batch.
+    /// Files whose version in this batch is gone and replaced by a version of a later event, because the batch was cut:
+    /// until that event the slow tree is inside of a batch.
     pub(crate) ahead: Vec<(Ino, Lsn)>,
 }
 
-/// A step on the slow tree, and what it means for the view's knowledge of it.
+/// A step on the slow tree, and its effect on the view's knowledge of it.
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) step: Step,
     pub(crate) effects: Vec<Effect>,
-    /// Of its batch.
+    /// The end of its batch.
     pub(crate) upto: Lsn,
 }
 
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// The slow tier has this node (or nothing) there now.
+    /// The slow tier now has this node (or nothing) there.
     Name(DirEntryKey, Option<Ino>),
-    /// The node is this inode on the slow tier.
+    /// The node has this device and inode number on the slow tier.
     Identity(Ino, (u64, u64)),
     /// The slow tier's attributes of the node changed.
     Touched(Ino),
@@ -81,7 +81,7 @@ pub(crate) enum Effect {
 pub(crate) struct PublishPace {
     pub(crate) now: Duration,
     pub(crate) settle: Duration,
-    /// Nothing waits longer than this to settle: a file that is written to all the time never would.
+    /// Nothing waits longer than this to settle: a file that is written to all the time never settles.
     pub(crate) live_after: Duration,
     pub(crate) pressure: bool,
     /// Nothing up to this event waits to settle.
@@ -124,8 +124,8 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     NextToPublish::Batches(batches)
 }
 
-/// Versions that batches near the front of the queue wait for, in the order in which they are needed. Found as they are
-/// asked for: whoever copies takes the first.
+/// Versions that batches near the front of the queue wait for, in the order in which they are needed. Computed lazily:
+/// a copier takes the first.
 pub(crate) fn wanted(st: &EngineState, pressure: bool) -> impl Iterator<Item = (Lsn, Ino, Arc<Content>)> + '_ {
     let (mut walk, mut at) = (Walk::default(), 0);
     let batches = std::iter::from_fn(move || {
@@ -145,7 +145,7 @@ pub(crate) fn wanted(st: &EngineState, pressure: bool) -> impl Iterator<Item = (
 }
 
 /// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
-/// since. With the uptime of the event that waits for it.
+/// since. Also the uptime of the event that waits for it.
 pub(crate) fn blocker(st: &EngineState) -> Option<(Ino, Duration)> {
     let events = &st.events;
     let mut walk = Walk::default();
@@ -160,8 +160,8 @@ pub(crate) fn blocker(st: &EngineState) -> Option<(Ino, Duration)> {
     })
 }
 
-/// Files whose removal may go ahead of all that is in front of it, in the order of the log: no event in front touches what it does, nobody
-/// has them open, and the slow tier has them under that name alone.
+/// Files whose removal may go ahead of everything in front of it, in log order: no event in front touches the same
+/// names or nodes, the files are not open, and the slow tier has them under that name alone.
 pub(crate) fn removable_first(st: &EngineState) -> Vec<Ino> {
     let mut touched = TouchedByGroup::default();
     let mut found = Vec::new();
@@ -192,7 +192,8 @@ fn is_ready(batch: &Batch) -> bool {
     batch.contents.values().all(|(_, content)| content.is_sealed() && content.is_copied())
 }
 
-/// A batch that was cut has a version of a later event in it: it begins only when all up to there can follow at once.
+/// A batch that was cut contains a version of a later event: it may begin only if everything up to that event can
+/// follow at once.
 fn ready_through(st: &EngineState, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
     let mut walk = Walk { arrived: before.arrived.clone(), ..Walk::default() };
     while st.events.get(at).is_some_and(|event| event.lsn <= through) {
@@ -232,7 +233,8 @@ impl TouchedByGroup {
             places.extend(event.change.places().into_iter().cloned());
             inodes.extend(event.change.inodes());
         }
-        // Whoever the slow tier has under a touched name is touched too, and so are all slow names of a touched inode.
+        // The node that the slow tier has under a touched name is touched too, and so are all slow names of a touched
+        // inode.
         inodes.extend(places.iter().filter_map(|place| slow_at(st, place)));
         for ino in &inodes {
             places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow().iter().cloned()));
@@ -249,7 +251,7 @@ impl TouchedByGroup {
         self.inodes.extend(other.inodes);
     }
 
-    /// Adds a batch, unless it touches what is touched already.
+    /// Adds a batch, unless it touches something that is touched already.
     fn add(&mut self, st: &EngineState, slice: &[&Event]) -> bool {
         let other = TouchedByGroup::by(st, slice);
         let is_apart = self.is_apart_from(&other);
@@ -280,7 +282,7 @@ fn moves_dir(st: &EngineState, change: &Change) -> bool {
     }
 }
 
-/// A batch never spans these: directories of the slow tier that move or go, with all that is below them.
+/// A batch never spans these changes: slow directories that move or go, with everything below them.
 fn cuts(st: &EngineState, change: &Change) -> bool {
     let dir_there = |ino: &Ino| is_dir(st, *ino) && on_slow(st, *ino);
     match change {
@@ -291,8 +293,8 @@ fn cuts(st: &EngineState, change: &Change) -> bool {
     }
 }
 
-/// Whether event `i` renames a file into another part of the slow tree, behind a version of it that was made for that: no rename does
-/// it there, but the version is placed under the new name, and the old one removed.
+/// Whether event `i` renames a file into another part of the slow tree, right after a version made for that: a rename
+/// cannot do it there, so the version is placed under the new name and the old name removed.
 fn goes_across(st: &EngineState, i: usize) -> bool {
     let (Some(event), Some(before)) = (st.events.get(i), i.checked_sub(1).and_then(|i| st.events.get(i))) else {
         return false;
@@ -313,7 +315,7 @@ fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Opt
     if pressure && !cuts(st, &events[at].change) {
         end = events.len().min(at + PRESSURE_MAX);
     }
-    // Versions that no longer exist are stood in for by the next one that does; the batch reaches up to it.
+    // A version that no longer exists is replaced by the next one that does; the batch reaches up to that.
     let mut needed = sources[0] + 1;
     end = end.max(needed);
     for i in at + 1.. {
@@ -321,7 +323,7 @@ fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Opt
             if !goes_across(st, i) {
                 break;
             }
-            // Its bytes are the version in front of it.
+            // Its bytes are in the version in front of it.
             end = i + 1;
         }
         match walk.source(st, i) {
@@ -332,7 +334,7 @@ fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Opt
                     end = end.max(needed);
                 }
             }
-            // From here on the batch was only taken long because it may be.
+            // From here on the batch is only this long because it may be.
             None if pressure || i >= needed => end = i,
             None => return None,
         }
@@ -349,31 +351,31 @@ fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Opt
                 (lsn, Change::Content { content, .. }) if !content.is_early() => {
                     contents.insert(*ino, (lsn, content.clone()));
                 }
-                // There already, or removed before it ever existed whole again: nothing to publish.
+                // The file is there already, or was removed before it existed whole again: nothing to publish.
                 _ => {
                     contents.remove(ino);
                 }
             }
         }
     }
-    // What the batch itself removes need not be copied.
+    // Files that the batch itself removes need not be copied.
     let gone = removed_in(st, walk, events.range(at..end));
     contents.retain(|ino, _| !gone.contains(ino));
     walk.arrived.extend(contents.keys());
     Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead })
 }
 
-/// What is found on the way through the events, from batch to batch.
+/// State of a walk through the events, from batch to batch.
 #[derive(Default)]
 struct Walk {
-    /// Where versions come from: each file's history is gone through once, and not once per version.
+    /// Where versions come from: each file's history is walked once, not once per version.
     stands: HashMap<Ino, (usize, Option<usize>)>,
     /// Files that earlier batches bring to the slow tier.
     arrived: HashSet<Ino>,
 }
 
 impl Walk {
-    /// The event that has the bytes of event `i`: itself, or the one that stands in for it.
+    /// The event that has the bytes of event `i`: itself, or the one that replaces it.
     fn source(&mut self, st: &EngineState, i: usize) -> Option<usize> {
         match &st.events[i].change {
             Change::Content { ino, content, .. } if !content.exists() => self.of(st, i, *ino),
@@ -381,7 +383,7 @@ impl Walk {
         }
     }
 
-    /// As [`stand_in`]. What was found for an earlier event holds up to the event that was found.
+    /// The same as [`stand_in`]. A result for an earlier event holds up to the event that was found.
     fn of(&mut self, st: &EngineState, i: usize, ino: Ino) -> Option<usize> {
         match self.stands.get(&ino) {
             Some((asked, found)) if *asked <= i && found.is_none_or(|j| j > i) => *found,
@@ -394,7 +396,7 @@ impl Walk {
     }
 }
 
-/// The event that stands in for content event `i` of `ino`: its next version that exists, or the loss of its last name.
+/// The event that replaces content event `i` of `ino`: its next version that exists, or the loss of its last name.
 fn stand_in(st: &EngineState, i: usize, ino: Ino) -> Option<usize> {
     let lsn = st.events[i].lsn;
     let versions = st.contents.get(&ino);
@@ -431,7 +433,7 @@ fn adjacent_end(st: &EngineState, walk: &Walk, at: usize) -> usize {
         Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.arrived.contains(ino) => (*ino, at.clone()),
         _ => return at + 1,
     };
-    // What is copied does not wait for newer versions that are not: of a busy file there is always one.
+    // A copied version does not wait for newer ones that are not copied: a busy file always has one.
     let (mut copied, mut copied_end) = (is_copied(&events[at]), None);
     let mut end = at + 1;
     while let Some(event) = events.get(end) {
@@ -456,7 +458,7 @@ fn is_copied(event: &Event) -> bool {
 
 /// The steps of a group's batches. `made` has the prepared nodes of `make` events, by LSN.
 ///
-/// `None` if something the plan needs is missing; the group is then planned again.
+/// `None` if something that the plan needs is missing; the group is then planned again.
 pub(crate) fn steps(st: &EngineState, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<Vec<Planned>> {
     let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new(), upto: 0 };
     for batch in batches {
@@ -483,7 +485,7 @@ struct Planner<'a> {
     /// Directories this group puts on the slow tier.
     dirs: HashMap<Ino, DirEntryKey>,
     out: Vec<Planned>,
-    /// Of the batch that is planned.
+    /// The end of the batch that is being planned.
     upto: Lsn,
 }
 
@@ -504,7 +506,7 @@ impl Planner<'_> {
         Some(path)
     }
 
-    /// The slow inode number of whoever the slow tier has there.
+    /// The inode number of the node that the slow tier has there.
     fn over(&self, place: &DirEntryKey) -> Option<u64> {
         self.slow_ino(slow_at(self.st, place)?)
     }
@@ -565,7 +567,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// A version goes to every name the file has on the slow tier, or to the ones it gets.
+    /// Places a version under every name that the file has on the slow tier, or under its new names.
     fn content(&mut self, ino: Ino, content: Arc<Content>, new: &[DirEntryKey]) -> Option<()> {
         let copied = content.copy.lock().clone()?;
         let names = self.st.view.get(ino).map(|node| node.slow().to_vec()).filter(|names| !names.is_empty());
@@ -576,7 +578,7 @@ impl Planner<'_> {
     }
 
     fn link(&mut self, ino: Ino, at: &DirEntryKey) -> Option<()> {
-        // A file whose content is late is not there to be linked; its content will come to all its names.
+        // A file whose content is late cannot be linked yet; its content will get all its names.
         let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
         let step = Step::Link { path, ino: slow, to: self.path(at)? };
         self.add(step, vec![Effect::Name(at.clone(), Some(ino)), Effect::Touched(ino)]);
@@ -602,7 +604,7 @@ impl Planner<'_> {
     fn exchange(&mut self, (a, a_at): (Ino, &DirEntryKey), (b, b_at): (Ino, &DirEntryKey)) -> Option<()> {
         match (slow_at(self.st, a_at) == Some(a), slow_at(self.st, b_at) == Some(b)) {
             (true, true) => {}
-            // The content of one of them is late or gone: the other one moves all the same.
+            // The content of one of them is late or gone: the other one still moves.
             (true, false) => return self.rename(a, a_at, b_at),
             (false, true) => return self.rename(b, b_at, a_at),
             (false, false) => return Some(()),
@@ -612,7 +614,7 @@ impl Planner<'_> {
         let effects = vec![
             Effect::Name(b_at.clone(), Some(a)),
             Effect::Name(a_at.clone(), Some(b)),
-            // Between the two one of them had no name for a moment.
+            // During the exchange one of them had no name for a moment.
             Effect::Identity(a, self.st.view.get(a)?.slow_id()?),
             Effect::Identity(b, self.st.view.get(b)?.slow_id()?),
             Effect::Touched(a),
@@ -629,7 +631,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// A change of attributes, if the node is (or this group brings it) there.
+    /// A change of attributes, if the node is on the slow tier or this group brings it there.
     fn attributes(&mut self, event: &Event) -> Option<()> {
         let change = &event.change;
         let ino = *change.inodes().first()?;
@@ -659,7 +661,7 @@ impl Planner<'_> {
         self.add(step, vec![Effect::Touched(node)]);
     }
 
-    /// A batch as the difference between the slow tree before and behind it.
+    /// A batch as the difference between the slow tree before and after it.
     fn difference(&mut self, events: &[&Event], batch: &Batch) -> Option<()> {
         let last = simulate(self.st, events);
         let mut made: BTreeMap<Lsn, Ino> = BTreeMap::new();
@@ -768,10 +770,10 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// New names of a node that the slow tier had before and whose bytes do not change. They come from a link in `tmp`, so names may
-    /// be swapped and chained: nothing is overwritten before it is safe.
+    /// New names of a node that the slow tier had before and whose bytes do not change. They come from a link in `tmp`,
+    /// so names may be swapped and chained: nothing is overwritten before it is safe.
     fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[DirEntryKey]) -> Option<()> {
-        // Whoever has it open may write to it in place.
+        // Its stat is not recorded: openers may write to it in place.
         let (tmp, id) = (link_name(self.st, batch.upto, ino), self.st.view.get(ino)?.slow_id()?);
         let copied = Copied { tmp, id, sum: None, known: None };
         for (i, at) in places.iter().enumerate() {
@@ -802,7 +804,7 @@ impl Planner<'_> {
     }
 }
 
-/// Nodes of the slow tier that a batch of several events gives further names, without new bytes, and those names.
+/// Slow nodes that a batch of several events gives further names without new bytes, and those names.
 fn moved(st: &EngineState, batch: &Batch, last: &Last) -> BTreeMap<Ino, Vec<DirEntryKey>> {
     let mut moved: BTreeMap<Ino, Vec<DirEntryKey>> = BTreeMap::new();
     for (place, (who, _)) in last {
@@ -828,7 +830,7 @@ pub(crate) fn to_link(st: &EngineState, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
     moved.into_keys().map(|ino| (ino, link_name(st, batch.upto, ino))).collect()
 }
 
-/// In the `tmp` of the part that it is in.
+/// A name in the `tmp` of the part that the node is in.
 fn link_name(st: &EngineState, upto: Lsn, ino: Ino) -> Vec<u8> {
     let name = format!("l{upto:016x}-{ino:x}").into_bytes();
     let dir = st.view.get(ino).and_then(|node| node.slow().first()).map(|place| place.0);
@@ -836,7 +838,7 @@ fn link_name(st: &EngineState, upto: Lsn, ino: Ino) -> Vec<u8> {
     in_part(&part, &name)
 }
 
-/// The names each node has behind the batch, in the order in which it got them.
+/// The names each node has after the batch, in the order in which it got them.
 fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<DirEntryKey>> {
     let mut all: Vec<_> = last.iter().filter_map(|(place, (who, lsn))| Some((*lsn, (*who)?, place))).collect();
     all.sort_unstable_by_key(|(lsn, ..)| *lsn);
@@ -847,7 +849,7 @@ fn places_by_ino(last: &Last) -> HashMap<Ino, Vec<DirEntryKey>> {
     by_ino
 }
 
-/// Who has each touched name behind the batch, and the event that said so.
+/// The node that each touched name has after the batch, and the event that set it.
 type Last = HashMap<DirEntryKey, (Option<Ino>, Lsn)>;
 
 fn simulate(st: &EngineState, events: &[&Event]) -> Last {

@@ -1,4 +1,4 @@
-//! What the engine's one lock protects: the view, the pending events and who refers to which object.
+//! What the engine's one lock protects: the view, the pending events and the references to objects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn};
 
-/// So many files are given back their state for those who only look.
+/// How many states that were made for readers only are kept.
 const MATERIALIZED_KEPT: usize = 1024;
-/// Room for so many events stays when they are gone.
+/// Capacity that the queue keeps, in events, when it shrinks.
 const EVENTS_KEPT: usize = 1024;
 
 /// One ordered change of the view that the slow tier does not have yet.
@@ -33,8 +33,8 @@ pub(crate) struct Event {
     pub(crate) change: Change,
 }
 
-/// What changed, by inode. Places are the view's at the event's LSN. There may be a million: what makes a kind larger than `Content`
-/// is in boxes.
+/// What changed, by inode. Names are the view's at the event's LSN. There may be a million: larger variants than
+/// `Content` are boxed.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
     Make { ino: Ino, at: DirEntryKey, spec: Arc<Spec> },
@@ -61,7 +61,7 @@ impl Change {
         }
     }
 
-    /// The name that leads to something else from then on, where it is one.
+    /// The name that leads to another node from then on, if it is a single one.
     pub(crate) fn overwrites(&self) -> Option<&DirEntryKey> {
         match self {
             Change::Make { at, .. } | Change::Link { at, .. } | Change::Remove { at, .. } => Some(at),
@@ -91,36 +91,38 @@ pub(crate) struct EngineState {
     /// Not yet applied, by LSN.
     pub(crate) events: VecDeque<Event>,
     pub(crate) applied: Lsn,
-    /// The content events among them were sealed up to here when somebody last looked, and perhaps further.
+    /// The content events up to here were sealed at the last check, and perhaps further ones.
     pub(crate) sealed: Lsn,
-    /// The content events among them, by file, and the last event that took a name away from a file.
+    /// The pending content events, by file, and the last event that removed a name of a file.
     pub(crate) contents: HashMap<Ino, SmallDeque<(Lsn, Arc<Content>)>>,
     pub(crate) unnamed: HashMap<Ino, Lsn>,
-    /// Files whose bytes were those of a pending version until somebody asked for their state: the latest ones.
+    /// The files whose state was made most recently from a pending version.
     materialized: VecDeque<Ino>,
-    /// Removed files whose object could not be let go of at once, because somebody was looking at it.
+    /// Removed files whose object could not be released at once, because a caller was using it.
     pub(crate) orphans: HashSet<Ino>,
     /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
     pub(crate) early: HashMap<Ino, Lsn>,
-    /// The newest `bind` record of each file with bytes that no event has; re-logged before `applied` passes it.
+    /// The newest `bind` record of each file with bytes that are not in an event; logged again before `applied` passes
+    /// it.
     pub(crate) bound: BTreeMap<Lsn, (Ino, ObjectId)>,
     pub(crate) bound_at: HashMap<Ino, Lsn>,
-    /// Since when a file has bytes that no event has.
+    /// Since when a file has bytes that are not in an event.
     pub(crate) uncommitted: HashMap<Ino, Duration>,
     /// Files written in place on the slow tier and not synced there since.
     pub(crate) in_place: HashSet<Ino>,
-    /// Of files written in place while changes of their times were on their way: the record that says so, and the time of the last
-    /// write. The changes before that record set this time.
+    /// For files written in place while changes of their times were pending: the record that says so, and the time of
+    /// the last write. The changes before that record set this time.
     pub(crate) overtaken: HashMap<Ino, (Lsn, Time)>,
-    /// The daemon before this one may have left more of those, of which nothing is known.
+    /// An earlier daemon may have left more files written in place, which are unknown.
     pub(crate) in_place_before: bool,
-    /// What was set aside and is no event again.
+    /// Nodes that were set aside and are no event again.
     pub(crate) aside: HashMap<Ino, Aside>,
-    /// What was, and is one again, by that event: until it is applied a start may have to go back to what it was.
+    /// Nodes that were set aside and are events again, by that event: until it is applied, a start may have to set
+    /// them aside again.
     pub(crate) was_aside: BTreeMap<Lsn, Aside>,
     /// How many events and files refer to an object.
     pub(crate) objects: References,
-    /// Objects nobody refers to, to be deleted once the log is durable up to the LSN that says so.
+    /// Objects without references, to be deleted once the log is durable up to the LSN that says so.
     pub(crate) to_delete: BTreeMap<ObjectId, Lsn>,
     /// Clean files with an object, oldest drained first.
     pub(crate) clean: BTreeMap<u64, Clean>,
@@ -132,7 +134,8 @@ pub(crate) struct EngineState {
     pub(crate) expected: CheckpointForecast,
 }
 
-/// How many events and files refer to each object. Those of the pool, of which there may be a million, are known by their numbers alone.
+/// How many events and files refer to each object. Objects of the pool, of which there may be a million, are stored by
+/// number alone.
 #[derive(Debug, Default)]
 pub(crate) struct References {
     in_pool: HashMap<u64, u32>,
@@ -140,7 +143,7 @@ pub(crate) struct References {
 }
 
 impl References {
-    /// One more; returns how many there are now.
+    /// Adds a reference; returns how many there are now.
     fn add(&mut self, object: ObjectId) -> u32 {
         let count = match object.home {
             Home::Fast => self.in_pool.entry(object.number).or_default(),
@@ -150,7 +153,7 @@ impl References {
         *count
     }
 
-    /// One less; returns how many are left, if there was any.
+    /// Removes a reference; returns how many are left, if there was any.
     fn remove(&mut self, object: ObjectId) -> Option<u32> {
         let count = match object.home {
             Home::Fast => self.in_pool.get_mut(&object.number)?,
@@ -177,13 +180,13 @@ impl References {
     }
 }
 
-/// Something that an operator has set aside. It refers to its object by itself, whatever the file goes on in.
+/// A node that an operator has set aside. It has its own reference to its object, whatever object the file goes on in.
 #[derive(Clone, Debug)]
 pub(crate) struct Aside {
     pub(crate) kept: Kept,
     /// Seconds since 1970.
     pub(crate) since: u64,
-    /// The record that a start goes by; and the same once more, for when `applied` has passed it.
+    /// The record that a start uses; and its repetition, for when `applied` has passed the first.
     pub(crate) lsn: Lsn,
     pub(crate) again: Option<Lsn>,
 }
@@ -193,7 +196,7 @@ pub(crate) struct Aside {
 pub(crate) struct Clean {
     pub(crate) ino: Ino,
     pub(crate) bytes: u64,
-    /// Of its burst; 0: not known.
+    /// The number of its burst; 0: not known.
     pub(crate) burst: u64,
 }
 
@@ -228,8 +231,8 @@ impl EngineState {
         }
     }
 
-    /// Queues an event that has just been logged; at a start perhaps one that has a place before others. What it touches stays in
-    /// memory until it is applied.
+    /// Queues an event that has just been logged; at a start it may have a place before others. The nodes it touches
+    /// stay in memory until it is applied.
     pub(crate) fn push(&mut self, lsn: Lsn, at: Duration, change: Change) {
         for (dir, name) in change.places() {
             if let Some(node) = self.view.get_mut(*dir) {
@@ -263,7 +266,7 @@ impl EngineState {
         self.events.insert(self.events.len() - behind, Event { lsn, at, change });
     }
 
-    /// Lets go of every event up to `upto`; `now` is the log's newest LSN.
+    /// Drops every event up to `upto`; `now` is the log's newest LSN.
     pub(crate) fn pop(&mut self, upto: Lsn, now: Lsn) {
         while self.events.front().is_some_and(|event| event.lsn <= upto) {
             let Some(event) = self.events.pop_front() else { return };
@@ -272,7 +275,7 @@ impl EngineState {
                 self.view.collect(ino);
             }
         }
-        // Of a thousand it is not worth its while.
+        // A small queue is not worth shrinking.
         if self.events.capacity() > EVENTS_KEPT && self.events.len() < self.events.capacity() / 4 {
             self.events.shrink_to((self.events.len() * 2).max(EVENTS_KEPT));
         }
@@ -284,7 +287,7 @@ impl EngineState {
         over.into_iter().for_each(|lsn| self.forget_was_aside(lsn, now));
     }
 
-    /// Takes these events out of the order, wherever they are in it. What they touched is not collected yet.
+    /// Takes these events out of the order, wherever they are in it. The nodes they touched are not collected yet.
     pub(crate) fn take_out(&mut self, events: &[Lsn], now: Lsn) -> Vec<Event> {
         let (taken, left): (Vec<Event>, VecDeque<Event>) = {
             let (mut taken, mut left) = (Vec::new(), VecDeque::with_capacity(self.events.len()));
@@ -312,7 +315,7 @@ impl EngineState {
 
     fn unpin(&mut self, event: &Event, now: Lsn) {
         if let Change::Content { ino, content, .. } = &event.change {
-            // Of a version that is not there any more no state is made.
+            // Wake first: no state can be made from a version that is gone.
             self.wake(*ino);
             content.set_applied();
             self.unrefer(content.object(), now);
@@ -342,25 +345,25 @@ impl EngineState {
         }
     }
 
-    /// Something is set aside, or what is kept of it is another. `now` is the log's newest LSN.
+    /// Sets a node aside, or replaces its aside. `now` is the log's newest LSN.
     pub(crate) fn set_aside(&mut self, ino: Ino, aside: Aside, now: Lsn) {
         aside.kept.object().into_iter().for_each(|object| self.refer(object));
         self.end_aside(ino, now);
         self.aside.insert(ino, aside);
     }
 
-    /// It is not there any more.
+    /// Ends an aside: the node is gone.
     pub(crate) fn end_aside(&mut self, ino: Ino, now: Lsn) {
         let ended = self.aside.remove(&ino).and_then(|aside| aside.kept.object());
         ended.into_iter().for_each(|object| self.unrefer(object, now));
     }
 
-    /// What a name of a directory that is known leads to.
+    /// The slot of a name, in a directory that is in memory.
     pub(crate) fn slot(&self, (dir, name): &DirEntryKey) -> Option<&Slot> {
         self.view.get(*dir)?.dir.as_ref()?.slots.get(name)
     }
 
-    /// It is an event again, this one.
+    /// The node is an event again, this one.
     pub(crate) fn take_up(&mut self, ino: Ino, lsn: Lsn) -> bool {
         let Some(aside) = self.aside.remove(&ino) else { return false };
         self.was_aside.insert(lsn, aside);
@@ -372,7 +375,7 @@ impl EngineState {
         ended.into_iter().for_each(|object| self.unrefer(object, now));
     }
 
-    /// The log is needed from here on for what is aside.
+    /// The first LSN that the log must keep for asides.
     pub(crate) fn aside_from(&mut self) -> Option<Lsn> {
         for aside in self.aside.values_mut() {
             if let Some(again) = aside.again.filter(|again| *again <= self.applied) {
@@ -382,21 +385,21 @@ impl EngineState {
         self.aside.values().chain(self.was_aside.values()).map(|aside| aside.lsn).min()
     }
 
-    /// The state of a regular file, made if nobody has needed it so far. Ask for it before changing anything about a file: its
-    /// lock is what keeps others out.
+    /// The state of a regular file, made if it was not needed so far. Ask for it before changing anything about a file:
+    /// its lock keeps others out.
     pub(crate) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
         self.wake(ino);
         self.view.file(ino)
     }
 
-    /// The same, but `None` too of a file whose bytes are on the slow tier and used by nobody.
+    /// The same, but also `None` for a file whose bytes are on the slow tier and not in use.
     pub(crate) fn known_file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
         self.wake(ino);
         self.view.get(ino)?.file.clone()
     }
 
-    /// Makes the state of a file of which a pending version says all. What was made for somebody who only looked is let go of again
-    /// when as many others were.
+    /// Makes the state of a file that is fully described by a pending version. A state made for readers only is dropped
+    /// again once as many others were made.
     fn wake(&mut self, ino: Ino) {
         if !self.view.get(ino).is_some_and(Node::rests_pending) {
             return;
@@ -413,7 +416,7 @@ impl EngineState {
         }
     }
 
-    /// Lets go of a file's state of which the pending versions say all.
+    /// Drops the state of a file that is fully described by its pending versions.
     pub(crate) fn rest(&mut self, ino: Ino) {
         let newest = self.contents.get(&ino).and_then(SmallDeque::back).map(|(_, content)| content);
         if let Some(node) = self.view.get_mut(ino) {
@@ -423,13 +426,13 @@ impl EngineState {
 
     pub(crate) fn refer(&mut self, object: ObjectId) {
         if self.objects.add(object) == 1 {
-            // A replay may come back to an object that a later record seemed to have replaced.
+            // A replay may return to an object that a later record seemed to have replaced.
             self.to_delete.remove(&object);
             object.head().into_iter().for_each(|head| self.refer(head));
         }
     }
 
-    /// One reference less; the last one dooms the object once the log is durable up to `lsn`.
+    /// Removes a reference; after the last one, the object is deleted once the log is durable up to `lsn`.
     pub(crate) fn unrefer(&mut self, object: ObjectId, lsn: Lsn) {
         if self.objects.remove(object) == Some(0) {
             self.to_delete.insert(object, lsn);
@@ -451,26 +454,26 @@ impl EngineState {
         }
     }
 
-    /// What goes into the log in front of a record about the bytes of a file with several names.
+    /// The record that must precede a record about the bytes of a file with several names.
     pub(crate) fn names_record(&self, ino: Ino) -> Option<Record> {
         let links = &self.view.get(ino)?.links;
         let paths = || links.iter().filter_map(|place| self.view.path_at(place)).collect();
         (links.len() > 1).then(|| Record::Names { ino, paths: paths() })
     }
 
-    /// What goes into the log in front of the first event on a name. Nothing if changes of ours are on their way to what is there,
+    /// The record that must precede the first event on a name. `None` if changes of ours to the node there are pending
     /// or may still come, or if the slow tier was not asked.
     pub(crate) fn expect_before(&self, change: &Change) -> Option<Record> {
         let at = change.overwrites()?;
         let there = self.view.get(at.0)?.dir.as_ref()?.slots.get(&at.1).and_then(|slot| self.view.get(slot.slow()?));
-        // Whoever has it open, or finds it under another name, may write to it in place when it has lost this one.
+        // Openers, and users of another name of the file, may write to it in place after it has lost this name.
         let may_change = |node: &Node| {
             node.meta().nlink > 1 || node.file.as_ref().is_some_and(|file| file.writers.load(Ordering::Acquire) > 0)
         };
         if there.is_some_and(may_change) { None } else { self.expect_record(at) }
     }
 
-    /// The same of a file whose next bytes get an object.
+    /// The same for a file whose next bytes get an object.
     pub(crate) fn expect_record(&self, at: &DirEntryKey) -> Option<Record> {
         let dir = self.view.get(at.0)?;
         let slots = dir.dir.as_ref().filter(|_| dir.slow_id().is_some() && !left_out!(Expect))?;
@@ -489,14 +492,14 @@ impl EngineState {
         Some(Record::Expect { path: self.view.path_at(at)?, slow })
     }
 
-    /// What goes into the log in front of a `bind` record of the file.
+    /// The records that must precede a `bind` record of the file.
     pub(crate) fn before_bind(&self, ino: Ino) -> impl Iterator<Item = Record> + use<> {
         let named = self.view.get(ino).and_then(|node| node.links.first());
         [named.and_then(|at| self.expect_record(at)), self.names_record(ino)].into_iter().flatten()
     }
 
-    /// The slow file has bytes that are not synced; it stays known until they are.
-    /// What the slow tier was asked about the file before does not count.
+    /// The slow file has bytes that are not synced; it stays in memory until they are. Earlier answers of the slow tier
+    /// about the file do not count.
     pub(crate) fn written_in_place(&mut self, ino: Ino, now: Duration) {
         self.view.publish([ino], now);
         if let Some(node) = self.view.get_mut(ino) {
@@ -517,7 +520,7 @@ impl EngineState {
         }
     }
 
-    /// Whether changes of its times are on their way to the slow tier.
+    /// Whether changes of its times are pending.
     pub(crate) fn awaits_times(&self, ino: Ino) -> bool {
         let sets_time = |change: &Change| match change {
             Change::SetAttr { ino: other, new } => *other == ino && new.mtime.is_some(),
@@ -527,7 +530,7 @@ impl EngineState {
         awaits_any && self.events.iter().any(|event| sets_time(&event.change))
     }
 
-    /// A record says that the file was written in place at `mtime`, after the changes of its times that are on their way.
+    /// A record says that the file was written in place at `mtime`, after the pending changes of its times.
     pub(crate) fn overtake(&mut self, ino: Ino, lsn: Lsn, mtime: Time) {
         if self.awaits_times(ino)
             && let Some(node) = self.view.get_mut(ino)
@@ -537,13 +540,14 @@ impl EngineState {
         }
     }
 
-    /// What a pending change of attributes sets by now.
+    /// The attributes that a pending change sets by now.
     pub(crate) fn as_overtaken(&self, ino: Ino, new: NewAttr) -> NewAttr {
         let written = self.overtaken.get(&ino).filter(|_| new.mtime.is_some());
         NewAttr { mtime: written.map(|(_, mtime)| *mtime).or(new.mtime), ..new }
     }
 
-    /// An event got its place in the log, and the view does not show it yet. `now` is the uptime, `epoch` when that began, since 1970.
+    /// An event got its place in the log, and the view does not show it yet. `now` is the uptime, `epoch` the start of
+    /// the uptime, since 1970.
     pub(crate) fn note_checkpoint(&mut self, lsn: Lsn, change: &Change, now: Duration, epoch: Duration) {
         let going_on = self.bursts.going_on();
         match change {
@@ -572,7 +576,8 @@ impl EngineState {
         }
     }
 
-    /// When a program began with what is not an event yet: at its open, if it wrote soon after. A log is open for hours.
+    /// When a program began to write bytes that are not in an event yet: at its open, if it wrote soon after. A log is
+    /// open for hours.
     pub(crate) fn began_to_write(&self, ino: Ino, now: Duration) -> Duration {
         let first = self.uncommitted.get(&ino).copied().unwrap_or(now);
         let open_for = self.view.get(ino).and_then(|node| node.file.as_ref()).map(|file| file.open_to_write_for(first));
@@ -585,7 +590,7 @@ impl EngineState {
         self.uncommitted.remove(&ino);
     }
 
-    /// The file was drained last; to call it again moves it behind all others.
+    /// The file was drained last; calling it again moves it behind all others.
     pub(crate) fn set_clean(&mut self, clean: Clean) {
         let ino = clean.ino;
         self.unset_clean(ino);
@@ -615,7 +620,7 @@ mod tests {
         EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO))
     }
 
-    /// The state of an open file was kept of each that waited, in 300 bytes.
+    /// Once, each waiting file kept the state of an open file, in 300 bytes.
     #[test]
     fn a_file_that_waits_has_no_state_until_somebody_asks_for_it() {
         let mut st = state();
@@ -666,7 +671,7 @@ mod tests {
         assert_eq!(file.io.read().object(), Some(object));
     }
 
-    /// What comes in before others has its place before them, and the name it takes is not the last one for that.
+    /// An event that is inserted before others has its place before them, so the name it removes is not the last one.
     #[test]
     fn a_removal_that_comes_in_before_another_is_not_the_last() {
         let mut st = state();

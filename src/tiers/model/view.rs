@@ -1,11 +1,12 @@
-//! The view in memory: every inode that is known, and where it is - in the view and on the slow tier.
+//! The view in memory: every known inode, and where it is - in the view and on the slow tier.
 //!
-//! A [`Slot`] is one name in one directory, with both answers: who the view has there and who the slow tree has there.
-//! Appending an event moves the first, publishing moves the second; while the two differ (or an event that touches the name
-//! is pending) the slot is the truth. Otherwise it is a cache of the slow tree and ages. Directories made through the
-//! mount are *known in full*: a name without a slot is not there, and the slow tier need not be asked.
+//! A [`Slot`] is one name in one directory, with both answers: the node that the view has there and the one that the
+//! slow tree has there. Appending an event moves the first, publishing moves the second; while the two differ (or an
+//! event that touches the name is pending) the slot is the truth. Otherwise it is a cache of the slow tree and ages.
+//! Directories made through the mount are *known in full*: a name without a slot does not exist, and the slow tier need
+//! not be asked.
 //!
-//! No I/O, no clock, no locks: the engine holds one lock around it and brings in what it saw on the slow tier.
+//! No I/O, no clock, no locks: the engine holds one lock around it and passes in what it saw on the slow tier.
 
 use std::collections::{self, BTreeSet};
 use std::num::NonZeroU64;
@@ -24,13 +25,13 @@ use crate::tiers::model::node::{DirEntryKey, DirNode, Node, NodeAttrs, ObservedA
 use crate::tiers::objects::file::FileState;
 use crate::tiers::{Ino, Lsn, ROOT};
 
-/// Own numbers start here; below, a slow-resident node shows its own inode number.
+/// Our own inode numbers start here; below, a slow node shows its own inode number.
 pub(crate) const FIRST_OWN: Ino = 1 << 48;
 
-/// So long after a listing it is believed to have been all there is, should the slow tier stop answering.
+/// How long a listing is believed complete if the slow tier stops answering.
 const PRESENT_FOR: Duration = Duration::from_secs(600);
 
-/// When the slow tier was asked something, for answers that arrive after it has been published to.
+/// When the slow tier was asked something, to judge answers that arrive after something was published.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookupStart {
     /// By uptime.
@@ -38,13 +39,13 @@ pub(crate) struct LookupStart {
     pub(crate) published: u64,
 }
 
-/// A clean object found at start-up, not yet met by its name.
+/// A clean object found at start-up whose file has not been looked up yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnmetObject {
     pub(crate) object: ObjectId,
     pub(crate) ino: Ino,
     pub(crate) fingerprint: Fingerprint,
-    /// Eviction has looked for its file under the name it had.
+    /// Eviction has looked for its file under its old name.
     pub(crate) tried: bool,
 }
 
@@ -57,32 +58,33 @@ pub(crate) struct Ages {
 
 #[derive(Debug)]
 pub(crate) struct View {
-    /// Boxed: a table has room for twice as many, and while it grows for three times.
+    /// Boxed: a table has room for twice as many entries, and for three times while it grows.
     pub(crate) nodes: HashMap<Ino, Box<Node>>,
-    /// The directories among them, and where aging goes on: behind this name of that one.
+    /// The directories among them, and where aging continues: behind this name of that directory.
     dirs: BTreeSet<Ino>,
     aged: Option<(Ino, Option<Name>)>,
-    /// Nodes that do not have the number of their slow known.
+    /// Nodes whose inode number differs from that of their slow file.
     by_slow: HashMap<(u64, u64), Ino>,
     /// By slow inode number.
     pub(crate) waiting: HashMap<u64, UnmetObject>,
-    /// Nodes with one more link on the slow tier than they have names there, while they are published.
+    /// Nodes with one more link on the slow tier than names there, while they are being published.
     pub(crate) in_tmp: HashSet<Ino>,
     /// How often [`View::publish`] was called.
     published: u64,
-    /// Names that may have changed on the slow tier, and where the view is yet to follow: it knows better. Hashed by SipHash, for strangers
-    /// choose names; the other tables are of numbers.
+    /// Names that may have changed on the slow tier where the view has yet to follow: the view is right. Hashed by
+    /// SipHash because others choose the names; the other tables are keyed by numbers.
     following: collections::HashSet<DirEntryKey>,
-    /// The numbers of waiting objects, and the slow inode that has each.
+    /// The inode numbers of waiting objects, and the slow inode that each belongs to.
     kept: HashMap<Ino, u64>,
-    /// Numbers promised by a listing for slow inodes whose own number is taken.
+    /// Inode numbers promised by a listing for slow inodes whose own number is taken.
     promised: HashMap<(u64, u64), Ino>,
     next: Ino,
     root_dev: u64,
-    /// A directory has another device than the root; and roots of parts of the slow tree that have not.
+    /// Whether a directory has another device than the root; and the roots of parts of the slow tree that have the same
+    /// device.
     has_parts: bool,
     parts: HashSet<(u64, u64)>,
-    /// During replay: the number the next node met on the slow tier had before the restart.
+    /// During replay: the inode number that the next node met on the slow tier had before the restart.
     pub(crate) expected: Option<Ino>,
 }
 
@@ -120,17 +122,17 @@ impl View {
         self.nodes.entry(ino).insert_entry(node).into_mut()
     }
 
-    /// Of the file system that the slow tier's root lies on.
+    /// The device of the slow tier's root.
     pub(crate) fn root_dev(&self) -> u64 {
         self.root_dev
     }
 
-    /// Of what the slow tier has, or gets, in this directory.
+    /// The device of nodes that the slow tier has, or gets, in this directory.
     pub(crate) fn dev_of(&self, dir: Ino) -> u64 {
         let mut at = dir;
         while at != ROOT {
             let Some(node) = self.nodes.get(&at) else { break };
-            // Of some that somebody else has removed the device is not known: it is 0.
+            // The device of a directory removed by others is not known: it is 0.
             if let Some((dev, _)) = node.slow_id().filter(|(dev, _)| *dev != 0) {
                 return dev;
             }
@@ -140,7 +142,7 @@ impl View {
         self.root_dev
     }
 
-    /// No rename out of the part above goes into this directory, although it has the same device.
+    /// Adds a part that no rename from the part above reaches, although it has the same device.
     pub(crate) fn add_part(&mut self, id: (u64, u64)) {
         self.parts.insert(id);
         self.has_parts = true;
@@ -158,8 +160,8 @@ impl View {
         self.parts.contains(&id) || (id.0 != 0 && id.0 != self.dev_of(above.0))
     }
 
-    /// Whether something seems to be mounted on this directory: it can neither be renamed nor removed. The root of a btrfs subvolume, which
-    /// has a device of its own, too, can.
+    /// Whether something seems to be mounted on this directory, so that it can be neither renamed nor removed. The root
+    /// of a btrfs subvolume also has a device of its own, but can be.
     pub(crate) fn is_mount(&self, dir: Ino) -> bool {
         const SUBVOLUME: u64 = 256;
         let Some(node) = self.nodes.get(&dir).filter(|_| dir != ROOT && self.has_parts) else { return false };
@@ -169,7 +171,7 @@ impl View {
         id.0 != 0 && id.0 != self.dev_of(above.0) && id.1 != SUBVOLUME
     }
 
-    /// The root of the part of the slow tree that a directory is, or will be, in.
+    /// The root of the part of the slow tree that contains a directory, or will.
     pub(crate) fn part_of(&self, dir: Ino) -> Ino {
         let mut at = dir;
         while self.has_parts && at != ROOT && !self.is_part(at) {
@@ -189,7 +191,7 @@ impl View {
         self.next - 1
     }
 
-    /// Numbers up to this one are taken.
+    /// Marks inode numbers up to this one as taken.
     pub(crate) fn reserve(&mut self, ino: Ino) {
         self.next = self.next.max(ino + 1);
     }
@@ -202,7 +204,8 @@ impl View {
         self.nodes.get_mut(&ino).map(|node| &mut **node)
     }
 
-    /// As [`EngineState::file`](crate::tiers::model::state::EngineState::file), of a file that does not rest on a pending version.
+    /// The same as [`EngineState::file`](crate::tiers::model::state::EngineState::file), for a file that does not rest
+    /// on a pending version.
     pub(super) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
         let node = self.nodes.get_mut(&ino).filter(|node| node.kind == Kind::File)?;
         Some(Arc::clone(node.wake(|opened| FileState::on_slow(ino, opened))))
@@ -220,7 +223,7 @@ impl View {
         (ino == ROOT || !node.links.is_empty()).then_some(node.dir.as_deref()?)
     }
 
-    /// What the view has under this name, if that can be said without asking the slow tier. `trust`: however old.
+    /// What the view has under this name, if that is known without asking the slow tier. `trust`: however old.
     pub(crate) fn known(&self, dir: Ino, name: &Name, now: Duration, ages: Ages, trust: bool) -> Option<Option<Ino>> {
         let node = self.nodes.get(&dir)?;
         let slots = node.dir.as_ref()?;
@@ -236,12 +239,12 @@ impl View {
         (slot.seen.fresh(now, limit) || self.is_following(dir, name)).then_some(slot.view())
     }
 
-    /// Called before the slow tier is asked what [`View::refresh`] is to take in.
+    /// Called before asking the slow tier something that [`View::refresh`] is to take in.
     pub(crate) fn asked(&self, now: Duration) -> LookupStart {
         LookupStart { at: now, published: self.published }
     }
 
-    /// Takes in what the slow tier just said about a name. Must not be called for a pending slot.
+    /// Takes in the slow tier's answer about a name. Must not be called for a pending slot.
     pub(crate) fn learn(
         &mut self,
         dir: Ino,
@@ -266,8 +269,8 @@ impl View {
         found
     }
 
-    /// A directory that somebody else has removed, or replaced, stays in the view while changes are on their way to it: publishing makes it
-    /// anew, or finds the other one.
+    /// A directory that was removed or replaced by others stays in the view while changes inside it are pending:
+    /// publishing makes it anew, or finds the other one.
     fn keeps(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
         let ino = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?.view()?;
         let node = self.nodes.get(&ino).filter(|node| node.kind == Kind::Dir)?;
@@ -275,7 +278,7 @@ impl View {
         (!same && self.owes_below(ino)).then_some(ino)
     }
 
-    /// Whether changes are on their way to something in this directory.
+    /// Whether changes are pending inside this directory.
     pub(crate) fn owes_below(&self, ino: Ino) -> bool {
         let Some(dir) = self.nodes.get(&ino).and_then(|node| node.dir.as_ref()) else { return false };
         let is_dir = |ino: &Ino| self.nodes.get(ino).is_some_and(|node| node.kind == Kind::Dir);
@@ -283,7 +286,7 @@ impl View {
         dir.slots.values().any(|slot| slot.pending() || below(slot))
     }
 
-    /// A directory is another one on the slow tier: what was in it is there no more, but for what is on its way.
+    /// A directory is another one on the slow tier: its contents are gone, except pending changes.
     pub(crate) fn made_anew(&mut self, ino: Ino, id: (u64, u64)) {
         self.set_slow_id(ino, Some(id));
         if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
@@ -293,13 +296,13 @@ impl View {
         }
     }
 
-    /// What the slow tree, or what is on its way to it, has under a name.
+    /// The node that the slow tree has under a name, or will get.
     pub(crate) fn below_on_slow(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
         let slot = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?;
         slot.slow().or(slot.view())
     }
 
-    /// The node behind what the slow tier shows, made if it is new.
+    /// The node for a stat of the slow tier, made if it is new.
     fn node_for(&mut self, stat: &Stat, asked: LookupStart, applied: Lsn) -> Ino {
         let id = (stat.dev, stat.ino);
         if let Some(ino) = self.at_slow(id) {
@@ -307,7 +310,7 @@ impl View {
                 self.refresh(ino, stat, asked, applied);
                 return ino;
             }
-            // The slow tier gave the number to something else: the one we knew is gone.
+            // The slow tier has reused the number: the node we knew is gone.
             self.set_slow_id(ino, None);
         }
         let ino = self.number_for(stat);
@@ -318,7 +321,7 @@ impl View {
         ino
     }
 
-    /// The slow tier has just shown this of the node.
+    /// The slow tier has just shown this stat of the node.
     fn identify(&mut self, ino: Ino, stat: &Stat) {
         self.set_slow_id(ino, Some((stat.dev, stat.ino)));
         if let Some(node) = self.nodes.get_mut(&ino) {
@@ -343,23 +346,24 @@ impl View {
         self.promised.remove(&(stat.dev, stat.ino)).unwrap_or_else(|| self.new_ino())
     }
 
-    /// The number a slow file had before the restart, according to its object. The slow tier may have given its own number
-    /// to something else since.
+    /// The inode number that a slow file had before the restart, according to its object. The slow file's own number
+    /// may be in use for something else since.
     fn kept_for(&self, slow_ino: u64, kind: Kind) -> Option<Ino> {
         let UnmetObject { ino, .. } = self.waiting.get(&slow_ino)?;
         let is_its = self.kept.get(ino) == Some(&slow_ino);
         (kind == Kind::File && is_its && !self.nodes.contains_key(ino)).then_some(*ino)
     }
 
-    /// Whether a slow inode may show its own number: nobody has it, or will have it back from before the restart.
+    /// Whether a slow inode may show its own number: it is not in use, and no waiting object gets it back from before
+    /// the restart.
     fn is_free(&self, ino: Ino) -> bool {
         ino > ROOT && ino < FIRST_OWN && !self.nodes.contains_key(&ino) && !self.kept.contains_key(&ino)
     }
 
-    /// A clean object found at start-up, to be met by its file.
+    /// Adds a clean object found at start-up, to be met by its file.
     pub(crate) fn wait(&mut self, waiting: UnmetObject) {
-        // A file that was replaced may have left an object behind, and the slow tier gives inode numbers again: of two objects with the
-        // same number of either kind, the later fingerprint is the true one.
+        // A file that was replaced may have left an object behind, and the slow tier reuses inode numbers: of two
+        // objects with the same number of either kind, the one with the later fingerprint is right.
         let older = |other: &UnmetObject| other.fingerprint.ctime > waiting.fingerprint.ctime;
         let same = self.kept.get(&waiting.ino).and_then(|slow_ino| self.waiting.get(slow_ino));
         if !same.is_some_and(|other| other.ino == waiting.ino && older(other)) {
@@ -370,7 +374,7 @@ impl View {
         }
     }
 
-    /// The number a listing shows for an entry that nobody has looked up: the one it will have then.
+    /// The inode number that a listing shows for an entry not yet looked up: the one it will have then.
     pub(crate) fn ino_shown(&mut self, id: (u64, u64), kind: Kind) -> Ino {
         if let Some(ino) = self.at_slow(id) {
             return ino;
@@ -392,8 +396,8 @@ impl View {
         ino
     }
 
-    /// Takes over attributes the slow tier shows, unless the view's are newer. An answer that was asked for before something
-    /// was published may show what was before; of the nodes that concerned, publishing says that they were seen since.
+    /// Takes over the slow tier's attributes, unless the view's are newer. An answer asked for before something was
+    /// published may be old; publishing marks the nodes it concerned as seen since.
     pub(crate) fn refresh(&mut self, ino: Ino, stat: &Stat, asked: LookupStart, applied: Lsn) {
         let in_tmp = self.in_tmp.contains(&ino);
         let Some(node) = self.nodes.get_mut(&ino) else { return };
@@ -415,7 +419,7 @@ impl View {
             return;
         }
         let NodeAttrs { atime, mtime, ctime, nlink, .. } = node.meta();
-        // Our own publishing changed the times of the slow file; the view keeps the ones it showed.
+        // Our own publishing changed the times of the slow file; the view keeps the times it showed.
         if node.ours && (known.is_none() || unchanged || node.dir.is_some()) {
             if node.dir.is_some() {
                 node.set_meta(NodeAttrs { atime, mtime, ctime, nlink, ..NodeAttrs::of(stat) });
@@ -423,7 +427,7 @@ impl View {
             node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
             return;
         }
-        // The events of its names go through numbers of links that the view has behind it.
+        // While events of its names are published, the link count passes values that the view has left behind.
         let opens = node.file.as_ref().map_or(0, |file| file.opens.load(Ordering::Acquire));
         let pending = node.moved() || in_tmp || node.pins > opens;
         let meta = NodeAttrs::of(stat);
@@ -431,7 +435,7 @@ impl View {
         node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
     }
 
-    /// Who has this number on the slow tier itself, not in something that is mounted there.
+    /// The node with this inode number on the slow tier's own device, not on one mounted there.
     pub(crate) fn with_slow_ino(&self, ino: u64) -> Option<Ino> {
         self.at_slow((self.root_dev, ino))
     }
@@ -450,7 +454,7 @@ impl View {
         !self.following.is_empty() && self.following.contains(&(dir, name.clone()))
     }
 
-    /// The slow tier's side of these nodes has just been changed: what it was asked before does not count.
+    /// The slow tier's side of these nodes has just been changed: earlier answers do not count.
     pub(crate) fn publish(&mut self, inos: impl IntoIterator<Item = Ino>, now: Duration) {
         self.published += 1;
         for ino in inos {
@@ -461,18 +465,18 @@ impl View {
     }
 
     fn slot_mut(&mut self, dir: Ino, name: &Name) -> &mut Slot {
-        // A directory that is gone gets a slot nobody sees; callers check for life first.
+        // A slot in a directory that is gone is never seen; callers check that the directory is alive first.
         let dir =
             self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("a directory the caller looked up");
         dir.slots.entry(name.clone()).or_default()
     }
 
-    /// Moves the view's side of a name, and the names of whoever came and went.
+    /// Moves the view's side of a name, and the names of the nodes that come and go.
     pub(crate) fn set_view(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
         self.set_sides(dir, name, to, true, false);
     }
 
-    /// What is under a name on the slow tier is somebody else's, and the view has nothing there.
+    /// The node under a name on the slow tier is foreign, and the view has nothing there.
     pub(crate) fn disown(&mut self, (dir, name): &DirEntryKey, now: Duration) {
         let theirs = self.slot_mut(*dir, name).slow();
         self.set_both(*dir, name, None);
@@ -521,14 +525,14 @@ impl View {
         let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
         dir.generation += 1;
         let generation = dir.generation;
-        // Also if the slow tier's side has come to the view's: a listing may have been read there before.
+        // Even if the slow side has just come to match the view's: a listing may have been read there before.
         if let Some(slot) = dir.slots.get_mut(name) {
             slot.changed = generation;
         }
     }
 
-    /// A node that has lost the names it was known by on slow is no longer known there, unless something else keeps its number
-    /// from being given to another: under a name that nobody has looked up it is still the same.
+    /// A node without known names on slow is no longer known there, unless something else keeps its inode number from
+    /// being reused: then it may be found again under a name not yet looked up.
     fn leave_slow(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get(&ino) else { return };
         if ino != ROOT && node.slow().is_empty() && !node.has_unknown_names() && !self.in_tmp.contains(&ino) {
@@ -536,7 +540,7 @@ impl View {
         }
     }
 
-    /// `tmp` on slow has no links of replaced files any more.
+    /// `tmp` on slow no longer has links of replaced files.
     pub(crate) fn leave_tmp(&mut self, now: Duration) {
         let left = std::mem::take(&mut self.in_tmp);
         self.publish(left.iter().copied(), now);
@@ -546,7 +550,7 @@ impl View {
         }
     }
 
-    /// A file goes on without what the slow tier has of it: that is another node from here on, under the same names there. Returns it.
+    /// Detaches a file from its slow file: that becomes another node, under the same names there. Returns it.
     pub(crate) fn detach(&mut self, ino: Ino) -> Option<Ino> {
         let node = self.nodes.get(&ino)?;
         let id = node.slow_id()?;
@@ -563,7 +567,7 @@ impl View {
         Some(other)
     }
 
-    /// What is shown of a node is what the slow tier has.
+    /// From here on the node shows what the slow tier has.
     pub(crate) fn give_back(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         (node.ours, node.seen) = (false, ObservedAt::NEVER);
@@ -585,7 +589,7 @@ impl View {
             self.by_slow.remove(&old);
         }
         match id {
-            // Found by its number; somebody who had this identity before has it no more.
+            // Found by its number; a former node with this identity has lost it.
             Some(id) if id == (self.root_dev, ino) => drop(self.by_slow.remove(&id)),
             Some(id) => drop(self.by_slow.insert(id, ino)),
             None => {}
@@ -599,7 +603,7 @@ impl View {
         self.leave_slow(ino);
     }
 
-    /// A node that only the view has so far.
+    /// Adds a node that only the view has so far.
     pub(crate) fn add(&mut self, ino: Ino, kind: Kind, meta: NodeAttrs) -> &mut Node {
         let mut node = Node::new(kind, meta);
         node.ours = true;
@@ -612,12 +616,12 @@ impl View {
         self.insert(ino, node)
     }
 
-    /// The view's path of a node, by its first name. `None` once it has none.
+    /// The view's path of a node, by its first name. `None` if it has no name.
     pub(crate) fn path(&self, ino: Ino) -> Option<Vec<u8>> {
         self.path_by(ino, |node| node.links.first())
     }
 
-    /// Where a node is on the slow tier now.
+    /// The current path of a node on the slow tier.
     pub(crate) fn slow_path(&self, ino: Ino) -> Option<Vec<u8>> {
         self.path_by(ino, |node| node.slow().first())
     }
@@ -638,7 +642,7 @@ impl View {
         join(self.path(*dir)?, name)
     }
 
-    /// All the paths that are known of `ino` on the slow tier.
+    /// All known paths of `ino` on the slow tier.
     pub(crate) fn slow_paths(&self, ino: Ino) -> Vec<Vec<u8>> {
         if ino == ROOT {
             return vec![Vec::new()];
@@ -662,7 +666,8 @@ impl View {
     }
 
     /// Forgets a node, and the directories above it, if nothing needs them any more: no kernel reference, no event, no
-    /// object, no child. What is forgotten is found again on the slow tier. Of a node that is needed, what is not.
+    /// object, no child. A forgotten node is found again on the slow tier. For a node that is needed, drops the parts
+    /// that are not.
     pub(crate) fn collect(&mut self, ino: Ino) {
         let mut at = ino;
         while at != ROOT {
@@ -703,9 +708,9 @@ impl View {
         }
     }
 
-    /// The directories, `most` at once, of which the slow tier is to be asked whether they are still known in full: somebody has asked for
-    /// a name in them since it was last asked. The names of the others, and of those that it is not asked of in time, are looked up again.
-    /// It does not matter what is written there: a name of ours says nothing of the others' names.
+    /// Directories, at most `most`, for which the slow tier must be asked whether they are still known in full: those
+    /// with lookups since they were last checked. Names in the others, and in those not checked in time, are looked up
+    /// again. Our own writes there do not matter: they say nothing about foreign names.
     pub(crate) fn age_dirs(&mut self, now: Duration, ages: Ages, most: usize) -> Vec<Ino> {
         let mut due = Vec::new();
         for ino in &self.dirs {
@@ -715,7 +720,7 @@ impl View {
             }
             let Some(dir) = node.dir.as_deref_mut().filter(|dir| dir.known && dir.listers == 0) else { continue };
             if dir.checked == ObservedAt::NEVER {
-                // It has come to the slow tier since the last call, and until then all in it was ours.
+                // It has come to the slow tier since the last call, and until then it contained only our own nodes.
                 dir.checked = ObservedAt::at(now);
             }
             if dir.checked.fresh(now, ages.ours / 4 * 3) {
@@ -731,13 +736,14 @@ impl View {
         due
     }
 
-    /// Drops cached negative answers and forgets what nobody needs, among the next `most` names; the next call goes on behind
-    /// them. `true`: that was the last one. All at once would keep everybody else waiting where a million are known.
+    /// Drops cached negative answers and forgets nodes that are not needed, among the next `most` names; the next call
+    /// continues behind them. `true`: that was the last one. With a million names, doing all at once would block
+    /// everybody else.
     pub(crate) fn age_names(&mut self, now: Duration, ages: Ages, most: usize) -> bool {
         let mut left = most;
         while left > 0 {
             let (first, after) = self.aged.take().unwrap_or((ROOT, None));
-            // A directory that is gone by now is followed by the next one.
+            // If the directory is gone by now, continue with the next one.
             let Some(&ino) = self.dirs.range(first..).next() else { return true };
             let after = after.filter(|_| ino == first);
             let (looked_at, last) = self.age_names_of(ino, after, now, ages, left);
@@ -750,7 +756,8 @@ impl View {
         false
     }
 
-    /// In one directory, behind `after`. Returns how many names were looked at, and the last one if there are more.
+    /// The same in one directory, behind `after`. Returns how many names were looked at, and the last one if there are
+    /// more.
     fn age_names_of(
         &mut self,
         ino: Ino,
@@ -779,7 +786,7 @@ impl View {
             dir.slots.remove(&name);
         }
         for child in children {
-            // Most of them the kernel refers to, and asking is quick.
+            // The kernel refers to most of them, and this check is quick.
             if self.nodes.get(&child).is_some_and(|node| node.refs == 0) {
                 self.collect(child);
             }
@@ -787,7 +794,7 @@ impl View {
         (count, last)
     }
 
-    /// What must always hold; for tests.
+    /// Checks the invariants; for tests.
     pub(crate) fn check(&self) {
         for (ino, node) in &self.nodes {
             for (dir, name) in node.links.iter() {
@@ -838,8 +845,9 @@ pub(super) mod tests {
         }
     }
 
-    /// A replaced file had left an object, and the slow tier had given that one's inode number to another file: a listing showed the number
-    /// of the first file for it, and the look-up did not, for the first had it by then. Case 600243 of the model test.
+    /// A replaced file had left an object, and the slow tier had reused that object's inode number for another file: a
+    /// listing showed it under the first file's number, but the lookup did not, because the first file had that number
+    /// by then. Case 600243 of the model test.
     #[test]
     fn of_two_objects_of_one_file_the_later_keeps_its_number() {
         for order in [[0, 1], [1, 0]] {
@@ -863,7 +871,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Aging was one piece of work under the lock: half a second in every second with a million files.
+    /// Aging was once a single pass under the lock: half of every second with a million files.
     #[test]
     fn names_age_a_few_at_a_time() {
         let ages = Ages { ours: Duration::from_secs(30), slow: Duration::from_secs(1) };

@@ -1,13 +1,15 @@
-//! What the slow tier can do (P16): found out at the start by trying it in our own directory there, in a handful of calls. What is missing
-//! has an outcome that is the same each time:
+//! The slow tier's abilities (P16), found out at the start by a handful of calls in our own directory there. Each
+//! missing ability has a fixed outcome:
 //!
-//! - extended attributes, ACLs: setting one is refused, as there; what comes along in a copy is left out and counted;
-//! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and counted; the same of all
-//!   attributes of symbolic links;
+//! - extended attributes, ACLs: setting one is refused, as on the tier itself; those that come with a copied file are
+//!   left out and counted;
+//! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and
+//!   counted. The same holds for all attributes of symbolic links;
 //! - symbolic links, special files, further links: refused at the call;
-//! - names that it does not take, sizes and targets beyond what it is known to take are tried there before they are taken.
+//! - unusual names, and sizes and targets beyond the known limits, are tried there before they are accepted.
 //!
-//! What was not tried, or got an answer that says nothing of it, is taken for possible: then it is the step that meets the error.
+//! An ability that was not tried, or whose answer was inconclusive, is assumed: then the publishing step meets the
+//! error.
 
 use std::io;
 use std::time::Duration;
@@ -20,79 +22,79 @@ use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Clock, Dir, Kind, NewAttr, RenameMode, Stat, Time, acl};
 use crate::tiers::objects::attrs::Birth;
 
-/// No longer than this is spent on finding out at a start: a tier that hangs delays no mount.
+/// The time limit for the trials of a start: a tier that hangs delays no mount.
 pub(crate) const AT_MOST: Duration = Duration::from_secs(1);
-/// What is tried in `tmp`, by these names.
+/// The names in `tmp` that the trials use.
 const FILE: &[u8] = b"tf";
 const OTHER: &[u8] = b"tg";
 const LINK: &[u8] = b"tl";
 const SYMLINK: &[u8] = b"ts";
 const FIFO: &[u8] = b"tp";
 const DIR: &[u8] = b"td";
-/// Characters that some file systems do not take in names: those of Windows.
+/// Characters that some file systems refuse in names: those of Windows.
 const RARE: &[u8] = b"\"*:<>?\\|";
-/// A name that has them, and bytes that are no text.
+/// A name with those characters, and with bytes that are no text.
 const NAME: &[u8] = b"tn\x01\"*:<>?\\|\xff";
-/// Modes that are told apart from what a tier gives to all files.
+/// Modes that differ from a mode that a tier gives to all files.
 pub(super) const FILE_PERM: u32 = 0o640;
 const DIR_PERM: u32 = 0o750;
-/// An owner and a group that nothing of ours has.
+/// An owner and a group that none of our files has.
 const STRANGER: u32 = 1;
-/// A file of this size is tried; larger ones when they come.
+/// A file of this size is tried at the start; larger ones when they come.
 const LARGE: u64 = 1 << 40;
-/// Every file system takes these.
+/// Limits that every file system meets.
 const SIZE_EVERYWHERE: u64 = (1 << 31) - 1;
 const TARGET_EVERYWHERE: u64 = 255;
-/// With more than this free a tier that has no room for an attribute will never have any.
+/// If a tier with more than this free has no room for an attribute, it never will have.
 pub(super) const FREE: u64 = 1 << 20;
 
-/// What the slow tier can do.
+/// The slow tier's abilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     pub user_xattrs: bool,
     pub acls: bool,
-    /// A file has the owner, the group, the mode that it was given.
+    /// A file has the owner, the group and the mode that it was given.
     pub owners: bool,
     pub groups: bool,
     pub modes: bool,
     pub symlinks: bool,
-    /// What is set on a symbolic link is its own.
+    /// Attributes set on a symbolic link are its own.
     pub link_attrs: bool,
     pub fifos: bool,
     pub hard_links: bool,
-    /// A file has the same number for as long as it is there.
+    /// A file keeps its inode number for as long as it exists.
     pub lasting_numbers: bool,
-    /// Names may have any bytes.
+    /// Names may contain any bytes.
     pub any_names: bool,
-    /// Renaming by exchange, and to free names only.
+    /// Renaming by exchange, and only to free names.
     pub exchange: bool,
     pub no_replace: bool,
     pub time_grain: Duration,
-    /// Longest target of a symbolic link, and largest file, that it was found to take.
+    /// The longest target of a symbolic link, and the largest file, that the tier is known to take.
     pub target_known: u64,
     pub size_known: u64,
     given: Given,
 }
 
-/// Something that a tier does not have, and what comes of that.
+/// Something that a tier does not have, and the consequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Lack {
     pub what: &'static str,
     pub then: &'static str,
 }
 
-/// What the tier gives to what is made there, whatever it was asked for.
+/// Attributes that the tier gives to new nodes, whatever was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Given {
     uid: u32,
     gid: u32,
-    /// `None`: the mode that it is made with.
+    /// `None`: the mode that the node is made with.
     file_perm: Option<u32>,
     dir_perm: Option<u32>,
 }
 
 impl Default for Abilities {
-    /// All of them.
+    /// All abilities.
     fn default() -> Self {
         Abilities {
             user_xattrs: true,
@@ -117,9 +119,9 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// Tries all of them in a directory that is ours alone, as long as it takes no longer than `at_most`. Leaves nothing there. However long it
-    /// takes, owners are tried (believed to be possible where they are not, they would have everything held), and attributes of links (they
-    /// would be set on whatever file a link names).
+    /// Tries all abilities in a directory that is ours alone, for no longer than `at_most`. Leaves nothing there. Two
+    /// trials are made however long they take: owners (if wrongly assumed, they would hold everything), and attributes
+    /// of links (they would be set on the file that a link names).
     pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
         let tries: [Try; 13] = [
@@ -155,14 +157,14 @@ impl Abilities {
         found
     }
 
-    /// Once, for the log.
+    /// Called once, for the log.
     pub(crate) fn tell(&self) {
         for Lack { what, then } in self.lacking() {
             tracing::warn!("the slow tier does not have {what}: {then}");
         }
     }
 
-    /// What is missing, each with its outcome.
+    /// The missing abilities, each with its outcome.
     pub fn lacking(&self) -> Vec<Lack> {
         const REFUSED: &str = "setting them is refused, and those that come along with a file are left out";
         const GIVEN: &str =
@@ -194,12 +196,12 @@ impl Abilities {
         all.into_iter().filter(|(able, ..)| !able).map(|(_, what, then)| Lack { what, then }).collect()
     }
 
-    /// What the tier takes of a change of attributes of such a node.
+    /// The part of a change of attributes that the tier takes for a node of this kind.
     pub(crate) fn kept_by(&self, kind: Kind, new: &NewAttr) -> NewAttr {
         if kind == Kind::Symlink && !self.link_attrs { NewAttr::default() } else { self.kept(new) }
     }
 
-    /// The same of any but a symbolic link.
+    /// The same for anything but a symbolic link.
     pub(crate) fn kept(&self, new: &NewAttr) -> NewAttr {
         NewAttr {
             uid: new.uid.filter(|_| self.owners),
@@ -209,7 +211,7 @@ impl Abilities {
         }
     }
 
-    /// What a new node has from the tier, it has from its birth.
+    /// Gives a new node from its birth the attributes that the tier will give it.
     pub(crate) fn give(&self, kind: Kind, birth: &mut Birth) {
         let is_given = kind == Kind::Symlink && !self.link_attrs;
         if !self.owners || is_given {
@@ -227,7 +229,7 @@ impl Abilities {
         birth.xattrs.retain(|(key, _)| self.has(key));
     }
 
-    /// Whether there are attributes of this kind.
+    /// Whether the tier stores attributes of this kind.
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         match key {
             acl::ACCESS | acl::DEFAULT => self.acls,
@@ -236,13 +238,13 @@ impl Abilities {
         }
     }
 
-    /// Whether a node shows what it was given, as far as it can.
+    /// Whether a node shows the attributes it was given, as far as the tier can.
     pub(crate) fn shows(&self, stat: &Stat, (uid, gid, perm): (u32, u32, u32)) -> bool {
         let same = |able: bool, there: u32, wanted: u32| !able || there == wanted;
         same(self.owners, stat.uid, uid) && same(self.groups, stat.gid, gid) && same(self.modes, stat.perm, perm)
     }
 
-    /// Whether the tier may show the one time for the other.
+    /// Whether the tier may show one time as the other.
     pub(crate) fn same_time(&self, one: Time, other: Time) -> bool {
         let nanos = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
         (nanos(one) - nanos(other)).unsigned_abs() < self.time_grain.as_nanos().max(1)
@@ -258,7 +260,7 @@ pub(crate) fn is_refused(error: &io::Error) -> bool {
     is(error, &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EPERM, Errno::EINVAL, Errno::ENOTTY])
 }
 
-/// Whether it can be done; an error that says nothing of that is one.
+/// Whether the call is possible; an inconclusive error is returned.
 fn can(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Err(e) if is_refused(&e) => Ok(false),
@@ -266,7 +268,7 @@ fn can(done: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// What another one of these calls needs.
+/// Makes the file that the other trials need.
 fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR] {
         remove_leftover(tmp, name).map_err(|e| io::Error::from(e.errno()))?;
@@ -278,10 +280,10 @@ fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     Ok(())
 }
 
-/// Over SFTP (sshfs) what is set on a link is set on the file that it names, and that may be any of the server's. Seen by the link's own
-/// times: those of the file may be remembered from before.
+/// Over SFTP (sshfs), attributes set on a link are set on the file that it names, which may be any file of the server.
+/// Detected by the link's own times: the file's times may be cached from before.
 fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
-    // An even second, and long ago: every grain has it, and no link of now.
+    // An even second long ago: every time grain can hold it, and no new link has it.
     const ASKED: Time = Time { sec: 1_500_000_000, nsec: 0 };
     if !can(tmp.symlink(SYMLINK, FILE))? {
         found.symlinks = false;
@@ -292,8 +294,8 @@ fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     tmp.unlink(SYMLINK)
 }
 
-/// A daemon of FUSE that leaves the numbers of files to its library lists this one for all of them. The library gives a file another number
-/// once the kernel has forgotten it, unless it is told not to (`-o noforget`), which nobody can see.
+/// A FUSE daemon that leaves inode numbers to its library lists this one for all files. The library gives a file
+/// another number once the kernel has forgotten it, unless it is told not to (`-o noforget`), which cannot be detected.
 fn try_numbers(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     const UNKNOWN: u64 = 0xffff_ffff;
     let shown = tmp.stat(FILE)?.ino;
@@ -308,7 +310,7 @@ fn try_xattrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
         done => done.map(|()| true),
     };
     found.user_xattrs = unknown(tmp.set_xattr(FILE, b"user.dlio.try", b"1"))?;
-    // One that the mode does not say: the user has an entry of his own.
+    // A list that the mode cannot express: the user has an entry of his own.
     found.acls = unknown(tmp.set_xattr(FILE, acl::ACCESS, &acl::example()))?;
     if found.acls {
         tmp.remove_xattr(FILE, acl::ACCESS)?;
@@ -333,10 +335,10 @@ fn try_times(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     Ok(())
 }
 
-/// Not on a tier without holes: it would write them.
+/// Skipped on a tier without holes: it would write them.
 fn try_size(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     const HOLE: u64 = 1 << 20;
-    // What is beyond a limit of the daemon's own would end it.
+    // Exceeding a limit of the daemon's own would end it.
     if !getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft == RLIM_INFINITY) {
         return Ok(());
     }
@@ -353,11 +355,12 @@ fn try_size(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     file.set_len(0)
 }
 
-/// Mode first: once it is a stranger's it may not be ours to change.
+/// Mode first: once the file is a stranger's we may not be able to change it.
 fn try_owner(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     const PERM: u32 = 0o604;
     let made = tmp.stat(FILE)?;
-    // Refused twice, while other changes are taken: a tier that refuses all for now says nothing of this one.
+    // Refused twice, while other changes are accepted: a tier that refuses everything for now says nothing about this
+    // one.
     let set = |new: NewAttr| {
         let is_able = |done: io::Result<()>| match done {
             Err(e) if is(&e, &[Errno::EACCES]) => Ok(false),
@@ -375,7 +378,7 @@ fn try_owner(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     found.groups = match set(group(STRANGER))? {
         true => tmp.stat(FILE)?.gid == STRANGER,
         false if is_root => false,
-        // Nobody but root may give a file to any group.
+        // Only root may give a file to any group.
         false => set(group(getegid().as_raw()))? && tmp.stat(FILE)?.gid == getegid().as_raw(),
     };
     found.owners = match set(NewAttr { uid: Some(STRANGER), ..NewAttr::default() })? {
@@ -416,25 +419,26 @@ fn try_characters(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     Ok(())
 }
 
-/// Errors that say something of a name; exfat-fuse has ENOENT for characters that it does not take.
+/// Errors that are about a name; exfat-fuse returns ENOENT for characters that it does not take.
 pub(super) fn is_of_name(error: &io::Error) -> bool {
     is_refused(error) || is(error, &[Errno::EILSEQ, Errno::ENOENT, Errno::EACCES, Errno::ENAMETOOLONG])
 }
 
-/// Whether every file system takes it.
+/// Whether every file system accepts the name.
 pub(super) fn is_plain(name: &[u8]) -> bool {
     name.iter().all(|byte| matches!(byte, b' '..=b'~') && !RARE.contains(byte))
 }
 
 fn try_fifo(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     let made = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0));
-    // Some make a file of it (exfat-fuse), which the kernel tells with EIO.
+    // Some tiers make a file of it (exfat-fuse), which the kernel reports as EIO.
     let is_other = || tmp.stat(FIFO).is_ok_and(|there| there.kind != Kind::Fifo);
     found.fifos = if is_other() { false } else { made? };
     Ok(())
 }
 
-/// Steps know a file by its number: two names of different ones (sshfs) would be two files, of which the second is somebody else's.
+/// Steps identify a file by its number: two names with different numbers (sshfs) would look like two files, the second
+/// somebody else's.
 fn try_link(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     found.hard_links = can(tmp.link(FILE, tmp, LINK))?;
     if found.hard_links {

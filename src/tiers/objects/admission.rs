@@ -1,4 +1,4 @@
-//! What comes of attributes and sizes that the slow tier does not take: left out and counted, or refused.
+//! Attributes and sizes that the slow tier does not take: left out and counted, or refused.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -14,13 +14,13 @@ use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::{Cx, Tiers};
 
 impl SlowTier {
-    /// Whether an attribute was refused for good: there are none of its kind, or none so large.
+    /// Whether an attribute was refused for good: the tier has none of its kind, or none so large.
     pub(crate) fn never_takes(&self, error: &io::Error) -> bool {
         let is_full = || self.root.space().is_ok_and(|space| space.avail <= FREE);
         is(error, &[Errno::EOPNOTSUPP, Errno::E2BIG, Errno::ERANGE]) || (is(error, &[Errno::ENOSPC]) && !is_full())
     }
 
-    /// Sets extended attributes of a file of ours that is not in its place yet. Returns the keys of those that are left out.
+    /// Sets extended attributes of a file of ours that is not in its place yet. Returns the keys that are left out.
     pub(crate) fn put_xattrs(
         &self,
         xattrs: &[(Vec<u8>, Vec<u8>)],
@@ -29,7 +29,7 @@ impl SlowTier {
         let mut left_out = Vec::new();
         for (key, value) in xattrs {
             match set(key, value) {
-                // Some are root's to set, or none of the machine that serves the tier.
+                // Some may be set only by root, or not on the machine that serves the tier.
                 Err(e) if self.never_takes(&e) || (!key.starts_with(b"user.") && is_refused(&e)) => {
                     left_out.push(key.clone());
                 }
@@ -39,7 +39,7 @@ impl SlowTier {
         Ok(left_out)
     }
 
-    /// As [`crate::tiers::objects::attrs::set_attrs`], as far as the tier can hold them.
+    /// The same as [`crate::tiers::objects::attrs::set_attrs`], as far as the tier can hold the attributes.
     pub(crate) fn set_attrs(&self, file: &dyn File, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
         let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
         let new = NewAttr { uid: Some(*uid), gid: Some(*gid), perm: Some(*perm), ..NewAttr::default() };
@@ -51,12 +51,12 @@ impl SlowTier {
 }
 
 impl Tiers {
-    /// What the slow tier was found to be able to do at the start.
+    /// The slow tier's abilities, as found at the start.
     pub fn abilities(&self) -> Abilities {
         self.slow.abilities
     }
 
-    /// Tells of attributes that the slow tier does not take: `path` has them in the mount only.
+    /// Reports attributes that the slow tier does not take: `path` has them in the mount only.
     pub(crate) fn tell_left_out(&self, path: &str, keys: &[Vec<u8>]) {
         for key in keys {
             let key = escape(key);
@@ -68,7 +68,7 @@ impl Tiers {
         }
     }
 
-    /// What the slow tier takes of a change of attributes of such a node; the rest is counted.
+    /// The part of a change of attributes that the slow tier takes for a node of this kind; the rest is counted.
     pub(crate) fn keep_of(&self, kind: Kind, new: &NewAttr) -> NewAttr {
         let kept = self.slow.abilities.kept_by(kind, new);
         if kept != *new {
@@ -77,21 +77,22 @@ impl Tiers {
         kept
     }
 
-    /// Before a file becomes so large: EFBIG where the slow tier has none of that size.
+    /// Call before a file grows to this size: EFBIG if the slow tier has no files that large.
     pub(crate) fn admit_size(&self, cx: &Cx, size: u64) -> Result<()> {
         let tried = |name: &[u8], size: u64| self.slow.tmp.create(name, 0o600).and_then(|file| file.set_len(size));
         let round = size.checked_next_power_of_two().unwrap_or(size);
         self.admit(cx, &self.slow.size_known, size, &[round, size], tried)
     }
 
-    /// The same of a symbolic link: ENAMETOOLONG.
+    /// The same for a symbolic link's target: ENAMETOOLONG.
     pub(crate) fn admit_target(&self, cx: &Cx, target: &[u8]) -> Result<()> {
         let tried = |name: &[u8], _| self.slow.tmp.symlink(name, target);
         let length = target.len() as u64;
         self.admit(cx, &self.slow.target_known, length, &[length], tried)
     }
 
-    /// Before something gets this name: the slow tier's own error where it does not take it, EINVAL where that says something else to a caller.
+    /// Call before something gets this name: the slow tier's own error if it does not take the name, or EINVAL if that
+    /// error would mislead the caller.
     pub(crate) fn admit_name(&self, cx: &Cx, name: &Name) -> Result<()> {
         let name = name.as_bytes();
         if self.slow.abilities.any_names || is_plain(name) || self.slow.is_down() {
@@ -115,7 +116,7 @@ impl Tiers {
         }
     }
 
-    /// `known` is what the slow tier is known to take. Beyond that it is tried, if need be less of it.
+    /// `known` is the size that the slow tier is known to take. Larger sizes are tried, in the order of `tries`.
     fn admit(
         &self,
         cx: &Cx,
@@ -140,14 +141,14 @@ impl Tiers {
                 }
                 Err(e) if is(&e, &[Errno::ENAMETOOLONG]) => refused = Errno::ENAMETOOLONG,
                 Err(e) if is(&e, &[Errno::EFBIG, Errno::EINVAL]) => {}
-                // It says nothing of the size.
+                // The error says nothing about the size.
                 Err(_) => return Ok(()),
             }
         }
         Err(refused.into())
     }
 
-    /// EPERM, as there, for a node of a kind that the slow tier does not have.
+    /// EPERM, as on the tier itself, for a node of a kind that the slow tier does not have.
     pub(crate) fn admit_kind(&self, kind: Kind) -> Result<()> {
         let Abilities { symlinks, fifos, .. } = self.slow.abilities;
         let able = match kind {

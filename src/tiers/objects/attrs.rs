@@ -1,4 +1,4 @@
-//! What a file has beside its bytes: giving it to a new one, and reading it.
+//! A file's attributes: giving them to a new file, and reading them.
 
 use crate::error::{Context, Errno, Result};
 use crate::tiers::disk::layout::PRIVATE;
@@ -43,7 +43,7 @@ pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
     file.set_attr(&NewAttr { mtime: Some(attrs.mtime), ..NewAttr::default() })
 }
 
-/// The file's own extended attributes: not ours, nor those of the tier it lies on.
+/// The file's own extended attributes: not ours, nor those that belong to the tier it lies on.
 pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let keys = match fd.list_xattr() {
         Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Vec::new(),
@@ -59,7 +59,7 @@ pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(all)
 }
 
-/// What a change of attributes leaves of those of something that is aside.
+/// Applies a change of attributes to the attributes of something that is aside.
 pub(crate) fn changed(attrs: &mut Attrs, new: &NewAttr) {
     attrs.uid = new.uid.unwrap_or(attrs.uid);
     attrs.gid = new.gid.unwrap_or(attrs.gid);
@@ -73,14 +73,14 @@ pub(crate) fn changed(attrs: &mut Attrs, new: &NewAttr) {
     }
 }
 
-/// The same of an extended attribute; `None` removes.
+/// The same for an extended attribute; `None` removes it.
 pub(crate) fn changed_xattr(attrs: &mut Attrs, key: &[u8], value: Option<&[u8]>) {
     attrs.xattrs.retain(|(other, _)| other != key);
     attrs.xattrs.extend(value.map(|value| (key.to_vec(), value.to_vec())));
     attrs.xattrs.sort();
 }
 
-/// Attributes that belong to the tier they are on: what they say holds for no other file, there or elsewhere.
+/// Whether an attribute may be copied. Attributes of the tier itself hold for no other file, there or elsewhere.
 pub(crate) fn travels(key: &[u8]) -> bool {
     // Lustre, GlusterFS.
     const STAY: [&[u8]; 14] = [

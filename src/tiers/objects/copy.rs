@@ -8,7 +8,7 @@ use crate::tiers::disk::{File, Seek};
 /// Bytes copied at a time.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// Bytes could not be copied: not read, or not written.
+/// Bytes could not be copied: the read failed, or the write.
 #[derive(Debug)]
 pub(crate) enum NotCopied {
     Read(std::io::Error),
@@ -21,22 +21,22 @@ impl From<NotCopied> for std::io::Error {
     }
 }
 
-/// Where the next data of a file is in a range; its end if there is none. Only a hole is passed over, which nobody needs to read.
+/// The offset of the next data in a range; its end if there is none. Skips only holes, which nobody needs to read.
 pub(crate) fn next_data(file: &dyn File, range: Range<u64>) -> std::io::Result<u64> {
     if range.is_empty() {
         return Ok(range.end);
     }
     match file.seek(Seek::Data, range.start) {
         Ok(data) => Ok(data.min(range.end)),
-        // No data behind this point, or a file system that does not know holes.
+        // No data behind this point, or a file system without holes.
         Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(range.end),
         Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(range.start),
         Err(e) => Err(e),
     }
 }
 
-/// Copies what data there is in a range to the same offsets; `watch` is told of each piece where it stands, shown its bytes, and may
-/// end it with an error. The target has a hole there.
+/// Copies the data in a range to the same offsets. `watch` is called for each piece with its offset and bytes, and may
+/// end the copy with an error. The target has a hole there.
 pub(crate) fn copy_data(
     from: &dyn File,
     to: &dyn File,

@@ -1,7 +1,7 @@
-//! One regular file's bytes: where they are, what has changed since they last got a place in the order, and which versions
-//! are still owed to the slow tier.
+//! One regular file's bytes: where they are, what has changed since they last got a place in the order, and which
+//! versions the slow tier still has to get.
 //!
-//! Data I/O holds [`FileState::io`] shared; whatever moves the bytes elsewhere or freezes a version holds it exclusively.
+//! Data I/O holds [`FileState::io`] shared; moving the bytes elsewhere or freezing a version takes it exclusively.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,43 +19,45 @@ use crate::tiers::small_deque::SmallDeque;
 pub(crate) struct FileState {
     pub(crate) ino: Ino,
     pub(crate) io: RwLock<Io>,
-    /// The longest pending version that is still unchanged, in bytes: writes below it change a version somebody is owed.
+    /// The longest pending version that is still unchanged, in bytes: a write below it changes a pending version.
     guard: AtomicU64,
     pub(crate) opens: AtomicU32,
     pub(crate) writers: AtomicU32,
-    /// The uptime, in milliseconds and without what is beyond 32 bits, when somebody opened it to write and nobody else had: there may be
-    /// a million of these.
+    /// The uptime in milliseconds, modulo 2^32, when the file got its first writer. Only 32 bits: there may be a
+    /// million of these.
     opened: AtomicU32,
     /// Whether `io.place` is an object, readable without the lock.
     holds: AtomicBool,
     /// Whether suid or sgid may be set, so that a write by an unprivileged process must clear them.
     pub(crate) privileged: AtomicBool,
-    /// How often somebody else changed the bytes on the slow tier, and that number at the last open (+ 1; 0: not opened).
+    /// How often a foreign change hit the bytes on the slow tier, and that number at the last open (+ 1; 0: not
+    /// opened).
     pub(crate) changes: AtomicU32,
     pub(crate) changes_opened: AtomicU32,
-    /// How often somebody else put another file in its place on the slow tier. Whoever had it open by then was let into the one before.
+    /// How often a foreign change put another file in its place on the slow tier. Earlier openers were given access to
+    /// the former file.
     pub(crate) replaced: AtomicU32,
-    /// Whoever has been told where the bytes are and goes there without asking: while there is one, they stay there.
+    /// Holders that were told where the bytes are and access them directly: while there is one, the bytes stay there.
     pins: AtomicU32,
     /// See [`Author`].
     author: AtomicU64,
     /// A copy to the slow tier is under way.
     pub(crate) draining: AtomicBool,
-    /// Its last fsync failed: what was written before it may be gone.
+    /// Its last fsync failed: earlier writes may be lost.
     pub(crate) failed: AtomicBool,
 }
 
-/// Who has written since the bytes last became an event.
+/// The writers since the bytes last became an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
     Nobody,
-    /// By descriptors of this table only.
+    /// Only descriptors of this table.
     Table(u64),
-    /// Several, or somebody of whom the kernel did not say it.
+    /// Several tables, or one that the kernel did not tell.
     Unknown,
 }
 
-/// As [`FileState::author`] keeps them.
+/// The encoding in [`FileState::author`].
 const NOBODY: u64 = 0;
 const UNKNOWN: u64 = u64::MAX;
 
@@ -74,20 +76,21 @@ pub(crate) struct Io {
     pub(crate) place: Bytes,
     /// Open while a handle is.
     pub(crate) fd: Option<Arc<dyn File>>,
-    /// Of a file on slow: what it is read from, instead of `fd`, while a handle is open. Boxed: of a million pending files none has one.
+    /// The staged copy that a slow file is read from, instead of `fd`, while a handle is open. Boxed: of a million
+    /// pending files none has one.
     pub(crate) copy: Option<Box<Copy>>,
     /// Changed since its bytes last became an event; a `bind` record says so in the log.
     pub(crate) dirty: bool,
-    /// Its object lies on the slow tier and is committed: it will be published as it is, so what has changed of its attributes
-    /// since is in the view, as for a slow file.
+    /// Its object lies on the slow tier and is committed: it will be published as it is, so later changes of its
+    /// attributes are in the view, as for a slow file.
     pub(crate) attrs_in_view: bool,
-    /// Its mtime was set while it was dirty: the next write says in the log that it came after that.
+    /// Its mtime was set while it was dirty: the next write logs that it came after that.
     pub(crate) mtime_set_since_bind: bool,
     /// The newest version that became an event and is not applied yet.
     pub(crate) latest: Option<Arc<Content>>,
     /// It has been an event at least once: changes of its attributes are events too.
     pub(crate) has_event: bool,
-    /// Versions of this object that are owed to the slow tier.
+    /// Versions of this object that the slow tier still has to get.
     pub(crate) pending_versions: SmallDeque<Arc<Content>>,
     /// Boxed: of a million pending files none is clean.
     clean: Option<Box<Equal>>,
@@ -95,7 +98,7 @@ pub(crate) struct Io {
     pub(crate) interrupted: bool,
 }
 
-/// That the slow tier has the same bytes.
+/// The slow tier has the same bytes.
 #[derive(Debug)]
 struct Equal {
     fingerprint: Fingerprint,
@@ -126,7 +129,7 @@ impl FileState {
             writers: AtomicU32::new(0),
             opened: AtomicU32::new(0),
             holds: AtomicBool::new(matches!(place, Bytes::Object(_))),
-            // Until the mode is known.
+            // Assumed until the mode is known.
             privileged: AtomicBool::new(true),
             changes: AtomicU32::new(0),
             changes_opened: AtomicU32::new(0),
@@ -138,26 +141,27 @@ impl FileState {
         }
     }
 
-    /// One more writes.
+    /// Counts one more writer.
     pub(crate) fn open_to_write(&self, now: Duration) {
         if self.writers.fetch_add(1, Ordering::AcqRel) == 0 {
             self.opened.store(now.as_millis() as u32, Ordering::Relaxed);
         }
     }
 
-    /// How long before `now` that was, of the last 49 days.
+    /// How long before `now` the file got its first writer, modulo 49 days.
     pub(crate) fn open_to_write_for(&self, now: Duration) -> Duration {
         Duration::from_millis((now.as_millis() as u32).wrapping_sub(self.opened.load(Ordering::Relaxed)).into())
     }
 
-    /// `opened`: it has been opened before and, by what is known, not been changed behind the mount since.
+    /// `opened`: the file has been opened before and, as far as known, not been changed by others since.
     pub(crate) fn on_slow(ino: Ino, opened: bool) -> Self {
         let state = Self::new(ino, Bytes::Slow);
         state.changes_opened.store(opened.into(), Ordering::Relaxed);
         state
     }
 
-    /// Of a file whose bytes are those of the newest of these versions, all that are pending, the oldest first.
+    /// For a file whose bytes are those of the newest of these versions, which are all that are pending, the oldest
+    /// first.
     pub(crate) fn on_pending<'a>(
         ino: Ino,
         opened: bool,
@@ -177,8 +181,8 @@ impl FileState {
         state
     }
 
-    /// What is to be remembered to make it anew: by [`FileState::on_slow`], or of the pending versions, whose `newest` this is, by
-    /// [`FileState::on_pending`]. `None` if it says more, or somebody uses the bytes.
+    /// What to remember so that [`FileState::on_slow`] can rebuild the state, or [`FileState::on_pending`] from the
+    /// pending versions, whose `newest` this is. `None` if the state says more, or the bytes are in use.
     pub(crate) fn at_rest(&mut self, newest: Option<&Arc<Content>>) -> Option<Resident> {
         let Io {
             place,
@@ -207,7 +211,7 @@ impl FileState {
             {
                 false
             }
-            // One on the slow tier is handed over when it is published.
+            // An object on the slow tier is handed over when it is published.
             Bytes::Object(object @ ObjectId { home: Home::Fast, .. }) => {
                 let newest = newest.filter(|newest| newest.object() == *object)?;
                 latest.as_ref().filter(|latest| Arc::ptr_eq(latest, newest))?;
@@ -218,7 +222,7 @@ impl FileState {
         Some(Resident::new(pending, *self.changes_opened.get_mut() == *self.changes.get_mut() + 1))
     }
 
-    /// Somebody is about to write, by a descriptor of this table if that is known. The caller holds `io`.
+    /// A write is about to begin, through a descriptor of this table if that is known. The caller holds `io`.
     pub(crate) fn writes(&self, table: Option<u64>) {
         let table = table.unwrap_or(UNKNOWN);
         let author = self.author.load(Ordering::Relaxed);
@@ -238,7 +242,7 @@ impl FileState {
         }
     }
 
-    /// All that was written has become an event, or is gone. The caller holds `io` exclusively.
+    /// All written bytes have become an event, or are gone. The caller holds `io` exclusively.
     pub(crate) fn forget_author(&self) {
         self.author.store(NOBODY, Ordering::Relaxed);
     }
@@ -248,7 +252,7 @@ impl FileState {
         self.holds.load(Ordering::Acquire)
     }
 
-    /// Whether the bytes must stay where they are. Asked with `io` held exclusively, nobody becomes one meanwhile.
+    /// Whether the bytes must stay where they are. With `io` held exclusively, no new pin is taken meanwhile.
     pub(crate) fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
@@ -274,8 +278,8 @@ impl FileState {
         self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
     }
 
-    /// The object stops where it is and `object` goes on behind it. What is owed of it is still there, and may still be
-    /// written over. The caller holds `io` exclusively and passes it in.
+    /// The object ends here and the file goes on in `object`. Its pending versions are still there, and may still be
+    /// overwritten. The caller holds `io` exclusively and passes it in.
     pub(crate) fn goes_on_in(&self, io: &mut Io, object: ObjectId, fd: Arc<dyn File>) {
         io.place = Bytes::Object(object);
         io.fd = Some(fd);
@@ -284,7 +288,7 @@ impl FileState {
 
     /// Makes `content` a version that writes must not change unnoticed. The caller holds `io` exclusively.
     pub(crate) fn add_pending_version(&self, io: &mut Io, content: Arc<Content>) {
-        // A copied one too: a crash before it is published takes the copy away.
+        // Keep a copied version too: a crash before it is published takes the copy away.
         io.pending_versions.retain(|pending_versions| pending_versions.is_alive());
         self.guard.fetch_max(content.size, Ordering::AcqRel);
         io.has_event = true;
@@ -292,7 +296,7 @@ impl FileState {
         io.latest = Some(content);
     }
 
-    /// Whether a change of bytes from `offset` on may breach a version.
+    /// Whether a change of bytes from `offset` on may break a pending version.
     pub(crate) fn is_guarded(&self, offset: u64) -> bool {
         // Acquire pairs with `add_pending_version`: a writer that came after the freeze sees its guard.
         offset < self.guard.load(Ordering::Acquire)
@@ -313,7 +317,7 @@ impl FileState {
     }
 }
 
-/// The bytes of a file stay where they are, be it an object or the slow file, as long as this exists.
+/// As long as this exists, the bytes of a file stay where they are, in an object or in the slow file.
 #[derive(Debug)]
 pub struct Pin(Arc<FileState>);
 
@@ -324,12 +328,12 @@ impl Drop for Pin {
 }
 
 impl Io {
-    /// The fingerprint that the slow tier has the same bytes.
+    /// The slow file's fingerprint, if the slow tier has the same bytes.
     pub(crate) fn clean(&self) -> Option<Fingerprint> {
         self.clean.as_ref().map(|equal| equal.fingerprint)
     }
 
-    /// Uptime of the last comparison with the slow file, of a clean file.
+    /// Uptime of the last comparison with the slow file, for a clean file.
     pub(crate) fn checked(&self) -> Duration {
         self.clean.as_ref().map_or(Duration::ZERO, |equal| equal.checked)
     }
@@ -360,12 +364,13 @@ impl Io {
         self.object().filter(|_| !self.attrs_in_view)
     }
 
-    /// Whether a change of the attributes must leave the object alone.
+    /// Whether a change of attributes must leave the object alone.
     pub(crate) fn goes_as_it_is(&self) -> bool {
         !self.dirty && self.object().is_some_and(ObjectId::needs_slow)
     }
 
-    /// Whether bytes of this version's object have changed since the last event; what goes on in another object has not.
+    /// Whether bytes of this version's object have changed since the last event; changes in another object do not
+    /// count.
     pub(crate) fn is_ahead_of(&self, content: &Content) -> bool {
         self.dirty && self.object().is_some_and(|object| object.shares(content.object()))
     }
@@ -376,7 +381,7 @@ impl Io {
     }
 }
 
-/// A copy that is open.
+/// An open staged copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy {
     pub(crate) number: u64,
@@ -384,13 +389,13 @@ pub(crate) struct Copy {
     pub(crate) fingerprint: Fingerprint,
 }
 
-/// What is known of a regular file's bytes while there is no state of the file. *Opened*: it was before, and by what is known
-/// nobody has changed it behind the mount since.
+/// What is known of a regular file's bytes while it has no state. *Opened*: it was opened before and, as far as known,
+/// has not been changed by others since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resident {
     OnSlow,
     OnSlowOpened,
-    /// They are an object's, and nothing has changed since the newest of its pending versions.
+    /// The bytes are in an object, and nothing has changed since the newest pending version.
     Pending,
     PendingOpened,
 }

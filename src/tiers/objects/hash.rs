@@ -1,17 +1,18 @@
-//! The hash of a file's bytes, by which a damaged copy is known.
+//! The hash of a file's bytes, which detects a damaged copy.
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// So many zeros, where they stand at a multiple of as many, are left out of a hash. It is part of what lies on the fast tier.
+/// Zeros of this length, aligned to it, are left out of a hash. Part of the format on the fast tier.
 pub(crate) const LEFT_OUT: u64 = 1 << 20;
 
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// The hash of a file's bytes: of all of them (xxh3), or where whole pieces of zeros were left out (`z`), of the others, of where they
-/// stand, and of how long the file is. By the zeros, not by the holes: those are the file system's own affair.
+/// The hash of a file's bytes. Either of all bytes (xxh3), or, if whole pieces of zeros were left out (`z`), of the
+/// other bytes, the positions of the pieces and the file's length. Zeros count, not holes: holes are up to the file
+/// system.
 ///
-/// A hash without a `z` may be of an earlier version, which fed the zeros of every hole. It is compared with the hash of all bytes, which
-/// is the same for a file without such a piece.
+/// A hash without a `z` may come from an earlier version, which fed the zeros of every hole. It is compared with the
+/// hash of all bytes, which is the same for a file without such a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash {
     value: u64,
@@ -31,33 +32,33 @@ impl Hash {
     }
 }
 
-/// The hash of a file's bytes, taken in pieces; what is not shown to it are zeros.
+/// The hash of a file's bytes, taken in pieces; bytes not passed in are zeros.
 #[derive(Clone, Default)]
 pub(crate) struct Sum {
     hash: Xxh3,
     /// All bytes before this one are in the hash, or left out.
     done: u64,
-    /// From `done` to here there are zeros.
+    /// There are zeros from `done` to here.
     at: u64,
-    /// The pieces left out, by their numbers: first and last but one of each run.
+    /// The pieces left out, by number: for each run the first piece and the end.
     left_out: Option<Box<Xxh3>>,
     feeds_all: bool,
 }
 
 impl Sum {
-    /// To be compared with this one.
+    /// A sum to be compared with this hash.
     pub(crate) fn like(recorded: Option<Hash>) -> Self {
         Sum { feeds_all: recorded.is_some_and(|hash| !hash.leaves_out), ..Sum::default() }
     }
 
-    /// Whether it takes its time over zeros.
+    /// Whether zeros cost it time.
     pub(crate) fn feeds_all(&self) -> bool {
         self.feeds_all
     }
 
     /// Takes in bytes that stand at `offset`.
     pub(crate) fn take(&mut self, offset: u64, mut bytes: &[u8]) {
-        // At the end of a file nothing was read, and there are no zeros in front of that.
+        // At the end of a file nothing was read, so there are no zeros in front of it.
         if bytes.is_empty() {
             return;
         }
@@ -75,7 +76,7 @@ impl Sum {
         }
     }
 
-    /// Of a file of this size.
+    /// The hash for a file of this size.
     pub(crate) fn of_size(mut self, size: u64) -> Hash {
         self.zeros_up_to(size);
         self.feed_zeros();
@@ -96,7 +97,7 @@ impl Sum {
         }
     }
 
-    /// Puts the zeros since `done` into the hash, but for whole pieces of them.
+    /// Feeds the zeros since `done` into the hash, except whole pieces of them.
     fn feed_zeros(&mut self) {
         let (first, end) = (self.done.div_ceil(LEFT_OUT), self.at / LEFT_OUT);
         if first < end && !self.feeds_all {
@@ -130,7 +131,7 @@ mod tests {
         sum.of_size(size)
     }
 
-    /// As a version that fed every zero wrote it.
+    /// The hash as an earlier version wrote it, with every zero fed.
     fn plain(bytes: &[u8]) -> Hash {
         Hash { value: xxhash_rust::xxh3::xxh3_64(bytes), leaves_out: false }
     }
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(Hash::decode(wanted.encode().as_bytes()), Some(wanted));
     }
 
-    /// It is on the fast tiers of earlier versions.
+    /// The fast tiers of earlier versions have such hashes.
     #[test]
     fn a_sum_that_was_taken_of_all_zeros_is_compared_with_such_a_sum() {
         let mut bytes = vec![0; 5 << 20];

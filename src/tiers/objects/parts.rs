@@ -1,4 +1,4 @@
-//! The parts of the slow tree that have a `tmp` of ours, by the paths of their roots.
+//! The parts of the slow tree that have our own `tmp`, by the paths of their roots.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -21,7 +21,7 @@ pub(super) struct PartIds {
     pub(super) tmp: u64,
 }
 
-/// The parts that have a `tmp` of ours, by the paths of their roots on the slow tier.
+/// The parts that have our own `tmp`, by the paths of their roots on the slow tier.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// `<fast>/.dlio-fs`.
@@ -35,7 +35,7 @@ impl Parts {
     pub(crate) fn open(ours: Arc<dyn Dir>, uuid: &str) -> Result<Self> {
         let text = read_text(&*ours, FILE)?.unwrap_or_default();
         let parts = Parts { ours, uuid: uuid.as_bytes().to_vec(), recorded: Mutex::default(), open: Mutex::default() };
-        // A line that nobody wrote is none.
+        // An invalid line is skipped.
         *parts.recorded.lock() = text.lines().filter_map(line).collect();
         Ok(parts)
     }
@@ -53,12 +53,12 @@ impl Parts {
         self.recorded.lock().get(part).map(|recorded| recorded.root)
     }
 
-    /// Our `tmp` below a directory, made if there is none.
+    /// Our `tmp` below a directory, made if it is missing.
     pub(crate) fn make_tmp(&self, root: &dyn Dir) -> Result<Arc<dyn Dir>> {
         ensure_dir(&*ensure_dir(&*ensure_dir(root, OURS)?, b"tmp")?, &self.uuid)
     }
 
-    /// Removes what [`Parts::make_tmp`] has made, as far as it is empty.
+    /// Removes the directories of [`Parts::make_tmp`], as far as they are empty.
     pub(crate) fn remove_made(&self, root: &dyn Dir) -> io::Result<()> {
         let ours = root.dir(OURS)?;
         absent_is_none(ours.dir(b"tmp").and_then(|tmp| tmp.rmdir(&self.uuid)))?;
@@ -66,7 +66,7 @@ impl Parts {
         absent_is_none(root.rmdir(OURS)).map(drop)
     }
 
-    /// Changes what is written down, on the disk first.
+    /// Changes the recorded parts, on the disk first.
     pub(super) fn change(&self, change: impl FnOnce(&mut BTreeMap<Path, PartIds>)) -> Result<()> {
         let mut recorded = self.recorded.lock();
         let mut wanted = recorded.clone();
@@ -93,7 +93,7 @@ pub(crate) fn in_part(part: &[u8], name: &[u8]) -> Vec<u8> {
     if part.is_empty() { name.to_vec() } else { [part, b"/", name].concat() }
 }
 
-/// The last name of a name in `tmp`.
+/// The last component of a name in `tmp`.
 pub(crate) fn bare(tmp: &[u8]) -> &[u8] {
     split(tmp).1
 }

@@ -1,9 +1,9 @@
-//! The pool: the objects on the fast tier, each one private file with the bytes of one version of one file.
+//! The pool: the objects on the fast tier, each a private file with the bytes of one version of one file.
 //!
-//! An object is `pool/<shard>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner, mode,
-//! times, extended attributes), so a daemon that is killed loses neither. `user.dlio.name` says which file it was last,
-//! for a rescue without a log; `user.dlio.clean` is the fingerprint that the slow tier has the same bytes. Who refers to an
-//! object, and when it may go, is decided elsewhere.
+//! An object is `pool/<shard>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner,
+//! mode, times, extended attributes), so a daemon that is killed loses neither. `user.dlio.name` says which file it was
+//! last, for a rescue without a log; `user.dlio.clean` is the fingerprint of the slow file with the same bytes.
+//! References to an object, and when it may be deleted, are decided elsewhere.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const CLEAN: &[u8] = b"user.dlio.clean";
 const NAME: &[u8] = b"user.dlio.name";
 const SUM: &[u8] = b"user.dlio.hash";
 
-/// The file an object was last, and the event that said so.
+/// The file an object last belonged to, and the event that said so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) lsn: Lsn,
@@ -39,27 +39,27 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `dirs_kept`: of its directories that stay open.
+    /// `dirs_kept`: how many shards stay open.
     pub(crate) fn open(fast: &dyn Dir, dirs_kept: usize) -> Result<Self> {
         let dir = fast.dir(b"pool").at_fast("open", "pool")?;
         let quarantine = fast.dir(b"quarantine").at_fast("open", "quarantine")?;
         Ok(Pool { shards: Shards::new(dir, dirs_kept), quarantine, next: AtomicU64::new(1) })
     }
 
-    /// To look at objects of a tier that may have lost any directory. Of one that is missing the one above takes the place:
-    /// it has nothing of such a name.
+    /// Opens a pool for reading, on a tier that may have lost any directory. The parent stands in for a missing
+    /// directory: it has no files with such names.
     pub(crate) fn open_what_is_left(ours: &Arc<dyn Dir>) -> Self {
         let dir = ours.dir(b"pool").unwrap_or_else(|_| ours.clone());
         let quarantine = ours.dir(b"quarantine").unwrap_or_else(|_| ours.clone());
         Pool { shards: Shards::new(dir, 8), quarantine, next: AtomicU64::new(1) }
     }
 
-    /// Numbers up to this one are taken, by an object or by a record of the log.
+    /// Marks numbers up to this one as taken, by an object or by a record of the log.
     pub(crate) fn reserve(&self, number: u64) {
         self.next.fetch_max(number + 1, Ordering::Relaxed);
     }
 
-    /// A number no object has had.
+    /// A number that no object has had.
     pub(crate) fn number(&self) -> u64 {
         // Relaxed: only uniqueness matters.
         self.next.fetch_add(1, Ordering::Relaxed)
@@ -70,7 +70,7 @@ impl Pool {
         self.shards.made(number)?.create(&file_name(number), perm)
     }
 
-    /// A file from elsewhere on the same file system becomes this object.
+    /// Turns a file from elsewhere on the same file system into this object.
     pub(crate) fn take_in(&self, number: u64, from: &dyn Dir, name: &[u8]) -> io::Result<()> {
         let shard = self.shards.made(number)?;
         from.rename(name, &*shard, &file_name(number), RenameMode::NoReplace)
@@ -80,7 +80,7 @@ impl Pool {
         self.shards.of(number)?.open(&file_name(number), access)
     }
 
-    /// To be read, wherever it is: a recovery may have put it aside.
+    /// Opens an object for reading, wherever it is: a recovery may have quarantined it.
     pub(crate) fn open_kept(&self, number: u64) -> io::Result<Arc<dyn File>> {
         match self.open_object(number, Access::Read) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => self.quarantine.open(&file_name(number), Access::Read),
@@ -99,7 +99,7 @@ impl Pool {
         }
     }
 
-    /// Makes the objects' names durable; their bytes are the files' own business.
+    /// Makes the objects' names durable; syncing their bytes is up to the files.
     pub(crate) fn sync_names(&self, numbers: impl Iterator<Item = u64>) -> io::Result<()> {
         self.shards.sync_names(numbers)
     }
@@ -109,7 +109,7 @@ impl Pool {
         file.set_xattr(NAME, format!("{lsn} {ino} {}", escape(path)).as_bytes())
     }
 
-    /// What an object knew of its file, from its own attributes.
+    /// The file an object belonged to, from its own attributes.
     pub(crate) fn name_of(file: &dyn File) -> io::Result<Option<Named>> {
         let Some(text) = file.get_xattr(NAME)? else { return Ok(None) };
         let parse = |text: &[u8]| {
@@ -125,12 +125,12 @@ impl Pool {
         Ok(file.get_xattr(CLEAN)?.and_then(|text| Fingerprint::decode(&text)))
     }
 
-    /// Whether it has a fingerprint, readable or not.
+    /// Whether the object has a fingerprint, readable or not.
     pub(crate) fn claims_to_be_clean(file: &dyn File) -> io::Result<bool> {
         Ok(file.get_xattr(CLEAN)?.is_some())
     }
 
-    /// Declares the object equal to this slow file, durably.
+    /// Marks the object as equal to this slow file, durably.
     pub(crate) fn mark_clean(file: &dyn File, fingerprint: &Fingerprint) -> io::Result<()> {
         Self::set_fingerprint(file, fingerprint)?;
         file.sync()
@@ -140,19 +140,21 @@ impl Pool {
         file.set_xattr(CLEAN, fingerprint.encode().as_bytes())
     }
 
-    /// Takes the fingerprint back; durable when this returns, so that not one byte changes under a fingerprint (promise P6).
+    /// Removes the fingerprint; durable when this returns, so that not one byte changes under a fingerprint (promise
+    /// P6).
     pub(crate) fn clear_clean(file: &dyn File) -> io::Result<()> {
         file.remove_xattr(CLEAN)?;
         file.remove_xattr(SUM)?;
         file.sync()
     }
 
-    /// Remembers the hash of the bytes that were copied down, for [`crate::tiers::recovery::verify`]; made durable by the fingerprint that
-    /// follows, and taken back with it. Without one less is known, and nothing is lost.
+    /// Remembers the hash of the bytes that were copied to slow, for [`crate::tiers::recovery::verify`]. The
+    /// fingerprint that follows makes it durable, and it is removed with the fingerprint. Without a hash less is known,
+    /// and nothing is lost.
     pub(crate) fn set_sum(file: &dyn File, sum: Option<Hash>) {
         let done = match sum {
             Some(sum) => file.set_xattr(SUM, sum.encode().as_bytes()),
-            // One of an earlier version must not stand beside the fingerprint of this one.
+            // The hash of an earlier version must not stand beside this version's fingerprint.
             None => file.remove_xattr(SUM),
         };
         if let Err(e) = done {
@@ -164,8 +166,8 @@ impl Pool {
         Ok(file.get_xattr(SUM)?.and_then(|text| Hash::decode(&text)))
     }
 
-    /// The number of every object in the pool. What has another name, lies in another directory or is no file is none, and
-    /// stays where it is: `fsck` names it.
+    /// The number of every object in the pool. An entry with another name, in the wrong directory or that is no file is
+    /// skipped and stays where it is: `fsck` reports it.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for shard in self.shards.list().at_fast("list", "pool")? {
@@ -176,13 +178,13 @@ impl Pool {
         Ok(numbers)
     }
 
-    /// The numbers of the objects put aside.
+    /// The numbers of the quarantined objects.
     pub(crate) fn quarantined_numbers(&self) -> Result<Vec<u64>> {
         let names = self.quarantine.list().at_fast("list", "quarantine")?;
         Ok(names.iter().filter_map(|entry| number_of(&entry.name)).collect())
     }
 
-    /// Puts an object aside with a reason: no record explains it, and nothing is ever deleted for that.
+    /// Quarantines an object with a reason: no record explains it, and nothing is ever deleted for that.
     pub(crate) fn quarantine(&self, number: u64, why: &str) -> Result<()> {
         let name = file_name(number);
         let reason = [&name[..], b".why"].concat();
@@ -198,7 +200,7 @@ impl Pool {
     pub(crate) fn why_quarantined(&self, number: u64) -> String {
         let why = crate::tiers::disk::layout::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
         let why = why.ok().flatten().unwrap_or_default();
-        // Whoever wrote it: one printable line.
+        // One printable line, whoever wrote the file.
         let line: String = why.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
         if line.is_empty() { "no reason is recorded".to_owned() } else { line }
     }

@@ -1,4 +1,5 @@
-//! The `tmp` of each part of the slow tree: reached, made, synced, removed, and followed where its part goes.
+//! The `tmp` of each part of the slow tree: reaching, making, syncing and removing it, and following it when its part
+//! moves.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -15,7 +16,7 @@ use crate::tiers::objects::parts::PartIds;
 use crate::tiers::objects::slow_tier::{SlowId, SlowTier};
 
 impl SlowTier {
-    /// The `tmp` that a name is in, and its last name.
+    /// The `tmp` that a name lies in, and the name's last component.
     pub(crate) fn tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
         let (part, name) = split(tmp);
         Ok((self.tmp_at(part)?, name))
@@ -23,7 +24,7 @@ impl SlowTier {
 
     /// The `tmp` of a part that has one, by the path of its root.
     ///
-    /// Errors: ENOENT if it was removed; another one if the part is not there.
+    /// Errors: ENOENT if the `tmp` was removed; another one if the part is missing.
     pub(crate) fn tmp_at(&self, part: &[u8]) -> io::Result<Arc<dyn Dir>> {
         if part.is_empty() {
             return Ok(self.tmp.clone());
@@ -46,7 +47,7 @@ impl SlowTier {
         Ok(tmp)
     }
 
-    /// The same, made if there is none. `id` is the part's root.
+    /// The same, made if it is missing. `id` is the part's root.
     pub(crate) fn ensure_tmp(&self, part: &[u8], id: SlowId) -> Result<Arc<dyn Dir>> {
         if let Ok(tmp) = self.tmp_at(part) {
             return Ok(tmp);
@@ -74,7 +75,7 @@ impl SlowTier {
         Ok(tmp)
     }
 
-    /// Syncs each `tmp` that these names are in.
+    /// Syncs each `tmp` that these names lie in.
     pub(crate) fn sync_tmps<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> Result<()> {
         let parts: BTreeSet<&[u8]> = names.map(|tmp| split(tmp).0).chain([&b""[..]]).collect();
         parts
@@ -82,7 +83,7 @@ impl SlowTier {
             .try_for_each(|part| self.tmp_at(part).and_then(|tmp| tmp.sync()).at("fsync", "tmp on the slow tier"))
     }
 
-    /// Removes an empty `tmp` of ours from the root of a part, which is otherwise empty. `false`: that is not all there is.
+    /// Removes our empty `tmp` from a part's root that is otherwise empty. `false`: the root holds something else.
     pub(crate) fn remove_tmp(&self, part: &[u8], above: &dyn Dir, name: &[u8]) -> io::Result<bool> {
         let root = above.dir(name)?;
         let only = |dir: &dyn Dir, name: &[u8]| Ok::<_, io::Error>(dir.list()?.iter().all(|entry| entry.name == name));
@@ -97,7 +98,7 @@ impl SlowTier {
         Ok(self.parts.remove_made(&*root).is_ok())
     }
 
-    /// Steps that are done have moved the roots of parts, or removed one.
+    /// Follows completed steps that have moved the roots of parts, or removed one.
     pub(crate) fn follow_parts<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> Result<()> {
         if self.parts.is_empty() {
             return Ok(());

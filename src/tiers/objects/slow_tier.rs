@@ -1,7 +1,7 @@
 //! The slow tier as the engine reaches it: directories by inode, nodes by path, and our own `tmp`.
 //!
-//! Every call here may block for as long as the slow tier likes, but for [`SlowTier::stat_at_hand`]. Nobody calls it with the state lock
-//! held.
+//! Every call here, except [`SlowTier::stat_at_hand`], may block for as long as the slow tier likes. Never call it with
+//! the state lock held.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,38 +26,38 @@ pub(crate) struct SlowTier {
     pub(crate) root: Arc<dyn Dir>,
     /// `<slow>/.dlio-fs/tmp/<uuid>`: copies not yet published, and objects that did not fit on fast.
     pub(crate) tmp: Arc<dyn Dir>,
-    /// Those of the parts of the tree.
+    /// The `tmp` directories of the parts of the tree.
     pub(crate) parts: Parts,
     tmp_path: Path,
-    /// Used lately, at most `dirs_kept`.
+    /// Recently used, at most `dirs_kept`.
     dirs: Mutex<HashMap<Ino, Arc<dyn Dir>>>,
     dirs_kept: usize,
     /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
     placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
-    /// What is being published, in that order, while the view still has everything where it was.
+    /// The moves being published, in that order, while the view still has everything at the old places.
     moving: Mutex<Vec<Moving>>,
     left_open: LeftOpen,
-    /// Set while the movers find it not answering: what is cached is then trusted however old.
+    /// Set while the movers find the slow tier not answering: cached answers are then trusted however old.
     down: AtomicBool,
     pub(crate) abilities: Abilities,
-    /// The longest target of a symbolic link, and the largest file, that it is known to take.
+    /// The longest target of a symbolic link, and the largest file, that the tier is known to take.
     pub(crate) target_known: AtomicU64,
     pub(crate) size_known: AtomicU64,
 }
 
-/// What a step of publishing does to a path at which the view still has what was there.
+/// What a publishing step does to a path where the view still has the old state.
 #[derive(Debug)]
 pub(crate) enum Moving {
-    /// From the first to the second.
+    /// Moved from the first path to the second.
     To(Path, Path),
-    /// Each to where the other was.
+    /// The two have exchanged paths.
     Exchanged(Path, Path),
-    /// Removed, or something else is there.
+    /// Removed, or replaced by something else.
     Gone(Path),
 }
 
 impl Moving {
-    /// Where it takes what was at `path`; `None` if it leaves that alone.
+    /// Where the step takes the node at `path`; `None` if it leaves it alone.
     fn carry(&self, path: &[u8]) -> Option<Option<Path>> {
         let below = |dir: &[u8]| path.strip_prefix(dir).filter(|below| matches!(below.first(), None | Some(b'/')));
         let instead = |from: &[u8], to: &[u8]| Some(Some([to, below(from)?].concat()));
@@ -69,15 +69,16 @@ impl Moving {
     }
 }
 
-/// So many files that were removed are remembered.
+/// How many removed files are remembered.
 const REMOVED_KEPT: usize = 4096;
 
-/// A file that is open and loses its name keeps, at an NFS client, the name `.nfs` and its number in sixteen digits and a counter in eight,
-/// in the same directory, until it is closed. Of files that our steps have removed these are nobody's to see.
+/// When an open file loses its last name, an NFS client keeps it in the same directory until it is closed, as `.nfs`
+/// followed by its number in sixteen digits and a counter in eight. Those of files that our steps have removed must
+/// stay hidden.
 #[derive(Debug, Default)]
 struct LeftOpen {
     removed: Mutex<VecDeque<u64>>,
-    /// Directories in `tmp` that hold some.
+    /// Directories in `tmp` that hold such files.
     gone: Mutex<Vec<Path>>,
 }
 
@@ -126,14 +127,14 @@ impl SlowTier {
         }
     }
 
-    /// Where a name in `tmp` is.
+    /// The path of a name in `tmp`.
     pub(crate) fn path_in_tmp(&self, tmp: &[u8]) -> Path {
         let (part, name) = split(tmp);
         in_part(part, &[&self.tmp_path, &b"/"[..], name].concat())
     }
 
-    /// An object that lies here. Its name in `tmp` is looked up first: once publishing has taken that, or has exchanged it for
-    /// the version before, the object is among those that are being placed.
+    /// Opens an object that lies here. Its name in `tmp` is looked up first: once publishing has moved the object, or
+    /// exchanged it for the version before, the object is among those that are being placed.
     pub(crate) fn object(&self, object: ObjectId) -> io::Result<Arc<dyn File>> {
         let in_tmp = self.tmp.open(&tmp_name(object), Access::ReadWrite);
         self.placing.lock().get(&object).cloned().map_or(in_tmp, Ok)
@@ -145,7 +146,7 @@ impl SlowTier {
         placing.map_or(in_tmp, |file| file.stat())
     }
 
-    /// Called before an object is renamed into place; again if that was interrupted.
+    /// Called before an object is renamed into place; called again if that was interrupted.
     pub(crate) fn place(&self, object: ObjectId) -> io::Result<()> {
         if let Some(file) = absent_is_none(self.object(object))? {
             self.placing.lock().insert(object, file);
@@ -153,7 +154,7 @@ impl SlowTier {
         Ok(())
     }
 
-    /// The same for one that has been renamed there already.
+    /// The same for an object that has been renamed already.
     pub(crate) fn place_at(&self, object: ObjectId, path: &[u8]) -> io::Result<()> {
         let opened = self.parent(path).and_then(|(dir, name)| dir.open(name, Access::ReadWrite));
         if let Some(file) = absent_is_none(opened)? {
@@ -162,22 +163,22 @@ impl SlowTier {
         Ok(())
     }
 
-    /// Its file refers to the published one by now.
+    /// The object's file refers to the published file by now.
     pub(crate) fn placed(&self, object: ObjectId) {
         self.placing.lock().remove(&object);
     }
 
-    /// Called before the first of these steps, and without any once the view has followed.
+    /// Called before the first of these steps, and with none once the view has followed.
     pub(crate) fn set_moving(&self, moving: Vec<Moving>) {
         *self.moving.lock() = moving;
     }
 
-    /// Whether names are being moved on the slow tier which the view has where they were.
+    /// Whether names are being moved on the slow tier that the view still has at their old places.
     pub(crate) fn is_moving(&self) -> bool {
         !self.moving.lock().is_empty()
     }
 
-    /// Where publishing takes what the view has at `path`, in the order in which it gets there.
+    /// Where publishing takes the node that the view has at `path`, in the order in which it gets there.
     fn moved_to(&self, path: &[u8]) -> Vec<Path> {
         let mut places = vec![path.to_vec()];
         for step in self.moving.lock().iter() {
@@ -191,8 +192,8 @@ impl SlowTier {
         places.split_off(1)
     }
 
-    /// Whether `stat`, found at `path`, is who was looked for there; ESTALE if publishing has put something else in its place.
-    /// Whatever somebody else has put there passes: to notice that is the caller's.
+    /// Whether `stat`, found at `path`, is the expected node; ESTALE if publishing has put something else in its place.
+    /// A foreign replacement passes: detecting it is up to the caller.
     pub(crate) fn expect(&self, path: &[u8], stat: &Stat, id: SlowId) -> io::Result<()> {
         let is_left = || self.moving.lock().iter().any(|step| step.carry(path).is_some());
         if (stat.dev, stat.ino) != id && is_left() {
@@ -201,7 +202,8 @@ impl SlowTier {
         Ok(())
     }
 
-    /// Does something to `id`, held at `path`: to nobody else, whatever the name is given to meanwhile. ESTALE if another one is there.
+    /// Acts on `id`, held at `path`, and on nothing else, whatever the name leads to meanwhile. ESTALE if another node
+    /// is there.
     pub(crate) fn act<T>(
         &self,
         path: &[u8],
@@ -217,10 +219,10 @@ impl SlowTier {
         act(&*inode)
     }
 
-    /// Holds what is at `path`, if it has this number: for the steps of publishing, which know no more of it.
+    /// Holds the node at `path` if it has this inode number: for publishing steps, which know no more about it.
     pub(crate) fn hold_now(&self, path: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(None) };
-        // What a client of a file server remembers of the name is too old for that.
+        // A file server client's cached answer is too old for that.
         let is_it = absent_is_none(dir.stat_now(or_self(name)))?.is_some_and(|stat| stat.ino == ino);
         let held = if is_it { absent_is_none(dir.inode(or_self(name)))? } else { None };
         let Some(inode) = held else { return Ok(None) };
@@ -236,7 +238,7 @@ impl SlowTier {
         self.down.store(down, Ordering::Relaxed);
     }
 
-    /// The directory at `path`, component by component beneath the root, no symbolic link followed.
+    /// The directory at `path`, component by component beneath the root, following no symbolic link.
     pub(crate) fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
         if path.is_empty() { Ok(self.root.clone()) } else { self.root.walk(path) }
     }
@@ -247,8 +249,8 @@ impl SlowTier {
         Ok((self.walk(dir)?, name))
     }
 
-    /// The directory that inode `ino` is on the slow tier, at `path` unless its descriptor is still open. `id` is checked:
-    /// between reading the path and walking it a published rename may have moved something else there.
+    /// The slow tier's directory for inode `ino`, at `path` unless its descriptor is still open. `id` is checked:
+    /// between reading the path and walking it, a published rename may have moved something else there.
     pub(crate) fn dir(&self, ino: Ino, path: &[u8], id: (u64, u64)) -> io::Result<Arc<dyn Dir>> {
         if let Some(dir) = self.dirs.lock().get(&ino) {
             return Ok(dir.clone());
@@ -266,7 +268,8 @@ impl SlowTier {
         Ok(dir)
     }
 
-    /// What a name is in directory `dir`, where nobody waits for that: its descriptor is still open, and the kernel remembers the name.
+    /// Stat of a name in directory `dir`, if that needs no waiting: the directory's descriptor is still open, and the
+    /// kernel has the name cached.
     pub(crate) fn stat_at_hand(&self, dir: Ino, name: &[u8]) -> Option<Option<Stat>> {
         let dir = self.dirs.lock().get(&dir).cloned()?;
         absent_is_none(dir.stat_at_hand(name)?).ok()
@@ -276,26 +279,27 @@ impl SlowTier {
         self.dirs.lock().remove(&ino);
     }
 
-    /// What is at `path`, for [`Tiers::at_slow`].
+    /// Stat of the node at `path`, for [`Tiers::at_slow`].
     pub(crate) fn stat_of(&self, path: &[u8], id: SlowId) -> io::Result<Stat> {
         let stat = self.stat(path)?.ok_or(Errno::ENOENT)?;
         self.expect(path, &stat, id).map(|()| stat)
     }
 
-    /// Called before a step takes the last name of a file away that somebody may read through the mount.
+    /// Called before a step removes the last name of a file that may be open through the mount.
     pub(crate) fn note_removed(&self, ino: u64) {
         self.left_open.note(ino);
     }
 
-    /// Every entry, but for what an NFS client keeps of files that are gone, as long as we have them open.
+    /// Every entry, except files that an NFS client keeps because we have them open after their removal.
     pub(crate) fn list(&self, dir: &dyn Dir) -> io::Result<Vec<DirEntry>> {
         let mut entries = dir.list()?;
         entries.retain(|entry| !self.left_open.has(&entry.name));
         Ok(entries)
     }
 
-    /// A directory that is to go, with nothing in it but what [`SlowTier::list`] leaves out, goes to `tmp` with that: the client lets nobody
-    /// rename or remove these files, but a directory above them. `false`: it cannot, or something else is in it.
+    /// Moves a directory that is to be removed to `tmp`, if it contains only files that [`SlowTier::list`] leaves out:
+    /// the client does not let anyone rename or remove these files, but allows it for a directory above them. `false`:
+    /// it cannot be moved, or something else is in it.
     pub(crate) fn move_left_open(&self, above: &dyn Dir, name: &[u8]) -> io::Result<bool> {
         let dir = above.dir(name)?;
         let holds_others = || dir.list().map(|all| !all.iter().all(|entry| self.left_open.has(&entry.name)));
@@ -307,7 +311,7 @@ impl SlowTier {
             return Ok(false);
         }
         if holds_others()? {
-            // Made there just now.
+            // Something was made there just now.
             self.tmp.rename(&gone, above, name, RenameMode::Replace)?;
             return Ok(false);
         }
@@ -315,14 +319,14 @@ impl SlowTier {
         Ok(true)
     }
 
-    /// Removes from `tmp` the directories of which all files have been closed by now.
+    /// Removes from `tmp` the directories whose files have all been closed by now.
     pub(crate) fn remove_gone(&self) {
         let mut gone = std::mem::take(&mut *self.left_open.gone.lock());
         gone.retain(|name| absent_is_none(self.tmp.rmdir(name)).is_err());
         self.left_open.gone.lock().append(&mut gone);
     }
 
-    /// Opens what is at `path`, for [`Tiers::at_slow`].
+    /// Opens the node at `path`, for [`Tiers::at_slow`].
     pub(crate) fn open_of(&self, path: &[u8], id: SlowId, access: Access) -> io::Result<(Arc<dyn File>, Stat)> {
         let (dir, name) = self.parent(path)?;
         match dir.open(name, access) {
@@ -334,14 +338,14 @@ impl SlowTier {
         }
     }
 
-    /// A further link, in `tmp`, of what is at `path`, if that has this number.
+    /// Links the node at `path` into `tmp`, if it has this inode number.
     pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
         let (into, tmp) = self.tmp_of(tmp)?;
         let (inode, _) = self.hold_now(path, ino)?.ok_or(Errno::ENOENT)?;
         inode.link(&*into, tmp)
     }
 
-    /// What is at `path`; `None` if nothing is, or no directory above it.
+    /// Stat of the node at `path`; `None` if it, or a directory above it, is missing.
     pub(crate) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
         absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat(or_self(name))))
     }
@@ -353,9 +357,10 @@ impl SlowTier {
 }
 
 impl Tiers {
-    /// Does something to what inode `ino` is on the slow tier, by its path there. While a step that touches its names, or those of a
-    /// directory above it, is published, it is to be found where the view has it or where publishing takes it, and the
-    /// view may have followed since its path was taken from it: then the answer may be about something else.
+    /// Acts on inode `ino` on the slow tier, by its path there. While a step that touches its names, or those of a
+    /// directory above it, is published, the node is either where the view has it or where publishing takes it. The
+    /// view may have followed since the path was read from it: then the answer may be about something else, and the
+    /// call is repeated.
     pub(crate) fn at_slow<T>(&self, ino: Ino, act: impl Fn(&[u8], SlowId) -> io::Result<T>) -> io::Result<T> {
         let known = || {
             let st = self.state.lock();
@@ -368,7 +373,7 @@ impl Tiers {
             let found = self.at_any(paths, |path| act(path, *id));
             let is_elsewhere = found.as_ref().is_err_and(is_elsewhere);
             if is_elsewhere && tried.is_none() {
-                // Of a directory that somebody else has removed, and made again, the descriptor that was kept leads nowhere.
+                // If a directory was removed and made again by others, the cached descriptor leads nowhere.
                 self.slow.forget_dir(ino);
             }
             if if is_elsewhere { tried.as_ref() == Some(&before) } else { known() == before } {
@@ -378,7 +383,7 @@ impl Tiers {
         }
     }
 
-    /// The first answer that is not that it is elsewhere; else that of the last path that the view has.
+    /// The first answer that does not say the node is elsewhere; else the answer for the last path that the view has.
     fn at_any<T>(&self, paths: &[Path], act: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
         let mut found = Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
         for path in paths {
@@ -395,7 +400,7 @@ impl Tiers {
     }
 }
 
-/// The last name of the root's path is empty.
+/// Maps the root's empty last component to `.`.
 fn or_self(name: &[u8]) -> &[u8] {
     if name.is_empty() { b"." } else { name }
 }

@@ -1,13 +1,14 @@
-//! A file that stopped fitting on the fast tier: its beginning stays where it is, what comes behind goes to the slow tier.
+//! A file that stopped fitting on the fast tier: its beginning stays there, the rest goes to the slow tier.
 //!
-//! - The *head* is the pool's object that the file had until then. It holds the bytes below the point `at`; what it has behind
-//!   that means nothing. Where it ends early, zeros follow.
-//! - The *tail* is an object in the slow tier's `tmp`. It holds the bytes from `at` on, each at its own offset, so that the
-//!   head can be copied into it before it is published. Its length is the file's, and it carries the file's attributes. What
-//!   it has below `at` means nothing.
+//! - The *head* is the pool's object that the file had until then. It holds the bytes below the point `at`; bytes
+//!   behind that mean nothing. If it ends early, zeros follow.
+//! - The *tail* is an object in the slow tier's `tmp`. It holds the bytes from `at` on, each at its own offset, so that
+//!   the head can be copied into it before it is published. Its length is the file's, and it carries the file's
+//!   attributes. Bytes below `at` mean nothing.
 //!
-//! The two look like one file. A daemon that is killed inside of a truncation may leave a head that is longer than the file:
-//! [`Split::finish_truncation`]. When the tail takes the head in is the drain's business, which file is split the log's.
+//! The two look like one file. A daemon killed in the middle of a truncation may leave a head that is longer than the
+//! file: [`Split::finish_truncation`]. The drain decides when the tail takes in the head, and the log says which file
+//! is split.
 
 use std::io;
 use std::ops::Range;
@@ -25,7 +26,7 @@ pub(crate) struct Split {
     at: u64,
 }
 
-/// From, up to.
+/// Start and end.
 type Part = (u64, u64);
 
 impl Split {
@@ -33,8 +34,8 @@ impl Split {
         Split { head, tail, at }
     }
 
-    /// Cuts a head that a killed daemon left longer than the file, before the file grows over it again. Only while nobody
-    /// uses the file.
+    /// Cuts a head that a killed daemon left longer than the file, before the file grows over it again. Call it only
+    /// while the file is not in use.
     pub(crate) fn finish_truncation(&self) -> io::Result<()> {
         let size = self.size()?;
         if size < self.at && self.head.stat()?.size > size { self.head.set_len(size) } else { Ok(()) }
@@ -50,8 +51,9 @@ impl Split {
         Ok(self.size()?.min(self.at))
     }
 
-    /// Before the head is taken in: what an earlier try left of it goes. `true`: only the head's data needs copying, `false`: its
-    /// holes too, as zeros. The tail has the file's mtime from here on, even if there is nothing to take in.
+    /// Call before taking in the head: removes the leftovers of an earlier attempt. `true`: only the head's data needs
+    /// copying; `false`: its holes too, as zeros. The tail has the file's mtime from here on, even if there is nothing
+    /// to take in.
     pub(crate) fn clear_tail_below(&self) -> io::Result<bool> {
         self.keeping_mtime(|| self.punch_stale())
     }
@@ -73,14 +75,14 @@ impl Split {
         }
     }
 
-    /// Where in a range there is something to take in; its end if there is nothing: the head has a hole there, and with only data taken in
-    /// or nothing to be covered with zeros the tail has too.
+    /// The next offset in a range that must be taken in; the range's end if there is none. There is none where the head
+    /// has a hole, and, unless only data is taken in, the tail has one too.
     pub(crate) fn next_to_take_in(&self, range: Range<u64>, only_data: bool) -> io::Result<u64> {
         let data = next_data(&*self.head, range.clone())?;
         if only_data { Ok(data) } else { Ok(next_data(&*self.tail, range)?.min(data)) }
     }
 
-    /// Takes `[from, to)` of the head in; with `only_data` holes stay holes.
+    /// Takes `[from, to)` of the head in; with `only_data`, holes stay holes.
     pub(crate) fn take_in(&self, from: u64, to: u64, only_data: bool) -> io::Result<()> {
         self.keeping_mtime(|| {
             if only_data {
@@ -92,7 +94,7 @@ impl Split {
         })
     }
 
-    /// What the drain does to the tail is no change of the file.
+    /// The drain's changes to the tail do not change the file's mtime.
     fn keeping_mtime<T>(&self, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let mtime = self.stat()?.mtime;
         let done = act();
@@ -104,14 +106,14 @@ impl Split {
         Ok(self.tail.stat()?.size)
     }
 
-    /// The parts of `[offset, end)` below and behind the point, where there are any.
+    /// The parts of `[offset, end)` below and behind the point, if there are any.
     fn parts(&self, offset: u64, end: u64) -> (Option<Part>, Option<Part>) {
         let part = |from: u64, to: u64| (from < to).then_some((from, to));
         (part(offset, end.min(self.at)), part(offset.max(self.at), end))
     }
 
-    /// The file is at least `end` long; for what ends below the point. By a zero that means nothing there: a length could
-    /// take back what another writer has added meanwhile.
+    /// Makes the file at least `end` long, for a range that ends below the point. Writes a zero, which means nothing
+    /// there: setting the length could undo a concurrent writer's extension.
     fn reach(&self, end: u64) -> io::Result<()> {
         if self.size()? < end { self.tail.write_at(&[0], end - 1) } else { Ok(()) }
     }
@@ -178,7 +180,7 @@ impl File for Split {
         let end = offset + len;
         let (below, behind) = self.parts(offset, end);
         if let Some((from, to)) = below {
-            // The head's length says nothing.
+            // The head's length means nothing.
             let what = match what {
                 Allocate::Extend => Allocate::KeepSize,
                 Allocate::ZeroRange => Allocate::ZeroRangeKeepSize,
@@ -210,7 +212,7 @@ impl File for Split {
             }
         }
         match self.tail.seek(what, offset.max(self.at)) {
-            // The point is behind the end.
+            // The point is behind the file's end.
             Err(e) if is(&e, Errno::ENXIO) && what == Seek::Hole => Ok(size),
             found => found,
         }
@@ -267,7 +269,7 @@ mod tests {
 
     const MAX: u64 = 40_000;
 
-    /// A file in two parts beside a plain one that the same is done to.
+    /// A file in two parts, and a plain one to which the same is done.
     struct Twins {
         split: Split,
         plain: Arc<dyn File>,
@@ -277,7 +279,7 @@ mod tests {
         fn new(dir: &OsDir, at: u64) -> Self {
             let create = |name: &[u8]| dir.create(name, 0o600).unwrap();
             let split = Split::new(create(b"head"), create(b"tail"), at);
-            // What the object had behind the point when it stopped fitting.
+            // Bytes that the object had behind the point when it stopped fitting.
             split.head.write_at(&[0xee; 5000], at).unwrap();
             Twins { split, plain: create(b"plain") }
         }
@@ -323,7 +325,7 @@ mod tests {
         }
     }
 
-    /// All of a file, by its data alone: what a seek calls a hole has to be one.
+    /// The whole file, read by its data alone: a hole reported by a seek must be one.
     fn content(file: &dyn File) -> Vec<u8> {
         let size = file.stat().unwrap().size;
         let mut all = vec![0; size as usize];
@@ -377,7 +379,7 @@ mod tests {
         split.set_attr(&NewAttr { mtime: Some(mtime), ..NewAttr::default() }).unwrap();
         take_in(&split);
         assert_eq!(split.stat().unwrap().mtime, mtime);
-        // Again, with something that an earlier try left and that is a hole now.
+        // Again, with leftovers of an earlier attempt that are a hole now.
         split.allocate(Allocate::PunchHole, 0, 8192).unwrap();
         split.set_attr(&NewAttr { mtime: Some(mtime), ..NewAttr::default() }).unwrap();
         take_in(&split);

@@ -2,20 +2,21 @@
 //!
 //! # Its life
 //!
-//! A version comes to be as *committed*: an event of the log names it. What becomes of it are facts that do not follow from one another, each
-//! once true, true for ever; they lie in one word ([`Life`]), so that whoever adds one knows what held before.
+//! A version starts out *committed*: an event of the log names it. Its further life is a set of facts that do not
+//! follow from one another; once true, a fact stays true. They lie in one word ([`Life`]), so that adding one tells
+//! what held before.
 //!
 //! | fact | said by | may come after | means |
 //! |---|---|---|---|
-//! | sealing | `ops::seal`, before the seal is logged | committed | whoever overwrites its bytes from now on makes that durable first |
+//! | sealing | `ops::seal`, before the seal is logged | committed | an overwrite of its bytes is from now on made durable in the log first |
 //! | sealed | `ops::seal`, when bytes and seal are durable; a start | sealing | D1: a power cut leaves it |
 //! | copied ([`Content::copy`]) | `writeback::drain` | not overwritten before or during the copy | its bytes wait in `tmp`; taken back if that goes |
 //! | overwritten | a write into its object, `set_aside`, a start that finds bytes missing | any but applied | its object has other bytes: without a copy it exists nowhere |
 //! | early | `writeback::publish` | copied | published before its turn, as part of a batch |
 //! | applied | the state, with the event | any | the slow tier has it, or something newer |
 //!
-//! It is *pending* until it is applied, *alive* while its object has its bytes and it is pending, and it *exists* while its bytes are in its
-//! object, in `tmp`, or on the slow tier ahead of its turn.
+//! It is *pending* until it is applied, *alive* while it is pending and its object has its bytes, and it *exists* while
+//! its bytes are in its object, in `tmp`, or on the slow tier ahead of its turn.
 
 use crate::tiers::disk::Time;
 use crate::tiers::disk::sync::Mutex;
@@ -23,7 +24,7 @@ use crate::tiers::disk::sync::atomic::{AtomicU8, Ordering};
 use crate::tiers::log::record::{Attrs, Home, ObjectId, TmpStat};
 use crate::tiers::objects::hash::Hash;
 
-/// A version. A million may wait: what few of them have is in boxes, and [`Attrs`] are taken apart for their gaps.
+/// A version. A million may wait: rare fields are boxed, and [`Attrs`] is stored field by field to avoid padding.
 #[derive(Debug)]
 pub(crate) struct Content {
     object: Object,
@@ -41,10 +42,10 @@ pub(crate) struct Content {
     pub(crate) copy: Mutex<Option<Box<Copied>>>,
 }
 
-/// Its name and its value.
+/// An extended attribute: its name and its value.
 type Xattr = (Vec<u8>, Vec<u8>);
 
-/// As a rule one of the pool, in half the bytes.
+/// Usually in the pool, which takes half the bytes.
 #[derive(Debug)]
 enum Object {
     InPool(u64),
@@ -56,9 +57,9 @@ pub(crate) struct Copied {
     pub(crate) tmp: Vec<u8>,
     /// Device and inode number on the slow tier.
     pub(crate) id: (u64, u64),
-    /// The hash of its bytes, where they were copied.
+    /// The hash of its bytes, if they were copied.
     pub(crate) sum: Option<Hash>,
-    /// As the slow tier shows it, where it does not change before it is placed.
+    /// Its stat on the slow tier, if that does not change before it is placed.
     pub(crate) known: Option<TmpStat>,
 }
 
@@ -122,7 +123,7 @@ impl Content {
         self.life.has(Life::EARLY)
     }
 
-    /// Whether these bytes are anywhere but on their way over.
+    /// Whether the bytes exist: in its object, in `tmp`, or published ahead of their turn.
     pub(crate) fn exists(&self) -> bool {
         self.is_intact() || self.is_copied() || self.is_early()
     }
@@ -166,7 +167,7 @@ impl Content {
     }
 }
 
-/// The facts of a version's life. Facts are added, never taken back, in one order that all threads see.
+/// The facts of a version's life. Facts are added, never removed, in one order that all threads see.
 #[derive(Debug, Default)]
 struct Life(AtomicU8);
 
@@ -177,7 +178,7 @@ impl Life {
     const EARLY: u8 = 8;
     const APPLIED: u8 = 16;
 
-    /// Whether one of these holds.
+    /// Whether one of these facts holds.
     fn has(&self, facts: u8) -> bool {
         self.0.load(Ordering::SeqCst) & facts != 0
     }
