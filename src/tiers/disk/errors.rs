@@ -71,7 +71,7 @@ pub(crate) fn with_remedy(error: &Error) -> String {
         _ => again,
     };
     let last = match error {
-        // What is silent answers again some time, and what only lacks room gets it.
+        // A silent tier will answer again. Anything else may be refused for good.
         Error::Io { on_fast: false, .. } if !is_silence(error) => "; or, last of all, dlio-fs set-aside PATH",
         _ => "",
     };
