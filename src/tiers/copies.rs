@@ -1,4 +1,4 @@
-//! Copies of slow files on the fast tier: which there are, and which of them a power cut would leave.
+//! Copies of slow files on the fast tier: an index of them, and which of them survive a power cut.
 
 pub(crate) mod epochs;
 pub(crate) mod index;

@@ -1,4 +1,4 @@
-//! The background's work that concerns several rooms: what is due by time, and keeping room free.
+//! Background work that concerns several modules: periodic tasks, and keeping space free.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::tiers::model::view::Ages;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 impl Tiers {
-    /// Commits files that are held open for longer than `live_after`, drops what nobody needs any more, and lets cached
+    /// Commits files that are held open for longer than `live_after`, deletes what is no longer needed, and lets cached
     /// answers age.
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
@@ -44,7 +44,7 @@ impl Tiers {
         Ok(Progress::Idle)
     }
 
-    /// All names, or a part of them if there are many, in pieces between which others get the lock.
+    /// Ages all names, or a part of them if there are many, in pieces between which others get the lock.
     fn age_names(&self, now: Duration, ages: Ages) {
         const PIECE: usize = 1024;
         const ALL_OF: usize = 4 * PIECE;
@@ -60,8 +60,8 @@ impl Tiers {
         }
     }
 
-    /// Lets something go if the fast tier is above the high watermark, or still above the low one after that, short of inodes, or without
-    /// room for a checkpoint that is due.
+    /// Evicts if the fast tier is above the high watermark, or after that still above the low one, short of inodes, or
+    /// without room for a checkpoint that is due.
     pub fn evict_step(&self) -> Result<Progress> {
         self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
         if let Progress::Did = self.check_remembered()? {
@@ -82,7 +82,7 @@ impl Tiers {
         if asks && self.let_some_go(wanted, &|| self.meet_waiting())? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
     }
 
-    /// While somebody has a deadline, the drain has no limit and is not paused, and nothing is staged.
+    /// While someone has a deadline, the drain has no limit and is not paused, and nothing is staged.
     pub fn set_urgent(&self, urgent: bool) {
         if urgent {
             self.urgency.begin();

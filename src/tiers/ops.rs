@@ -1,4 +1,4 @@
-//! The calls of applications: names, attributes, listings, data, and giving what was written its place in the log.
+//! The calls of applications: names, attributes, listings and data, and how written data gets its place in the log.
 
 pub(crate) mod aside;
 pub(crate) mod attrs;

@@ -1,4 +1,5 @@
-//! Every start: what makes a fast tier one, reading the log, and putting things right. And looking at a tier that nobody serves.
+//! Every start: identifying the tiers, reading the log and putting things right. Also tools for a fast tier that is not
+//! mounted.
 
 pub(crate) mod aside;
 pub(crate) mod fsck;

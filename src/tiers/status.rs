@@ -1,4 +1,4 @@
-//! What the engine tells about itself: whether everything is safe, and what holds it up.
+//! The engine's status: whether everything is safe, and what holds it up.
 
 pub(crate) mod queue;
 
@@ -26,17 +26,17 @@ impl Tiers {
         refusing.then_some("max_pending changes wait for the slow tier: further ones get ENOSPC")
     }
 
-    /// Rises while bytes are written to the slow tier.
+    /// A counter that rises while bytes are written to the slow tier.
     pub fn copied_bytes(&self) -> u64 {
         self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.written()
     }
 
-    /// Those of them that are known to be on its disk.
+    /// The part of [`Tiers::copied_bytes`] that is known to be on the slow tier's disk.
     pub fn arrived_bytes(&self) -> u64 {
         self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.on_disk()
     }
 
-    /// Bytes that were written and have arrived meanwhile, as far as can be said between two syncs.
+    /// An estimate of the unsynced bytes that have arrived since the last sync.
     fn in_flight(&self, now: Duration) -> u64 {
         let since_then = now.saturating_sub(self.counters.speed.lock().1).as_secs_f64();
         let at_most = self.counters.rate(now).map_or(0, |rate| (rate * since_then) as u64);
@@ -50,7 +50,7 @@ impl Tiers {
         let c = &self.counters;
         let fast = self.fast.space().unwrap_or_default();
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
-        // Behind the reason of a refusal, which is what closed it.
+        // After the reason of a refusal, which is what closed the log.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
         let paused = || self.is_paused().then(|| "the drain is paused; dlio-fs resume continues it".to_owned());
         let held =
@@ -71,7 +71,7 @@ impl Tiers {
             unsafe_bytes: pending.bytes,
             pending_events: events,
             oldest: pending.oldest.map(|at| now.saturating_sub(at)),
-            // At the rate of before something stood in the way nothing goes on.
+            // No estimate from the earlier rate while something holds up the drain.
             eta: copied_in(pending.to_copy.saturating_sub(self.in_flight(now)), self.expected_rate())
                 .filter(|_| held.is_none() && waits.is_none() && !self.slow.is_down()),
             to_copy: pending.to_copy,
@@ -115,35 +115,36 @@ impl Tiers {
         }
     }
 
-    /// The LSN up to which everything must be applied for all of what is written now to be D2.
+    /// The LSN up to which everything must be applied for all present writes to be D2.
     pub fn last_lsn(&self) -> Lsn {
         self.log.last()
     }
 
     pub fn applied_lsn(&self) -> Lsn {
         let st = self.state.lock();
-        // With nothing pending everything logged is as applied as it will ever be.
+        // With nothing pending, everything logged counts as applied.
         if st.events.is_empty() { self.log.last() } else { st.applied }
     }
 
-    /// Who owns a file, as the view knows it; nobody else is asked.
+    /// The owner of a file, as the view knows it; neither tier is asked.
     pub fn owner_of(&self, ino: Ino) -> Option<u32> {
         self.state.lock().view.get(ino).map(|node| node.meta().uid)
     }
 
-    /// Who owns what a path, from the root, leads to.
+    /// The owner of the inode at a path from the root.
     pub fn owner_at(&self, cx: &Cx, path: &[u8]) -> Result<u32> {
         self.at_path(cx, path, |ino| self.getattr(cx, ino)).map(|attr| attr.uid)
     }
 
-    /// Whether the slow tree is in the middle of changes that are published as one. Waits for the step that is made.
+    /// Whether the slow tree is in the middle of changes that are published as one. Waits for the step in progress.
     pub fn is_inside_batch(&self) -> bool {
         let group = self.publishing.lock();
         group.as_ref().is_some_and(|group| !group.followed && group.is_inside_batch())
             || !self.state.lock().early.is_empty()
     }
 
-    /// What an `fsync` of `ino` waits for on the slow tier beyond D1: where a rule says so, the newest event at or below it.
+    /// The event that an `fsync` of `ino` waits for on the slow tier, beyond D1: if a rule asks for it, the newest
+    /// event at or below `ino`.
     ///
     /// Errors: see [`Tiers::is_out_of_the_order`].
     pub fn awaited(&self, ino: Ino) -> Result<Option<Lsn>> {
@@ -156,14 +157,15 @@ impl Tiers {
         }
     }
 
-    /// Errors: EIO if something at or below `ino` has been set aside: however long one waits, it does not come to the slow tier.
+    /// Errors: EIO if something at or below `ino` has been set aside: it will not reach the slow tier, however long one
+    /// waits.
     pub fn is_out_of_the_order(&self, ino: Ino) -> Result<()> {
         let st = self.state.lock();
         let is_aside = st.aside.keys().any(|aside| st.view.is_above(ino, *aside));
         if is_aside { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
-    /// Checks what must always hold in memory; for tests.
+    /// Checks the invariants of the state in memory; for tests.
     pub fn check(&self) {
         let st = self.state.lock();
         st.view.check();

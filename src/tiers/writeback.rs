@@ -1,4 +1,4 @@
-//! The way to the slow tier: copying bytes, publishing in the order of the log, and what is done where that is refused.
+//! The way to the slow tier: copying bytes, publishing in the order of the log, and handling refusals.
 
 pub(crate) mod deadline;
 pub(crate) mod drain;

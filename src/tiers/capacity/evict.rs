@@ -1,7 +1,7 @@
-//! Making room on the fast tier: objects of clean files and staged copies go, in the order that `capacity/policy.rs` says.
+//! Makes room on the fast tier: evicts objects of clean files and staged copies, in the order of `capacity/policy.rs`.
 //!
-//! An object's fingerprint is compared with the slow file once more just before (P6). Nothing that is open, dirty, unproven or pinned goes,
-//! nor the newest checkpoints. An operator may ask for the same at once, file by file.
+//! An object's fingerprint is compared with the slow file once more just before (P6). Open, dirty, unproven or pinned
+//! files are never evicted, nor are the newest checkpoints. An operator may request eviction at once, file by file.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,45 +19,46 @@ use crate::tiers::objects::file::FileState;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
-/// How many files are looked at before the engine's lock is given back.
+/// How many clean objects are considered at once.
 const AT_ONCE: usize = 16;
 /// Share of the fast tier's inodes that is kept free.
 const INODES_KEPT: f64 = 0.05;
 
-/// What may go.
+/// A file that may be evicted.
 enum Victim {
     Object(Ino),
     Copy(u64),
 }
 
-/// What can be evicted on demand, and what cannot because the slow tier does not have it.
+/// The files that can be evicted on demand, and those that cannot because the slow tier does not have them.
 #[derive(Debug, Default)]
 pub struct Evictable {
     /// Oldest drained first.
     pub clean: Vec<Ino>,
-    /// Paths that only the fast tier has, as [`Tiers::path_of`] gives them; at most as many as asked for.
+    /// Files that only the fast tier has, with paths as in [`Tiers::path_of`]; at most as many as asked for.
     pub dirty: Vec<(Ino, String)>,
-    /// Files that only the fast tier has.
+    /// Number of files that only the fast tier has.
     pub dirty_files: u64,
 }
 
-/// What came of evicting one file on demand.
+/// The result of evicting one file on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evicted {
-    /// Its object is gone; so many bytes.
+    /// Its object is gone, with this many bytes.
     Gone(u64),
-    /// It has none by now, or is dirty again.
+    /// It has no object now, or is dirty again.
     NotClean,
-    /// It stays while it is open.
+    /// It stays because it is open.
     Open,
     /// It, or a directory above it, is pinned.
     Pinned,
-    /// The slow file is not the one that was proven; the next open of the file decides.
+    /// The slow file's fingerprint has changed; the next open of the file decides.
     Changed,
 }
 
 impl Tiers {
-    /// The files at or below `below`, sorted by whether they could go. Names at most `limit` that cannot.
+    /// The files at or below `below`, split by whether they could be evicted. Names at most `limit` of those that
+    /// cannot.
     pub fn evictable(&self, below: Ino, limit: usize) -> Evictable {
         let dirty = self.unsafe_files();
         let st = self.state.lock();
@@ -94,7 +95,7 @@ impl Tiers {
         Ok(Evicted::Gone(size))
     }
 
-    /// What eviction and staging go by.
+    /// The limits for eviction and staging.
     pub(crate) fn limits(&self) -> SpaceLimits {
         let options = self.options();
         let quotas = [None, None, options.staged_max];
@@ -104,13 +105,14 @@ impl Tiers {
 
     pub(crate) fn usage(&self) -> Result<Usage> {
         let space = self.fast.space().at_fast("statfs", "fast tier")?;
-        // Only what is staged has a quota.
+        // Only staged copies have a quota.
         let classes = [0, 0, self.copies.extent().1];
         let Space { avail, files, files_free, .. } = space;
         Ok(Usage { total: space.capacity(), avail, files_total: files, files_free, classes })
     }
 
-    /// Makes room for a write that found the tier full; `false` if nothing could go. `more` as for [`Tiers::let_some_go`].
+    /// Makes room for a write that found the tier full; `false` if nothing could go. `more` as for
+    /// [`Tiers::let_some_go`].
     pub(crate) fn free(&self, bytes: u64, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         let mut any = false;
         loop {
@@ -123,14 +125,15 @@ impl Tiers {
             }
             any = true;
             if self.fast.space().is_ok_and(|now| now.avail <= space.avail) {
-                // What is gone is free only when the file system has written that down: btrfs does so every 30 s, or now. All else would
-                // have to go for it meanwhile.
+                // Freed space is available only when the file system has committed it: btrfs does so every 30 s, or at
+                // a sync. Without the sync everything else would be evicted meanwhile.
                 self.fast.sync_all().at_fast("sync", "fast tier")?;
             }
         }
     }
 
-    /// Makes room for what a start logs. Staged copies are not known yet: as many go as are found until there is room.
+    /// Makes room for what a start logs. Staged copies are not indexed yet: they are found and evicted until there is
+    /// room.
     pub(crate) fn free_for_a_start(&self, more: &dyn Fn() -> Result<bool>) -> Result<()> {
         const ROOM: u64 = 1 << 20;
         let lacks = || -> Result<bool> {
@@ -143,8 +146,8 @@ impl Tiers {
         self.free(ROOM, more).map(drop)
     }
 
-    /// Lets some of what is wanted go; `false`: there is nothing that could. `more` looks up some of the files that nobody has looked up
-    /// since the start, whose objects could go then; it answers `false` when there are none left.
+    /// Evicts files for `wanted`; `false`: nothing can go. `more` looks up some of the files that were not looked up
+    /// since the start, whose objects can go then; it returns `false` when there are none left.
     pub(crate) fn let_some_go(&self, wanted: FreeTarget, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         loop {
             let order = Order::new(&self.limits(), self.checkpoints_here());
@@ -157,7 +160,7 @@ impl Tiers {
                     Victim::Copy(number) => self.evict_copy(number)?.is_some(),
                 };
             }
-            // What waits since the start comes behind all others that are clean: it is looked up only now.
+            // Objects that wait since the start go after all other clean ones: they are looked up only now.
             if any || !more()? {
                 return Ok(any);
             }
@@ -174,9 +177,9 @@ impl Tiers {
         Ok(gone)
     }
 
-    /// Of each kind those that go first, of those that may go at all.
+    /// For each class the files that go first, of those that may go at all.
     fn candidates(&self, order: &Order) -> Vec<(Victim, Candidate)> {
-        // Many at once: to find them takes a look at all.
+        // Many at once: finding them scans the whole index.
         let copies = self.copies.longest_unused(64 * AT_ONCE);
         let st = self.state.lock();
         let open = |node: &Node| {
@@ -205,7 +208,7 @@ impl Tiers {
         found
     }
 
-    /// The checkpoints of which something is on the fast tier.
+    /// The checkpoints that are on the fast tier in whole or in part.
     fn checkpoints_here(&self) -> BTreeSet<u64> {
         let st = self.state.lock();
         let dirty = st.contents.values().flat_map(SmallDeque::iter).map(|(_, content)| content.burst());
@@ -222,7 +225,8 @@ impl Tiers {
             return Ok(false);
         };
         if Fingerprint::of(&slow_stat) != fingerprint && !left_out!(CompareFingerprint) {
-            // Changed by somebody else; the next open decides. Not ours to delete meanwhile, and last in line.
+            // Changed by someone else; the next open decides. It is not ours to delete meanwhile, and goes last in
+            // line.
             self.state.lock().set_clean(Clean { ino: file.ino, bytes: fingerprint.size, burst: 0 });
             return Ok(false);
         }
@@ -239,7 +243,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Before a clean object goes: the view goes on showing what it showed.
+    /// Before a clean object goes: keeps its attributes in the view, so that the view shows the same.
     pub(crate) fn remember_attrs(&self, st: &mut EngineState, ino: Ino, shown: &Stat, fingerprint: Fingerprint) {
         let now = self.uptime();
         let Some(node) = st.view.get_mut(ino) else { return };

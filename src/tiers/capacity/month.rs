@@ -1,7 +1,7 @@
-//! A month of training, simulated: what the policy is worth, beside "least recently used" in the same month.
+//! A simulated month of training: measures the policy against "least recently used" in the same month.
 //!
-//! An epoch takes about 20 minutes, a checkpoint is written every 15, the best three and the last one stay. Each hundredth
-//! epoch is followed by an hour's pause. After two weeks another data set of the same size is used.
+//! An epoch takes about 20 minutes, a checkpoint is written every 15, the best three and the last one stay. An hour's
+//! pause follows every hundredth epoch. After two weeks another data set of the same size is used.
 //!
 //! `cargo test --lib month -- --nocapture` shows the table.
 
@@ -29,19 +29,19 @@ const EVERY: usize = usize::MAX;
 /// Epochs until everything has found its place.
 const SETTLED: usize = 4;
 
-/// Who decides.
+/// The policy that decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Policy {
     Ours,
-    /// Each file that is read is staged, in the place of the one that was not read for longest.
+    /// Each file that is read is staged, in place of the least recently read one.
     Lru,
     /// As ours, but staging leaves room for a checkpoint only when one is due.
     LateRoom,
     /// As ours, but staged copies go down to `low` as everything else.
     AllToLow,
-    /// As ours, but the interval of the file alone decides whose place it may take.
+    /// As ours, but only the interval of the file itself decides whose place it may take.
     OneInterval,
-    /// As ours, but nothing is expected of checkpoints.
+    /// As ours, but without room for expected checkpoints.
     NoRoom,
 }
 
@@ -51,7 +51,7 @@ struct Case {
     /// Size of the data set, and of a checkpoint, in hundredths of the tier.
     set: u64,
     save: u64,
-    /// The best so many checkpoints stay, and the last one.
+    /// How many of the best checkpoints stay, beside the last one.
     best: usize,
     shuffled: bool,
 }
@@ -106,7 +106,7 @@ struct Month {
     random: SmallRng,
     now: Duration,
     files: Vec<File>,
-    /// Staged files by when they were read; what was read again since is there twice, and only the last one counts.
+    /// Staged files by time of reading; a file that was read again is there twice, and only the last entry counts.
     by_read: VecDeque<(Duration, usize)>,
     staged: u64,
     saves: Vec<Save>,
@@ -117,9 +117,9 @@ struct Month {
     checkpoints: CheckpointForecast,
     evicting: Evicting,
     epochs: Vec<Epoch>,
-    /// CheckpointForecast that found too little room when they began, once there had been four.
+    /// Checkpoints that found too little room when they began, not counting the first four.
     short: u64,
-    /// Bytes of checkpoints on the fast tier, at most.
+    /// The most bytes of checkpoints on the fast tier.
     most_saved: u64,
 }
 
@@ -262,7 +262,7 @@ impl Month {
         self.saves.last().filter(|save| save.written + 10 <= save.bytes).map_or(0, |save| save.written)
     }
 
-    /// What may go, in its order; staged copies only if they are asked for.
+    /// The files that may go, in order; staged copies only if asked for.
     fn candidates(&self, data: bool) -> impl Iterator<Item = (Name, Candidate)> {
         let saves = self.saves.iter().filter(|save| save.clean && !save.gone).map(|save| {
             let (class, group) = (Class::Checkpoint, Some(save.number));
@@ -362,7 +362,7 @@ impl Month {
             return true;
         }
         let interval = match self.case.policy {
-            // Anything is longer.
+            // Any idle time is longer.
             Policy::Lru => Some(Duration::ZERO),
             Policy::OneInterval => before.map(|before| now - before),
             _ => self.rounds.interval(self.files[at].set, before, now),
@@ -377,7 +377,7 @@ impl Month {
         go.is_some()
     }
 
-    /// Of the present data set, how much finds room at the time when checkpoints take most.
+    /// How much of the present data set finds room when checkpoints take most.
     fn fits(&self) -> u64 {
         (TIER / 100 * self.case.set).min(TIER / 100 * 85 - self.most_saved)
     }
@@ -392,7 +392,7 @@ impl Month {
         [0, 1].iter().flat_map(|set| self.of(*set).into_iter().skip(SETTLED)).collect()
     }
 
-    /// The least of what was read from the fast tier in a settled epoch, as a share of what fits.
+    /// The least that was read from the fast tier in a settled epoch, as a share of what fits.
     fn least_hit(&self) -> f64 {
         self.settled().iter().map(|epoch| epoch.hit).min().unwrap() as f64 / self.fits() as f64
     }
@@ -402,13 +402,13 @@ impl Month {
             / self.settled().len() as f64
     }
 
-    /// Bytes staged in a settled epoch, as a share of the tier: their mean.
+    /// Mean bytes staged in a settled epoch, as a share of the tier.
     fn copied(&self) -> f64 {
         let settled = self.settled();
         settled.iter().map(|epoch| epoch.copied).sum::<u64>() as f64 / settled.len() as f64 / TIER as f64
     }
 
-    /// What the second data set has of the room at the end of each of its first epochs, as a share of what fits.
+    /// The second data set's share of what fits, at the end of each of its first epochs.
     fn taken_over(&self) -> Vec<f64> {
         self.of(1).iter().take(SETTLED).map(|epoch| epoch.staged as f64 / self.fits() as f64).collect()
     }
@@ -434,7 +434,7 @@ impl Month {
 
 const TITLE: &str = "policy        set    save  order      fits    hits   least  copied   short of room    taken over";
 
-/// Fractions and what they are of: `set` of the tier, `fits` and `hits` of the set, `least` of what fits, `copied` of the tier
+/// The columns: `set` is a share of the tier, `fits` and `hits` of the set, `least` of what fits, `copied` of the tier
 /// in each epoch, `taken over` of what fits by the second data set at the end of its first epochs.
 fn run(case: Case) -> Month {
     let month = Month::new(case).run();
@@ -452,7 +452,7 @@ fn what_fits_stays_and_what_is_out_of_use_goes() {
         assert!(month.copied() < 0.001, "nothing is brought to be thrown out");
         assert_eq!(month.short, 0, "checkpoints find room");
         let taken = month.taken_over();
-        // In another order each time, some files of the old set are as long unread as any that is in use may be.
+        // In a new order each time, some files of the old set are unread no longer than any file in use may be.
         let least = if case.shuffled { [0.75, 0.85, 0.95] } else { [0.95; 3] };
         assert!(taken[1..].iter().zip(least).all(|(taken, least)| *taken > least), "{taken:?}");
     }
@@ -467,7 +467,7 @@ fn what_fits_stays_and_what_is_out_of_use_goes() {
     }
 }
 
-/// Each rule that is less than obvious, and what the month is like without it.
+/// Each rule that is less than obvious, and the month without it.
 #[test]
 fn each_rule_is_worth_it() {
     println!("{TITLE}");

@@ -1,31 +1,32 @@
-//! Who may use the room of the fast tier. Pure: figures and moments come in, decisions go out.
+//! Decides who may use the room of the fast tier. No I/O: figures and times in, decisions out.
 //!
-//! The tier holds what is dirty, which stays until the slow tier has it; what is clean, among it checkpoints; and copies of
-//! slow files, staged for reading. Losing one of the latter two costs a read of the slow tier. Three rules follow from who
-//! is likely to be read again:
+//! The tier holds dirty files, which stay until the slow tier has them; clean ones, including checkpoints; and copies
+//! of slow files, staged for reading. Losing a clean file or a copy costs a read of the slow tier. Three rules follow
+//! from what is likely to be read again:
 //!
-//! - **What is staged does not go to make room that will be staged into again.** Eviction starts above `high` and ends at
-//!   `low`, but takes staged copies only down to `high`; and staging leaves the room of one checkpoint free below `high` at
-//!   all times ([`CheckpointForecast`](crate::tiers::checkpoints::forecast::CheckpointForecast)), not only when one is due. Otherwise each checkpoint would push out data that the
-//!   epoch brings back after it.
+//! - **Staged copies are not evicted for room that will be staged into again.** Eviction starts above `high` and ends
+//!   at `low`, but takes staged copies only down to `high`; and staging leaves the room of one checkpoint free below
+//!   `high` at all times ([`CheckpointForecast`](crate::tiers::checkpoints::forecast::CheckpointForecast)), not only
+//!   when one is due. Otherwise each checkpoint would evict data that the epoch brings back after it.
 //! - **Data goes last.** It is read again in each epoch, an old checkpoint hardly ever.
-//! - **A data set that does not fit stays where it is, in part.** Each epoch reads all of it once, so the file that was not
-//!   read for longest is the one that is read next: "least recently used" would bring each file to throw it out just before
-//!   its turn. A file takes another's place only where that one is out of use ([`ReadRounds`](crate::tiers::copies::rounds::ReadRounds)).
+//! - **A data set that does not fit stays in place, in part.** Each epoch reads all of it once, so the least recently
+//!   read file is the one that is read next: "least recently used" would bring each file in and evict it just before
+//!   its turn. A file takes another's place only if that one is out of use
+//!   ([`ReadRounds`](crate::tiers::copies::rounds::ReadRounds)).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::tiers::copies::rounds::replaces;
 
-/// What the fast tier holds that may go, in the order in which it does.
+/// Classes of files that may be evicted, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// Clean, and no checkpoint.
+    /// Clean, and not part of a checkpoint.
     Other,
     /// Clean, and part of a checkpoint.
     Checkpoint,
-    /// Staged.
+    /// A staged copy.
     Data,
 }
 
@@ -33,10 +34,10 @@ impl Class {
     pub(crate) const ALL: [Class; 3] = [Class::Other, Class::Checkpoint, Class::Data];
 }
 
-/// What the operator allows. By class: as in [`Class::ALL`].
+/// The operator's limits. Arrays are by class, as in [`Class::ALL`].
 #[derive(Clone, Debug)]
 pub(crate) struct SpaceLimits {
-    /// Share of the tier in use above which eviction starts, and the one at which it ends.
+    /// Share of the tier in use above which eviction starts, and the share at which it ends.
     pub(crate) high: f64,
     pub(crate) low: f64,
     /// Share of the tier that staging never takes.
@@ -45,11 +46,12 @@ pub(crate) struct SpaceLimits {
     pub(crate) inodes: f64,
     /// Bytes that a class may take.
     pub(crate) quotas: [Option<u64>; 3],
-    /// So many of the newest checkpoints stay.
+    /// How many of the newest checkpoints stay.
     pub(crate) keep: u32,
 }
 
-/// What is in use. Who copies on several threads counts what is under way as if it were there ([`Usage::with`]).
+/// The space in use. With copies in progress on several threads, count these as if they were complete
+/// ([`Usage::with`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// Bytes that are used or may be.
@@ -58,12 +60,12 @@ pub(crate) struct Usage {
     /// 0: the file system has no limit, as btrfs.
     pub(crate) files_total: u64,
     pub(crate) files_free: u64,
-    /// Bytes by class. What is in use beyond them is dirty, or not ours.
+    /// Bytes by class. Any other space in use is dirty, or not ours.
     pub(crate) classes: [u64; 3],
 }
 
 impl Usage {
-    /// As it will be with one more file.
+    /// The usage with one more file.
     pub(crate) fn with(mut self, class: Class, bytes: u64) -> Self {
         self.avail = self.avail.saturating_sub(bytes);
         self.files_free = self.files_free.saturating_sub(1);
@@ -72,7 +74,7 @@ impl Usage {
         self
     }
 
-    /// As it will be without that file.
+    /// The usage without that file.
     pub(crate) fn without(mut self, class: Class, bytes: u64) -> Self {
         self.avail = self.avail.saturating_add(bytes).min(self.total);
         self.files_free = self.files_free.saturating_add(1).min(self.files_total);
@@ -86,7 +88,7 @@ impl Usage {
     }
 }
 
-/// Whether eviction has started and not yet come to its end; of bytes and of inodes.
+/// Whether eviction has started and not ended yet, for bytes and for inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Evicting {
     pub(crate) bytes: bool,
@@ -110,16 +112,16 @@ impl Amount {
     }
 }
 
-/// What has to go.
+/// What has to be evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeTarget {
-    /// Of all classes together.
+    /// For all classes together.
     pub(crate) all: Amount,
-    /// Staged copies go only while this is not met, which is never more than `all`.
+    /// Staged copies go only until this is met; it is never more than `all`.
     pub(crate) data: Amount,
     /// Bytes of each class above its quota: these go first.
     pub(crate) over: [u64; 3],
-    /// To be handed in when it is asked again.
+    /// To be passed to the next call.
     pub(crate) evicting: Evicting,
 }
 
@@ -130,7 +132,7 @@ impl FreeTarget {
         self.over[class as usize] > 0 || (!self.all.is_nothing() && !spared)
     }
 
-    /// What is still wanted when this file has gone.
+    /// What is still wanted after this file has gone.
     pub(crate) fn less(mut self, class: Class, bytes: u64) -> Self {
         (self.all, self.data) = (self.all.less(bytes), self.data.less(bytes));
         let over = &mut self.over[class as usize];
@@ -140,8 +142,8 @@ impl FreeTarget {
 }
 
 impl SpaceLimits {
-    /// Whether a copy of `size` bytes may be staged while `ahead` bytes are to be left for the next checkpoint. They are left
-    /// below `high`: above, the checkpoint would fit, and throw out at once what was staged.
+    /// Whether a copy of `size` bytes may be staged while `ahead` bytes are left free for the next checkpoint. They are
+    /// left below `high`: above it the checkpoint would fit, but would evict at once what was staged.
     pub(crate) fn admits(&self, usage: &Usage, ahead: u64, size: u64) -> bool {
         let after = usage.with(Class::Data, size);
         let fits = usage.used().saturating_add(size).saturating_add(ahead) <= self.high_mark(usage)
@@ -151,7 +153,7 @@ impl SpaceLimits {
             && (usage.files_total == 0 || after.files_free >= self.inodes_kept(usage))
     }
 
-    /// The largest copy that is admitted: so much may still be staged, in few or in many files.
+    /// The largest copy that is admitted: how much may still be staged, in few or in many files.
     pub(crate) fn room(&self, usage: &Usage, ahead: u64) -> u64 {
         let below_high = self.high_mark(usage).saturating_sub(usage.used()).saturating_sub(ahead);
         let beside_reserve = usage.avail.saturating_sub(share(usage.total, self.reserve));
@@ -160,9 +162,9 @@ impl SpaceLimits {
         if self.admits(usage, ahead, 0) { below_high.min(beside_reserve).min(below_quota) } else { 0 }
     }
 
-    /// Which of `victims` make way for a copy of `size` bytes that is not admitted as it is; `None`: too few are out of use.
-    /// `victims` come in the order of [`Order::sort`], `interval` from `ReadRounds::interval`; the rest is as for
-    /// [`SpaceLimits::admits`].
+    /// Picks the `victims` that make way for a copy of `size` bytes that is not admitted as it is; `None`: too few are
+    /// out of use. `victims` come in the order of [`Order::sort`], `interval` from `ReadRounds::interval`; the rest is
+    /// as for [`SpaceLimits::admits`].
     pub(crate) fn make_way<T>(
         &self,
         usage: &Usage,
@@ -182,15 +184,15 @@ impl SpaceLimits {
                 usage = usage.without(victim.class, victim.bytes);
                 go.push(name);
             } else if victim.class == Class::Data {
-                // Those that follow were read later.
+                // All that follow were read later.
                 return None;
             }
         }
         self.admits(&usage, ahead, size).then_some(go)
     }
 
-    /// What has to go now. `ahead`: bytes that must be free for a checkpoint that is due. It may be more than can go: what is
-    /// dirty, pinned or kept stays, and data is spared.
+    /// What has to be evicted now. `ahead`: bytes that must be free for a checkpoint that is due. It may be more than
+    /// can go: dirty, pinned and kept files stay, and data is spared.
     pub(crate) fn to_free(&self, usage: &Usage, evicting: Evicting, ahead: u64) -> FreeTarget {
         let mut wanted = FreeTarget::default();
         for class in Class::ALL {
@@ -214,7 +216,7 @@ impl SpaceLimits {
         wanted
     }
 
-    /// So many inodes stay free: their share, at least 1,000, at most a third of all. Eviction frees twice as many.
+    /// The inodes to keep free: their share, at least 1,000, at most a third of all. Eviction frees twice as many.
     fn inodes_kept(&self, usage: &Usage) -> u64 {
         share(usage.files_total, self.inodes).max(1_000).min(usage.files_total / 3)
     }
@@ -228,14 +230,14 @@ fn share(total: u64, share: f64) -> u64 {
     (total as f64 * share) as u64
 }
 
-/// A file that holds room and is not dirty.
+/// A file that takes space and is not dirty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) class: Class,
     pub(crate) pinned: bool,
     /// The checkpoint it belongs to: a number that rises with time.
     pub(crate) group: Option<u64>,
-    /// When it was last read; if never, when it came here.
+    /// When it was last read, or when it arrived if it was never read.
     pub(crate) last_used: Duration,
     pub(crate) bytes: u64,
     /// A number that rises with each file that is drained or staged.
@@ -249,8 +251,8 @@ pub(crate) struct EvictionRank {
     age: (u64, Duration, u64),
 }
 
-/// In which order candidates go: other files, oldest drained first; checkpoints, oldest first; what is staged, longest not
-/// read first.
+/// The order in which candidates go: other files, oldest drained first; checkpoints, oldest first; staged copies, least
+/// recently read first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     /// This checkpoint and later ones stay.
@@ -258,8 +260,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// `groups`: the numbers of all checkpoints that are on the fast tier in whole or in part, dirty ones too; more than once
-    /// is no matter.
+    /// `groups`: the numbers of all checkpoints that are on the fast tier in whole or in part, dirty ones too;
+    /// repetitions do not matter.
     pub(crate) fn new(limits: &SpaceLimits, groups: impl IntoIterator<Item = u64>) -> Self {
         let keep = usize::try_from(limits.keep).unwrap_or(usize::MAX);
         let groups: BTreeSet<u64> = groups.into_iter().collect();
@@ -278,7 +280,7 @@ impl Order {
         (!pinned && !kept).then_some(EvictionRank { class, age })
     }
 
-    /// The candidates that may go, as indices, the first to go first. Of two in the same place the first given is first.
+    /// The candidates that may go, as indices, the first to go first. Candidates of equal rank keep their given order.
     pub(crate) fn sort(&self, candidates: &[Candidate]) -> Vec<usize> {
         let places = candidates.iter().enumerate().filter_map(|(at, candidate)| Some((self.place(candidate)?, at)));
         let mut places: Vec<(EvictionRank, usize)> = places.collect();
@@ -286,7 +288,7 @@ impl Order {
         places.into_iter().map(|(_, at)| at).collect()
     }
 
-    /// The candidates that go for what is wanted, as indices, the first to go first.
+    /// The candidates that go for `wanted`, as indices, the first to go first.
     pub(crate) fn pick(&self, candidates: &[Candidate], mut wanted: FreeTarget) -> Vec<usize> {
         let mut go = Vec::new();
         let mut left = self.sort(candidates);
@@ -378,7 +380,7 @@ mod tests {
             let (total, left) = (usage.total as f64, usage.avail as f64 - size as f64);
             let inodes = (limits.inodes * usage.files_total as f64).max(1_000.0).min(usage.files_total as f64 / 3.0);
             let quota = limits.quotas[Class::Data as usize].map_or(f64::INFINITY, |quota| quota as f64);
-            // A byte or an inode is lost in rounding.
+            // Allows for a byte or an inode lost in rounding.
             let fine = |slack: f64| {
                 total - left + ahead as f64 <= limits.high * total + slack
                     && left + slack >= limits.reserve * total
@@ -497,7 +499,8 @@ mod tests {
         }
     }
 
-    /// Writers and the evictor at any speed: between two starts as much is written as lies between the watermarks.
+    /// Writers and the evictor at any speed: between two starts of eviction at least the distance of the watermarks is
+    /// written.
     #[test]
     fn eviction_does_not_flap() {
         let mut random = SmallRng::seed_from_u64(4);
@@ -533,7 +536,7 @@ mod tests {
             candidate(save, None, 0, 9),
         ];
         let limits = limits();
-        // The fifth checkpoint is not drained: no candidate, but one of the newest two.
+        // The fifth checkpoint is not drained: not a candidate, but one of the newest two.
         let order = Order::new(&limits, [5, 4, 4, 3, 2]);
         assert_eq!(order.sort(&all), [7, 6, 9, 4, 3, 5, 1, 0]);
         assert_eq!(Order::new(&limits, [2]).sort(&all[3..5]), [0; 0], "the only ones");
@@ -596,7 +599,7 @@ mod tests {
         assert_eq!(way(80, 2, None, &staged), None, "read for the first time");
         assert_eq!(way(80, 3, Some(100), &staged), None, "the third is in use");
         assert_eq!(way(80, 1, Some(950), &staged), None, "all may be in use");
-        // A file that is clean and read goes on being read from here; an old checkpoint that nobody reads does not.
+        // A clean file that is read goes on being read from here; an old checkpoint that no one reads does not.
         let clean = [(1, candidate(Class::Other, None, 990, 1)), (2, candidate(Class::Checkpoint, Some(1), 0, 2))];
         assert_eq!(way(80, 1, Some(100), &clean), Some(vec![2]));
     }

@@ -1,17 +1,19 @@
-//! Which staged copies are durable. They are synced many at once, for an fsync of each would cost more than its copy.
+//! Tracks which staged copies are durable. They are synced in batches: an fsync of each would cost more than the copy.
 //!
-//! A copy is told the number of its *round*, and a sync of the whole file system ends a round. A copy counts if its round is
-//! one of this mount, for which the kernel has the bytes whatever the disk has, or stands in `staged/durable`:
+//! A copy is given the number of its *round*, and a sync of the whole file system ends a round. A copy counts if its
+//! round belongs to this mount, for which the kernel has the bytes whatever the disk has, or is recorded in
+//! `staged/durable`:
 //!
-//! 1. before its first copy a mount writes to the file that the rounds after the last one known are taken, and syncs it;
+//! 1. before its first copy a mount writes to the file that the rounds after the last one known are taken, and syncs
+//!    it;
 //! 2. a copy asks for its round when all its bytes are written, and is told it then;
 //! 3. the round is ended: whoever asks from now on is told the next one;
 //! 4. the file system is synced;
 //! 5. the file says that the rounds of this mount up to the ended one are durable, and takes one more ahead.
 //!
-//! A crash after any step costs the copies of the rounds that the file does not name: no mount takes their numbers again, and whoever
-//! finds one of them removes it. If step 4 or 5 fails, the round's copies do not count any more, and the mount goes on as a new one:
-//! what a failed sync left behind is never made good by a later one.
+//! A crash after any step costs the copies of the rounds that the file does not name: no mount reuses their numbers,
+//! and a mount that finds one of these copies removes it. If step 4 or 5 fails, the round's copies no longer count, and
+//! the mount goes on as a new one: a later sync does not repair what a failed sync left behind.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,36 +25,36 @@ use crate::tiers::disk::layout::{read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
 
 const FILE: &[u8] = b"durable";
-/// Of so many mounts it is known what they made durable; copies of one before that do not count any more.
+/// How many mounts keep a record of their durable rounds. Copies of older mounts no longer count.
 const SPANS_KEPT: usize = 1_000;
-/// A copy waits no longer for the others of its round.
+/// How long a copy waits at most for the others of its round.
 const ROUND: Duration = Duration::from_secs(5);
-/// The same while a checkpoint is being written, which a sync of the file system would be in the way of.
+/// The same while a checkpoint is being written, which a sync of the file system would slow down.
 const ROUND_BESIDE_CHECKPOINT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct CopyEpochs {
     dir: Arc<dyn Dir>,
     rounds: Mutex<Rounds>,
-    /// Held by whoever takes rounds or ends one.
+    /// Held while rounds are taken or one is ended.
     writing: Mutex<()>,
 }
 
-/// Pure; what is to be written and when, but not how.
+/// The rules alone, without I/O: what to write and when.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rounds {
-    /// First and last round of each mount that synced some, the oldest first.
+    /// First and last round of each mount that synced any, the oldest first.
     spans: Vec<(u64, u64)>,
-    /// No mount before this one had this round or one behind it.
+    /// The first round that no earlier mount has used.
     next: u64,
-    /// This mount's first round and the one under way.
+    /// This mount's first round and the current one.
     ours: Option<(u64, u64)>,
-    /// When the first copy of the round under way asked for it.
+    /// When the first copy of the current round asked for it.
     since: Option<Duration>,
 }
 
 impl Rounds {
-    /// `fallback`: no mount before can have had this round.
+    /// `fallback`: a round that no earlier mount can have used.
     fn parse(text: Option<&str>, fallback: u64) -> Self {
         let parse = |text: &str| {
             let mut lines = text.lines();
@@ -66,7 +68,7 @@ impl Rounds {
         text.and_then(parse).unwrap_or(Rounds { next: fallback, ..Rounds::default() })
     }
 
-    /// `ahead`: how many rounds behind the one under way are taken.
+    /// `ahead`: how many rounds after the current one are taken.
     fn text(&self, ahead: u64) -> String {
         let next = self.ours.map_or(self.next, |(_, now)| now + 1 + ahead);
         let mut text = format!("next {next}\n");
@@ -81,7 +83,7 @@ impl Rounds {
             || self.spans.iter().any(|(first, last)| (first..=last).contains(&&round))
     }
 
-    /// Step 1, if it has not been.
+    /// Step 1, unless it is done.
     fn take(&mut self) {
         self.ours.get_or_insert((self.next, self.next));
     }
@@ -91,7 +93,7 @@ impl Rounds {
         now >= since + ROUND && (now >= since + ROUND_BESIDE_CHECKPOINT || !beside_checkpoint())
     }
 
-    /// Step 3: the round that is ended.
+    /// Step 3. Returns the round that ended.
     fn end(&mut self) -> Option<u64> {
         let (_, now) = self.ours.as_mut()?;
         self.since = None;
@@ -108,7 +110,7 @@ impl Rounds {
         }
     }
 
-    /// What was not synced does not count, the copies included that were made meanwhile. The next rounds are taken anew.
+    /// Rounds that were not synced no longer count, including copies made meanwhile. New rounds are taken next.
     fn failed(&mut self) {
         if let Some((_, now)) = self.ours.take() {
             self.next = now + 1;
@@ -118,7 +120,7 @@ impl Rounds {
 }
 
 impl CopyEpochs {
-    /// `now`: seconds of the day's clock.
+    /// `now`: wall-clock time in seconds.
     pub(crate) fn open(dir: Arc<dyn Dir>, now: u64) -> Result<Self> {
         let rounds = Rounds::parse(read_text(&*dir, FILE)?.as_deref(), now);
         let durable = CopyEpochs { dir, rounds: Mutex::default(), writing: Mutex::new(Rank::Publishing, ()) };
@@ -126,12 +128,13 @@ impl CopyEpochs {
         Ok(durable)
     }
 
-    /// Whether a copy of this round has the bytes that it had when it was made.
+    /// Whether a copy of this round is sure to have the bytes it was made with.
     pub(crate) fn counts(&self, round: u64) -> bool {
         self.rounds.lock().counts(round)
     }
 
-    /// The round of a copy whose bytes are all written (2). To be asked with no lock held: the first copy of a mount waits for the disk.
+    /// The round of a copy whose bytes are all written (2). Call it with no lock held: the first copy of a mount waits
+    /// for the disk.
     pub(crate) fn round(&self, now: Duration) -> Result<u64> {
         let under_way = || {
             let mut rounds = self.rounds.lock();
@@ -155,14 +158,14 @@ impl CopyEpochs {
         Ok(rounds.next)
     }
 
-    /// Whether the round under way has waited long enough.
+    /// Whether the current round has waited long enough.
     pub(crate) fn is_due(&self, now: Duration, beside_checkpoint: impl FnOnce() -> bool) -> bool {
-        // Called without the lock: to ask about checkpoints takes the engine's.
+        // `beside_checkpoint` is called without the lock: it takes the engine's.
         let rounds = Rounds { since: self.rounds.lock().since, ..Rounds::default() };
         rounds.is_due(now, beside_checkpoint)
     }
 
-    /// Makes all copies durable that were finished before. After an error they do not count any more.
+    /// Makes all copies durable that were finished before the call. After an error they no longer count.
     pub(crate) fn sync(&self) -> Result<()> {
         let _one_at_a_time = self.writing.lock();
         let ended = {
@@ -190,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// What a mount does with its rounds, and how it may end.
+    /// One event in the life of a mount's rounds.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Copy,
@@ -198,7 +201,7 @@ mod tests {
         FailedSync,
         /// The next mount reads what the file says.
         Remount,
-        /// The sync is done, the file is not written.
+        /// The sync is done, but the file is not written.
         CutAfterSync,
     }
 
@@ -230,7 +233,7 @@ mod tests {
         }
     }
 
-    /// One that was made, whether it was synced, and whether its bytes may be lost.
+    /// A copy: its round, whether it was synced, and whether its bytes may be lost.
     #[derive(Clone, Copy)]
     struct Made {
         round: u64,
@@ -247,7 +250,7 @@ mod tests {
             for _ in 0..60 {
                 let step = any_step(&mut random);
                 let lose = |copies: &mut Vec<Made>| copies.iter_mut().for_each(|copy| copy.lost |= !copy.synced);
-                // One that is made while a sync goes on.
+                // A copy that is made while a sync runs.
                 let beside = |mount: &Mount| Made {
                     round: mount.rounds.ours.expect("one is ended").1,
                     synced: false,

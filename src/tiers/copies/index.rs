@@ -1,14 +1,15 @@
-//! Staged copies: what the fast tier has of slow files, only to be read from there.
+//! Staged copies: read-only copies of slow files on the fast tier.
 //!
-//! `staged/<shard>/<number>` is named by the inode number that the file has on the slow tier, so the file system is the index:
-//! a mount asks it when a file is opened, and a million copies cost a start nothing. A copy says of itself what it is a copy of, and
-//! is compared with the slow file before it is served (P11). It is in no record of the log and holds nothing that only it has: whatever
-//! is doubtful about one, it goes, and the file is read from the slow tier. Which copies a crash leaves whole: `copies/epochs.rs`.
+//! `staged/<shard>/<number>` is named by the file's inode number on the slow tier, so the file system is the index: a
+//! mount consults it when a file is opened, and a million copies cost a start nothing. A copy records which slow file
+//! it equals, and is compared with that file before it is served (P11). No log record names it and it holds nothing
+//! unique: if anything about a copy is in doubt it is removed, and the file is read from the slow tier. For the copies
+//! that survive a crash see `copies/epochs.rs`.
 //!
-//! The first write of a file with a copy takes the copy for the file's object ([`Tiers::adopt_copy`]). A file with several names has
-//! none, nor one on a file system that is mounted inside of the slow tier.
+//! The first write to a file with a copy turns the copy into the file's object ([`Tiers::adopt_copy`]). A file with
+//! several names has no copy, nor has one on a file system that is mounted inside the slow tier.
 //!
-//! How a copy is made is in `staging/copy_one.rs`.
+//! `staging/copy_one.rs` makes the copies.
 
 use std::io;
 use std::sync::Arc;
@@ -33,13 +34,13 @@ use crate::tiers::objects::file::{Bytes, Copy, FileState};
 use crate::tiers::objects::pool::{Named, Pool};
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
-/// What a copy says of itself.
+/// The extended attribute with a copy's [`Label`].
 const LABEL: &[u8] = b"user.dlio.staged";
-/// The path that the slow file had. Not in the label, which is read at each open: that fits into an inode of 256 bytes on ext4, while what
-/// does not has a block of its own, on another place of the disk.
+/// The path that the slow file had. It is not in the label, which is read at each open: the label fits into an inode of
+/// 256 bytes on ext4, while a larger value gets a block of its own elsewhere on the disk.
 const PATH: &[u8] = b"user.dlio.path";
 
-/// The slow file whose equal a copy is, and the round that makes it durable.
+/// The slow file that a copy equals, and the round that makes it durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
     fingerprint: Fingerprint,
@@ -47,12 +48,12 @@ struct Label {
 }
 
 impl Label {
-    /// `<round> <size> <mtime> <ctime>`. The copy is named by the rest of the fingerprint.
+    /// `<round> <size> <mtime> <ctime>`. The copy's name is the rest of the fingerprint.
     fn encode(&self) -> String {
         format!("{} {}", self.round, self.fingerprint.encode_but_ino())
     }
 
-    /// `None`: not one of ours.
+    /// `None`: not one of our labels.
     fn decode(number: u64, text: &[u8]) -> Option<Self> {
         let (round, fingerprint) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         Some(Label { fingerprint: Fingerprint::decode_but_ino(number, fingerprint)?, round: round.parse().ok()? })
@@ -69,29 +70,29 @@ pub(crate) fn path_then(copy: &dyn File) -> io::Result<Option<Vec<u8>>> {
     Ok(text.and_then(|text| unescape(std::str::from_utf8(&text).ok()?)))
 }
 
-/// Of so many files without a copy it is remembered when they were read. Some 30 bytes each.
+/// For how many files without a copy the last read is remembered. Some 30 bytes each.
 const READ_KEPT: usize = 1 << 20;
 
-/// What is remembered of a copy.
+/// The index entry of a copy.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     bytes: u64,
-    /// When it was last read to its end; if never, when it was made.
+    /// When it was last read to its end, or when it was made if it never was.
     used: ObservedAt,
     round: u64,
 }
 
-/// All copies, as far as they were found: a copy may be gone although it stands here, and until all were found be there although
-/// it does not.
+/// The copies that are known. A copy may be gone although it is listed here; until all directories were scanned, one
+/// may exist that is not listed.
 #[derive(Debug, Default)]
 struct Index {
     copies: HashMap<u64, Entry>,
     bytes: u64,
-    /// Those that are being removed: as good as gone.
+    /// Copies that are being removed; they are treated as gone.
     going: HashSet<u64>,
     /// When files without a copy were last read to their end.
     read: HashMap<u64, ObservedAt>,
-    /// The directories that are still to be looked through; `None`: none was yet.
+    /// The directories still to be scanned; `None`: the scan has not begun.
     unread: Option<Vec<Shard>>,
 }
 
@@ -118,10 +119,10 @@ pub(crate) struct Copies {
     /// Copies in progress; whatever is left here at start-up is deleted.
     making: Arc<dyn Dir>,
     next: AtomicU64,
-    /// Of what is being made, as large as it will be.
+    /// Bytes of the copies in progress, at their final size.
     making_bytes: AtomicU64,
     index: Mutex<Index>,
-    /// What is read again, by directory.
+    /// Repeated reads, by directory.
     rounds: Mutex<ReadRounds>,
     durable: CopyEpochs,
 }
@@ -140,7 +141,7 @@ impl Drop for Making<'_> {
 }
 
 impl Copies {
-    /// `now`: by the day's clock; `dirs_kept`: of its directories that stay open.
+    /// `now`: wall-clock time; `dirs_kept`: how many shard directories stay open.
     pub(crate) fn open(ours: &dyn Dir, now: Time, dirs_kept: usize) -> Result<Self> {
         let dir = ensure_dir(ours, b"staged")?;
         let making = ensure_dir(&*dir, b"new")?;
@@ -158,38 +159,39 @@ impl Copies {
         })
     }
 
-    /// Counts a copy that is about to be made until what is returned is dropped. Second: the bytes of the others.
+    /// Counts a copy in progress until the returned guard is dropped. The second value is the bytes of the other copies
+    /// in progress.
     pub(crate) fn count(&self, bytes: u64) -> (Making<'_>, u64) {
         let others = self.making_bytes.fetch_add(bytes, Ordering::Relaxed);
         (Making { all: &self.making_bytes, bytes }, others)
     }
 
-    /// An empty file under a name of its own.
+    /// Creates an empty file with a name of its own.
     pub(crate) fn begin(&self) -> io::Result<(Vec<u8>, Arc<dyn File>)> {
         let name = format!("{}", self.next.fetch_add(1, Ordering::Relaxed)).into_bytes();
         let file = self.making.create(&name, 0o600)?;
         Ok((name, file))
     }
 
-    /// Throws away what [`Copies::begin`] made.
+    /// Removes the file that [`Copies::begin`] made.
     pub(crate) fn discard(&self, name: &[u8]) {
         if let Err(error) = self.making.unlink(name) {
             tracing::debug!(%error, "a staged copy that was not finished stays until the next start");
         }
     }
 
-    /// Tells a copy, whose bytes are all written, what it is. Returns its round.
+    /// Labels a copy whose bytes are all written. Returns its round.
     pub(crate) fn label(&self, copy: &dyn File, fingerprint: &Fingerprint, path: &[u8], now: Duration) -> Result<u64> {
         let round = self.durable.round(now)?;
         let label = Label { fingerprint: *fingerprint, round }.encode();
-        // The label first: it takes the room in the inode.
+        // The label first: it takes the space in the inode.
         let labelled = copy.set_xattr(LABEL, label.as_bytes());
         labelled.and_then(|()| copy.set_xattr(PATH, escape(path).as_bytes())).at_fast("label", "a staged copy")?;
         Ok(round)
     }
 
-    /// The finished copy is the one of this slow file from now on, in place of another that may be there. `false`: that one is just
-    /// being removed.
+    /// Installs the finished copy of this slow file, in place of an older copy. `false`: the older copy is just being
+    /// removed.
     pub(crate) fn finish(&self, name: &[u8], fingerprint: &Fingerprint, round: u64, now: Duration) -> io::Result<bool> {
         let (number, bytes) = (fingerprint.ino, fingerprint.size);
         if self.index.lock().going.contains(&number) {
@@ -203,7 +205,7 @@ impl Copies {
         Ok(true)
     }
 
-    /// The copy of this slow file, if there is one that is whole for certain.
+    /// The copy of this slow file, if there is one that is certainly whole.
     pub(crate) fn find(&self, number: u64) -> io::Result<Option<Copy>> {
         let known = {
             let index = self.index.lock();
@@ -225,7 +227,7 @@ impl Copies {
         if !known {
             let bytes = fd.stat()?.size;
             if bytes != label.fingerprint.size {
-                // Whatever shortened it: a file system that was repaired, somebody's hand.
+                // Something shortened it: a file system repair, or a person.
                 self.unlink(number, self.condemn(number))?;
                 return Ok(None);
             }
@@ -237,32 +239,33 @@ impl Copies {
         Ok(Some(Copy { number, fd, fingerprint: label.fingerprint }))
     }
 
-    /// Nobody finds it any more. Returns how many bytes it has; [`Copies::unlink`] is to follow.
+    /// Hides a copy from lookups. Returns its size in bytes; [`Copies::unlink`] must follow.
     fn condemn(&self, number: u64) -> u64 {
         let mut index = self.index.lock();
         index.going.insert(number);
         index.take(number)
     }
 
-    /// Removes a condemned one, of so many bytes, and returns these.
+    /// Removes a condemned copy of `bytes` bytes, and returns that number.
     fn unlink(&self, number: u64, bytes: u64) -> io::Result<u64> {
         let gone = absent_is_none(self.shards.of(number).and_then(|shard| shard.unlink(&file_name(number))));
         self.index.lock().going.remove(&number);
         gone.map(|_| bytes)
     }
 
-    /// What was removed or finished stays so. Nothing to do where there never was one.
+    /// Makes removals and finished copies durable. Does nothing where there never was a copy.
     fn sync(&self, number: u64) -> io::Result<()> {
         absent_is_none(self.shards.of(number).and_then(|shard| shard.sync())).map(drop)
     }
 
-    /// It is an object of the pool from now on.
+    /// Moves the copy into the pool, as an object.
     pub(crate) fn hand_over(&self, number: u64, pool: &Pool, object: u64) -> io::Result<()> {
         self.index.lock().take(number);
         pool.take_in(object, &*self.shards.of(number)?, &file_name(number))
     }
 
-    /// A file of a directory was read to its end, from its copy or not. Returns the interval for `room::replaces`.
+    /// Notes that a file of a directory was read to its end, from its copy or not. Returns the interval for
+    /// `rounds::replaces`.
     pub(crate) fn was_read(&self, number: u64, dir: Ino, now: Duration) -> Option<Duration> {
         let before = {
             let mut index = self.index.lock();
@@ -286,24 +289,25 @@ impl Copies {
         self.index.lock().copies.contains_key(&number)
     }
 
-    /// 0 if there is none.
+    /// Size of the copy in bytes; 0 if there is none.
     fn bytes_of(&self, number: u64) -> u64 {
         self.index.lock().copies.get(&number).map_or(0, |entry| entry.bytes)
     }
 
-    /// Whether it is known that there is none.
+    /// Whether there is certainly no copy at all.
     fn are_none(&self) -> bool {
         let index = self.index.lock();
         index.copies.is_empty() && index.is_complete()
     }
 
-    /// How many there are, and their bytes, as far as they were found.
+    /// Number and bytes of the known copies.
     pub(crate) fn extent(&self) -> (u64, u64) {
         let index = self.index.lock();
         (index.copies.len() as u64, index.bytes)
     }
 
-    /// Those that were not opened for longest, at most so many, the longest unused first: numbers, bytes and when that was.
+    /// At most `most` copies that were not read for longest, the longest unused first: number, bytes and time of last
+    /// use.
     pub(crate) fn longest_unused(&self, most: usize) -> Vec<(u64, u64, Duration)> {
         let index = self.index.lock();
         let all = index.copies.iter().map(|(number, entry)| (entry.used, *number, entry.bytes));
@@ -321,7 +325,7 @@ impl Copies {
         self.index.lock().copies.keys().copied().collect()
     }
 
-    /// Those that a sync has failed to make durable.
+    /// Copies whose round a sync failed to make durable.
     fn lost(&self) -> Vec<u64> {
         let rounds: Vec<(u64, u64)> =
             self.index.lock().copies.iter().map(|(number, entry)| (*number, entry.round)).collect();
@@ -334,7 +338,7 @@ impl Copies {
         path_then(&*fd)
     }
 
-    /// Looks through the next directory, and removes what is not whole for certain; `false`: all were.
+    /// Scans the next directory and removes copies that are not certainly whole; `false`: all were scanned.
     fn look_through_one(&self) -> io::Result<bool> {
         let next = {
             let mut index = self.index.lock();
@@ -363,7 +367,8 @@ impl Copies {
                 index.put(number, Entry { bytes: stat.size, used: ObservedAt::NEVER, round: label.round });
             }
         }
-        // Only now: until then each one that is not found is looked for. Another thread may have been through the same one.
+        // Only now: until then a copy that is not listed is looked for on disk. Another thread may have scanned the
+        // same directory.
         if let Some(unread) = &mut self.index.lock().unread {
             unread.retain(|other| *other != next);
         }
@@ -372,7 +377,7 @@ impl Copies {
 }
 
 impl Tiers {
-    /// Finds the copies of the mount before, a directory of them at a time.
+    /// Finds the copies of the mount before, one directory at a time.
     pub fn find_copies_step(&self) -> Result<Progress> {
         match self.copies.look_through_one().at_fast("look through", "the staged copies")? {
             true => Ok(Progress::Did),
@@ -380,7 +385,7 @@ impl Tiers {
         }
     }
 
-    /// What a copy of this file is named by, if it may have one.
+    /// The number that a copy of this file has, if the file may have one.
     pub(crate) fn copy_number(&self, ino: Ino) -> Option<u64> {
         self.copy_number_in(&self.state.lock(), ino)
     }
@@ -390,7 +395,8 @@ impl Tiers {
         node.slow_id().filter(|id| id.0 == st.view.root_dev()).map(|id| id.1)
     }
 
-    /// Called at each open: has a file whose bytes are on the slow tier read from its copy, if that is still its equal.
+    /// Called at each open: lets a file whose bytes are on the slow tier be read from its copy, if that still equals
+    /// the slow file.
     pub(crate) fn attach_copy(&self, cx: &Cx, state: &FileState) -> Result<()> {
         if self.copies.are_none() {
             return Ok(());
@@ -424,8 +430,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Makes all finished copies durable. After an error those that were not are removed, and nobody reads from them: what a failed
-    /// sync leaves of a file is not known.
+    /// Makes all finished copies durable. After an error the copies that were not durable are removed, and no one reads
+    /// them: a failed sync leaves a file in an unknown state.
     pub fn sync_copies(&self) -> Result<()> {
         let synced = self.copies.durable.sync();
         let lost = if synced.is_err() { self.copies.lost() } else { Vec::new() };
@@ -456,7 +462,8 @@ impl Tiers {
         }
     }
 
-    /// Whether the slow tier still has what was copied. An answer of the last `revalidate` counts, and with the slow tier down any.
+    /// Whether the slow file still has the copied fingerprint. An answer younger than `revalidate` counts; with the
+    /// slow tier down, any does.
     fn is_still_equal(&self, cx: &Cx, ino: Ino, fingerprint: &Fingerprint) -> Result<bool> {
         let asked = {
             let st = self.state.lock();
@@ -479,7 +486,7 @@ impl Tiers {
         Ok(Fingerprint::of(&found) == *fingerprint)
     }
 
-    /// The file is read from the slow tier from now on.
+    /// Removes the copy; the file is read from the slow tier from now on.
     pub(crate) fn lose_copy(&self, state: &FileState, number: u64) -> Result<()> {
         let mut io = state.io.write();
         if !state.is_pinned() {
@@ -491,7 +498,8 @@ impl Tiers {
         gone.at_fast("remove", "a staged copy").map(drop)
     }
 
-    /// Reading a file failed. If that was its copy, it is read from the slow tier from now on: `true`.
+    /// Called when a read of a file failed. If it read the copy, the copy is dropped and the file is read from the slow
+    /// tier from now on: `true`.
     pub(crate) fn give_up_copy(&self, state: &FileState, error: &io::Error) -> Result<bool> {
         let copy = state.io.read().copy.clone().filter(|_| !state.is_pinned());
         let Some(copy) = copy else { return Ok(false) };
@@ -500,7 +508,7 @@ impl Tiers {
         self.lose_copy(state, copy.number).map(|()| true)
     }
 
-    /// The file has other bytes from now on, in an object: its copy is of no use any more.
+    /// The file now has other bytes, in an object: its copy is useless.
     pub(crate) fn forget_copy(&self, ino: Ino) {
         if let Some(number) = self.copy_number(ino) {
             self.set_staged(ino, false);
@@ -508,7 +516,7 @@ impl Tiers {
         }
     }
 
-    /// Of a file that is removed, or has other bytes.
+    /// Drops the copy of a file that is removed or has other bytes.
     pub(crate) fn drop_copy(&self, number: u64) {
         if self.copies.has(number)
             && let Err(error) = self.copies.unlink(number, self.copies.condemn(number))
@@ -517,7 +525,8 @@ impl Tiers {
         }
     }
 
-    /// The same before its slow file is changed in place: durable when this returns, so that no byte changes under a fingerprint (P6).
+    /// The same before the slow file is changed in place: the removal is durable when this returns, so that no byte
+    /// changes under a fingerprint (P6).
     pub(crate) fn forget_copy_durably(&self, ino: Ino) -> Result<()> {
         let Some(number) = self.copy_number(ino) else { return Ok(()) };
         let condemned = self.copies.condemn(number);
@@ -525,7 +534,7 @@ impl Tiers {
         gone.at_fast("remove the staged copy of", self.label(ino))
     }
 
-    /// Whether its file is pinned, under the name it has or, if nobody has looked it up, had.
+    /// Whether the copy's file is pinned, by its current path or, if no one has looked it up, by the path it had.
     pub(crate) fn is_copy_pinned(&self, number: u64, bytes: u64) -> bool {
         self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path, bytes))
     }
@@ -538,12 +547,12 @@ impl Tiers {
         known.or_else(|| self.copies.path_of(number).ok().flatten())
     }
 
-    /// All copies, as far as they were found.
+    /// The numbers of all known copies.
     pub fn copies(&self) -> Vec<u64> {
         self.copies.numbers()
     }
 
-    /// Lets the copy of a file go; `false`: there is none that may go.
+    /// Evicts the copy of a file; `false`: there is none that may go.
     pub fn evict_copy_of(&self, ino: Ino) -> Result<bool> {
         let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return Ok(false) };
         Ok(self.evict_unpinned_copy(number)?.is_some())
@@ -554,12 +563,12 @@ impl Tiers {
         below.is_empty() || self.copy_path(number).is_some_and(|path| is_at_or_below(&path, below))
     }
 
-    /// Lets a copy go if its file is not pinned. Returns the bytes that went.
+    /// Evicts a copy if its file is not pinned. Returns the bytes that went.
     pub fn evict_unpinned_copy(&self, number: u64) -> Result<Option<u64>> {
         if self.is_copy_pinned(number, self.copies.bytes_of(number)) { Ok(None) } else { self.evict_copy(number) }
     }
 
-    /// How many bytes it had; `None`: its file is open, so the room would not be free.
+    /// Evicts a copy and returns its bytes; `None`: its file is open, so the space would not be freed.
     pub(crate) fn evict_copy(&self, number: u64) -> Result<Option<u64>> {
         let bytes = {
             let mut st = self.state.lock();
@@ -572,7 +581,7 @@ impl Tiers {
             if let Some(node) = node {
                 node.staged = false;
             }
-            // Under the lock: who opens the file from now on does not find it.
+            // Under the lock: an open from now on does not find it.
             self.copies.condemn(number)
         };
         let gone = self.copies.unlink(number, bytes).at_fast("remove", "a staged copy")?;
@@ -581,7 +590,7 @@ impl Tiers {
     }
 }
 
-/// Step 1 of taking a copy for an object. Also of one whose round was not synced yet.
+/// Step 1 of turning a copy into an object. Works for a copy whose round is not synced yet, too.
 pub(crate) fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
     Pool::set_name(&*copy.fd, &named)?;
     Pool::set_fingerprint(&*copy.fd, &copy.fingerprint)?;

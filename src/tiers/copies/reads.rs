@@ -17,10 +17,10 @@ pub(crate) struct Read {
     pub(crate) interval: Option<Duration>,
 }
 
-/// Bytes of files that were read and wait to be promoted: what the page cache may still have of them.
+/// Most bytes of files that may wait to be promoted: roughly what the page cache may still have of them.
 const PROMOTE_MAX: u64 = 256 << 20;
 
-/// Those that wait, the first one in front.
+/// Files that wait to be promoted, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     waiting: Mutex<WaitingReads>,
@@ -30,12 +30,12 @@ pub(crate) struct Reads {
 #[derive(Debug, Default)]
 struct WaitingReads {
     reads: VecDeque<Read>,
-    /// Of all of them.
+    /// The sum of their sizes.
     bytes: u64,
 }
 
 impl Reads {
-    /// One more; where too many bytes wait it is passed over.
+    /// Adds a file; if too many bytes wait, it is passed over.
     pub(crate) fn push(&self, read: Read) {
         let mut waiting = self.waiting.lock();
         if waiting.bytes + read.bytes > PROMOTE_MAX {
@@ -52,7 +52,7 @@ impl Reads {
         Some(read)
     }
 
-    /// One was not promoted.
+    /// Counts a file that was not promoted.
     pub(crate) fn pass_over(&self) {
         self.passed_over.fetch_add(1, Ordering::Relaxed);
     }
@@ -63,8 +63,8 @@ impl Reads {
 }
 
 impl Tiers {
-    /// A handle is given back. If all of the file was read through it that is noted, and a file that was read from the slow tier is
-    /// to be promoted while the page cache has it.
+    /// Called when a handle is released. Notes a file that was read to its end through it; one that was read from the
+    /// slow tier is returned, to be promoted while the page cache has it.
     pub(crate) fn note_reading(&self, file: &OpenFile) -> Option<Read> {
         let read = file.read.load(Ordering::Relaxed);
         let options = self.options();

@@ -1,29 +1,30 @@
-//! Which files are out of use, by how often others are read again.
+//! Decides which files are out of use, from how often others are read again.
 //!
-//! Who trains reads all files of a set in rounds, in the same order or in another one each time. In any round a file that is
-//! still in use was last read in this round or in the one before. The files that are read again just now were last read in the
-//! round before, at any place in it: the earliest of some hundred such moments is about its beginning. So what was last read
-//! clearly before *that* was left out for a whole round.
+//! A training job reads all files of a set in rounds, in the same order or in a new one each time. In any round a file
+//! that is still in use was last read in this round or in the one before. The files that are being read again now were
+//! last read at some point in the round before: the earliest of about a hundred such times is close to its beginning.
+//! So a file last read clearly before *that* was left out for a whole round.
 //!
-//! The interval of a single file tells nothing: with a new order each time it is anything from nothing to two rounds, while a
-//! file may be in use that was not read for nearly two. Measured by single intervals, data that does not fit would push
-//! itself out in every epoch.
+//! The interval of a single file tells nothing: with a new order each time it is anything from zero to two rounds, and
+//! a file that was not read for nearly two rounds may still be in use. Judged by single intervals, data that does not
+//! fit would evict itself in every epoch.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// So many of a set's last readings are remembered.
+/// How many of a set's last repeated reads are remembered.
 const LATELY: usize = 128;
-/// With fewer the round before is not known. So many count however long ago they were.
+/// With fewer the previous round is unknown. The newest of them count however old they are.
 const ENOUGH: usize = 8;
-/// Of so many one is left out: a file that somebody looks at after days tells nothing of the others.
+/// From this many on, the earliest is ignored: a file that someone looks at after days tells nothing about the others.
 const MANY: usize = LATELY / 2;
-/// Sets share a place by their number modulo this. That makes who shares one more patient, and bounds the memory to 512 KiB.
+/// Sets share a slot by their number modulo this. Sharing only makes the estimate more patient, and bounds the memory
+/// to 512 KiB.
 const SETS: usize = 128;
 /// Several processes of one job that read the same file read it once.
 const TOGETHER: Duration = Duration::from_secs(5);
 
-/// Files that were read again lately, by set: what is read in the same rounds, as the files of a directory.
+/// Files that were read again lately, by set: files that are read in the same rounds, such as those of a directory.
 #[derive(Debug)]
 pub(crate) struct ReadRounds {
     sets: Vec<VecDeque<Again>>,
@@ -36,7 +37,7 @@ struct Again {
 }
 
 impl Again {
-    /// Of a small set the last [`LATELY`] readings reach back over several rounds.
+    /// For a small set the last [`LATELY`] reads reach back over several rounds.
     fn is_recent(self, now: Duration) -> bool {
         now.saturating_sub(self.now) <= self.now.saturating_sub(self.before) / 2
     }
@@ -61,8 +62,8 @@ impl ReadRounds {
         lately.push_back(Again { before, now });
     }
 
-    /// For [`replaces`]: how long ago the round before this one began, for a file of `set` that was last read at `before`.
-    /// `None`: it was never read, or too little of the set was read again.
+    /// For [`replaces`]: how long ago the round before this one began, for a file of `set` that was last read at
+    /// `before`. `None`: it was never read, or too little of the set was read again.
     pub(crate) fn interval(&self, set: u64, before: Option<Duration>, now: Duration) -> Option<Duration> {
         let before = before?;
         let lately = self.sets[place(set)].iter().rev().enumerate();
@@ -72,7 +73,7 @@ impl ReadRounds {
     }
 }
 
-/// About the beginning of a round of which these moments are a part.
+/// About the beginning of a round, given some of its times.
 fn earliest(moments: impl Iterator<Item = Duration>) -> Option<Duration> {
     let (mut first, mut second, mut count) = (Duration::MAX, Duration::MAX, 0);
     for moment in moments {
@@ -94,8 +95,8 @@ fn place(set: u64) -> usize {
     (set % SETS as u64) as usize
 }
 
-/// Whether a file that is read again after `interval` may take the place of one that was not read for `idle`: only if that is
-/// clearly longer, an eighth.
+/// Whether a file that is read again after `interval` may take the place of one that was not read for `idle`: only if
+/// `idle` is longer by at least an eighth.
 pub(crate) fn replaces(interval: Option<Duration>, idle: Duration) -> bool {
     interval.is_some_and(|interval| idle > interval.saturating_add(interval / 8))
 }
@@ -114,11 +115,11 @@ mod tests {
         Duration::from_secs_f64(seconds)
     }
 
-    /// Files that are read in rounds, and whether one of them would be thrown out for another.
+    /// Files that are read in rounds, and how often one of them would wrongly be evicted for another.
     struct Set {
         number: u64,
         read: Vec<Option<Duration>>,
-        /// The same, longest not read first.
+        /// The same, least recently read first.
         by_age: BTreeSet<(Duration, usize)>,
         reads: u64,
         wrong: u64,

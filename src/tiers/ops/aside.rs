@@ -1,4 +1,4 @@
-//! Changes of what is set aside: it becomes an event again, or is logged anew.
+//! Changes of nodes that are set aside: a node becomes an event again, or is logged anew.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::tiers::model::state::{Change, EngineState};
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 impl Tiers {
-    /// Step 4, and whatever is to be said again: directories come before what is in them. Returns the LSN of the last record, which is
-    /// behind those of the nodes, in their order.
+    /// Logs the nodes that are set aside (step 4 and repetitions); directories come before their contents. Returns the
+    /// LSN of the last record, which follows those of the nodes, in their order.
     pub(crate) fn log_aside<'a>(
         &self,
         st: &EngineState,
@@ -26,7 +26,8 @@ impl Tiers {
         self.log.append(&records)
     }
 
-    /// A change of the attributes of something that is aside is no event: it is logged as the node anew. `false`: it is not aside.
+    /// A change of the attributes of a node that is set aside is not an event: the node is logged anew. `false`: it is
+    /// not set aside.
     pub(crate) fn log_attrs_aside(
         &self,
         st: &mut EngineState,
@@ -42,7 +43,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Directories that are aside and are to get something are events again, in front of that.
+    /// Turns set-aside directories that are about to get an entry into events again, ahead of that change.
     pub(crate) fn take_up_dirs(&self, st: &mut EngineState, change: &Change) -> Result<()> {
         if st.aside.is_empty() {
             return Ok(());
@@ -80,7 +81,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// A file that was aside has become an event, this one, under the first of its names. It gets its others by events of their own.
+    /// A set-aside file has become an event, `lsn`, under its first name. Its other names get events of their own.
     pub(crate) fn take_up(&self, cx: &Cx, st: &mut EngineState, ino: Ino, lsn: Lsn) -> Result<()> {
         if !st.take_up(ino, lsn) {
             return Ok(());

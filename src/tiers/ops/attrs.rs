@@ -1,8 +1,8 @@
-//! Attributes: who knows them, and changing them.
+//! Attributes: where they are kept, and how they change.
 //!
 //! A file with an object has its attributes on the object; only names, link count and the change time of its names are
-//! the view's. Everything else is known from memory while a change of it is pending, and from the slow tier otherwise.
-//! A change is logged first and applied to the object second; recovery applies it again.
+//! the view's. For all other nodes memory holds the attributes while a change of them is pending, and the slow tier
+//! otherwise. A change is logged first and applied to the object second; recovery applies it again.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::tiers::{Attr, Cx, FileStatus, Ino, ROOT, SetAttr, TierKind, Tiers};
 
 const STATE: &[u8] = b"user.dlio.state";
 const TIER: &[u8] = b"user.dlio.tier";
-/// All attributes of a node up to this size, keys included, fit on every file system (ext4 has the least: a block).
+/// Attributes of a node up to this total size, keys included, fit on every file system (ext4 has the least: a block).
 const XATTRS_EVERYWHERE: usize = 2048;
 
 impl Tiers {
-    /// What is known of the root, however old: it says who may look for what is in it.
+    /// The known attributes of the root, however old: they decide who may look up names in it.
     pub fn root_as_known(&self) -> Option<Attr> {
         let st = self.state.lock();
         st.view.get(ROOT).map(|node| self.attr_of(ROOT, node))
@@ -59,7 +59,7 @@ impl Tiers {
                 let st = self.state.lock();
                 let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
                 if object.needs_slow() && stat.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-                    // Somebody else has removed it: the file is still there, to be written again or removed.
+                    // Removed by someone else: the file still exists here, to be written again or removed.
                     return Ok(self.attr_of(ino, node));
                 }
                 let stat = stat.at("stat", crate::tiers::objects::pool::label(object))?;
@@ -70,7 +70,7 @@ impl Tiers {
             {
                 let fd = fd.clone();
                 drop(io);
-                // While a change of attributes is on its way, memory has both it and what was written since.
+                // While a change of attributes is on its way, memory has both it and the effects of writes since.
                 let pending = |st: &EngineState, node: &Node| node.meta_lsn() > st.applied;
                 {
                     let st = self.state.lock();
@@ -90,8 +90,9 @@ impl Tiers {
         self.attr_from_memory_or_slow(cx, ino)
     }
 
-    /// For the answer to a change that was made, which cannot fail any more: told that it needs the slow tier, the call would be made again,
-    /// and meet its own change. `otherwise`: what it was before, changed as it was.
+    /// Attributes for the answer to a change that is already made, which must not fail: if the call returned that it
+    /// needs the slow tier, it would be repeated and meet its own change. `otherwise`: the attributes before, with the
+    /// change.
     pub(crate) fn attr_to_answer(&self, cx: &Cx, ino: Ino, otherwise: Attr) -> Attr {
         self.getattr(&Cx::fast_only(cx.uid, cx.gid), ino).unwrap_or(otherwise)
     }
@@ -123,7 +124,7 @@ impl Tiers {
         }
     }
 
-    /// The attributes of a node whose bytes nobody uses and no object has, where the view's hold.
+    /// The attributes of a node whose bytes are unused and not in an object, if the view's hold.
     pub(crate) fn attr_in_memory(&self, st: &EngineState, ino: Ino, node: &Node) -> Option<Attr> {
         let is_open = |file: &Arc<FileState>| file.opens.load(Ordering::Acquire) > 0;
         let elsewhere = node.holds_bytes() || node.file.as_ref().is_some_and(is_open);
@@ -149,7 +150,7 @@ impl Tiers {
             (node.slow_id(), node.slow().first().cloned(), st.view.slow_path(ino), st.view.asked(self.uptime()))
         };
         let found = match cx.slow() {
-            // Whoever may wait finds out what else is there.
+            // A caller that may wait finds out what else is there.
             Err(Error::NeedSlow) => {
                 let at_hand = place.and_then(|(dir, name)| self.slow.stat_at_hand(dir, name.as_bytes())).flatten();
                 Some(at_hand.filter(|stat| Some((stat.dev, stat.ino)) == id).ok_or(Error::NeedSlow)?)
@@ -164,12 +165,12 @@ impl Tiers {
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         match found {
             Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, asked, applied),
-            // Publishing moves it, or what is above it, or has done so meanwhile: the next look-up of the name finds out.
+            // Publishing moves it or a directory above it, or has just done so: the next lookup of the name finds out.
             _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
-            // Somebody else has removed the directory: it will be made anew.
+            // Someone else has removed the directory: it will be made anew.
             _ if st.view.owes_below(ino) => {}
             _ => {
-                // Or a create of the same name would find it taken.
+                // Otherwise a create of the same name would find it taken.
                 drop(st);
                 self.look_again(ino);
                 return Err(Errno::ENOENT.into());
@@ -179,22 +180,22 @@ impl Tiers {
         Ok(self.attr_of(ino, node))
     }
 
-    /// The state of a regular file, for whoever changes it; `None` for what is none.
+    /// The state of a regular file, for a caller that changes it; `None` for other nodes.
     fn file_of(&self, ino: Ino) -> Result<Option<Arc<FileState>>> {
         let mut st = self.state.lock();
         st.view.get(ino).ok_or(Errno::ESTALE)?;
         Ok(st.file(ino))
     }
 
-    /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had been
-    /// opened and closed.
+    /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had
+    /// been opened and closed.
     pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if let Some(size) = set.size {
             let file = self.file_of(ino)?.ok_or(Errno::EISDIR)?;
             let open = crate::tiers::OpenMode { write: true, ..Default::default() };
             let handle = self.open(cx, ino, open)?;
             let done = self.truncate(cx, &file, size);
-            // With another writer about, its close decides when these bytes are complete.
+            // If there is another writer, its close decides when these bytes are complete.
             let alone = file.writers.load(Ordering::Acquire) == 1;
             let done = done.and_then(|()| if alone { self.flush(cx, &handle) } else { Ok(()) });
             self.release_uncommitted(cx, handle, alone);
@@ -207,7 +208,7 @@ impl Tiers {
         self.getattr(cx, ino)
     }
 
-    /// Gives back a handle; unless `commit`, without making what was written an event.
+    /// Releases a handle; unless `commit`, without making an event of what was written.
     fn release_uncommitted(&self, cx: &Cx, mut handle: crate::tiers::OpenFile, commit: bool) {
         if !commit {
             handle.state.writers.fetch_sub(1, Ordering::AcqRel);
@@ -223,20 +224,20 @@ impl Tiers {
             return Ok(());
         }
         if before.kind != Kind::Dir && new.perm.is_none() && (new.uid.is_some() || new.gid.is_some()) {
-            // As the kernel's chown does; said explicitly, because the slow tier sees it later and by another caller.
+            // As the kernel's chown does; explicit here, because the slow tier sees it later and from another caller.
             let perm = chowned(before.perm);
             new.perm = (perm != before.perm && self.slow.abilities.modes).then_some(perm);
         }
         let file = self.file_of(ino)?;
         let mut io = file.as_ref().map(|file| file.io.write());
         self.take_attrs(ino, &before, io.as_deref_mut());
-        // Before the event, which cannot be taken back where the object cannot be opened.
+        // Before the event, which cannot be undone if the object cannot be opened.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
         self.log_attr(cx, ino, &new, io.as_deref())?;
         if let (Some(io), Some(fd)) = (io.as_deref_mut(), fd) {
             if let Err(e) = fd.set_attr(&new) {
-                // The event would reach the slow tier all the same: another one undoes it.
+                // The event would still reach the slow tier: another one undoes it.
                 let old = undone(&new, &before);
                 fd.set_attr(&old).unwrap_or_default();
                 self.log_attr(cx, ino, &old, Some(io))?;
@@ -244,14 +245,15 @@ impl Tiers {
             }
             io.mtime_set_since_bind |= io.dirty && new.mtime.is_some();
         }
-        // Wherever they are: on the object, or in the view alone.
+        // Wherever the attributes are: on the object, or in the view alone.
         if let (Some(file), Some(perm)) = (&file, new.perm) {
             file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Before a change of the attributes of a file whose object is to be published as it is: from here on the view has them.
+    /// Before an attribute change of a file whose object is to be published as it is: from here on the view holds the
+    /// attributes.
     fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
         let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
         let mut st = self.state.lock();
@@ -275,7 +277,7 @@ impl Tiers {
         };
         let NodeAttrs { perm, uid, gid, atime, mtime, .. } = meta;
         let new = NewAttr { uid: Some(uid), gid: Some(gid), perm: Some(perm), atime: Some(atime), mtime: Some(mtime) };
-        // The object lies on the slow tier.
+        // The object is on the slow tier.
         let new = self.slow.abilities.kept(&new);
         let given = xattrs.iter().try_for_each(|(key, (value, _))| match value {
             Some(value) => {
@@ -311,7 +313,7 @@ impl Tiers {
         applied
     }
 
-    /// Whether a change of the node is an event of its own: not for a file that has never become one.
+    /// Whether a change of the node is an event of its own: not for a file that never became one.
     fn is_in_order(&self, st: &EngineState, ino: Ino, io: Option<&Io>) -> bool {
         let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id().is_some());
         match io {
@@ -320,7 +322,7 @@ impl Tiers {
         }
     }
 
-    /// Changes the view's copy of the attributes. For a file with an object only what belongs to its names.
+    /// Changes the view's copy of the attributes. For a file with an object only those of its names.
     pub(crate) fn apply_attr(
         &self,
         st: &mut EngineState,
@@ -357,8 +359,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Clears suid, and sgid of a group-executable file: somebody without privileges is about to change the bytes. The kernel, which goes
-    /// by the mode that it remembers, must not run them with these once they are there.
+    /// Clears suid, and sgid of a group-executable file: an unprivileged process is about to change the bytes. The
+    /// kernel goes by the mode it has cached and must not run the new bytes with these bits.
     pub fn kill_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
         let before = self.getattr(cx, ino)?.perm;
         let perm = chowned(before);
@@ -392,7 +394,7 @@ impl Tiers {
         Ok(target)
     }
 
-    /// `Ok(None)`: no such attribute. `user.dlio.state` and `user.dlio.tier` say what is not in any listing.
+    /// `Ok(None)`: no such attribute. `user.dlio.state` and `user.dlio.tier` answer too, but are in no listing.
     pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
         if key.starts_with(PRIVATE) {
             return self.own_xattr(ino, key);
@@ -426,7 +428,7 @@ impl Tiers {
                 return Ok(None);
             }
         }
-        // The kernel asks for the ACL of each directory on the way, unless its owner asks: nobody waits for that.
+        // The kernel asks for the ACL of each directory on the way, unless its owner asks: that must not wait.
         if !self.slow.abilities.has(key) {
             return Ok(None);
         }
@@ -435,7 +437,7 @@ impl Tiers {
         }
         let asked = ObservedAt::at(self.uptime());
         cx.slow()?;
-        // A file that is open may have lost all its names.
+        // An open file may have lost all its names.
         let found = match open {
             Some(fd) => fd.get_xattr(key),
             None => {
@@ -455,8 +457,8 @@ impl Tiers {
         Ok(found)
     }
 
-    /// What is known of a directory's access ACL: `None` if nothing is, or nothing that holds as long as its attributes would. `stale`: what is
-    /// known holds, however old.
+    /// The known access ACL of a directory: `None` if none is known, or if it is older than its attributes may be.
+    /// `stale`: a known ACL holds, however old.
     pub fn acl_in_memory(&self, ino: Ino, key: &[u8], stale: bool) -> Option<Option<Vec<u8>>> {
         let st = self.state.lock();
         let node = st.view.get(ino).filter(|_| key == acl::ACCESS)?;
@@ -466,8 +468,8 @@ impl Tiers {
         holds.then(|| known.list.clone())
     }
 
-    /// Somebody else has removed it on the slow tier. The kernel, which asks for the ACL of what it opens, looks the name up once more then, and
-    /// may make it anew: with ENOENT it would do neither.
+    /// The inode was removed on the slow tier by someone else. The kernel asks for the ACL of what it opens; on ESTALE
+    /// it looks the name up once more and may make it anew, with ENOENT it would do neither.
     fn xattr_of_gone(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
         if self.state.lock().view.owes_below(ino) {
             // It will be made anew.
@@ -567,7 +569,7 @@ impl Tiers {
         }
         let mut io = file.as_ref().map(|file| file.io.write());
         self.take_attrs(ino, &before, io.as_deref_mut());
-        // As in `change_attr`: opened before the event, which another one undoes if the object does not take the change.
+        // As in `change_attr`: opened before the event, which another event undoes if the object refuses the change.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
         self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
@@ -588,8 +590,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Refuses a value for which the slow tier has no room beside the node's others, by trying them on a file in `tmp`: once
-    /// it is an event, it would hold the order for ever. What is small fits everywhere.
+    /// Refuses a value for which the slow tier has no room beside the node's others, by trying all of them on a file in
+    /// `tmp`: as an event it would hold the order for ever. Small values fit everywhere.
     fn try_on_slow(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8]) -> Result<()> {
         let mut all = Vec::new();
         for other in self.list_xattr(cx, ino)?.into_iter().filter(|other| other != key && travels(other)) {
@@ -597,7 +599,7 @@ impl Tiers {
                 all.push((other, value));
             }
         }
-        // Behind those that are there: where each finds room depends on what was set before it.
+        // After the existing ones: where each finds room depends on those set before it.
         all.push((key.to_vec(), value.to_vec()));
         if all.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= XATTRS_EVERYWHERE {
             return Ok(());
@@ -606,11 +608,12 @@ impl Tiers {
         let name = format!("p{:016x}", self.pool.number()).into_bytes();
         let tmp = &*self.slow.tmp;
         let file = match tmp.create(&name, 0o600) {
-            // A tier that takes no file for now says nothing about room beside others, and must not hold up the application.
+            // A tier that takes no file for now says nothing about room for attributes, and must not hold up the
+            // application.
             Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem || is_full(&e) => return Ok(()),
             file => file.at("try attribute on slow of", self.label(ino))?,
         };
-        // ACLs name users that the file's owner decides about; what counts here is their size.
+        // ACLs name users that the file's owner chooses; only their size matters here.
         let tried = all.iter().enumerate().try_for_each(|(i, (key, value))| match key.starts_with(b"user.") {
             true => file.set_xattr(key, value),
             false => file.set_xattr(format!("user.p{i}").as_bytes(), value),
@@ -619,9 +622,9 @@ impl Tiers {
         tried.at("try attribute on slow of", self.label(ino)).and(removed)
     }
 
-    /// Lets a clean object go before an extended attribute changes on it: after a power cut nothing would tell whether the
-    /// change is on the object, in the log or in neither. Whoever has it open to read goes on with the slow file; for who may
-    /// write the object becomes a new version, or the next write to a large file would go to the slow one in place.
+    /// Drops a clean object before an extended attribute changes on it: after a power cut nothing would tell whether
+    /// the change is on the object, in the log or in neither. Readers go on with the slow file; for writers the object
+    /// becomes a new version, or the next write to a large file would go to the slow file in place.
     fn forget_clean(&self, cx: &Cx, file: &Arc<FileState>) -> Result<()> {
         if file.io.read().clean().is_none() {
             return Ok(());
@@ -708,13 +711,13 @@ impl Tiers {
                 (false, true) => FileStatus::Saved,
                 (false, false) => FileStatus::Slow,
             };
-            // The bytes of a file without a state are on the slow tier, whatever is pending of its names.
+            // A file without a state has its bytes on the slow tier, whatever is pending of its names.
             let fast = (pending || aside) && kind != Kind::File;
             return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
         };
         let (object, has_copy) = {
             let io = file.io.read();
-            // Who opened it before the copy was made reads and writes on slow.
+            // A handle that was opened before the copy was made reads and writes on slow.
             (io.object(), has_copy && (io.copy.is_some() || (io.place == Bytes::Slow && io.fd.is_none())))
         };
         let tier = match object {
@@ -776,8 +779,8 @@ impl Tiers {
     }
 }
 
-/// A tier without extended attributes, or without this kind of them, has none. For its error the kernel would refuse others than the owner
-/// each look at the file: it asks for the ACL then.
+/// A tier without extended attributes, or without this kind of them, has none. If its error were passed on, the kernel
+/// would deny every access to all but the owner, because it asks for the ACL first.
 fn unsupported_is_none<T: Default>(found: std::io::Result<T>) -> std::io::Result<T> {
     match found {
         Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(T::default()),
@@ -785,7 +788,7 @@ fn unsupported_is_none<T: Default>(found: std::io::Result<T>) -> std::io::Result
     }
 }
 
-/// What takes `new` back.
+/// The change that undoes `new`.
 fn undone(new: &NewAttr, before: &Attr) -> NewAttr {
     NewAttr {
         uid: new.uid.map(|_| before.uid),
@@ -802,8 +805,8 @@ fn chowned(perm: u32) -> u32 {
     if perm & 0o2010 == 0o2010 { perm & !0o2000 } else { perm }
 }
 
-/// Changes the view's copy of an extended attribute. A file with an object has it there; what is an event is remembered
-/// all the same, because the object may be let go before it is published.
+/// Changes the view's copy of an extended attribute. A file with an object has it there; an event is recorded here as
+/// well, because the object may be dropped before it is published.
 pub(crate) fn apply_xattr(
     st: &mut EngineState,
     ino: Ino,

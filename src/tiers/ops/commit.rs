@@ -1,11 +1,11 @@
-//! Giving what was written its place in the order, and making it durable on fast.
+//! Gives written data its place in the order, and makes it durable on fast.
 //!
-//! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file, and
-//! every `live_after` while it is held open. The event stands for the first `size` bytes the object has then; a later write
-//! below that breaches the version (see [`FileState::invalidate`]).
+//! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file,
+//! and every `live_after` while it is held open. The event stands for the first `size` bytes the object has then; a
+//! later write below that breaches the version (see [`FileState::invalidate`]).
 //!
-//! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is synced
-//! up to the seal - and with it every record before.
+//! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is
+//! synced up to the seal, and so with every record before it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,8 +30,8 @@ pub(crate) struct Frozen {
 }
 
 impl Tiers {
-    /// One `close()` of one descriptor: what was written through it gets its place in the order, unless the close says nothing
-    /// of whether that is complete. If it was the last one, [`Tiers::release`] follows.
+    /// One `close()` of one descriptor: the data written through it gets its place in the order, unless the close does
+    /// not tell whether the data is complete. After the last one [`Tiers::release`] follows.
     pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
         if !file.mode.write || self.says_nothing(cx, &file.state) {
             return Ok(());
@@ -39,8 +39,9 @@ impl Tiers {
         self.commit(cx, &file.state).map(|_| ())
     }
 
-    /// Of a close: a process that is started while another writes closes its copies of all descriptors; and a shell that has
-    /// opened a file for a command, and truncated it, closes the one it opened it by.
+    /// Whether a close does not tell that the data is complete: a process that is started while another writes closes
+    /// its copies of all descriptors; and a shell that has opened and truncated a file for a command closes the
+    /// descriptor it opened it by.
     fn says_nothing(&self, cx: &Cx, state: &FileState) -> bool {
         let only_truncated = || {
             let io = state.io.read();
@@ -54,8 +55,8 @@ impl Tiers {
         }
     }
 
-    /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too; but not
-    /// while somebody else writes: the kernel tells of a release when it comes to it, and who has opened the file anew since
+    /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too;
+    /// but not while someone else writes: the kernel sends a release late, and a process that has opened the file since
     /// may have truncated it and not written yet.
     pub fn release(&self, cx: &Cx, file: OpenFile) {
         let read = self.note_reading(&file);
@@ -65,7 +66,7 @@ impl Tiers {
             state.writers.fetch_sub(1, Ordering::AcqRel);
             let alone = || state.writers.load(Ordering::Acquire) == 0;
             if let Err(e) = unseen.and_then(|()| self.commit_if(cx, state, alone)) {
-                // Nobody is left to tell; the bytes stay bound to the file and `tick` tries again.
+                // No one is left to tell; the bytes stay bound to the file and `tick` tries again.
                 tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
             }
         }
@@ -84,7 +85,7 @@ impl Tiers {
             }
         }
         let (ino, wrote) = (file.ino, file.mode.write);
-        // Whoever collects finds that nobody needs its state any more.
+        // So that `collect` finds the state unused.
         drop(file);
         let mut st = self.state.lock();
         st.view.let_go(ino);
@@ -117,7 +118,7 @@ impl Tiers {
         self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
     }
 
-    /// What a program waits for, as part of the burst of what it has written: the next file that it writes then belongs to it, too.
+    /// Waits as part of the burst that was written: the next file that the program writes belongs to that burst, too.
     fn while_in_burst<T>(&self, written: &[(Lsn, Ino, Arc<Content>)], wait: impl FnOnce() -> T) -> T {
         let Some(burst) = written.last().map(|(.., content)| content.burst()) else { return wait() };
         self.state.lock().bursts.syncing(burst);
@@ -156,8 +157,8 @@ impl Tiers {
         self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
     }
 
-    /// D1 for everything: commits, seals and syncs all that was written. Waits for the fast tier only, but for objects that
-    /// did not fit on it.
+    /// D1 for everything: commits, seals and syncs all data written so far. Waits for the fast tier only, except for
+    /// objects that did not fit on it.
     pub fn sync_fast(&self) -> Result<()> {
         self.sync_fast_as(&Cx::internal())
     }
@@ -200,7 +201,7 @@ impl Tiers {
             // Before the sync: a write that comes meanwhile puts it back.
             self.state.lock().synced_in_place(ino);
             if let Err(e) = fd.sync() {
-                // Whoever asks next must hear of it, although this was the background's sync: another would succeed.
+                // The next caller must hear of it, although this was the background's sync: another sync would succeed.
                 if let Some(file) = self.state.lock().file(ino) {
                     file.failed.store(true, Ordering::Release);
                 }
@@ -216,12 +217,12 @@ impl Tiers {
         files.filter_map(|ino| st.view.get(*ino)?.file.clone()).collect()
     }
 
-    /// Makes a content event of what changed since the last one. Returns its LSN if there was anything.
+    /// Makes a content event of the changes since the last one. Returns its LSN if there were any.
     pub(crate) fn commit(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
         self.commit_if(cx, state, || true)
     }
 
-    /// The same where `wanted` is still true once nobody can change the bytes.
+    /// The same, if `wanted` is still true once no one can change the bytes.
     fn commit_if(&self, cx: &Cx, state: &FileState, wanted: impl FnOnce() -> bool) -> Result<Option<Lsn>> {
         if !state.io.read().uncommitted() {
             return Ok(None);
@@ -239,7 +240,7 @@ impl Tiers {
         Ok(lsn)
     }
 
-    /// Commits a file that is rewritten all the time by way of a private copy of its bytes on fast, which no write can
+    /// Commits a file that is rewritten all the time through a private copy of its bytes on fast, which no write can
     /// breach. The file goes on in its own object, ahead of that event.
     pub(crate) fn commit_copy(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
         let mut io = state.io.write();
@@ -284,13 +285,13 @@ impl Tiers {
         Ok(Some(last - 1))
     }
 
-    /// First half, before the state lock: reads what the event will say from the object.
+    /// First half, before the state lock: reads from the object what the event will record.
     pub(crate) fn freeze_if_uncommitted(&self, cx: &Cx, io: Option<&mut Io>) -> Result<Option<Frozen>> {
         let Some(io) = io.filter(|io| io.uncommitted()) else { return Ok(None) };
         self.freeze(cx, io)
     }
 
-    /// The same of a file that is set aside, whether or not it has changed: it is to become an event again.
+    /// The same for a file that is set aside, changed or not: it is to become an event again.
     pub(crate) fn freeze_aside(&self, cx: &Cx, ino: Ino, io: Option<&mut Io>) -> Result<Option<Frozen>> {
         let is_aside = self.state.lock().aside.contains_key(&ino);
         let Some(io) = io.filter(|_| is_aside) else { return Ok(None) };
@@ -356,7 +357,7 @@ impl Tiers {
         burst
     }
 
-    /// The first so many content events that are not sealed yet, in LSN order.
+    /// The first `most` content events that are not sealed yet, in LSN order.
     pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
         let mut st = self.state.lock();
         let done = |content: &Content| content.is_sealed() || content.is_applied();

@@ -1,15 +1,17 @@
-//! Opening, reading and writing: which tier's file the bytes go to, and how a file moves from one to the other.
+//! Opening, reading and writing: which file on which tier gets the bytes, and how a file moves between tiers.
 //!
-//! A write goes to the object the inode has *now*. Before the first byte after a commit changes ([`Tiers::make_writable`]):
+//! A write goes to the object that the inode has *now*. Before the first byte after a commit changes
+//! ([`Tiers::make_writable`]):
 //!
 //! 1. a clean object's fingerprint is taken back, durably (P6);
 //! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
-//! 3. if it is a byte of a version that is still owed, a `breach` record says that this one no longer exists, durably if
-//!    the version may count as sealed ([`Tiers::invalidate`], P4);
+//! 3. if it is a byte of a version that is still owed, a `breach` record says that this one no longer exists, durably
+//!    if the version may count as sealed ([`Tiers::invalidate`], P4);
 //! 4. the byte is written.
 //!
-//! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned (the
-//! kernel reads it by itself) is written in place. A file that stops fitting on fast goes on on slow from there. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
+//! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned
+//! (the kernel reads it directly) is written in place. A file that stops fitting on fast continues on slow from that
+//! point. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,13 +35,13 @@ use crate::tiers::objects::split::Split;
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 
-/// The fast disk begins with a large file whenever so many bytes of it were written.
+/// Writeback of a large file to the fast disk begins after each such number of bytes.
 const PIECE: u64 = 8 << 20;
-/// So many pieces wait for that.
+/// How many pieces may wait for that.
 const BEHIND_MAX: usize = 64;
-/// Of an open file.
+/// A range of an open file.
 pub(crate) type Piece = (Arc<dyn File>, Range<u64>);
-/// The part of the fast tier below which new files go to the slow tier at once: 1/50.
+/// The share of the fast tier to keep free: 1/50. Below it new files go to the slow tier at once.
 const FLOOR: u64 = 50;
 
 impl Tiers {
@@ -65,7 +67,7 @@ impl Tiers {
                 if mode.write {
                     file.state.writers.fetch_sub(1, Ordering::AcqRel);
                 }
-                // Nothing was written through it: not a close.
+                // Nothing was written through it, so this is not a close.
                 self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
                 if matches!(e.errno(), Errno::ENOENT | Errno::ESTALE) && cx.slow().is_ok() {
                     // For the kernel, which looks the name up once more.
@@ -77,15 +79,15 @@ impl Tiers {
         }
     }
 
-    /// Of a file whose node is locked.
+    /// Counts an open of a file whose node is locked.
     pub(crate) fn count_open(&self, state: &FileState) {
         if state.opens.fetch_add(1, Ordering::AcqRel) == 0 {
             self.counters.open_files.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The handle of a file whose open count was raised under the state lock. It takes the state: whoever had another hold on it at the
-    /// release would keep it in memory for good.
+    /// The handle of a file whose open count was raised under the state lock. It takes ownership of the state: another
+    /// reference at the release would keep it in memory for good.
     pub(crate) fn hold_open(&self, state: Arc<FileState>, mode: OpenMode) -> OpenFile {
         if mode.write {
             state.open_to_write(self.uptime());
@@ -99,7 +101,8 @@ impl Tiers {
         if mode.write && state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) }
     }
 
-    /// Stores through a mapping of a pinned file do not come to us: from a writer's open to its release it counts as changed.
+    /// Stores through a mapping of a pinned file bypass us: from a writer's open to its release the file counts as
+    /// changed.
     pub(crate) fn changed_unseen(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         if self.shared(cx, state)?.place != Bytes::InPlace {
             self.make_writable(cx, state)?;
@@ -156,37 +159,38 @@ impl Tiers {
         if has_fd() { Ok(()) } else { self.open_bytes(cx, state, OpenMode { truncate: false, ..mode }) }
     }
 
-    /// Has the file's bytes stay where they are, for the kernel to read them there by itself. With `quiet`, only if nobody
-    /// writes and no byte is ahead of the order; without, beside somebody who has them pinned already.
+    /// Pins the file's bytes where they are, for the kernel to read them there directly. With `quiet`, only if no one
+    /// writes and no byte is ahead of the order; without, only if they are pinned already.
     pub fn pin(&self, ino: Ino, quiet: bool) -> Option<Pin> {
         let state = self.state.lock().known_file(ino)?;
         if !quiet {
-            // Pinned already, so the bytes do not move, whoever holds the lock. It must not fail: the kernel refuses an open that
-            // takes another path than those before.
+            // Pinned already, so the bytes do not move, whoever holds the lock. It must not fail: the kernel refuses an
+            // open that takes another path than those before.
             return state.is_pinned().then(|| state.pin());
         }
         let io = state.io.try_read()?;
-        // Of a file in two parts the kernel cannot read by itself.
+        // The kernel cannot read a file in two parts directly.
         let whole = io.place != Bytes::InPlace && io.object().is_none_or(|object| object.head().is_none());
         let settled = !io.dirty && whole && state.writers.load(Ordering::Acquire) == 0;
         settled.then(|| state.pin())
     }
 
-    /// What a pinned file is read from. The descriptor is there, so it is waited for: without it the open would take another
-    /// path than those before, which the kernel refuses. Nobody holds the lock of a pinned file across a slow call.
+    /// The descriptor that a pinned file is read from. It waits for the lock, because the descriptor exists: without it
+    /// the open would take another path than those before, which the kernel refuses. No one holds the lock of a pinned
+    /// file across a slow call.
     pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
         let io = file.state.io.read();
         io.copy.as_ref().map(|copy| &copy.fd).or(io.fd.as_ref()).cloned()
     }
 
-    /// Whether nobody has changed the bytes behind the mount since this was last asked, at the open before.
+    /// Whether no one has changed the bytes behind the mount since the previous call, at the open before.
     pub fn unchanged_since_open(&self, file: &OpenFile) -> bool {
         let now = file.state.changes.load(Ordering::Acquire) + 1;
         file.state.changes_opened.swap(now, Ordering::AcqRel) == now
     }
 
-    /// P11: compares a clean object with its slow file, at most every `revalidate`. A slow file changed by somebody else is
-    /// the newer version: the object is let go. With the slow tier down the fast copy is served.
+    /// P11: compares a clean object with its slow file, at most every `revalidate`. A slow file changed by someone else
+    /// is the newer version: the object is dropped. With the slow tier down the fast copy is served.
     fn revalidate(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         let (fingerprint, checked) = {
             let io = self.shared(cx, state)?;
@@ -213,7 +217,7 @@ impl Tiers {
             return Ok(());
         }
         let mut st = self.state.lock();
-        // An event of ours under way changes the slow_stat too; publishing renews the fingerprint when it is done.
+        // An event of ours in progress changes the slow stat too; publishing renews the fingerprint when it is done.
         let under_way = |ino| st.view.get(ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire));
         if under_way(state.ino) || st.view.in_tmp.contains(&state.ino) {
             return Ok(());
@@ -229,7 +233,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// A clean file with names that nobody has looked up is written in place: a new version of it would not reach them.
+    /// A clean file with names that were never looked up is written in place: a new version of it would not reach them.
     fn leave_shared(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         let shared = |st: &EngineState| {
             st.view
@@ -250,7 +254,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Opens what the slow tier has for this inode, checking that it is the same.
+    /// Opens the slow file of this inode, checking that it is the same one.
     pub(crate) fn open_slow(&self, cx: &Cx, ino: Ino, access: Access) -> Result<Arc<dyn File>> {
         for _ in 0..3 {
             let (id, asked) = {
@@ -274,7 +278,7 @@ impl Tiers {
         Err(Errno::ESTALE.into())
     }
 
-    /// Another file stands under a slow-only file's name: the view follows, unless publishing is what changed it.
+    /// Another file stands under a slow-only file's name: the view follows, unless publishing made the change.
     fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: LookupStart) {
         let mut st = self.state.lock();
         let known = st.view.at_slow((stat.dev, stat.ino)).is_some();
@@ -285,7 +289,7 @@ impl Tiers {
         }
     }
 
-    /// The descriptor of what holds the bytes, and whether that is on fast. It outlives the file's lock.
+    /// The descriptor of the file that holds the bytes, and whether it is on fast. It outlives the file's lock.
     fn readable(&self, cx: &Cx, file: &OpenFile) -> Result<(Arc<dyn File>, bool)> {
         for _ in 0..3 {
             let io = self.shared(cx, &file.state)?;
@@ -297,7 +301,7 @@ impl Tiers {
                 return Ok((fd, io.object().is_some_and(|object| object.home == Home::Fast)));
             }
             drop(io);
-            // The object was let go of since it was opened.
+            // The object was dropped since it was opened.
             self.open_bytes(cx, &file.state, OpenMode { read: true, ..OpenMode::default() })?;
         }
         Err(Errno::EIO.into())
@@ -324,8 +328,9 @@ impl Tiers {
         }
     }
 
-    /// Reading a file on the fast tier failed. Where the slow tier has the same, it is read from there from now on: `true`. As at every
-    /// eviction the fingerprint is compared once more (P6): bad in one place, the object is still all there is of a file that is gone there.
+    /// Called when a read of a file on the fast tier failed. If the slow tier has the same version, the file is read
+    /// from there from now on: `true`. As at every eviction the fingerprint is compared once more (P6): if the slow
+    /// file is gone, an object with one bad spot is all that is left.
     fn give_up_object(&self, cx: &Cx, state: &FileState, error: &std::io::Error) -> Result<bool> {
         let fingerprint =
             state.io.read().clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
@@ -340,7 +345,7 @@ impl Tiers {
         let Some(object) = io.object().filter(|_| same && !state.is_pinned()) else { return Ok(false) };
         let shown = self.pool.stat(object.number);
         let mut st = self.state.lock();
-        // An event under way needs the object's attributes.
+        // An event in progress needs the object's attributes.
         if st.view.get(state.ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire)) {
             return Ok(false);
         }
@@ -353,7 +358,8 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged process.
+    /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged
+    /// process.
     pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
         let end = offset + bytes.len() as u64;
         self.admit_size(cx, end)?;
@@ -368,8 +374,9 @@ impl Tiers {
         Ok(())
     }
 
-    /// What was written goes to the fast disk while the program writes on, so that its fsync has little left to wait for. The background
-    /// begins with it: the disk may have a line to wait in. Where much is left to begin with already, the fsync does it.
+    /// Starts writeback of written data to the fast disk while the program writes on, so that its fsync has little left
+    /// to wait for. The background does it, because the disk's queue may block. If many pieces wait already, they are
+    /// left to the fsync.
     fn write_behind(&self, state: &FileState, written: Range<u64>) {
         let pieces = written.start / PIECE * PIECE..written.end / PIECE * PIECE;
         if pieces.is_empty() {
@@ -387,7 +394,7 @@ impl Tiers {
         }
     }
 
-    /// Has the fast disk begin with what was written to large files since.
+    /// Has the fast disk begin with the data written to large files since.
     pub(crate) fn begin_behind(&self) {
         loop {
             let next = self.behind.lock().pop_front();
@@ -401,7 +408,7 @@ impl Tiers {
         if matches!(what, Allocate::Extend | Allocate::ZeroRange) {
             self.admit_size(cx, end)?;
         }
-        // Room without other bytes breaches no version.
+        // Space without a change of bytes breaches no version.
         let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
         self.change(cx, &file.state, from, offset..end, |fd| {
             file.expect_same()?;
@@ -409,8 +416,8 @@ impl Tiers {
         })
     }
 
-    /// Changes bytes from `from` on, through the file that holds them; moves the bytes where they can be changed first.
-    /// `span`: where room may be needed.
+    /// Changes bytes from `from` on, through the file that holds them, after moving the bytes to where they can be
+    /// changed. `span`: where space may be needed.
     fn change(
         &self,
         cx: &Cx,
@@ -444,7 +451,8 @@ impl Tiers {
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
                     let overtakes = self.state.lock().awaits_times(state.ino);
                     let done = act(&*fd).and_then(|()| fd.stat());
-                    // Also if it failed: some of it may be there, and must be durable before anybody is told that all is.
+                    // Also if it failed: some of it may be there, and must be durable before anyone is told that all
+                    // is.
                     self.state.lock().written_in_place(state.ino, self.uptime());
                     let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
                     return done.and_then(|stat| self.changed_in_place(cx, state, &*fd, &stat, overtakes));
@@ -456,13 +464,14 @@ impl Tiers {
         }
     }
 
-    /// Before bytes from `from` on change: the versions that have them no longer exist. The caller holds `io`, shared or not.
+    /// Before bytes from `from` on change: invalidates the versions that contain them. The caller holds `io`, shared or
+    /// not.
     fn invalidate(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
         let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
         let broken = || io.pending_versions.iter().filter(|content| content.is_alive() && from < content.size);
         if broken().next().is_some() && !left_out!(Breach) {
             let lsn = self.log.append(&[Record::Breach { ino: state.ino, object, from }])?;
-            // Looked at behind the append: a seal that is logged later is not durable without the breach.
+            // Checked after the append: a seal that is logged later is not durable without the breach.
             if broken().any(|content| content.is_sealing()) && !left_out!(BreachDurable) {
                 self.log.sync(lsn)?;
             }
@@ -471,12 +480,14 @@ impl Tiers {
         Ok(())
     }
 
-    /// After a write in place: what the slow file shows now is what the view shows. A change of its times that was on its way
-    /// before (`overtakes`) is older than the write, and would undo its mtime. The write is out of the order, and so is its time: as an
-    /// event behind that change it might find the file under no name. So the change gets another meaning:
+    /// After a write in place: the view takes over what the slow file shows. A pending change of its times from before
+    /// (`overtakes`) is older than the write, and would undo its mtime. The write is not in the order, and neither is
+    /// its time: as an event behind that change it might not find the file under any name. So the change gets another
+    /// meaning:
     ///
     /// 1. a record says that from here on it sets the time of the write, whoever applies it, after a crash too;
-    /// 2. the change may have been applied since the bytes changed: the time is set once more. Publishing looks for 1 after each change.
+    /// 2. the change may have been applied since the bytes changed: the time is set once more. Publishing looks for 1
+    ///    after each change.
     fn changed_in_place(&self, cx: &Cx, state: &FileState, fd: &dyn File, stat: &Stat, overtakes: bool) -> Result<()> {
         let (ino, Stat { size, blocks, mtime, ctime, .. }) = (state.ino, *stat);
         let overtakes = {
@@ -489,7 +500,7 @@ impl Tiers {
         if !overtakes {
             return Ok(());
         }
-        // Of two writers the one whose time the record has last sets it last.
+        // Of two writers, the one whose time is last in the log sets it last.
         let _io = state.io.write();
         {
             let mut st = self.state.lock();
@@ -507,7 +518,7 @@ impl Tiers {
         set.at("set the time of a write in place on slow", format_args!("inode {ino}"))
     }
 
-    /// Brings the file into a state in which its bytes may change (the numbers are the module's).
+    /// Brings the file into a state in which its bytes may change (for the numbers see the module).
     pub(crate) fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         self.log.takes_records()?;
         let place = self.shared(cx, state)?.place;
@@ -534,7 +545,7 @@ impl Tiers {
             io.unset_clean();
         }
         if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
-            // Without a name no record can say that a version which is still owed has changed: it stays as it is.
+            // Without a name no record can say that a pending version has changed: it stays as it is.
             drop(io);
             return self.leave_object(cx, state, object);
         }
@@ -542,8 +553,8 @@ impl Tiers {
             let is_of = |content: &Content| content.object() == object;
             let stays = |latest: &Content| is_of(latest) && (latest.is_copied() || latest.size == 0);
             if io.latest.as_ref().is_some_and(|latest| stays(latest)) {
-                // About to be published by renaming this very file: from here on it does not change any more. Nor does an empty
-                // one: no record could say which of its bytes did.
+                // It is about to be published by renaming this very file: from here on it does not change any more.
+                // Neither does an empty one: no record could say which of its bytes changed.
                 drop(io);
                 return self.leave_object(cx, state, object);
             }
@@ -562,7 +573,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Goes on in a new object with the same bytes.
+    /// Moves on to a new object with the same bytes.
     pub(crate) fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
         let source = {
             // Under the lock: an object on the slow tier is not handed over meanwhile.
@@ -581,8 +592,8 @@ impl Tiers {
         installed.map(|_| ())
     }
 
-    /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it ends
-    /// with its last handle.
+    /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it
+    /// ends with its last handle.
     fn log_bind(&self, st: &mut EngineState, ino: Ino, object: ObjectId) -> Result<()> {
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(st)?;
@@ -603,7 +614,7 @@ impl Tiers {
         let held = state.io.read().fd.clone();
         let (source, named) = match (self.open_slow(cx, state.ino, Access::Read), held) {
             (Ok(source), _) => (source, 1),
-            // The name it was opened by is gone; others may be left that nobody has looked up.
+            // The name it was opened by is gone; names that were never looked up may be left.
             (Err(e), Some(held)) if e.errno() == Errno::ESTALE => (held, 0),
             (Err(e), _) => return Err(e),
         };
@@ -649,12 +660,12 @@ impl Tiers {
         filled.at("copy", self.label(state.ino)).map(|()| made)
     }
 
-    /// What a new object of this file starts with, but for its bytes.
+    /// The attributes that a new object of this file starts with.
     pub(crate) fn birth_like(&self, cx: &Cx, state: &FileState) -> Result<Birth> {
         let attr = self.getattr(cx, state.ino)?;
         let mut xattrs = Vec::new();
         let keys = match self.list_xattr(cx, state.ino) {
-            // Its object lay on the slow tier, and somebody else has removed it.
+            // Its object was on the slow tier, and someone else has removed it.
             Err(e) if e.errno() == Errno::ENOENT => Vec::new(),
             keys => keys?,
         };
@@ -666,7 +677,7 @@ impl Tiers {
         Ok(Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs })
     }
 
-    /// Makes `object` the file's bytes, ahead of its events. `false` if `expected` no longer holds: nothing was done.
+    /// Makes `object` the file's bytes, ahead of its events. `false`: `expected` no longer holds, nothing was done.
     fn install(
         &self,
         cx: &Cx,
@@ -691,7 +702,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// The log and the references say `object` from here on; the caller does the same with `io`, which it holds.
+    /// Switches the log and the references to `object`; the caller, which holds `io`, switches that.
     pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, object: ObjectId) -> Result<()> {
         cx.proceed()?;
         let mut st = self.state.lock();
@@ -705,8 +716,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Creates an object for the file that `path` tells: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8).
-    /// There, too, if a rule says that what is written to that path is not to be absorbed.
+    /// Creates an object for the file at `path`: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8).
+    /// It goes there, too, if a rule keeps this path from being absorbed.
     pub(crate) fn new_object(
         &self,
         cx: &Cx,
@@ -737,12 +748,13 @@ impl Tiers {
         self.spill_object(cx, birth, number)
     }
 
-    /// Whether the fast tier is where a new object of this size belongs. One that fails is better than a slow tier that is not there.
+    /// Whether a new object of this size belongs on the fast tier. A failing fast tier is better than an absent slow
+    /// one.
     fn takes_new(&self, size: u64) -> bool {
         self.fits(size) && (!self.fast_fails() || self.slow.is_down())
     }
 
-    /// An object that did not fit.
+    /// Creates an object on the slow tier because it did not fit on fast.
     fn spill_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
         let made = self.new_slow_object(cx, birth, number)?;
         self.counters.spilled.fetch_add(1, Ordering::Relaxed);
@@ -780,8 +792,8 @@ impl Tiers {
         self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.capacity() / FLOOR)
     }
 
-    /// A change of `object` found no room: room is made by eviction, or the file is split there. `full` is what the tier said,
-    /// and the answer if it was the slow one.
+    /// Called when a change of `object` found no room: evicts, or else splits the file there. `full` is the tier's
+    /// error, returned if that tier is the slow one.
     fn make_room(
         &self,
         cx: &Cx,
@@ -802,10 +814,11 @@ impl Tiers {
         if self.evict_for(span.end)? { Ok(()) } else { self.split(cx, state, object, span.start, full) }
     }
 
-    /// The bytes from `at` on go to the slow tier's `tmp`:
+    /// Moves the bytes from `at` on to the slow tier's `tmp`:
     ///
-    /// 1. the tail is made, with what is behind the point already: nothing, unless the file is not written from its beginning to
-    ///    its end. What is before the point stays where it is. A kill here leaves a tail that the next start puts aside;
+    /// 1. the tail is made, with what is behind the point already: nothing, unless the file is not written from its
+    ///    beginning to its end. What is before the point stays where it is. A kill here leaves a tail that the next
+    ///    start puts aside;
     /// 2. a `bind` record names both parts;
     /// 3. the file goes on in both.
     fn split(&self, cx: &Cx, state: &FileState, object: ObjectId, at: u64, full: std::io::Error) -> Result<()> {
@@ -900,15 +913,16 @@ impl Tiers {
         Ok(done)
     }
 
-    /// Takes the copy of a file for its object, for the first write:
+    /// Turns the copy of a file into its object, for the first write:
     ///
-    /// 1. the copy says that it is an object with a fingerprint, and no copy any more, durably and with its bytes. A crash here leaves what is no
-    ///    copy and is removed;
-    /// 2. it is renamed into the pool. A crash here leaves an object with a fingerprint, which waits for its file as any other;
+    /// 1. the copy says that it is an object with a fingerprint, and no copy any more, durably and with its bytes. A
+    ///    crash here leaves what is no copy and is removed;
+    /// 2. it is renamed into the pool. A crash here leaves an object with a fingerprint, which waits for its file as
+    ///    any other;
     /// 3. it gets the attributes that the view shows, and its fingerprint is taken back, durably (P6);
     /// 4. a `bind` record says that the file's bytes are this object, ahead of its events.
     ///
-    /// Whoever reads the copy, the kernel by itself too, goes on in the same file. `false`: there is no copy.
+    /// Readers of the copy, including the kernel, go on in the same file. `false`: there is no copy.
     fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
         if state.io.read().copy.is_none() {
             return Ok(false);
@@ -918,7 +932,7 @@ impl Tiers {
         let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
         let object = ObjectId { home: Home::Fast, number: self.pool.number() };
         let label = || self.label(state.ino);
-        // Of a file that was removed the name it had, for the step that follows only: no record binds it.
+        // For a removed file use the name it had, for the next step only: no record binds it.
         let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
         let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
         become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
@@ -932,7 +946,7 @@ impl Tiers {
             NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
         let dressed = dress(&*fd, &birth); // 3
         if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) {
-            // The attributes have room on the slow tier only, and so does what they belong to. Who reads the copy goes on.
+            // The attributes only fit on the slow tier, so their file goes there too. Readers of the copy go on.
             io.copy = None;
             drop(io);
             self.set_staged(state.ino, false);
@@ -944,7 +958,7 @@ impl Tiers {
             self.rebind_to(cx, state, &io, object) // 4
         });
         if let Err(e) = bound {
-            // What reads it goes on; the file is the slow one, as before.
+            // Readers go on; the file is the slow one, as before.
             self.remove_object(object);
             return Err(e);
         }
@@ -956,7 +970,7 @@ impl Tiers {
     }
 }
 
-/// From here on the file is what somebody else has put there.
+/// From here on the inode is the file that someone else has put there.
 fn adopt(st: &mut EngineState, ino: Ino, stat: &Stat, asked: LookupStart) {
     let (id, applied) = ((stat.dev, stat.ino), st.applied);
     let Some(node) = st.view.get_mut(ino) else { return };

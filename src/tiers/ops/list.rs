@@ -1,7 +1,8 @@
 //! Listing a directory: the slow tier's entries, under the view's.
 //!
-//! All who list a directory within `attribute_lifetime_slow` share one listing, as long as the view of it has not changed: the
-//! processes that load a data set begin with it, each for itself, and a slow tier is seconds over a million names.
+//! All callers that list a directory within `attribute_lifetime_slow` share one listing, as long as the view of it has
+//! not changed: every process that loads a data set begins with a listing, and a slow tier takes seconds for a million
+//! names.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use crate::tiers::model::node::{Listed, Present, Slot};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 
-/// Listings that nobody has open, and the entries in all of them.
+/// How many listings that no one has open are kept, and how many entries in all of them.
 const KEPT: usize = 8;
 const ENTRIES_KEPT: usize = 1 << 18;
 /// The names of a larger directory are not kept for the time when the slow tier does not answer.
 const PRESENT_MOST: usize = 4096;
 
-/// Keeps the latest listings for whoever comes next; directories refer to them.
+/// Keeps the latest listings for the next callers; directories refer to them.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(VecDeque<(Duration, Arc<Listing>)>);
 
@@ -36,14 +37,14 @@ impl Recent {
         }
     }
 
-    /// Lets go of what was asked for longer ago than `limit`.
+    /// Drops listings that are older than `limit`.
     pub(crate) fn age(&mut self, now: Duration, limit: Duration) {
         self.0.retain(|(asked, _)| now.saturating_sub(*asked) < limit);
     }
 }
 
 impl Tiers {
-    /// What the view has in a directory.
+    /// The entries of a directory as the view shows them.
     pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Arc<Listing>> {
         let asked = self.uptime();
         if let Some(listing) = self.listed(ino, asked) {
@@ -51,7 +52,7 @@ impl Tiers {
         }
         let (listing, generation) = self.list_since(cx, ino)?;
         let listing = Arc::new(listing);
-        // Whoever makes something in it while the slow tier does not answer needs to know. If it cannot be told now, then.
+        // Needed by creates in it while the slow tier does not answer. If it cannot be read now, it is read then.
         self.default_acl(cx, ino).ok();
         if let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut()) {
             dir.listed = Some(Listed { asked, generation, listing: Arc::downgrade(&listing) });
@@ -64,7 +65,7 @@ impl Tiers {
         Ok(listing)
     }
 
-    /// Whether a name is free by the latest listing, and nothing else is known of it.
+    /// Whether a name is free by the latest listing, with nothing else known of it.
     pub fn lists_not(&self, dir: Ino, name: &Name) -> bool {
         self.state.lock().view.known(dir, name, self.uptime(), self.ages(), true) == Some(None)
     }
@@ -78,13 +79,13 @@ impl Tiers {
         let listed = dir.listed.as_ref().filter(|listed| listed.generation == dir.generation)?;
         let fresh = now.saturating_sub(listed.asked) < self.options().attribute_lifetime_slow;
         let listing = listed.listing.upgrade().filter(|_| fresh || dir.known || self.slow.is_down())?;
-        // The directory above it may be another.
+        // The directory may have moved to another parent.
         let parent = node.links.first().map_or(ROOT, |link| link.0);
         listing.entries.get(1).is_some_and(|above| above.ino == parent).then_some(listing)
     }
 
-    /// The listing as it is now, and the directory's generation it is true for. No lock is held while the slow tier is read;
-    /// names that changed meanwhile are taken from the view.
+    /// The listing as it is now, and the directory's generation it is true for. No lock is held while the slow tier is
+    /// read; names that changed meanwhile are taken from the view.
     pub(crate) fn list_since(&self, cx: &Cx, ino: Ino) -> Result<(Listing, u64)> {
         let (slow, start) = {
             let mut st = self.state.lock();
@@ -118,7 +119,7 @@ impl Tiers {
             self.look_again(ino);
             st = self.state.lock();
         }
-        // Somebody else has removed it: it will be made anew, with what is on its way.
+        // Someone else has removed it: it will be made anew, with the entries that are on their way.
         let found = if is_gone { Vec::new() } else { found.at("list on slow", format!("inode {ino}"))? };
         let mut entries = Vec::with_capacity(found.len() + 2);
         entries.push(ListEntry { name: b".".to_vec(), ino, kind: Kind::Dir });
@@ -128,8 +129,9 @@ impl Tiers {
     }
 }
 
-/// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the slow
-/// tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true for.
+/// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the
+/// slow tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true
+/// for.
 fn merge(
     st: &mut EngineState,
     ino: Ino,
@@ -158,7 +160,7 @@ fn merge(
     let generation = dir.generation;
     let dev = st.view.dev_of(ino);
     for DirEntry { name, ino: number, kind } in shown {
-        // What is mounted there has another number than what it is mounted on.
+        // A mounted directory has another number than its mount point.
         let mounted = st.view.get(ino).and_then(|node| node.dir.as_ref()?.slots.get(name.as_slice())?.view());
         let mounted = mounted.filter(|child| st.view.is_part(*child));
         entries.push(ListEntry { ino: mounted.unwrap_or_else(|| st.view.ino_shown((dev, number), kind)), name, kind });

@@ -1,5 +1,5 @@
-//! Clean objects of the time before this start, whose files nobody has looked up yet: they wait for that (`View::waiting`), and
-//! become their files' again when somebody does.
+//! Clean objects from before this start whose files have not been looked up yet: they wait (`View::waiting`), and
+//! become their files' objects again at the lookup.
 
 use crate::error::{Context, Error, Result};
 use crate::tiers::disk::Access;
@@ -7,7 +7,7 @@ use crate::tiers::disk::layout::is_at_or_below;
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::{Cx, Tiers};
 
-/// Looked up at once.
+/// How many are looked up at once.
 const AT_ONCE: usize = 16;
 
 impl Tiers {
@@ -16,8 +16,8 @@ impl Tiers {
         self.free(bytes, &|| self.meet_waiting())
     }
 
-    /// Looks up some of the files whose objects have waited for that since the start, by the names they had then. Each is
-    /// tried once; `false`: there are no more.
+    /// Looks up some of the files whose objects have waited since the start, by the names they had then. Each is tried
+    /// once; `false`: there are no more.
     pub(crate) fn meet_waiting(&self) -> Result<bool> {
         let untried: Vec<u64> = {
             let mut st = self.state.lock();
@@ -32,16 +32,16 @@ impl Tiers {
         Ok(!untried.is_empty())
     }
 
-    /// The clean objects whose files nobody has looked up since the start.
+    /// The clean objects whose files have not been looked up since the start.
     pub fn unmet(&self) -> Vec<u64> {
         self.state.lock().view.waiting.values().map(|waiting| waiting.object.number).collect()
     }
 
-    /// Looks up the files of these objects by the names they had, of those at or below the path `below`.
+    /// Looks up the files of these objects by the names they had, if these are at or below the path `below`.
     pub fn meet(&self, objects: &[u64], below: &[u8]) -> Result<()> {
         for number in objects {
             let object = match self.pool.open_object(*number, Access::Read) {
-                // Met, and gone, meanwhile.
+                // Looked up, and gone, meanwhile.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.at_fast("open", "object")?,
             };

@@ -1,8 +1,8 @@
 //! The namespace: looking up, listing, making, linking, renaming, removing.
 //!
-//! Every operation is a loop of two halves: find out what the names are (which may need the slow tier and takes no lock
-//! across it), then, under the state lock, check that they still are and log, queue and apply the event at once. Nothing
-//! is changed before the second half, so the loop, or the caller with slow access, may start over.
+//! Every operation is a loop of two halves: find out the names (which may need the slow tier and holds no lock across
+//! it), then, under the state lock, check that they still hold and log, queue and apply the event at once. Nothing is
+//! changed before the second half, so the loop, or the caller with slow access, may start over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,12 +23,12 @@ use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
 
 impl Tiers {
-    /// Looks up a name and counts one kernel reference to what it finds, given back by [`Tiers::forget`].
+    /// Looks up a name and counts one kernel reference to the inode, given back by [`Tiers::forget`].
     pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
         self.lookup_as(cx, parent, name, Node::show)
     }
 
-    /// The same for ourselves: the kernel hears nothing of it.
+    /// The same for internal use: the kernel hears nothing of it.
     pub fn find(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
         self.lookup_as(cx, parent, name, Node::refer)
     }
@@ -42,7 +42,8 @@ impl Tiers {
             let attr = match self.getattr(cx, ino) {
                 // Gone between the two: look again.
                 Err(Error::Posix(Errno::ENOENT)) if self.resolve(cx, parent, name)? != Some(ino) => continue,
-                // Let go of, as nobody refers to it yet. By now another look-up may have learned it anew: not asked.
+                // Collected, because no one referred to it yet. Another lookup may have learned it anew by now, so this
+                // is not checked.
                 Err(Error::Posix(Errno::ESTALE)) => continue,
                 other => other?,
             };
@@ -55,7 +56,7 @@ impl Tiers {
         }
     }
 
-    /// The same by one look at the view, where that has all there is to say. A listing asks for each of its entries.
+    /// The same with one look at the view, if that has the whole answer. A listing asks for each of its entries.
     fn look_up_in_memory(&self, parent: Ino, name: &Name, refer: fn(&mut Node)) -> Option<Attr> {
         let (now, ages, trust) = (self.uptime(), self.ages(), self.slow.is_down());
         let mut st = self.state.lock();
@@ -79,8 +80,8 @@ impl Tiers {
         }
     }
 
-    /// Does something to what is at a path, from the root. It and the directories above it are referred to meanwhile, or they may be
-    /// forgotten before the next name is looked up.
+    /// Calls `act` on the inode at a path from the root. The inode and the directories above it are referenced
+    /// meanwhile; otherwise they may be forgotten before the next name is looked up.
     pub(crate) fn at_path<T>(&self, cx: &Cx, path: &[u8], act: impl FnOnce(Ino) -> Result<T>) -> Result<T> {
         let mut on_the_way = Vec::new();
         let mut walk = || {
@@ -96,7 +97,7 @@ impl Tiers {
         done
     }
 
-    /// Who the view has under a name.
+    /// The inode that the view has under a name.
     pub(crate) fn resolve(&self, cx: &Cx, dir: Ino, name: &Name) -> Result<Option<Ino>> {
         loop {
             let (generation, id, asked) = {
@@ -127,7 +128,7 @@ impl Tiers {
         let found = self.at_slow(dir, |path, _| absent_is_none(self.slow.dir(dir, path, id)?.stat(name.as_bytes())));
         if found.as_ref().is_err_and(is_elsewhere) {
             if self.state.lock().view.owes_below(dir) {
-                // Somebody else has removed it: it will be made anew, with what is on its way.
+                // Someone else has removed it: it will be made anew, with the entries that are on their way.
                 return Ok(None);
             }
             self.look_again(dir);
@@ -135,7 +136,7 @@ impl Tiers {
         found.at("stat on slow", self.label(dir))
     }
 
-    /// Takes in a slow look-up, and what it says about objects that were waiting for their file.
+    /// Takes in the result of a slow lookup, and attaches an object that waits for the file.
     pub(crate) fn learn(
         &self,
         st: &mut EngineState,
@@ -161,11 +162,11 @@ impl Tiers {
         found
     }
 
-    /// Gives a file the proven object that has been waiting for it since the start, if it still is what was proven.
+    /// Gives a file the clean object that has waited for it since the start, if both still match.
     fn attach_waiting(&self, st: &mut EngineState, ino: Ino, stat: &Stat) {
         let Some(waiting) = st.view.waiting.get(&stat.ino).copied() else { return };
         let Some(file) = st.file(ino) else { return };
-        // Nobody else has met this file yet, so this does not wait; if somebody has, the next look-up attaches it.
+        // No one else uses this file yet, so this does not wait; if someone does, the next lookup attaches it.
         let Some(mut io) = file.io.try_write() else { return };
         if io.place != Bytes::Slow || io.fd.is_some() {
             return;
@@ -178,8 +179,8 @@ impl Tiers {
             same_bytes && tier.shows(stat, (own.uid, own.gid, own.perm))
         });
         if Fingerprint::of(stat) != waiting.fingerprint || !as_proven {
-            // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut took
-            // the record of it.
+            // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut
+            // took the record of it.
             let lsn = self.log.last();
             st.to_delete.insert(waiting.object, lsn);
             return;
@@ -221,7 +222,8 @@ impl Tiers {
             let (attr, file) = self.create(cx, parent, name, mode, umask, open)?;
             let closed = self.flush(cx, &file);
             self.release(cx, file);
-            // It is there, so this call is not made again: what the flush could not do the release does, or the next commit.
+            // The file exists, so this call is not made again: the release, or the next commit, does what the flush
+            // could not.
             return if matches!(closed, Err(Error::NeedSlow)) { Ok(attr) } else { closed.map(|()| attr) };
         }
         self.make(cx, parent, name, kind, mode, umask, rdev, &[])
@@ -272,15 +274,15 @@ impl Tiers {
                 add_subdir(&mut st, parent, 1);
             }
             refer_kernel(&mut st, ino);
-            // Nobody else has met it yet.
+            // No one else knows it yet.
             break self.attr_of(ino, st.view.get(ino).ok_or(Errno::EIO)?);
         };
         self.wake();
         Ok(made)
     }
 
-    /// Creates a regular file and opens it; EEXIST if the name is there. The file is logged as bound to an empty object,
-    /// and reaches the slow tier with its first committed content.
+    /// Creates a regular file and opens it; EEXIST if the name is there. The file is logged as bound to an empty
+    /// object, and reaches the slow tier with its first committed content.
     pub fn create(
         &self,
         cx: &Cx,
@@ -297,7 +299,7 @@ impl Tiers {
         let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
         let path = || self.path_in(&self.state.lock(), parent, name).ok();
         let (object, fd) = self.new_object(cx, &birth, 0, path)?;
-        // What the answer says is known before there is a name: an error must not leave one.
+        // Read the attributes for the answer before there is a name: an error must not leave one.
         let stat = fd.stat().at("stat", crate::tiers::objects::pool::label(object));
         let bound = stat.and_then(|stat| Ok((self.bind_new(cx, parent, name, object, fd, &birth)?, stat)));
         let (state, stat) = match bound {
@@ -393,7 +395,7 @@ impl Tiers {
             if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
                 return Err(Errno::EPERM.into());
             }
-            // As there: a file has all its names in one part.
+            // As on the slow tier: a file has all its names in one part.
             if st.view.get(ino).and_then(|node| node.links.first()).is_some_and(|at| st.view.are_apart(at.0, parent)) {
                 return Err(Errno::EXDEV.into());
             }
@@ -426,7 +428,7 @@ impl Tiers {
             if st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir) {
                 return Err(Errno::EISDIR.into());
             }
-            // Whoever has it open may still write to it, and takes the copy for that.
+            // A process that has it open may still write to it, and takes the copy for that.
             let opens = st.view.get(ino).and_then(|node| Some(node.file.as_ref()?.opens.load(Ordering::Acquire)));
             let copy = self.copy_number_in(&st, ino).filter(|_| opens.unwrap_or(0) == 0);
             self.remove(cx, &mut st, ino, parent, name, false, now)?;
@@ -465,8 +467,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Logs and applies the removal of a name. A file that never became an event has nothing to remove on the slow tier:
-    /// its record is kept for recovery, its event is not queued.
+    /// Logs and applies the removal of a name. A file that never became an event has nothing to remove on the slow
+    /// tier: its record is logged for recovery, but no event is queued.
     #[allow(clippy::too_many_arguments)]
     fn remove(
         &self,
@@ -495,7 +497,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// After a name of `ino` went away.
+    /// Updates `ino` after it has lost a name.
     fn lost_name(&self, st: &mut EngineState, ino: Ino, now: crate::tiers::disk::Time) {
         if let Some(node) = st.view.get_mut(ino) {
             let left = if node.kind == Kind::Dir { 0 } else { node.meta().nlink.saturating_sub(1) };
@@ -522,7 +524,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// One attempt; `false` if the names changed between looking and acting.
+    /// One attempt; `false` if the names changed between lookup and change.
     fn try_rename(
         &self,
         cx: &Cx,
@@ -562,7 +564,8 @@ impl Tiers {
             }
             let empty = is_dir && target.is_some() && !exchange;
             let across = st.view.are_apart(parent, to);
-            // As there, but for one file with one name: its newest version goes to the other part, and the old name away.
+            // As on the slow tier, except for a file with one name: its newest version goes to the other part, and the
+            // old name is removed.
             if across && (exchange || node.kind != Kind::File || node.meta().nlink > 1) {
                 return Err(Errno::EXDEV.into());
             }
@@ -584,8 +587,8 @@ impl Tiers {
         let (mut io, mut other_io) = lock_both(file.as_ref(), other_file.as_ref());
         let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
         let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
-        // What is set aside is so under its old name no more: it becomes an event, behind this one, for its old directory may be what the
-        // slow tier does not take.
+        // A set-aside file loses its old name, so it becomes an event. That event comes behind this one, because the
+        // slow tier may not take the old directory.
         let (aside, other_aside) = match (&frozen, &other_frozen) {
             (None, None) if !across => (
                 self.freeze_aside(cx, ino, io.as_deref_mut())?,
@@ -594,7 +597,7 @@ impl Tiers {
             _ => (None, None),
         };
         if across && frozen.is_none() {
-            // It is so large that it is written in place; or somebody else has committed it just now.
+            // Either it is so large that it is written in place, or someone else has committed it just now.
             let in_place = io.as_ref().is_none_or(|io| io.object().is_none());
             return if in_place { Err(Errno::EXDEV.into()) } else { Ok(false) };
         }
@@ -641,13 +644,13 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Whether the name still is what `resolve` said; ENOENT if its directory has been removed.
+    /// Whether the name is still what `resolve` returned; ENOENT if its directory has been removed.
     fn still(&self, st: &EngineState, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
         if is_ours(st, dir, name) {
             return Err(Errno::EPERM.into());
         }
         st.view.live_dir(dir).ok_or(Errno::ENOENT)?;
-        // However old by now: it was fresh a moment ago, and any change would have changed the slot.
+        // Its age does not matter: it was fresh a moment ago, and any change would have changed the slot.
         Ok(st.view.known(dir, name, self.uptime(), self.ages(), true) == Some(who))
     }
 
@@ -655,13 +658,13 @@ impl Tiers {
         Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?)
     }
 
-    /// P9: memory and log are bounded; at `max_pending` changes are refused. Bytes that were taken before are none: their
-    /// commit is never refused, or nothing could be published that waits for it, and no room made.
+    /// P9: memory and log are bounded; at `max_pending` changes are refused. A commit of bytes that were already
+    /// accepted is never refused: otherwise nothing that waits for it could be published, and no room made.
     pub(crate) fn room_for_event(&self, st: &EngineState) -> Result<()> {
         if self.refuses_changes(st) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
-    /// Logs an event, applies it to the view, queues it. In this order: what is in the view is in the log.
+    /// Logs an event, applies it to the view, queues it. In this order: everything in the view is in the log.
     pub(crate) fn log_event(
         &self,
         cx: &Cx,
@@ -694,7 +697,7 @@ impl Tiers {
         if left_out!(LogFirst) { append() } else { Ok(lsn) }
     }
 
-    /// What a node made in `parent` by this caller is born with.
+    /// The attributes that a new node of this caller in `parent` starts with.
     fn birth(&self, cx: &Cx, parent: Ino, kind: Kind, mode: u32, umask: u32) -> Result<Birth> {
         let dir = self.getattr(cx, parent)?;
         if dir.kind != Kind::Dir {
@@ -727,7 +730,7 @@ impl Tiers {
         Ok(birth)
     }
 
-    /// A directory's default ACL, asked for once and then remembered.
+    /// A directory's default ACL, read once and then remembered.
     pub(crate) fn default_acl(&self, cx: &Cx, dir: Ino) -> Result<Option<Vec<u8>>> {
         if let Some(known) = self.state.lock().view.get(dir).and_then(|node| node.dir.as_ref()?.default_acl.clone()) {
             return Ok(known);
@@ -787,7 +790,7 @@ pub(crate) fn apply_rename(st: &mut EngineState, change: &Change) {
     }
 }
 
-/// A directory's entries changed now.
+/// Sets a directory's times after its entries changed.
 pub(crate) fn touch(st: &mut EngineState, dir: Ino, now: crate::tiers::disk::Time) {
     if let Some(node) = st.view.get_mut(dir) {
         node.change_meta(|meta| (meta.mtime, meta.ctime) = (now, now));

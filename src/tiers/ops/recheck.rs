@@ -1,18 +1,20 @@
-//! Names that others make and remove in a directory that is known in full (P11).
+//! Rechecks directories that are known in full for names that others make and remove (P11).
 //!
-//! What is known in full ages by itself, whatever is written there: after three quarters of `revalidate`, if somebody has asked for a name
-//! since, the background asks the slow tier once. Whoever looks a name up never waits for that. Where nobody has asked, nothing is asked:
-//! the directory is known in full no more.
+//! What is known in full ages, whatever is written there: after three quarters of `revalidate`, if a name was asked for
+//! since, the background asks the slow tier once. A lookup never waits for that. If no name was asked for, the slow
+//! tier is not asked: the directory is no longer known in full.
 //!
-//! 1. the directory's own times are read. If they are settled and the same as before, nobody has changed a name, and that is all;
-//! 2. else it is listed, also if the change was our own: publishing changes the times as well, and what somebody else has done beside it does
-//!    not show in them;
-//! 3. each name that is not what the view knows to be there is looked up, and the view takes it in. Names that are pending, that publishing
-//!    moves, or that have changed since 1 are the view's;
-//! 4. the times of step 1 are kept. They are *settled* if they were the same some seconds before the listing of step 2: a change behind that
-//!    then leaves others, however coarse the tier's clock is. Our clock is compared with none of them.
+//! 1. the directory's own times are read. If they are settled and the same as before, nobody has changed a name, and
+//!    that is all;
+//! 2. else it is listed, also if the change was our own: publishing changes the times as well, and what somebody else
+//!    has done beside it does not show in them;
+//! 3. each name that is not what the view knows to be there is looked up, and the view takes it in. Names that are
+//!    pending, that publishing moves, or that have changed since 1 are the view's;
+//! 4. the times of step 1 are kept. They are *settled* if they were the same some seconds before the listing of step 2:
+//!    a change behind that then leaves others, however coarse the tier's clock is. Our clock is compared with none of
+//!    them.
 //!
-//! While the slow tier does not answer, what is known is trusted: the step waits, and nothing ages.
+//! While the slow tier does not answer, the known names are trusted: the step waits, and nothing ages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,11 +31,11 @@ use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::{Ino, Progress, ROOT, Tiers};
 
-/// Directories looked at in one step, one after the other.
+/// Directories checked in one step, one after the other.
 const DIRS_AT_ONCE: usize = 256;
-/// Where so many names have changed, each is looked up when somebody asks for it.
+/// If more names have changed, each is looked up when someone asks for it.
 const NAMES_AT_ONCE: usize = 4096;
-/// So many names are looked up although the numbers that are listed of them may say nothing.
+/// Up to this many names are looked up even if the listed inode numbers may say nothing.
 const FEW: usize = 64;
 /// Two changes within this time may leave the same times on a directory. FAT counts two seconds.
 const SAME_TIMES: Duration = Duration::from_secs(3);
@@ -46,7 +48,8 @@ struct Recheck {
 }
 
 impl Tiers {
-    /// Looks for names that others have changed in directories that are known in full, and lets go of what nobody asks for.
+    /// Looks for names that others have changed in directories that are known in full, and stops tracking directories
+    /// that no one asks for.
     pub fn recheck_step(&self) -> Result<Progress> {
         if self.slow.is_down() && self.is_root_silent() {
             return Ok(Progress::Idle);
@@ -60,7 +63,7 @@ impl Tiers {
             }
             tracing::debug!(%error, "a directory cannot be looked through");
             if is_silence(&error) && error.errno() != Errno::ESTALE {
-                // A bad block, or a server of one part of the tree: as long as nobody can read it, it is as it was known.
+                // A bad block, or a server of one part of the tree: while no one can read it, it stays as it was known.
                 self.change_dir(*ino, |dir| dir.checked = ObservedAt::at(self.uptime()));
             } else {
                 self.change_dir(*ino, DirNode::forget_others);
@@ -104,7 +107,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// The names that are not what the view knows to be on the slow tier. The look is over: names may be let go of again.
+    /// The names that differ from what the view knows of the slow tier. The look is over: names may be collected again.
     fn compare(&self, look: &Recheck, entries: Option<&[DirEntry]>) -> Vec<Name> {
         let mut st = self.state.lock();
         let Some(dir) = st.view.get_mut(look.ino).and_then(|node| node.dir.as_mut()) else { return Vec::new() };
@@ -115,7 +118,7 @@ impl Tiers {
         let number = |ino: Ino| st.view.get(ino).and_then(|node| node.slow_id()).map(|id| id.1);
         let in_both = dir.slots.iter().filter_map(|(name, slot)| Some((slot.slow()?, *there.get(name.as_bytes())?)));
         let (same, others): (Vec<_>, Vec<_>) = in_both.partition(|(child, ino)| number(*child) == Some(*ino));
-        // Some file systems list other numbers than they show of a file (sshfs, overlayfs), which then say nothing.
+        // Some file systems list other inode numbers than stat shows (sshfs, overlayfs); these say nothing.
         let numbers_count = !same.is_empty() || others.len() <= FEW;
         let differs = |name: &Name, slot: &Slot| match (slot.slow(), there.get(name.as_bytes())) {
             (Some(child), Some(ino)) => numbers_count && number(child) != Some(*ino),
@@ -127,15 +130,15 @@ impl Tiers {
         made.chain(changed.map(|(name, _)| name.clone())).collect()
     }
 
-    /// The slow tier says of something that it is not there, or not what it was: its names are looked up again. So whoever is told ESTALE, and
-    /// that is the kernel, which looks a name up once more then, finds what there is.
+    /// The slow tier reports that an inode is gone or was replaced: its names are looked up again. The kernel looks a
+    /// name up once more after ESTALE, and then finds the current state.
     pub(crate) fn look_again(&self, ino: Ino) {
         let mut gone = Some(ino).filter(|ino| *ino != ROOT);
         while let Some(ino) = gone.take() {
             let places = self.state.lock().view.get(ino).map(|node| node.links.iter().cloned().collect::<Vec<_>>());
             for (parent, name) in places.unwrap_or_default() {
                 let looked = self.look_at(parent, &name);
-                // The directory is not there either.
+                // The directory is gone, too.
                 gone = gone.or(looked.is_err_and(|e| is_elsewhere(&e)).then_some(parent)).filter(|ino| *ino != ROOT);
             }
         }
@@ -186,7 +189,7 @@ impl Tiers {
 }
 
 impl Recheck {
-    /// Whether what the slow tier showed under a name counts: nothing of ours is on its way there, or has been since.
+    /// Whether what the slow tier showed under a name counts: no change of ours is on its way there, or has been since.
     fn may_ask(&self, st: &EngineState, name: &Name) -> bool {
         let slot = st.view.live_dir(self.ino).and_then(|dir| dir.slots.get(name));
         let is_ours = slot.is_some_and(|slot| {

@@ -1,5 +1,5 @@
-//! Making committed content durable on fast by itself, about as soon as it is committed, so that `close` is followed by D1
-//! without an fsync.
+//! Makes committed content durable on fast in the background, soon after it is committed, so that `close` is followed
+//! by D1 without an fsync.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// Content events sealed with one sync of the log; objects synced together.
 const AT_ONCE: usize = 64;
-/// Of larger files the disk was told while they were written, and what is clean of them stays in the cache.
+/// Writeback of larger files begins while they are written, and their clean pages stay in the cache.
 const BEGIN_MAX: u64 = 1 << 20;
 
 /// An object that is to become durable.
@@ -40,7 +40,7 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    /// D1 for these content events, and for all that is in the log.
+    /// D1 for these content events, and for everything in the log.
     pub(crate) fn seal_durably(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
         self.seal(cx, pending)?;
         self.log.sync(self.log.last())?;
@@ -50,7 +50,8 @@ impl Tiers {
 
     /// Seals these content events, in order:
     ///
-    /// 1. sync the objects' bytes, after the disk was told to begin with all of them: then one commit of its journal often does for many;
+    /// 1. sync the objects' bytes, after the disk was told to begin with all of them: then one commit of its journal
+    ///    often does for many;
     /// 2. sync their names;
     /// 3. log the seals (made durable by the caller's log sync).
     fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
@@ -63,7 +64,7 @@ impl Tiers {
         pending.iter().for_each(|(_, _, content)| content.set_sealing());
         let mut known = HashSet::new();
         let contents: Vec<_> = pending.iter().filter(|(_, _, content)| known.insert(content.object())).collect();
-        // No more are open at the same time: there may be a million.
+        // Only this many are open at the same time: there may be a million.
         for some in contents.chunks(AT_ONCE) {
             let objects: Vec<_> =
                 some.iter().map(|(_, ino, content)| self.to_sync(cx, *ino, content)).collect::<Result<_>>()?;
@@ -85,7 +86,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// `None`: deleted since. Whatever referred to it is gone, and so is the event.
+    /// `None`: deleted since. Its references are gone, and so is the event.
     fn to_sync(&self, cx: &Cx, ino: Ino, content: &Content) -> Result<Option<ToSync>> {
         let object = content.object();
         let state = self.state.lock().known_file(ino);
@@ -111,7 +112,7 @@ impl Tiers {
         // After a failed fsync another one would succeed and prove nothing.
         let failed_before = of.state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire));
         if failed_before && of.object.home == Home::Fast {
-            // Nothing fails anew: what the fast tier did then says nothing of how it is now.
+            // This is no new failure: the earlier one says nothing of how the fast tier is now.
             let what = format!("an fsync of {} has failed, and its bytes may be gone", self.distrust(&[of]));
             return Err(Error::refused(what, "write the file under a new name"));
         }
@@ -122,7 +123,7 @@ impl Tiers {
         })
     }
 
-    /// Step 2 of all of them: as a rule they lie in one directory.
+    /// Step 2 of all objects: usually they are in one directory.
     fn sync_names(&self, objects: &[ToSync]) -> Result<()> {
         let on_fast: Vec<_> = objects.iter().filter(|of| of.object.home != Home::Slow).collect();
         let on_slow: Vec<_> = objects.iter().filter(|of| of.object.needs_slow()).collect();
@@ -134,7 +135,7 @@ impl Tiers {
         self.slow.tmp.sync().map_err(|e| Error::io("fsync", self.distrust(&on_slow), e))
     }
 
-    /// Marks those of which the kernel may have dropped what was to be synced. Says which: the first of them.
+    /// Marks the objects whose unsynced data the kernel may have dropped. Returns the label of the first.
     fn distrust(&self, objects: &[&ToSync]) -> String {
         for state in objects.iter().filter_map(|of| of.state.as_ref()) {
             state.failed.store(true, Ordering::Release);

@@ -1,10 +1,11 @@
-//! What is aside, as the log tells it: for every start, and for those who look at a log that nobody serves. How it comes about is
-//! `writeback/set_aside.rs`'s.
+//! Set-aside nodes as the log describes them: for every start, and for tools that read the log of an unmounted tier.
+//! `writeback/set_aside.rs` writes the records.
 //!
-//! - What was aside when `applied` came to where it is, is shown before anything is replayed, under the paths that it has by then
-//!   ([`aside_at`]); what came later, at its place in the log.
-//! - Events that a `set-aside` names are not replayed, nor what the log says besides of those files ([`left_out()`]).
-//! - The version, or the node, that it becomes as an event ends it. A version that a power cut has struck does not.
+//! - Nodes that were aside when `applied` reached its present value are shown before anything is replayed, under the
+//!   paths that they have by then ([`aside_at`]); later ones at their place in the log.
+//! - Events that a `set-aside` names are not replayed, nor other records of those files ([`left_out()`]).
+//! - A node stops being aside with the version, or the node, that it becomes as an event. A version that a power cut
+//!   has struck does not end it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use crate::tiers::ops::names::{add_made, add_subdir};
 use crate::tiers::recovery::state::{Recovery, carried};
 use crate::tiers::{Ino, Lsn};
 
-/// Something that is aside at some point of the log.
+/// A node that is aside at some point of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) lsn: Lsn,
@@ -30,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) kept: Kept,
 }
 
-/// The events that have left the order.
+/// The events taken out of the order.
 pub(crate) fn cancelled(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     let ranges = records.iter().filter_map(|(lsn, record)| match record {
         Record::SetAside { events, .. } => Some(events.iter().map(move |(from, to)| (*from, (*to).min(lsn - 1)))),
@@ -40,7 +41,7 @@ pub(crate) fn cancelled(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     ranges.sort_unstable();
     let (mut cancelled, mut done) = (HashSet::new(), 0);
     for (from, to) in ranges {
-        // Each record once, whatever the ranges are: they may come from anywhere.
+        // Each record once, whatever the ranges are: the log may contain anything.
         let first = records.partition_point(|(lsn, _)| *lsn < from.max(done));
         let behind = records[first..].iter().map(|(lsn, _)| *lsn).take_while(|lsn| *lsn <= to);
         cancelled.extend(behind);
@@ -49,7 +50,7 @@ pub(crate) fn cancelled(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     cancelled
 }
 
-/// The `aside` records that have all that belongs to them.
+/// The `aside` records whose group is complete.
 fn counted(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     let mut counted = HashSet::new();
     for (at, (_, record)) in records.iter().enumerate() {
@@ -60,11 +61,11 @@ fn counted(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     counted
 }
 
-/// The records that a replay does not do: events that have left the order, what the log says of the bytes of their files before that, and
-/// what stands in front of these.
+/// The records that a replay skips: events taken out of the order, earlier records about the bytes of their files, and
+/// the records that precede these.
 pub(crate) fn left_out(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     let (cancelled, counted) = (cancelled(records), counted(records));
-    // Until when what is said of a file, or of an object, is over.
+    // The LSN up to which records of a file, or of an object, are obsolete.
     let (mut files, mut objects): (HashMap<Ino, Lsn>, HashMap<ObjectId, Lsn>) = (HashMap::new(), HashMap::new());
     let mut left_out = cancelled;
     let mut until = 0;
@@ -98,14 +99,14 @@ pub(crate) fn left_out(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     left_out
 }
 
-/// What is aside where all up to `upto` is applied, directories before what is in them.
+/// The nodes that are aside once everything up to `upto` is applied, directories before their contents.
 pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<Entry> {
     let (cancelled, counted) = (cancelled(records), counted(records));
     let mut all: BTreeMap<Ino, Entry> = BTreeMap::new();
     for (lsn, record) in records.iter().take_while(|(lsn, _)| *lsn <= upto) {
         match record {
             Record::Aside { ino, since, paths, kept } if counted.contains(lsn) => {
-                // The same, which a start has given another number.
+                // The same node, which a start has renumbered.
                 all.retain(|_, other| !other.paths.iter().any(|path| paths.contains(path)));
                 let (since, paths, kept) = (*since, paths.clone(), kept.clone());
                 all.insert(*ino, Entry { lsn: *lsn, ino: *ino, since, paths, kept });
@@ -114,7 +115,7 @@ pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<Entry> {
             Record::Remove { ino, .. } | Record::Rename { ino, .. } | Record::Link { ino, .. }
                 if cancelled.contains(lsn) =>
             {
-                // If it is still there, it is set aside anew.
+                // If it still exists, it is set aside anew.
                 all.remove(ino);
             }
             Record::Remove { path, .. } => all.values_mut().for_each(|one| one.paths.retain(|at| at != path)),
@@ -135,7 +136,7 @@ pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<Entry> {
 }
 
 impl Recovery<'_> {
-    /// Before anything is replayed.
+    /// Shows set-aside nodes, before anything is replayed.
     pub(crate) fn show_aside(&mut self) -> Result<()> {
         let all = aside_at(&self.records, self.applied);
         all.into_iter().try_for_each(|one| self.replay_aside(one))?;
@@ -155,7 +156,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// The node that this is, where it is shown already.
+    /// The node, if it is shown already.
     fn known_aside(&mut self, entry: &Entry) -> Result<Option<Ino>> {
         let known = self.met.get(&entry.ino).copied();
         let there = match self.place(&entry.paths[0])? {
@@ -166,7 +167,7 @@ impl Recovery<'_> {
         Ok([known, there].into_iter().flatten().find(|ino| st.aside.contains_key(ino)))
     }
 
-    /// Its attributes may be others.
+    /// Renews a known node: its attributes may have changed.
     fn renew_aside(&mut self, known: Ino, entry: Entry) -> Result<()> {
         self.meet(entry.ino, known);
         let mut st = self.tiers.state.lock();
@@ -215,7 +216,7 @@ impl Recovery<'_> {
     fn show_node(&mut self, entry: Entry, spec: &Spec) -> Result<()> {
         let is_dir = spec.kind == Kind::Dir;
         let places = self.places_aside(&entry, (spec.attrs.uid, spec.attrs.gid), is_dir)?;
-        // Somebody else has made one there by now.
+        // Someone else has made one there by now.
         let Some(first) = places.first() else { return Ok(()) };
         let mut st = self.tiers.state.lock();
         let ino = self.number_aside(&mut st, entry.ino);
@@ -236,7 +237,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Its names, but for those under which a directory is: that hides nothing, and is hidden by nothing. `alone`: what is there at all.
+    /// The names of the node, except those that a directory has by now: a directory neither hides nor is hidden.
+    /// `alone`: skips every name that exists.
     fn places_aside(&mut self, entry: &Entry, owner: (u32, u32), alone: bool) -> Result<Vec<DirEntryKey>> {
         let mut places = Vec::new();
         for path in &entry.paths {
@@ -251,7 +253,7 @@ impl Recovery<'_> {
         Ok(places)
     }
 
-    /// Its number, or another one, which the log is told.
+    /// Its logged number, or a new one, which the start logs.
     fn number_aside(&mut self, st: &mut EngineState, logged: Ino) -> Ino {
         if logged >= FIRST_OWN && st.view.get(logged).is_none() {
             return logged;
@@ -261,14 +263,14 @@ impl Recovery<'_> {
         ino
     }
 
-    /// What its object has not.
+    /// Describes what its object lacks, if anything.
     fn lacks(&self, lsn: Lsn, object: ObjectId, size: u64) -> Result<Option<String>> {
         if !self.has_object(object)? {
             return Ok(Some("its object is gone".to_owned()));
         }
         let has = self.looked_at(object).map_or(size, |looked| looked.size);
         let is_short = has < size && !Record::invalidated(&self.records, lsn, object, size);
-        // Whoever went on writing may have cut it, which no record says.
+        // A writer that continued may have cut it, which no record says.
         let goes_on = self.records.iter().any(
             |(at, record)| matches!(record, Record::Bind { object: other, .. } if *at > lsn && other.uses(object)),
         );
@@ -276,13 +278,13 @@ impl Recovery<'_> {
     }
 }
 
-/// In front of what the slow tier has there.
+/// Shows the node in front of the slow tier's file.
 fn show_at(st: &mut EngineState, place: &DirEntryKey, ino: Ino) {
     hide(st, place);
     st.view.set_view(place.0, &place.1, Some(ino));
 }
 
-/// What is shown under a name loses it.
+/// The inode that is shown under a name loses that name.
 fn hide(st: &mut EngineState, (dir, name): &DirEntryKey) {
     let shown = st.view.live_dir(*dir).and_then(|dir| dir.slots.get(name)?.view());
     if let Some(node) = shown.and_then(|ino| st.view.get_mut(ino)) {
@@ -290,7 +292,7 @@ fn hide(st: &mut EngineState, (dir, name): &DirEntryKey) {
     }
 }
 
-/// As the record says.
+/// Sets the attributes from the record.
 fn dress(st: &mut EngineState, ino: Ino, spec: &Spec) {
     let Some(node) = st.view.get_mut(ino) else { return };
     let Attrs { perm, uid, gid, mtime, xattrs } = spec.attrs.clone();

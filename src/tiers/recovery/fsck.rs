@@ -1,8 +1,8 @@
-//! A fast tier that nobody serves, looked at piece by piece: is it what a start expects, and what is lost.
+//! Checks an unmounted fast tier piece by piece: whether it is as a start expects, and what is lost.
 //!
-//! What is wrong is named with its place and the remedy. Repaired is only what is safe and what the next start would do as
-//! well: the torn tail of the log is cut, and an object that nothing explains is put aside with the reason. Nothing else is
-//! changed, and nothing is ever deleted.
+//! Each finding names its place and the remedy. A repair only does what is safe and what the next start would do as
+//! well: it cuts the torn tail of the log, and puts an unexplained object aside with the reason. It changes nothing
+//! else, and never deletes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super};
 use crate::tiers::writeback::step::{step_path, step_target};
 use crate::tiers::{Lsn, log};
 
-/// The remedy for what cannot be made good.
+/// The remedy for damage that cannot be repaired.
 const RESCUE: &str = "save what is there with `dlio-fs rescue`, then use an empty fast tier";
 
 const SHORT: &str = "has only";
@@ -29,11 +29,11 @@ const SHORT: &str = "has only";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// Nothing is wrong, but worth knowing.
+    /// Nothing is wrong, but it is worth knowing.
     Note,
-    /// It was wrong, and is right now.
+    /// It was wrong, and has been repaired.
     Repaired,
-    /// It is wrong, and a repair or the next mount makes it right.
+    /// It is wrong, and a repair or the next mount fixes it.
     Repairable,
     /// Something is lost.
     Damage,
@@ -49,7 +49,7 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Default, Serialize)]
 pub struct FsckReport {
     pub findings: Vec<Finding>,
@@ -58,12 +58,12 @@ pub struct FsckReport {
     /// Versions that the slow tier does not have yet.
     pub pending: u64,
     pub quarantined: u64,
-    /// What an operator has set aside.
+    /// Nodes that an operator has set aside.
     pub aside: u64,
 }
 
-/// Checks the fast tier whose root is `fast`, together with its slow tier if that is given. The fast tier must be locked by
-/// the caller. `boot` names this boot of the machine. Without `repair` nothing is changed.
+/// Checks the fast tier whose root is `fast`, together with its slow tier if that is given. The fast tier must be
+/// locked by the caller. `boot` names this boot of the machine. Without `repair` nothing is changed.
 pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: bool) -> Result<FsckReport> {
     let ours = fast.dir(OURS).at_fast("open", ".dlio-fs")?;
     let mut check = Check {
@@ -115,7 +115,8 @@ impl Check {
         }
     }
 
-    /// The super block, and whether the two tiers belong together. The fast tier's own name, if it is known.
+    /// Checks the super block, and whether the two tiers belong together. Returns the fast tier's own uuid, if it is
+    /// known.
     fn identity(&mut self) -> Option<String> {
         let text = match read_text(&*self.ours, b"super") {
             Ok(Some(text)) => text,
@@ -153,7 +154,7 @@ impl Check {
         Some(identity.uuid)
     }
 
-    /// `false`: what it says of objects is not all.
+    /// Reads the log. `false`: its information about objects is incomplete.
     fn log(&mut self, boot: &str) -> bool {
         let dir = match self.ours.dir(b"log").at_fast("open", "log") {
             Ok(dir) => dir,
@@ -216,7 +217,7 @@ impl Check {
         }
     }
 
-    /// Every version that the slow tier does not have needs its object, as long as it was.
+    /// Checks that every version that the slow tier does not have has its object, in full length.
     fn pending(&mut self, boot: &str, uuid: Option<&str>) {
         let applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let sealed = |record: &Record| if let Record::Seal { of, .. } = record { Some(*of) } else { None };
@@ -246,8 +247,8 @@ impl Check {
         }
     }
 
-    /// A group of changes that was begun and is not finished. Why, the daemon's log and the next mount say; of the slow tier only what is
-    /// missing is seen here.
+    /// Reports a group of changes that was begun and is not finished. The daemon's log and the next mount give the
+    /// reason; only missing directories of the slow tier are found here.
     fn unfinished(&mut self) {
         let steps = Record::unfinished(&self.records);
         let Some((_, first)) = steps.first() else { return };
@@ -277,7 +278,7 @@ impl Check {
         );
     }
 
-    /// What an operator has set aside: it is not on its way to the slow tier.
+    /// Reports nodes that an operator has set aside: they are not on their way to the slow tier.
     fn aside(&mut self, uuid: Option<&str>) {
         for entry in aside_at(&self.records, Lsn::MAX) {
             self.report.aside += 1;
@@ -351,7 +352,7 @@ impl Check {
         Ok(())
     }
 
-    /// Whether it is proven clean, and the path it had. Notes what of that does not parse.
+    /// Whether the object has a fingerprint, and the path it had. Reports a fingerprint that does not parse.
     fn proof_and_name(&mut self, number: u64) -> std::io::Result<(bool, Option<String>)> {
         let place = place_of(number);
         let file = self.pool.open_object(number, Access::Read)?;
@@ -410,7 +411,7 @@ impl Check {
         }
     }
 
-    /// What interrupted copies have left on the slow tier.
+    /// Reports files that interrupted copies have left on the slow tier.
     fn tmp(&mut self, uuid: &str) {
         let Some(slow) = &self.slow else { return };
         let tmp = slow.dir(OURS).and_then(|dir| dir.dir(b"tmp")).and_then(|dir| dir.dir(uuid.as_bytes()));
@@ -431,7 +432,7 @@ impl Check {
     }
 }
 
-/// Of an object, as people are told.
+/// The place of an object, for reports.
 fn place_of(number: u64) -> String {
     format!("pool/{}/{number:016x}", Shard::of(number).name())
 }

@@ -1,4 +1,4 @@
-//! What makes a fast tier one, and says which slow tree it belongs to (P7): the layout, the super block, and the slow tree's `id`.
+//! The identity of a fast tier and of its slow tree (P7): the layout, the super block, and the slow tree's `id`.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) struct Super {
     pub(crate) uuid: String,
     /// The slow tree it belongs to, as in `<slow>/.dlio-fs/id`.
     pub(crate) slow: String,
-    /// CRC-32 of the three above, in hexadecimal. Older ones have none.
+    /// CRC-32 of the three fields above, in hexadecimal. Older tiers have none.
     #[serde(default)]
     pub(crate) sum: Option<String>,
 }
@@ -37,8 +37,8 @@ impl Super {
     }
 }
 
-/// Objects that did not fit may lie in the `tmp` of a slow tier that was writable once. One that never was has none: then
-/// an empty directory on the fast tier stands for it.
+/// Objects that did not fit may be in the `tmp` of a slow tier that was writable once. A slow tier that never was has
+/// no `tmp`: then an empty directory on the fast tier takes its place.
 pub(crate) fn existing_tmp(ours: &dyn Dir, slow: &dyn Dir, identity: &Super) -> Result<Arc<dyn Dir>> {
     let below = |dir: Arc<dyn Dir>, name: &[u8]| dir.dir(name);
     let there = slow.dir(OURS).and_then(|dir| below(dir, b"tmp")).and_then(|dir| below(dir, identity.uuid.as_bytes()));
@@ -51,7 +51,7 @@ pub(crate) fn existing_tmp(ours: &dyn Dir, slow: &dyn Dir, identity: &Super) -> 
 /// In `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
 pub(crate) const UNIDENTIFIED: &str = "read-only";
 
-/// Step 1: whether these two belong together.
+/// Step 1: checks that the two tiers belong together.
 pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result<Super> {
     let slow_id = read_slow_id(slow)?;
     let Some(text) = read_text(ours, b"super")? else {
@@ -69,7 +69,7 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
         write_whole_super(ours, &Super::new(identity.uuid.clone(), identity.slow.clone()))?;
     }
     if identity.slow == UNIDENTIFIED {
-        // Nothing was ever written through a mount over such a tree, so nothing is owed to it.
+        // No mount over such a tree ever wrote anything, so nothing is pending for it.
         return write_super(ours, identity.uuid, slow, slow_id, writable);
     }
     match slow_id {
@@ -85,7 +85,7 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
     }
 }
 
-/// The format is looked at first: of another one nothing else is known.
+/// Checks the format first: nothing else is known about another format.
 pub(crate) fn read_super(text: &str) -> Result<Super> {
     #[derive(Deserialize)]
     struct OnlyFormat {
@@ -139,7 +139,7 @@ fn write_whole_super(ours: &dyn Dir, identity: &Super) -> Result<()> {
 }
 
 pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
-    // The first that is wanted of a slow tier, so this is where a broken one shows.
+    // The first read of a slow tier, so a broken one shows here.
     let unusable = |error: Error| match error.errno() {
         Errno::EIO => Error::refused(
             format!(".dlio-fs/id on the slow tier cannot be read: {error}"),
@@ -151,7 +151,8 @@ pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
     let text = ours.map_or(Ok(None), |ours| read_text(&*ours, b"id").map_err(unusable))?;
     let id = text.map(|text| text.trim().to_string());
     if id.as_deref() == Some("") {
-        // Only a tier that knows neither links nor a rename that replaces nothing shows one that is not written yet.
+        // Only a tier without links and without a rename that refuses to replace can show a file that is not written
+        // yet.
         return Err(Error::refused(
             ".dlio-fs/id on the slow tier is empty: another mount is just writing it, or was cut off",
             "mount again; if it stays so and nobody else mounts this slow tier, remove that file",
@@ -160,17 +161,18 @@ pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
     Ok(id)
 }
 
-/// Gives the slow tree an id. Several mounts may begin at the same moment, each with a fast tier of its own, and all must end with the
-/// same one: what counts is what is there in the end, never what one of them has made up.
+/// Gives the slow tree an id. Several mounts may begin at the same moment, each with its own fast tier, and all must
+/// end with the same id: the one that is on the tier in the end counts, not the one that a mount has generated.
 ///
-/// 1. an id is written to a file of our own beside `id`, under a name that no other mount takes, and synced: whoever sees it as `id` sees
-///    all of it, also after a power cut;
-/// 2. it is linked to `id`. That fails if `id` is there, so the first one's stays. Where the tier has no links it is renamed, if it
-///    knows a rename that replaces nothing, else `id` is created exclusively and written;
+/// 1. an id is written to a file of our own beside `id`, under a name that no other mount takes, and synced: whoever
+///    sees it as `id` sees all of it, also after a power cut;
+/// 2. it is linked to `id`. That fails if `id` is there, so the first one's stays. Where the tier has no links it is
+///    renamed, if it knows a rename that replaces nothing, else `id` is created exclusively and written;
 /// 3. our own file is removed, and the directory synced: `id` is durable, whoever made it, before `super` names it;
-/// 4. `id` is read again, and what it says is the tree's. A server may also have done step 2 although it said that it had not.
+/// 4. `id` is read again, and what it says is the tree's. A server may also have done step 2 although it said that it
+///    had not.
 ///
-/// A crash between 1 and 3 leaves our own file, which nobody reads.
+/// A crash between 1 and 3 leaves our own file, which no one reads.
 fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
     let ours = ensure_dir(slow, OURS)?;
     let text = format!("{}\n", uuid::Uuid::new_v4());
@@ -199,7 +201,7 @@ fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
     })
 }
 
-/// Writes a file that must not exist, durable but for its name.
+/// Writes a file that must not exist, durable except for its name.
 fn write_new(dir: &dyn Dir, name: &[u8], text: &str) -> std::io::Result<()> {
     let file = dir.create(name, 0o600)?;
     file.write_at(text.as_bytes(), 0)?;
@@ -214,8 +216,8 @@ mod tests {
     use super::*;
     use crate::tiers::disk::os::OsDir;
 
-    /// Ten nodes of a job begin with the same slow tree (`srun dlio-fs mount`): of twelve such mounts seven went wrong, and one ended with a
-    /// checkpoint in a fast tier that was refused from then on.
+    /// Ten nodes of a job begin with the same slow tree (`srun dlio-fs mount`): of twelve such mounts seven went wrong,
+    /// and one left a checkpoint in a fast tier that was refused from then on.
     #[test]
     fn all_who_begin_with_a_slow_tree_at_once_know_it_by_the_same_id() {
         for _ in 0..10 {

@@ -1,6 +1,6 @@
-//! Step 5 of a start: the records behind `applied`, one by one, into the view. What a power cut has struck is left out, and what is said
-//! about it: a number of the log may be another inode by now, and a path may lead elsewhere. What comes before and behind is
-//! `recovery/start.rs`.
+//! Step 5 of a start: replays the records after `applied`, one by one, into the view. Versions that a power cut has
+//! struck are left out, and so are records about them: a number of the log may be another inode by now, and a path may
+//! lead elsewhere. `recovery/start.rs` has the steps before and after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl<'a> Recovery<'a> {
                 }
             }
             Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
-            // The file may be known by no name: the changes that this is about have met it.
+            // The file may have no name: the changes that this record is about have met it.
             Record::Overtaken { ino, mtime, .. } => {
                 if let Some(ino) = self.met.get(ino) {
                     self.tiers.state.lock().overtake(*ino, lsn, *mtime);
@@ -132,7 +132,7 @@ impl<'a> Recovery<'a> {
             Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
             Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
-            // From here on the log is of those who saw what that file had left behind.
+            // From here on the log is of mounts that saw what that file had left behind.
             Record::Struck { ino } => {
                 self.left.retain(|_, (_, of)| of != ino);
                 Ok(())
@@ -179,14 +179,15 @@ impl<'a> Recovery<'a> {
         Ok(Some((dir, name_of(name)?)))
     }
 
-    /// As [`Recovery::place`], of something that goes there. What is missing of its directories somebody else has removed while no daemon ran:
-    /// the view has them anew, and publishing makes them (P15). What they let others do is not known, so it is nothing.
+    /// Like [`Recovery::place`], for a node that is to be placed there. Missing directories were removed by someone
+    /// else while no daemon ran: the view gets them anew, and publishing makes them (P15). Their permissions for others
+    /// are unknown, so others get none.
     pub(crate) fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<DirEntryKey>> {
         if let Some(place) = self.place(path)? {
             return Ok(Some(place));
         }
         if self.tiers.damaged.is_some() {
-            // The directory may be one of ours, whose record is what the log lacks.
+            // The directory may be one of ours, whose record is missing in the damaged log.
             return Ok(None);
         }
         let (dirs, name) = split(path);
@@ -210,7 +211,8 @@ impl<'a> Recovery<'a> {
         let meta =
             NodeAttrs { perm: 0o700, uid, gid, nlink: 2, atime: now, mtime: now, ctime: now, ..NodeAttrs::default() };
         st.view.add(ino, Kind::Dir, meta);
-        // No file system of the slow tier has this device: it is found by nobody, and made anew when something comes to it.
+        // No file system of the slow tier has this device: lookups do not find it, and it is made anew when something
+        // is placed in it.
         st.view.set_slow_id(ino, Some((0, ino)));
         st.view.set_view(dir, &name, Some(ino));
         st.view.set_slow(dir, &name, Some(ino));
@@ -223,7 +225,7 @@ impl<'a> Recovery<'a> {
         ino
     }
 
-    /// Who an object's file belongs to.
+    /// The owner of an object's file.
     fn owner_of(&self, object: ObjectId) -> (u32, u32) {
         let stat = match object.home {
             Home::Fast => self.tiers.pool.stat(object.number),
@@ -233,7 +235,8 @@ impl<'a> Recovery<'a> {
         stat.map_or_else(|_| ours(), |stat| (stat.uid, stat.gid))
     }
 
-    /// It may be the only copy of what was acknowledged: what has become of its directory, or its name, is no reason to delete it.
+    /// Keeps an object whose place is gone. It may be the only copy of acknowledged data: a missing directory or name
+    /// is no reason to delete it.
     pub(crate) fn put_aside(&mut self, path: &[u8], object: ObjectId) {
         tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
         self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
@@ -243,7 +246,7 @@ impl<'a> Recovery<'a> {
     pub(crate) fn find(&self, (dir, name): &DirEntryKey, expected: Option<Ino>) -> Result<Option<Ino>> {
         {
             let mut st = self.tiers.state.lock();
-            // Nobody is served yet: whatever age the mount is asked to believe, of one start one answer is enough.
+            // No one is served yet: within one start one answer is enough, whatever age the mount may trust.
             let believed = Ages { ours: Duration::MAX, slow: Duration::MAX };
             if let Some(found) = st.view.known(*dir, name, Duration::ZERO, believed, false) {
                 return Ok(found);
@@ -258,7 +261,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// A version that was not sealed before the power went: the one before it is shown, if there is one.
+    /// A version that was not sealed before the power cut: the previous version is shown, if there is one.
     fn discard_unsynced(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
         self.struck.insert(object);
         if self.at(path, ino)?.is_none() && !self.met.contains_key(&ino) {
@@ -267,9 +270,9 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// What a file that was struck had replaced is there in its place, and stays under a name that the struck one has left: it is the
-    /// newest whole version that the name has. Where the name is wanted for something else it is taken away, by the record that
-    /// freed it: in between there was nothing under the name.
+    /// A file that a struck file had replaced is shown in its place, and stays under a name that the struck file has
+    /// left: it is the newest whole version of that name. If the name is needed for something else, the file is removed
+    /// by the record that freed the name: until then nothing was under the name.
     fn make_way(&mut self, place: &DirEntryKey) -> Result<()> {
         let Some((freed, _)) = self.left.remove(place) else { return Ok(()) };
         if let Some(older) = self.older_at(place)? {
@@ -278,29 +281,29 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// The directory goes, and by the log it is empty.
+    /// The directory is removed, and by the log it is empty.
     fn make_way_in(&mut self, dir: Ino) -> Result<()> {
         let inside: Vec<DirEntryKey> = self.left.keys().filter(|(parent, _)| *parent == dir).cloned().collect();
         inside.iter().try_for_each(|place| self.make_way(place))
     }
 
-    /// What stands where a struck file was. A directory is none: no file takes the place of one.
+    /// The file that is where a struck file was. A directory does not count: no file takes the place of one.
     fn older_at(&mut self, place: &DirEntryKey) -> Result<Option<Ino>> {
         let found = self.find(place, None)?;
         let st = self.tiers.state.lock();
         Ok(found.filter(|ino| st.view.get(*ino).is_some_and(|node| node.kind != Kind::Dir)))
     }
 
-    /// The node a record speaks of, at the path it says; numbered as the record says if it is met for the first time.
-    /// `None` if another one is there: the one that was meant has been struck.
+    /// The node that a record refers to, at the path it gives; numbered as the record says if it is met for the first
+    /// time. `None` if another node is there: the one that was meant has been struck.
     fn at(&mut self, path: &[u8], ino: Ino) -> Result<Option<(DirEntryKey, Ino)>> {
         let Some(place) = self.place(path)? else { return Ok(None) };
         if self.never.contains(&ino) {
             return Ok(None);
         }
         let found = self.find(&place, Some(ino))?;
-        // While nothing was struck, every path leads where it led. One node goes by two numbers where a start came between two
-        // of its records: the one it was made with, and then the slow tier's.
+        // If nothing was struck, every path leads where it led. One node has two numbers if a start came between two of
+        // its records: the one it was made with, and then the slow tier's.
         let certain = self.struck.is_empty() && self.never.is_empty();
         let twin = if ino < FIRST_OWN { self.tiers.state.lock().view.with_slow_ino(ino) } else { None };
         let unmet = |found: &Ino| *found == ino || twin == Some(*found) || !self.taken.contains(found);
@@ -350,7 +353,7 @@ impl<'a> Recovery<'a> {
         Ok(found.is_some_and(|stat| stat.kind == Kind::File && (object.needs_slow() || stat.nlink == 1)))
     }
 
-    /// What is known of an object in the pool.
+    /// The known state of an object in the pool.
     pub(crate) fn looked_at(&self, object: ObjectId) -> Option<&Looked> {
         let at = self.looked.binary_search_by_key(&object.number, |(number, _)| *number);
         self.looked[at.ok().filter(|_| object.home == Home::Fast)?].1.as_ref()
@@ -378,7 +381,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// The file's bytes are ahead of its events.
+    /// Marks the file's bytes as ahead of its events.
     fn goes_ahead(&self, file: &FileState, io: &mut Io, object: ObjectId, lsn: Lsn) {
         io.attrs_in_view = false;
         io.dirty = true;
@@ -386,9 +389,9 @@ impl<'a> Recovery<'a> {
         self.tiers.state.lock().bind(file.ino, lsn, object, self.uptime);
     }
 
-    /// Somebody else has changed what was under the name while no daemon ran: the view goes on from what was there, and publishing,
-    /// which finds something else, keeps both (P11). What they removed is not missed. A power cut may have taken what we had written
-    /// in place: that makes no file newer.
+    /// Someone else has changed the file under the name while no daemon ran: the view goes on from the earlier file,
+    /// and publishing, which finds another one, keeps both (P11). A file that they removed is not missed. A power cut
+    /// may have taken our writes in place: that makes no file newer.
     fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Fingerprint>, this_boot: bool) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
         let Some(found) = self.find(&place, None)? else { return Ok(()) };
@@ -407,10 +410,10 @@ impl<'a> Recovery<'a> {
         tracing::warn!(path = %escape(path), "changed on the slow tier by somebody else while no daemon ran");
         let is_file = st.view.get(found).is_some_and(|node| node.kind == Kind::File);
         match slow.filter(|_| is_file) {
-            // Nothing that a file of ours could be the next version of.
+            // There is no file of which ours could be the next version.
             None => st.view.disown(&place, self.uptime),
             Some(slow) => {
-                // No file has the number 0: theirs may have a new one, and another file theirs.
+                // No file has the number 0: theirs may have a new number, and another file may have theirs.
                 let known = if slow.ino == ino { ino } else { 0 };
                 st.view.set_slow_id(found, Some((dev, known)));
                 if let Some(node) = st.view.get_mut(found) {
@@ -421,8 +424,8 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// After a change of boot too: a sealed version that was written over is shown as it is, for its synced bytes are nowhere
-    /// else, and waits for somebody who accepts it.
+    /// Applies after a change of boot, too: a sealed version that was written over is shown as it is, because its
+    /// synced bytes are nowhere else, and waits until someone accepts it.
     fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
         let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().file(*ino)) else {
             return Ok(());
@@ -437,7 +440,7 @@ impl<'a> Recovery<'a> {
             }
         }
         if let Some(known) = io.object().filter(|known| any && object.shares(*known)) {
-            // It was given the view's attributes before this record. A power cut may have taken them: see `reapply_attrs`.
+            // It got the view's attributes before this record. A power cut may have taken them: see `reapply_attrs`.
             if !self.rebooted {
                 self.sealed_as.remove(&known);
             }
@@ -446,7 +449,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Attaches an object that a record names. It is not clean, whatever it says itself.
+    /// Attaches an object that a record names. The object is not clean, even if it has a fingerprint.
     pub(crate) fn give_object(&self, file: &FileState, io: &mut Io, object: ObjectId) -> Result<()> {
         if let Some(split) = self.tiers.open_split(&self.cx, object)?
             && !self.rebooted
@@ -505,8 +508,8 @@ impl<'a> Recovery<'a> {
         if let Some(head) = object.head() {
             self.sealed_as.remove(&head);
         }
-        // An object on slow is published as it is: the drain may have been in the middle of adding to it, and a write of giving
-        // it newer attributes.
+        // An object on slow is published as it is: the drain may have been adding to it, and a write may have been
+        // giving it newer attributes.
         self.sealed_as.remove(&object);
         if self.rebooted || object.needs_slow() {
             self.sealed_as.insert(object, (size, attrs.clone()));
@@ -519,7 +522,7 @@ impl<'a> Recovery<'a> {
         io.dirty = false;
         io.attrs_in_view = false;
         if let Some(node) = st.view.get_mut(file.ino).filter(|_| object.needs_slow()) {
-            // What a change of its attributes starts from.
+            // Changes of its attributes start from these.
             let Attrs { perm, uid, gid, mtime, .. } = *attrs;
             let blocks = size.div_ceil(512);
             node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, size, blocks, mtime, ..*meta });
@@ -573,7 +576,7 @@ impl<'a> Recovery<'a> {
         }
         let mut st = self.tiers.state.lock();
         if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
-            // A directory has one name; with two it could be inside of itself.
+            // A directory has one name; with two it could be inside itself.
             return Ok(());
         }
         st.view.set_view(to.0, &to.1, Some(ino));
@@ -584,7 +587,8 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// What a rename moves. Of a file that was struck nothing, and what it had replaced is left behind; exchanged is that.
+    /// The inode that a rename moves. For a struck file it is none, and the file it had replaced stays behind; an
+    /// exchange moves that one.
     fn mover(&mut self, lsn: Lsn, path: &[u8], from: &DirEntryKey, ino: Ino, exchange: bool) -> Result<Option<Ino>> {
         let found = self.at(path, ino)?;
         if found.is_some() || !self.never.contains(&ino) {
@@ -603,7 +607,7 @@ impl<'a> Recovery<'a> {
         let Some(mut to) = self.place_of_new(to, (0, 0))? else { return Ok(()) };
         let mut mover = self.mover(lsn, path, &from, ino, exchange)?;
         if exchange {
-            // Whatever stands there, by the log both are taken.
+            // By the log both names are taken, whatever is there.
             self.left.remove(&from);
             self.left.remove(&to);
         } else if mover.is_some() {
@@ -611,7 +615,7 @@ impl<'a> Recovery<'a> {
         }
         let mut other = self.find(&to, None)?;
         if exchange && mover.is_none() {
-            // It was struck; the other one moves all the same.
+            // It was struck; the other one still moves.
             (mover, other) = (other, None);
             std::mem::swap(&mut from, &mut to);
         }
@@ -652,7 +656,7 @@ impl<'a> Recovery<'a> {
     fn replay_remove(&mut self, lsn: Lsn, path: &[u8], ino: Ino, dir: bool) -> Result<()> {
         let mut found = self.at(path, ino)?;
         if found.is_none() && self.never.contains(&ino) && !dir {
-            // What it had replaced does not come back.
+            // The file it had replaced does not come back.
             if let Some(place) = self.place(path)? {
                 found = self.older_at(&place)?.map(|older| (place, older));
             }
@@ -691,7 +695,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// The node a change of attributes is about; the root has no name.
+    /// The node that a change of attributes refers to; the root has no name.
     fn subject(&mut self, path: &[u8], ino: Ino) -> Result<Option<Ino>> {
         if path.is_empty() { Ok(Some(ROOT)) } else { Ok(self.at(path, ino)?.map(|(_, ino)| ino)) }
     }
@@ -746,7 +750,7 @@ pub(crate) fn object_of(record: &Record) -> Option<ObjectId> {
     }
 }
 
-/// The files that these objects are, each by itself.
+/// The files of these objects; one in two parts counts as two.
 pub(crate) fn each_of(objects: impl IntoIterator<Item = ObjectId>) -> impl Iterator<Item = ObjectId> {
     objects.into_iter().flat_map(|object| [Some(object.tail()), object.head()]).flatten()
 }

@@ -1,9 +1,9 @@
-//! Getting the files out of a fast tier without a mount and without its slow tier.
+//! Gets the files out of a fast tier without a mount and without its slow tier.
 //!
-//! With a log: the records behind `applied` are followed by path, and every file whose bytes only the fast tier has is
-//! copied to where it would be. As at a start, what was not sealed before a change of boot counts as never written: the
-//! version before it is restored. Without a log: objects without a fingerprint tell their last name themselves. What tells nothing
-//! is listed. The fast tier is not changed; one that can only be read will do. What cannot be read is named, and the rest is
+//! With a log: the records after `applied` are followed by path, and every file whose bytes only the fast tier has is
+//! copied to its path. As at a start, content that was not sealed before a change of boot counts as never written: the
+//! previous version is restored. Without a log: objects without a fingerprint record their last name. Objects without a
+//! name are listed. The fast tier is not changed; read access is enough. Unreadable objects are listed, and the rest is
 //! restored.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -19,38 +19,38 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::recovery::aside::{aside_at, left_out};
 use crate::tiers::{Ino, Lsn, log};
 
-/// What a rescue did.
+/// The result of a rescue.
 #[derive(Debug, Default)]
 pub struct RescueReport {
     /// Paths restored.
     pub restored: Vec<String>,
-    /// Restored as far as there are bytes of them, and what is missing.
+    /// Files that were restored only in part, and what is missing.
     pub short: Vec<String>,
-    /// Objects nothing names, versions that a power cut struck, what could not be read, and files whose bytes are on the slow
-    /// tier (in its `.dlio-fs/tmp`).
+    /// Objects without a name, versions that a power cut struck, unreadable objects, and files whose bytes are on the
+    /// slow tier (in its `.dlio-fs/tmp`).
     pub unexplained: Vec<String>,
     /// Damage found in the log.
     pub damage: Vec<String>,
 }
 
-/// What only the fast tier has under a path.
+/// A node that only the fast tier has under a path.
 #[derive(Clone)]
 enum RescuedAt {
     File { object: ObjectId, size: Option<u64> },
     Node(Spec),
 }
 
-/// How much of a file there was.
+/// How much of a file was restored.
 enum Restored {
     Whole,
-    /// Of so many bytes only so many.
+    /// Only the first number of bytes, out of the second.
     Short(u64, u64),
     /// Its bytes are on the slow tier.
     Elsewhere,
 }
 
-/// Restores what only the fast tier has to `to`, an empty directory. `fast` is the tier's root, `boot` this boot of the
-/// machine.
+/// Restores everything that only the fast tier has to `to`, an empty directory. `fast` is the tier's root, `boot` this
+/// boot of the machine.
 pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<RescueReport> {
     if !to.list().at("list", "the target")?.is_empty() {
         return Err(Error::refused("the target directory is not empty", "give --to an empty directory"));
@@ -104,7 +104,7 @@ struct Followed {
     tree: BTreeMap<Path, RescuedAt>,
     /// Objects that a power cut struck, with the path they were written to.
     struck: BTreeMap<u64, Path>,
-    /// Files of which no version counts.
+    /// Files without any valid version.
     never: HashSet<Ino>,
 }
 
@@ -147,7 +147,7 @@ impl Followed {
         }
     }
 
-    /// Unless something that came later is there.
+    /// Adds a set-aside node, unless something later has its path.
     fn add_aside(&mut self, paths: &[Path], kept: &Kept) {
         let found = match kept {
             Kept::File { object, size, .. } => RescuedAt::File { object: *object, size: Some(*size) },
@@ -158,7 +158,7 @@ impl Followed {
         }
     }
 
-    /// As [`crate::tiers::recovery::start`] strikes: a file without an older version is followed no further.
+    /// Strikes as [`crate::tiers::recovery::start`] does: a file without an older version is followed no further.
     fn discard_unsynced(&mut self, path: &Path, ino: Ino, object: ObjectId) {
         let kept =
             self.tree.values().any(|found| matches!(found, RescuedAt::File { object: kept, .. } if *kept == object));
@@ -214,7 +214,7 @@ fn rename(tree: &mut BTreeMap<Path, RescuedAt>, from: &[u8], to: &[u8], exchange
     tree.extend(back);
 }
 
-/// Objects the log does not speak of but which know their own name.
+/// Adds objects that the log does not mention but that record their own name.
 fn add_unlogged(
     pool: &Pool,
     records: &[(Lsn, Record)],
@@ -248,7 +248,8 @@ fn add_unlogged(
     for number in pool.quarantined_numbers()?.into_iter().filter(|number| !logged(*number)) {
         report.unexplained.push(format!("quarantine/{number:016x}: {}", pool.why_quarantined(number)));
     }
-    // The newest of a name gets it. The others get one beside it: programs write many files under one temporary name.
+    // The newest object of a name gets it. The others get one beside it: programs write many files under one temporary
+    // name.
     for ((path, _), number) in named.into_iter().rev() {
         let beside = [&path[..], format!(".dlio-object-{number:016x}").as_bytes()].concat();
         let path = if tree.contains_key(&path) { beside } else { path };

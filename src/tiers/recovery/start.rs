@@ -1,20 +1,21 @@
-//! How every start begins: from what lies on the two tiers to an engine that is ready to serve.
+//! The steps of every start: from the state of the two tiers to an engine that is ready to serve.
 //!
 //! 1. the fast tier's layout is made or checked, and the slow tier identified (P7);
 //! 2. the log is read, a torn tail cut; beside that the objects are looked at;
-//! 3. intents behind the last `applied` are finished on the slow tier: their group was under way. One step of it may be refused, or have
-//!    nothing to place any more: from its batch on the events stay pending. Where that batch is half done the daemon takes it over
-//!    (`recovery/takeover.rs`): no step that is refused keeps a mount from starting (P15);
+//! 3. intents behind the last `applied` are finished on the slow tier: their group was under way. One step of it may be
+//!    refused, or have nothing to place any more: from its batch on the events stay pending. Where that batch is half
+//!    done the daemon takes it over (`recovery/takeover.rs`): no step that is refused keeps a mount from starting
+//!    (P15);
 //! 4. copies in `tmp` that nobody will publish are swept;
 //! 5. the records behind `applied` are replayed into the view. After a change of boot, content that was not sealed is
 //!    struck: the version before it is shown;
 //! 6. objects: the ones in use are attached, proven ones wait for their file, superseded ones are deleted, and what no
 //!    record explains is quarantined;
 //! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
-//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; where it has written over a
-//!    version that is owed, so does everything behind that.
+//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; where it has written
+//!    over a version that is owed, so does everything behind that.
 //!
-//! A crash behind any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
+//! A crash after any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -60,8 +61,8 @@ use crate::tiers::{Ino, Lsn, Options, Tiers};
 
 /// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
 ///
-/// `fast` and `slow` are the tiers' roots. `boot` names this boot of the machine: what was not sealed in another boot is
-/// struck.
+/// `fast` and `slow` are the tiers' roots. `boot` names this boot of the machine: content that was not sealed in
+/// another boot is struck.
 pub fn open(
     fast: Arc<dyn Dir>,
     slow: Arc<dyn Dir>,
@@ -73,7 +74,7 @@ pub fn open(
 }
 
 /// As [`open`], over a slow tier that cannot be written: nothing is made or removed there. For a mount that takes no
-/// changes; what the fast tier still owes to the slow tree is shown, and waits for a mount that may write.
+/// changes; pending changes are shown, and wait for a mount that may write.
 pub fn open_over_read_only(
     fast: Arc<dyn Dir>,
     slow: Arc<dyn Dir>,
@@ -166,7 +167,7 @@ fn open_with(
     Ok(tiers)
 }
 
-/// A file whose bytes are ahead of its events, by the record that says so.
+/// A file whose bytes are ahead of its events, with the LSN of the `bind` record.
 struct Bound {
     lsn: Lsn,
     paths: Vec<Vec<u8>>,
@@ -174,13 +175,13 @@ struct Bound {
     object: ObjectId,
 }
 
-/// That an object is equal to a slow file, and what it says of its own.
+/// The fingerprint of the slow file that an object equals, and the object's recorded name.
 type Proven = (Fingerprint, Option<Named>);
 
-/// What was found of an object.
+/// The result of examining an object.
 type ObjectLook = io::Result<(Looked, Option<Proven>)>;
 
-/// An object, and its fingerprint if it has one.
+/// Examines an object, and reads its fingerprint if it has one.
 fn look(file: &dyn File) -> ObjectLook {
     let stat = file.stat()?;
     let fingerprint = Pool::proof_of(file)?;
@@ -189,7 +190,7 @@ fn look(file: &dyn File) -> ObjectLook {
     Ok((looked, Some((fingerprint, Pool::name_of(file)?))))
 }
 
-/// So many threads look at objects side by side, where there are as many processors.
+/// Most threads that examine objects side by side, given as many processors.
 const LOOKING_MAX: usize = 8;
 /// Fewer objects are not worth a thread.
 const LOOKS_EACH: usize = 4096;
@@ -198,7 +199,7 @@ fn look_at_one(pool: &Pool, number: u64) -> ObjectLook {
     pool.open_object(number, Access::Read).and_then(|file| look(&*file))
 }
 
-/// Does two things, at the same time if that is worth a thread: few are done in an order that can be told.
+/// Does two things, at the same time if that is worth a thread; otherwise in a fixed order.
 fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
     if !worth_it {
         let other = other();
@@ -207,13 +208,14 @@ fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl Fn
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("dlio-pool".to_owned()).spawn_scoped(scope, &one);
         let other = other();
-        // Without a thread this one does it.
+        // If the thread cannot be started, this one does it.
         let done = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
         (done.unwrap_or_else(|_| one()), other)
     })
 }
 
-/// Looks at these objects, on several threads if each has at least so many; what they find is in the order of the numbers.
+/// Examines these objects, on several threads if each has at least `least`; the results are in the order of the
+/// numbers.
 fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, ObjectLook)> {
     let one = |number: &u64| (*number, look_at_one(pool, *number));
     let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
@@ -227,7 +229,7 @@ fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, ObjectLook)>
             .collect();
         let mut all = look(ours);
         for (some, thread) in others {
-            // Without a thread this one does it.
+            // If the thread cannot be started, this one does it.
             let looked = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             all.extend(looked.unwrap_or_else(|_| look(some)));
         }
@@ -235,8 +237,9 @@ fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, ObjectLook)>
     })
 }
 
-/// Files that the last daemon has written in place while changes of their times were on their way, and when, by their numbers on the
-/// slow tier. The intents of the daemons before are finished; and what they have written of that, it has planned with.
+/// Files that the last daemon has written in place while changes of their times were pending, and the times of these
+/// writes, by slow inode number. Intents of earlier daemons are finished; the last daemon's own plans include what they
+/// have written.
 fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Time> {
     let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
     let mut last: HashMap<Ino, (u64, Time)> = HashMap::new();
@@ -250,7 +253,7 @@ fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Tim
     last.into_values().collect()
 }
 
-/// A start is logged before the first object is made.
+/// Refuses a pool with objects but no log: a start is logged before the first object is made.
 fn expect_empty(looked: &[(u64, ObjectLook)]) -> Result<()> {
     match looked.len() {
         0 => Ok(()),
@@ -305,7 +308,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// What was put aside keeps its number too: the next one to be put aside must not take its name.
+    /// Objects in quarantine keep their numbers, too: the next one must not take such a name.
     fn reserve_numbers(&self) -> Result<()> {
         self.tiers.pool.quarantined_numbers()?.into_iter().for_each(|number| self.tiers.pool.reserve(number));
         let records = self.records.iter().map(|(_, record)| record);
@@ -316,9 +319,9 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Step 3. Every step is done or found done, by the inode numbers it names, up to one that is refused, or has nothing to place. What is
-    /// done of its batch, or is not durable, the daemon takes over; what has not begun is replayed as any other event. Returns
-    /// the steps that are done for good.
+    /// Step 3. Applies every step, or finds it applied, by the inode numbers it names, up to one that is refused or has
+    /// nothing to place. If that batch is partly done, or not durable, the daemon takes it over; batches that have not
+    /// begun are replayed as other events. Returns the steps that are done for good.
     fn finish_intents(&mut self) -> Vec<Step> {
         self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let written = written_in_place(&self.records, self.applied);
@@ -351,7 +354,7 @@ impl Recovery<'_> {
         group.into_iter().take(finished).map(|(_, step)| step).collect()
     }
 
-    /// What each step has met, and whether all of them are durable.
+    /// What each step met, and whether all of them are durable.
     fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
         let (mut met, mut touched) = (Vec::new(), SyncSet::default());
         for (_, step) in group {
@@ -375,7 +378,7 @@ impl Recovery<'_> {
                 }
             }
             touched.add(step);
-            // Of two file systems neither waits for the other.
+            // Two file systems do not order their writes between them.
             let in_order = self.tiers.slow.root.order() == MetadataOrder::Journaled && self.tiers.slow.parts.is_empty();
             if !in_order && !self.is_synced(&mut touched) {
                 let done = self.done_already(&group[met.len()..]);
@@ -387,13 +390,14 @@ impl Recovery<'_> {
         (met, durable)
     }
 
-    /// How many of these steps the daemon before has done. No further one is: those before are not durable.
+    /// How many of these steps the previous daemon has done. Applies none itself, because the earlier ones are not
+    /// durable.
     fn done_already(&self, steps: &[(Lsn, Step)]) -> usize {
         let mut done = 0;
         for (at, (_, step)) in steps.iter().enumerate() {
             match self.tiers.slow.has_applied(step) {
                 Ok(Some(true)) => done = at + 1,
-                // Of no account by itself.
+                // Attributes alone tell nothing.
                 Ok(None) => {}
                 Ok(Some(false)) | Err(_) => break,
             }
@@ -408,8 +412,8 @@ impl Recovery<'_> {
         synced
     }
 
-    /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash cut
-    /// off: their names behind `applied`.
+    /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash
+    /// cut off, with their names after `applied`.
     fn binds_passed(&self) -> Vec<Bound> {
         let before = Record::applied(self.records.iter().map(|(_, record)| record));
         if before == self.applied {
@@ -458,8 +462,8 @@ impl Recovery<'_> {
         binds
     }
 
-    /// Step 4: everything of ours in `tmp` but objects. Where one was exchanged for the version before, that has its name now, and
-    /// would count as one more of its file's.
+    /// Step 4: removes everything of ours in `tmp` except objects. If an object was exchanged for the previous version,
+    /// that version has its name now, and would count as another object of the file.
     fn sweep(&self) -> Result<()> {
         let replaced = self.records.iter().filter_map(|(_, record)| match record {
             Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.as_slice(), *over)),
@@ -477,7 +481,7 @@ impl Recovery<'_> {
                 closed::close_again(&self.tiers.slow.root, &*tmp, &entry.name)?;
                 let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
                 if entry.kind == Kind::Dir && entry.name.starts_with(b"g") {
-                    // What a client left there that has not come to its end.
+                    // Left by a client that has not finished.
                     let dir = tmp.dir(&entry.name).at("open", "leftover in tmp")?;
                     let left = dir.list().at("list", "leftover in tmp")?;
                     left.iter().try_for_each(|entry| remove_leftover(&*dir, &entry.name))?;
@@ -490,7 +494,7 @@ impl Recovery<'_> {
         };
         sweep(b"")?;
         for part in self.tiers.slow.parts.paths() {
-            // A file system may not be mounted now.
+            // A file system may be unmounted now.
             if let Err(error) = sweep(&part) {
                 tracing::warn!(part = escape(&part), %error, "what waits in a part of the slow tree is not looked at");
             }
@@ -498,10 +502,10 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a power cut
-    /// the object may lack attributes that the slow tier has by now: it goes.
+    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a
+    /// power cut the object may lack attributes that the slow tier has by now: it is dropped.
     ///
-    /// Returns the numbers of those that have a fingerprint now.
+    /// Returns the numbers of the objects that have a fingerprint now.
     fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
         let mut proven = HashSet::new();
         if self.rebooted {
@@ -522,7 +526,7 @@ impl Recovery<'_> {
                 proven.insert(object.number);
                 Pool::set_sum(&*file, None);
                 match Pool::mark_clean(&*file, &Fingerprint::of(&slow_stat)) {
-                    // No room for the fingerprint: without one the object goes, and the slow tier has its bytes.
+                    // No room for the fingerprint: without one the object is dropped, and the slow tier has its bytes.
                     Err(e) if is_full(&e) => {}
                     other => other.at("prove clean", "object")?,
                 }
@@ -531,7 +535,8 @@ impl Recovery<'_> {
         Ok(proven)
     }
 
-    /// Whether the object was written to after its last version became an event; also by what a power cut has struck.
+    /// Whether the object was written to after its last version became an event, also by a write that a power cut has
+    /// struck.
     fn changed_since(&self, object: ObjectId) -> bool {
         let last = self.records.iter().rev().find_map(|(_, record)| match record {
             Record::Bind { object: other, .. } if other.uses(object) => Some(true),
@@ -548,8 +553,8 @@ impl Recovery<'_> {
             .any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r).is_some_and(|other| other.uses(object)))
     }
 
-    /// What was found of the objects of the pool, before these were proven. Those that are proven wait, by the slow inode they are equal to,
-    /// and meet their file when it is looked up.
+    /// Takes in the results of examining the pool's objects; those that got a fingerprint since are examined again.
+    /// Clean objects wait, by the slow inode they equal, and meet their file when it is looked up.
     fn take_in(&mut self, looked: Vec<(u64, ObjectLook)>, proven_since: &HashSet<u64>) {
         let mut proven = Vec::new();
         for (number, looked) in looked {
@@ -565,7 +570,7 @@ impl Recovery<'_> {
                     fingerprint
                 }
                 Err(error) => {
-                    // Unproven: it is put aside, or if its file needs it, named when it is read.
+                    // Unproven: it is put aside, or, if a file needs it, reported when it is read.
                     tracing::error!(object = number, %error, "an object of the pool cannot be read");
                     self.looked.push((number, None));
                     continue;
@@ -584,8 +589,9 @@ impl Recovery<'_> {
         }
     }
 
-    /// Pending versions of which the fast tier has lost bytes: an object that is gone, or in the pool shorter than it was when
-    /// the version was committed, although nobody has shortened it since. As after a power cut, the version before is shown.
+    /// Finds pending versions of which the fast tier has lost bytes: the object is gone, or in the pool it is shorter
+    /// than when the version was committed, although no one has shortened it since. As after a power cut, the previous
+    /// version is shown.
     fn find_lost(&mut self) -> Result<()> {
         let mut contents = Vec::new();
         let mut boot = "";
@@ -634,7 +640,8 @@ impl Recovery<'_> {
                 Err(e) if e.errno() == Errno::ENOENT => continue,
                 other => other?,
             };
-            // Longer: never synced. Shorter: cut, as a `breach` record says, or the tail of an object that the drain adds to.
+            // Longer: never synced. Shorter: cut, as a `breach` record says, or the tail of an object that the drain
+            // was adding to.
             let has = fd.stat().at("stat", "object")?.size;
             if has > *size || (has < *size && object.needs_slow()) {
                 fd.set_len(*size).at("set the length of", "object")?;
@@ -654,8 +661,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Gives objects the logged changes of attributes again, but for those that are published as they are. Times only where no
-    /// later write can have moved them on.
+    /// Applies the logged changes of attributes to objects again, except to those that are published as they are. Times
+    /// only if no later write can have advanced them.
     fn reapply_attrs(&self) -> Result<()> {
         let last = self.records.last().map_or(0, |(lsn, _)| *lsn);
         for (ino, records) in &self.later_attrs {
@@ -744,7 +751,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Files that were struck and are still spoken of behind `applied`.
+    /// Files that were struck and that records after `applied` still mention.
     fn struck_for_good(&self) -> impl Iterator<Item = Ino> {
         let behind = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
         let others = behind.filter(|(_, record)| !matches!(record, Record::Struck { .. }));
@@ -752,9 +759,9 @@ impl Recovery<'_> {
         spoken_of.into_iter().filter(|ino| self.never.contains(ino))
     }
 
-    /// Step 7. Where the room that is set aside for it is not enough, staged copies and clean objects go, and what nothing else helps is put
-    /// behind the last start's records. Where that has no room either, all there is can be read: this start is none, and the next one
-    /// finds what it has found.
+    /// Step 7. If the room set aside for it is not enough, staged copies and clean objects are evicted; as a last
+    /// resort the records are put behind the last start's. If even that has no room, everything is readable but nothing
+    /// is logged: this start does not count, and the next one finds the same state.
     fn log_start_where_there_is_room(&self) -> Result<()> {
         let full = match self.log_start() {
             Err(error) if log::is_full(&error) => error,
@@ -787,7 +794,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// About as much as a start logs.
+    /// Roughly the bytes that a start logs.
     fn start_bytes(&self) -> u64 {
         let paths = {
             let st = self.tiers.state.lock();
@@ -810,7 +817,7 @@ impl Recovery<'_> {
             object: *object,
         }));
         records.push(Record::Applied { upto: self.applied });
-        // What this start has taken over the next one must know of.
+        // The next start must know what this one has taken over.
         records.extend(self.half.iter().flat_map(Half::intents));
         let last = self.tiers.log.append(&records)?;
         let first = last + 1 - records.len() as u64 + before;

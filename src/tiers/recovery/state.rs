@@ -1,4 +1,4 @@
-//! What a start knows while it reads the records behind `applied`.
+//! The state of a start while it reads the records after `applied`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,57 +13,60 @@ use crate::tiers::writeback::mend::base_of;
 use crate::tiers::writeback::step::Met;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
-/// What a start knows of the records that it has read, and of what they speak of.
+/// What a start has learned from the records, and about the nodes and objects that they mention.
 pub(crate) struct Recovery<'a> {
     pub(crate) tiers: &'a Tiers,
     pub(crate) records: Vec<(Lsn, Record)>,
     pub(crate) boot: &'a str,
-    /// The last daemon ran in another boot: what it did not sync may be gone.
+    /// The last daemon ran in another boot: anything it did not sync may be gone.
     pub(crate) rebooted: bool,
     pub(crate) cx: Cx,
-    /// Up to where everything is on the slow tier, once the intents are finished.
+    /// The LSN up to which everything is on the slow tier, once the intents are finished.
     pub(crate) applied: Lsn,
     pub(crate) sealed: SortedSet<Lsn>,
-    /// Objects the log speaks of, each by itself: what becomes of them is known.
+    /// Objects that the log mentions, each by itself: their fate is known.
     pub(crate) explained: SortedSet<ObjectId>,
     pub(crate) struck: HashSet<ObjectId>,
-    /// Of those, the ones of which something was lost, and what.
+    /// Objects that have lost bytes, with a description.
     pub(crate) lost: HashMap<ObjectId, String>,
-    /// Versions that were to be shown where by now no directory is, and where that was: they are put aside.
+    /// Versions whose directory no longer exists, and their paths: they are put aside.
     pub(crate) homeless: HashMap<ObjectId, String>,
-    /// After a reboot: the newest sealed version of each object, to cut what a power cut left behind it and to give it
-    /// back the attributes it was sealed with. Always: the committed objects on the slow tier.
+    /// After a reboot: the newest sealed version of each object, to cut bytes that a power cut left after it and to
+    /// restore the attributes it was sealed with. Always: the committed objects on the slow tier.
     pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
-    /// What we have placed on the slow tier, by its number there, and the intent that says so.
+    /// The slow inode numbers that we have placed, and the intent that says so.
     pub(crate) placed: HashMap<u64, Lsn>,
-    /// What is done of the group that was under way, where it could not be finished, and why.
+    /// The part of the group in progress that is done, if the group could not be finished. `refused`: the reason.
     pub(crate) half: Option<Half>,
     pub(crate) refused: Option<Error>,
-    /// The inode each number of the log is now, as far as it has been met.
+    /// The present inode for each number of the log, as far as it has been met.
     pub(crate) met: HashMap<Ino, Ino>,
-    /// Records that mean nothing any more: what they are about was set aside.
+    /// Records that no longer count: their file was set aside.
     pub(super) skipped: HashSet<Lsn>,
-    /// What is aside and has another number than in the log.
+    /// Set-aside nodes that have another number than in the log.
     pub(crate) renumbered: Vec<Ino>,
-    /// The inodes met.
+    /// The inodes that were met.
     pub(super) taken: HashSet<Ino>,
-    /// Numbers of files that were struck and have no older version: what follows about them is about nothing.
+    /// Numbers of struck files without an older version: later records about them are skipped.
     pub(crate) never: HashSet<Ino>,
-    /// Names that the log has freed and under which there is still what one of those had replaced: by which record, and which of them.
+    /// Names that the log has freed and that still have a file which a struck file had replaced: the freeing record,
+    /// and the struck file.
     pub(super) left: HashMap<DirEntryKey, (Lsn, Ino)>,
-    /// Changes of attributes behind a file's newest content, for its object: in memory and in the log they are, on the
-    /// object perhaps not.
+    /// Changes of attributes after a file's newest content, for its object: memory and the log have them, the object
+    /// perhaps not.
     pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
-    /// Which versions were written together, by their events, as far as the mount before this one has written it down.
+    /// The burst of each version, by the LSN of its event, as far as the previous mount has recorded it.
     pub(crate) bursts: HashMap<Lsn, u64>,
-    /// The objects of the pool as this start has found them, by ascending number; nothing is known of one that could not be read.
+    /// The objects of the pool as this start has found them, by ascending number; `None` for one that could not be
+    /// read.
     pub(crate) looked: Vec<(u64, Option<Looked>)>,
-    /// For all that is replayed it happens at this one moment.
+    /// The time of everything that is replayed.
     pub(crate) uptime: Duration,
-    /// The directory of the record before, by its path: as a rule the next one is about the same. Until names may change.
+    /// The directory of the previous record, by its path: usually the next one has the same. Valid until names may
+    /// change.
     pub(crate) last_dir: Option<(Vec<u8>, Ino)>,
-    /// The file of the content before, which is let go of at the next one: its pending versions say all, and the states of a million
-    /// are not to be in memory at once.
+    /// The file of the previous content, whose state is dropped at the next one: its pending versions say everything,
+    /// and the states of a million files must not be in memory at once.
     pub(super) last_file: Option<Ino>,
 }
 
@@ -73,11 +76,11 @@ pub(crate) struct Looked {
     pub(crate) size: u64,
     /// It has no other name.
     pub(crate) alone: bool,
-    /// It says that it is.
+    /// It has a fingerprint.
     pub(crate) proven: bool,
 }
 
-/// The steps, as they were logged, and what the first ones have met, which are done.
+/// The logged steps of a half-done group, and the results of the first ones, which are done.
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(crate) upto: Lsn,
@@ -86,7 +89,7 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    /// Names in `tmp` that it needs.
+    /// The names in `tmp` that the group needs.
     pub(crate) fn in_tmp(&self) -> impl Iterator<Item = &[u8]> {
         let places = self.steps.iter().filter_map(|step| match step {
             Step::Place { tmp, .. } => Some(&tmp[..]),
@@ -102,7 +105,7 @@ impl Half {
         (0..).zip(&self.steps).map(intent)
     }
 
-    /// Where a step of it puts this inode.
+    /// The path where a step places this inode.
     pub(super) fn placed(&self, slow: u64) -> Option<&Path> {
         self.steps.iter().find_map(|step| match step {
             Step::Place { ino, path, .. } if *ino == slow => Some(path),
@@ -111,7 +114,7 @@ impl Half {
     }
 }
 
-/// Where a path is after a rename of `from` to `to`.
+/// The path after a rename of `from` to `to`.
 pub(crate) fn carried(path: &[u8], from: &[u8], to: &[u8], exchange: bool) -> Vec<u8> {
     let moved = |from: &[u8], to: &[u8]| {
         let rest = path.strip_prefix(from)?;

@@ -1,10 +1,11 @@
-//! A group of changes that a start finds half done and cannot finish: a step of it is refused, or what it places is gone. The start takes
-//! it over, and the daemon goes on with it as with one that it has begun itself (P15).
+//! A group of changes that a start finds half done and cannot finish: one of its steps is refused, or its node is gone.
+//! The start takes the group over, and the daemon continues it like one of its own (P15).
 //!
-//! 1. Before the replay ([`Recovery::take_back`]) the view learns the slow tree as it was before the group: each step that is done is taken back
-//!    there. So the events that it belongs to are replayed as always.
+//! 1. Before the replay ([`Recovery::take_back`]) the view learns the slow tree as it was before the group: each step
+//!    that is done is taken back there. So the events that it belongs to are replayed as always.
 //! 2. The intents are logged again behind the start's `applied`.
-//! 3. Behind the replay ([`Recovery::take_over`]) the group is put together again, by the inodes and names that the view has by now.
+//! 3. Behind the replay ([`Recovery::take_over`]) the group is put together again, by the inodes and names that the
+//!    view has by now.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::tiers::{Ino, Lsn, ROOT};
 impl Recovery<'_> {
     pub(crate) fn take_back(&mut self) -> Result<()> {
         let Some(half) = self.half.take() else { return Ok(()) };
-        // Whoever looks for something below a directory that the group has moved.
+        // For lookups below a directory that the group has moved.
         self.tiers.slow.set_moving(self.tiers.moves(half.steps.iter()));
         for (at, (step, met)) in half.steps.iter().zip(&half.met).enumerate() {
             if matches!(met, Met::Expected | Met::Merged(_)) {
@@ -78,12 +79,12 @@ impl Recovery<'_> {
         }
     }
 
-    /// What the slow tree had under a name.
+    /// Tells the view what the slow tree had under a name.
     fn was(&mut self, path: &[u8], stat: Option<Stat>) -> Result<()> {
         self.last_dir = None;
         let place = self.place(path)?;
         self.last_dir = None;
-        // Below a directory that was not there either.
+        // Below a directory that did not exist either.
         let Some((dir, name)) = place else { return Ok(()) };
         let mut st = self.tiers.state.lock();
         let (asked, applied) = (st.view.asked(self.uptime), st.applied);
@@ -119,7 +120,7 @@ impl Recovery<'_> {
         tiers.take_over(group);
     }
 
-    /// With the inode that the view has for that of the log.
+    /// The step with the view's inode for the one in the log.
     fn as_now(&self, mut step: Step) -> Step {
         if let Step::Place { node, .. } = &mut step {
             *node = self.met.get(node).copied().unwrap_or(*node);
@@ -128,16 +129,16 @@ impl Recovery<'_> {
     }
 }
 
-/// What a group is made of besides its steps.
+/// The parts of a group besides its steps.
 #[derive(Default)]
 struct Parts {
     contents: HashMap<Ino, (Lsn, Arc<Content>)>,
-    /// What it brings to the slow tree: directories among it.
+    /// The nodes that it brings to the slow tree, directories included.
     brought: HashMap<Path, Ino>,
 }
 
 impl Parts {
-    /// What a step means for the view; see [`crate::tiers::model::publish_plan`].
+    /// The effects of a step on the view; see [`crate::tiers::model::publish_plan`].
     fn effects(&mut self, st: &EngineState, step: &Step) -> Vec<Effect> {
         let at = |path: &Path| self.place(st, path);
         let with = |path: &Path, ino: u64| st.view.at_slow((self.dev(st, path), ino));
@@ -209,12 +210,13 @@ impl Parts {
         Some((dir, Name::new(name).ok()?))
     }
 
-    /// The device of what has, or gets, this name.
+    /// The device of the node that has, or gets, this name.
     fn dev(&self, st: &EngineState, path: &[u8]) -> u64 {
         self.place(st, path).map_or(st.view.root_dev(), |(dir, _)| st.view.dev_of(dir))
     }
 
-    /// What the group moves about has links in `tmp`, and names it has lost or got already: the replay counts them once more.
+    /// Nodes that the group moves have links in `tmp`, and have already lost or got names: the replay counts these once
+    /// more.
     fn hide_links(&self, st: &mut EngineState, planned: &[Planned], met: &[Met]) {
         for (at, Planned { step, .. }) in planned.iter().enumerate() {
             let (ino, by) = match step {
@@ -243,8 +245,8 @@ fn version(st: &EngineState, node: Ino, tmp: &[u8], object: ObjectId) -> Option<
     st.contents.get(&node).into_iter().flat_map(SmallDeque::iter).filter(is_it).last().cloned()
 }
 
-/// Something that is not there any more: the view needs it until the event that has removed it is replayed. No file system of the slow tier has
-/// this device.
+/// A node that no longer exists: the view needs it until the event that has removed it is replayed. No file system of
+/// the slow tier has this device.
 fn gone(kind: Kind, number: u64) -> Stat {
     let time = Time::default();
     Stat {

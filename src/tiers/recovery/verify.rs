@@ -1,8 +1,8 @@
-//! Comparing the two copies of a clean file, or of a staged one, byte by byte, while it is mounted.
+//! Compares the two copies of a clean file, or of a staged one, byte by byte, while it is mounted.
 //!
-//! A third witness says which of them is bad if they differ: the hash that was taken when the bytes were copied down
-//! (`user.dlio.hash` on the object, [`Sum`]). Objects of an earlier version have none, nor have staged copies: there the slow file counts. What somebody changes meanwhile is left
-//! out: it is not clean any more.
+//! If they differ, a third witness tells which one is bad: the hash that was taken when the bytes were copied down
+//! (`user.dlio.hash` on the object, [`Sum`]). Objects of earlier releases and staged copies have none: for a staged
+//! copy the slow file counts. Files that are changed meanwhile are skipped: they are no longer clean.
 
 use std::sync::Arc;
 
@@ -17,25 +17,25 @@ use crate::tiers::objects::hash::{Hash, Sum};
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::{Cx, Ino, Tiers};
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PIECE: usize = 1 << 20;
-/// Pieces that are compared in one turn.
+/// Pieces compared in one call.
 const PIECES: u64 = 8;
 
-/// Which copy of a file is not what was copied.
+/// Which copy of a file is bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
     Fast,
     Slow,
-    /// Neither is what was copied.
+    /// Neither has the bytes that were copied.
     Both,
     /// They differ, and nothing says which is right.
     Unknown,
-    /// The staged copy is not the slow file's equal.
+    /// The staged copy differs from the slow file.
     Staged,
 }
 
-/// What came of comparing a file.
+/// The result of comparing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verified {
     /// There is more to be read.
@@ -48,18 +48,18 @@ pub enum Verified {
     },
     /// It is neither clean nor staged: dirty, evicted or changed meanwhile.
     NotClean,
-    /// The slow file is not the one that was proven: somebody else changed it.
+    /// The slow file's fingerprint has changed: someone else changed the file.
     Changed,
 }
 
-/// Which fast copy is compared.
+/// The fast copy that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FastCopy {
     Object(Ino, ObjectId),
     Staged(u64),
 }
 
-/// What is known of a fast copy before its slow file is opened.
+/// A fast copy before its slow file is opened.
 struct Begun {
     copy: FastCopy,
     label: String,
@@ -79,7 +79,7 @@ pub struct Verifying {
     recorded: Option<Hash>,
     at: u64,
     differs_at: Option<u64>,
-    /// Of the fast copy and of the slow one: half a kilobyte each.
+    /// For the fast copy and the slow one: half a kilobyte each.
     sums: Box<[Sum; 2]>,
 }
 
@@ -98,17 +98,17 @@ impl Verifying {
         Verifying { copy, label, fingerprint, fast, slow, recorded, at: 0, differs_at: None, sums }
     }
 
-    /// Whether the slow file is still the one that was proven.
+    /// Whether the slow file still has the recorded fingerprint.
     fn is_of_fingerprint(&self) -> Result<bool> {
         Ok(Fingerprint::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.fingerprint)
     }
 
-    /// So much of a hole is passed over at once: a hash that wants its zeros takes its time over them.
+    /// How much of a hole is skipped at once: a hash that must process its zeros takes time.
     fn hole_at_once(&self) -> u64 {
         if self.sums[0].feeds_all() { 64 * PIECE as u64 } else { u64::MAX }
     }
 
-    /// Bytes compared so far, and of how many.
+    /// Bytes compared so far, and their total.
     pub fn progress(&self) -> (u64, u64) {
         (self.at, self.fingerprint.size)
     }
@@ -134,8 +134,8 @@ impl Tiers {
         self.open_slow_file(&path, begun, Verified::Changed)
     }
 
-    /// Opens a staged copy and its slow file. One whose slow file has changed since is no copy any more: the next open drops it. Waits
-    /// for the slow tier.
+    /// Opens a staged copy and its slow file. If the slow file has changed since, the copy is no longer valid: the next
+    /// open drops it. Waits for the slow tier.
     pub fn begin_verify_staged(&self, cx: &Cx, number: u64) -> Result<Result<Verifying, Verified>> {
         cx.slow()?;
         let known = {
@@ -154,10 +154,10 @@ impl Tiers {
         self.open_slow_file(&path, begun, Verified::NotClean)
     }
 
-    /// `other`: what it means that there is another file or none.
+    /// `other`: the result if there is another file or none.
     fn open_slow_file(&self, path: &[u8], begun: Begun, other: Verified) -> Result<Result<Verifying, Verified>> {
         let opened = match self.slow.parent(path).and_then(|(dir, name)| dir.open(name, Access::Unnoticed)) {
-            // Its owner may not read it, and we are not root: to open it would change what the fingerprint says of it.
+            // The mode denies its owner read access, and we are not root: granting it would change the fingerprint.
             Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => return Ok(Err(Verified::NotClean)),
             opened => opened,
         };
@@ -166,7 +166,7 @@ impl Tiers {
         Ok(if file.is_of_fingerprint()? { Ok(file) } else { Err(other) })
     }
 
-    /// Compares some more of it. Waits for the slow tier.
+    /// Compares the next pieces. Waits for the slow tier.
     pub fn verify_some(&self, cx: &Cx, file: &mut Verifying) -> Result<Verified> {
         cx.slow()?;
         let mut pieces = [vec![0; PIECE], vec![0; PIECE]];
@@ -207,7 +207,7 @@ impl Tiers {
         Ok(Verified::More)
     }
 
-    /// Where one of the two has data next.
+    /// The next position where either copy has data.
     fn next_of_either(&self, file: &Verifying, end: u64) -> Result<u64> {
         let range = file.at..end.max(file.at);
         let on_fast = next_data(&*file.fast, range.clone()).at_fast("read the object of", &file.label)?;

@@ -1,14 +1,14 @@
-//! Making a staged copy of a slow file:
+//! Makes a staged copy of a slow file:
 //!
-//! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it is left alone
-//!    ([`TierTime`]);
+//! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it
+//!    is left alone ([`TierTime`]);
 //! 2. its bytes are copied to `staged/new`, holes as holes;
 //! 3. it is looked at again: if it is not what it was, the copy is thrown away;
 //! 4. the copy is told what it is a copy of, and in which round it becomes durable (`copies/epochs.rs`);
 //! 5. with the file's lock held, and if nobody writes to it, the copy is renamed to the place where an open finds it.
 //!
-//! A crash leaves a file in `staged/new`, which the next start throws away, or behind step 5 a copy that counts only if its round was
-//! synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
+//! A crash leaves a file in `staged/new`, which the next start removes, or after step 5 a copy that counts only if its
+//! round was synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,37 +25,38 @@ use crate::tiers::objects::copy::{NotCopied, copy_data};
 use crate::tiers::objects::file::{Bytes, FileState};
 use crate::tiers::{Cx, Ino, OpenMode, Tiers};
 
-/// Two changes within this time may leave the same times on a file: the coarsest clock of a file system we know (ext3, HFS+).
+/// Two changes within this time may leave the same times on a file: the coarsest clock of the file systems we know
+/// (ext3, HFS+).
 const SAME_TIME: Duration = Duration::from_secs(1);
 
-/// What came of staging one file.
+/// The result of staging one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageOutcome {
-    /// So many bytes were copied.
+    /// This many bytes were copied.
     Copied(u64),
     /// The fast tier has its bytes already.
     There,
-    /// There is no room for so many bytes.
+    /// There is no room for this many bytes.
     NoRoom(u64),
     /// It is being written, or was changed on the slow tier a moment ago or meanwhile.
     Changing,
-    /// It has several names, or lies on a file system of its own inside of the slow tier.
+    /// It has several names, or is on a file system of its own inside the slow tier.
     Unfit(&'static str),
-    /// Whoever asked does not want it any more.
+    /// The caller no longer wants it.
     Stopped,
 }
 
-/// Asked between two pieces of a copy, with the bytes since the last time: `false` stops it. May wait.
+/// Called between two pieces of a copy, with the bytes since the last call: `false` stops the copy. May wait.
 pub(crate) type Between<'a> = dyn FnMut(u64) -> bool + 'a;
 
-/// How far copying came.
+/// Whether a copy is complete or was stopped.
 enum Filled {
     Whole,
     Stopped,
 }
 
 impl Tiers {
-    /// Copies a slow file to the fast tier, from which it is read then. Waits for the slow tier.
+    /// Copies a slow file to the fast tier, where it is read from then on. Waits for the slow tier.
     pub fn stage_file(&self, cx: &Cx, ino: Ino, between: &mut Between<'_>) -> Result<StageOutcome> {
         cx.slow()?;
         let state = {
@@ -67,7 +68,7 @@ impl Tiers {
             if node.meta().nlink > 1 {
                 return Ok(StageOutcome::Unfit("it has several names"));
             }
-            // As an open file: the node stays, and is not taken for one of a pending event.
+            // As for an open file: the node stays, and does not count as one of a pending event.
             node.pins += 1;
             let state = st.file(ino).ok_or(Errno::ESTALE)?;
             self.count_open(&state);
@@ -172,14 +173,15 @@ impl Tiers {
     }
 }
 
-/// What tells whether a slow file was changed a moment ago. The tier's times are never compared with our clock, which may be minutes
-/// ahead of its server's or behind it: they are compared with a time that the tier itself gave lately, or a file is looked at twice with a
-/// pause by our clock between.
+/// Tells whether a slow file was changed a moment ago. The tier's times are never compared with our clock, which may be
+/// minutes ahead of its server's or behind it: they are compared with a time that the tier itself gave lately, or a
+/// file is checked twice with a pause by our clock between.
 #[derive(Debug, Default)]
 pub(crate) struct TierTime {
-    /// The tier's time, and our uptime when it had given that.
+    /// The tier's time, and our uptime when we had received it.
     told: Option<(Time, Duration)>,
-    /// Files that may have been changed a moment ago, by number: as they were, and since when by our uptime.
+    /// Files that may have been changed a moment ago, by number: their fingerprint, and since when it is known, by our
+    /// uptime.
     looks: HashMap<u64, (Fingerprint, Duration)>,
 }
 
@@ -189,7 +191,7 @@ const TOLD_FOR: Duration = Duration::from_secs(60);
 const LOOKS_KEPT: usize = 1 << 14;
 
 impl TierTime {
-    /// The tier's clock has gone on at least as far as ours since.
+    /// Whether `ctime` is past, given that the tier's clock has advanced at least as far as ours since.
     fn is_past(&self, ctime: Time, now: Duration) -> bool {
         let Some((told, at)) = self.told else { return false };
         let there = told.sec + now.saturating_sub(at).as_secs() as i64;
@@ -200,7 +202,7 @@ impl TierTime {
         self.told.is_some_and(|(_, at)| now.saturating_sub(at) < TOLD_FOR)
     }
 
-    /// Whether the file has been as it is for long enough by our clock; a first look only begins to wait.
+    /// Whether the file has been unchanged for long enough by our clock; the first check only starts the wait.
     fn has_rested(&mut self, fingerprint: &Fingerprint, now: Duration) -> bool {
         let since =
             self.looks.get(&fingerprint.ino).filter(|(before, _)| before == fingerprint).map(|(_, since)| *since);
@@ -222,7 +224,7 @@ impl Tiers {
     fn is_recent(&self, stat: &Stat, fingerprint: &Fingerprint) -> bool {
         let now = self.uptime();
         if !self.staging.time.lock().is_told(now) {
-            // Without an answer all files are looked at twice.
+            // Without an answer all files are checked twice.
             let told = self.tier_time(stat.dev).map(|time| (time, self.uptime()));
             self.staging.time.lock().told = told;
         }
@@ -230,7 +232,7 @@ impl Tiers {
         !time.is_past(stat.ctime, now) && !time.has_rested(fingerprint, now)
     }
 
-    /// The slow tier's time, by a file made there. `None` where nothing can be made, or `tmp` lies on another device.
+    /// The slow tier's time, from a file made there. `None` if none can be made, or `tmp` is on another device.
     fn tier_time(&self, dev: u64) -> Option<Time> {
         let name = format!("t{:x}", self.staging.times.fetch_add(1, Ordering::Relaxed)).into_bytes();
         let tmp = &*self.slow.tmp;

@@ -1,8 +1,9 @@
-//! What is to be staged: jobs that somebody asked for, and files that were read (promotion).
+//! The staging queue: requested jobs, and files that were read (promotion).
 //!
-//! A job is a list of paths and of directories whose files are wanted. Directories are looked through first, so that it is known how
-//! much is left; then the files are copied, one after the other in the order of the list. Within a directory that is the order of
-//! their inode numbers, which on a disk is nearly that of their bytes. Nothing here knows how a file is copied: `staging/copy_one.rs`.
+//! A job is a list of paths, and of directories whose files are wanted. Directories are scanned first, so that it is
+//! known how much is left; then the files are copied one after the other in the order of the list. Within a directory
+//! that is the order of their inode numbers, which on a disk is nearly the order of their bytes. `staging/copy_one.rs`
+//! copies the files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,13 +25,13 @@ use crate::tiers::{Cx, ListEntry, Progress, Tiers};
 
 /// How many failed files of a job are named.
 const FAILED_NAMED: usize = 1_000;
-/// Jobs that have ended and are still told of.
+/// How many jobs that have ended are still reported.
 const ENDED_KEPT: usize = 16;
-/// Paths that wait, of all jobs. Some hundred bytes each.
+/// Most paths that may wait, of all jobs. Some hundred bytes each.
 const WAITING_MAX: u64 = 4_000_000;
-/// Jobs that one user may have under way who is not the mount's owner.
+/// Most jobs in progress of one user other than the mount's owner.
 const JOBS_MAX: usize = 16;
-/// How long jobs rest for a checkpoint before it is looked at again.
+/// How long jobs rest for a checkpoint before they check again.
 const RESTS: Duration = Duration::from_millis(100);
 /// How often a file that is changing is tried, and how long it is left alone in between.
 const TRIES: u32 = 3;
@@ -38,7 +39,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 enum Item {
-    /// A path that somebody named.
+    /// A path that was named in the job.
     Named(Vec<u8>),
     File {
         dir: Arc<[u8]>,
@@ -61,12 +62,12 @@ struct RunningJob {
     told: JobStatus,
     /// Which files of directories are wanted.
     wanted: Option<Arc<Pattern>>,
-    /// To be looked through, the next one last.
+    /// To be scanned, the next one last.
     directories: Vec<Vec<u8>>,
     files: VecDeque<Item>,
     /// Files that were changing, and when they are tried again.
     later: VecDeque<(Duration, Item)>,
-    /// Taken and not given back.
+    /// Items taken from the queue and not settled yet.
     under_way: u64,
     /// Copies, and their bytes, that are not durable yet.
     unsynced: (u64, u64),
@@ -88,7 +89,7 @@ impl RunningJob {
         (self.files.len() + self.later.len()) as u64 + self.under_way
     }
 
-    /// Whether all is copied: it has ended when that is durable.
+    /// Whether everything is copied: the job ends when that is durable.
     fn is_finishing(&self) -> bool {
         self.is_running() && self.waiting() == 0 && self.directories.is_empty()
     }
@@ -104,7 +105,7 @@ impl RunningJob {
     }
 }
 
-/// What a stream works on next.
+/// The next task of a staging thread.
 enum Task {
     LookThrough(u64, Vec<u8>, Option<Arc<Pattern>>),
     Copy(u64, Item),
@@ -119,12 +120,12 @@ struct JobQueue {
     last: u64,
     paused: bool,
     promoted: u64,
-    /// A stream syncs; the others have no need to.
+    /// A thread is syncing; the others need not.
     syncing: bool,
 }
 
 impl JobQueue {
-    /// `rests`: jobs wait, a checkpoint comes first.
+    /// `rests`: jobs wait because a checkpoint comes first.
     fn next(&mut self, now: Duration, rests: bool) -> Task {
         if self.paused {
             return Task::Nothing;
@@ -158,7 +159,7 @@ impl JobQueue {
         self.jobs.get_mut(&number)
     }
 
-    /// What was taken is done with.
+    /// Called when an item that was taken is done.
     fn settle(&mut self, number: u64, now: Duration, settle: impl FnOnce(&mut RunningJob)) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         job.under_way -= 1;
@@ -168,7 +169,7 @@ impl JobQueue {
         }
     }
 
-    /// The copies that a sync may now begin to make durable: of each job, how many and how many bytes.
+    /// Takes the copies that a sync may now make durable: for each job, how many and how many bytes.
     fn take_unsynced(&mut self) -> Vec<(u64, u64, u64)> {
         let jobs = self.jobs.iter_mut().filter(|(_, job)| job.unsynced.0 > 0);
         let taken = jobs.map(|(number, job)| {
@@ -178,7 +179,7 @@ impl JobQueue {
         taken.collect()
     }
 
-    /// These copies were not made durable, and are gone.
+    /// Counts copies as failed that were not made durable and are gone.
     fn lost(&mut self, copies: &[(u64, u64, u64)], why: &Error) {
         for (number, files, bytes) in copies {
             let Some(job) = self.jobs.get_mut(number) else { continue };
@@ -189,11 +190,11 @@ impl JobQueue {
         }
     }
 
-    /// Jobs of which all is copied and durable have ended.
+    /// Ends jobs whose files are all copied and durable.
     fn end_finished(&mut self) {
         for job in self.jobs.values_mut().filter(|job| job.is_finishing() && job.unsynced.0 == 0) {
             job.told.state = JobState::Done;
-            // A million paths have waited in the same room.
+            // A million paths may have waited in these buffers: free them.
             (job.files, job.later) = Default::default();
         }
         self.forget_old();
@@ -223,7 +224,7 @@ pub(crate) struct StagingJobs {
 }
 
 impl StagingJobs {
-    /// How long to wait for so many bytes at this rate, in bytes per second.
+    /// How long to wait for this many bytes at this rate, in bytes per second.
     fn rate(&self, rate: Option<u64>, now: Duration, bytes: u64) -> Duration {
         let mut bucket = self.bucket.lock();
         bucket.set_rate(rate);
@@ -237,12 +238,12 @@ impl Tiers {
         self.begin_job(what, paths, None, None)
     }
 
-    /// The same for somebody who is not the mount's owner. EDQUOT beyond the jobs that one may have under way.
+    /// The same for a user other than the mount's owner. EDQUOT if that user has too many jobs in progress.
     pub fn stage_for(&self, uid: u32, what: &str, paths: Vec<Vec<u8>>) -> Result<u64> {
         self.begin_job(what, paths, None, Some(uid))
     }
 
-    /// Begins a job for all files that fit, and returns its number.
+    /// Begins a job for all files that match, and returns its number.
     pub fn stage_fitting(&self, pattern: Pattern) -> Result<u64> {
         let root = pattern.root().as_bytes().to_vec();
         let pattern = Arc::new(pattern);
@@ -281,7 +282,7 @@ impl Tiers {
         Ok(number)
     }
 
-    /// More paths for a job that has not ended, behind those it has. `false`: there is no such job.
+    /// Adds paths to a job that was not cancelled, behind those it has. `false`: there is no such job.
     pub fn stage_more(&self, number: u64, paths: Vec<Vec<u8>>) -> Result<bool> {
         let mut queue = self.staging.queue.lock();
         expect_room(&queue, paths.len())?;
@@ -295,7 +296,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// What is being copied stops soon. `None`: all jobs. Returns how many were running.
+    /// Cancels a job, or all jobs with `None`; copies in progress stop soon. Returns how many were running.
     pub fn cancel_staging(&self, number: Option<u64>) -> u64 {
         let mut queue = self.staging.queue.lock();
         let mut cancelled = 0;
@@ -310,7 +311,7 @@ impl Tiers {
         cancelled
     }
 
-    /// Holds all jobs, or lets them go on. What is being copied goes back into the line.
+    /// Pauses all jobs, or resumes them. Files being copied go back into the queue.
     pub fn pause_staging(&self, paused: bool) {
         self.staging.queue.lock().paused = paused;
         self.wake();
@@ -330,7 +331,7 @@ impl Tiers {
         self.staging.queue.lock().jobs.get(&number).map(RunningJob::tell)
     }
 
-    /// Looks through one directory, copies one file, or makes copies durable. May run on several threads.
+    /// Scans one directory, copies one file, or makes copies durable. May run on several threads.
     pub fn stage_step(&self) -> Result<Progress> {
         if self.find_copies_step()? == Progress::Did {
             return Ok(Progress::Did);
@@ -344,10 +345,10 @@ impl Tiers {
         if self.slow.is_down() || self.fast_fails() {
             return Ok(Progress::Wait(Duration::from_secs(1)));
         }
-        // Asked only where there is a job: it goes through what is pending, under the engine's lock.
+        // Only if there is a job: `saves` scans the pending events, under the engine's lock.
         let has_job = self.staging.queue.lock().jobs.values().any(RunningJob::is_running);
         let rests = has_job && self.saves();
-        // First: what was read just now is in the page cache just now.
+        // First: a file that was just read is still in the page cache.
         let read = self.reads.pop().map(Task::Promote);
         let task = read.unwrap_or_else(|| self.staging.queue.lock().next(self.uptime(), rests));
         match task {
@@ -360,7 +361,7 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    /// Makes the copies durable when they have waited long enough, or a job has no others. `false`: it is not time.
+    /// Makes the copies durable when they have waited long enough, or when a job only waits for that. `false`: not yet.
     fn end_round(&self) -> Result<bool> {
         let is_due = self.copies_are_due();
         let taken = {
@@ -369,7 +370,7 @@ impl Tiers {
                 return Ok(false);
             }
             queue.syncing = true;
-            // Before the sync: what is finished while it goes on is the next one's.
+            // Before the sync: copies finished during it belong to the next one.
             queue.take_unsynced()
         };
         let synced = self.sync_copies();
@@ -382,7 +383,7 @@ impl Tiers {
         }
         queue.end_finished();
         match synced {
-            // What was copied has made way again; the jobs have told it.
+            // The copies were removed again; the jobs have reported that.
             Err(Error::Io { source, .. }) if is_full(&source) => Ok(true),
             synced => synced.map(|()| true),
         }
@@ -398,12 +399,12 @@ impl Tiers {
         match staged {
             Ok(StageOutcome::Copied(_)) => queue.promoted += 1,
             Ok(StageOutcome::There) => {}
-            // The next reading may have more luck.
+            // The next read may have more luck.
             _ => self.reads.pass_over(),
         }
     }
 
-    /// Copies that are out of use make way for one of so many bytes; `false`: there are too few.
+    /// Evicts unused copies to make way for one of `bytes` bytes; `false`: there are too few.
     fn make_way(&self, bytes: u64, interval: Option<Duration>) -> bool {
         const AT_MOST: usize = 256;
         let class = Class::Data;
@@ -435,7 +436,7 @@ impl Tiers {
         });
     }
 
-    /// The directories in one, the first of them last, and its files.
+    /// The directories in `dir`, the first of them last, and its files.
     fn entries_of(&self, dir: &[u8], wanted: Option<&Pattern>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
         let listed = self.at_path(&Cx::internal(), dir, |ino| self.list_since(&Cx::internal(), ino));
         let mut entries = listed?.0.entries;
@@ -444,7 +445,7 @@ impl Tiers {
         let below = |name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, name].join(&b'/') };
         let (mut directories, mut files) = (Vec::new(), Vec::new());
         for entry in entries {
-            // Not `.` and `..`.
+            // Skips `.` and `..`.
             let Ok(name) = Name::new(&entry.name) else { continue };
             match entry.kind {
                 Kind::Dir => directories.push(below(&entry.name)),
@@ -458,7 +459,8 @@ impl Tiers {
         Ok((directories, files))
     }
 
-    /// In the order in which a disk that turns reads them fastest: of the inodes, where it looks for their bytes, and then of those.
+    /// Sorts files in the order in which a rotating disk reads them fastest: first by inode number, to find where their
+    /// bytes are, then by that.
     fn sort_as_they_lie(&self, dir: &[u8], entries: &mut [ListEntry]) -> Result<()> {
         entries.sort_by_key(|entry| entry.ino);
         if !self.slow_rotates() {
@@ -471,12 +473,13 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether the slow tier is one disk that turns.
+    /// Whether the slow tier is one rotating disk.
     pub fn slow_rotates(&self) -> bool {
         self.slow.root.rotates()
     }
 
-    /// Between two pieces of a copy: rests while others need the disks, and keeps to the rate. `false`: it is not wanted any more.
+    /// Between two pieces of a copy: rests while others need the disks, and keeps to the rate. `false`: the copy is no
+    /// longer wanted.
     fn make_room_for_others(&self, job: u64, bytes: u64, took: Duration) -> bool {
         const AT_ONCE: Duration = Duration::from_millis(50);
         let is_wanted = || {
@@ -512,7 +515,7 @@ impl Tiers {
             goes_on
         };
         let staged = self.at_path(&cx, &path, |ino| {
-            // A path that was named may be a directory's.
+            // A path that was named may lead to a directory.
             match self.getattr(&cx, ino)?.kind {
                 Kind::Dir => Ok(None),
                 _ => self.stage_file(&cx, ino, &mut between).map(Some),

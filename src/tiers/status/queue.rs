@@ -10,11 +10,11 @@ use crate::tiers::model::state::{Change, EngineState, Event};
 use crate::tiers::progress::{copied_in, to_copy};
 use crate::tiers::{Ino, Lsn, Tiers};
 
-/// So much of what is aside is named.
+/// How many set-aside paths are named.
 const ASIDE_SHOWN: usize = 100;
 
 impl Tiers {
-    /// What is pending, the first `limit` events of it.
+    /// The pending events; only the first `limit` are listed.
     pub fn queue(&self, limit: usize) -> Queue {
         let status = self.status();
         let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
@@ -39,8 +39,8 @@ impl Tiers {
         queue
     }
 
-    /// The same for a user who is not the mount's owner: their own events of the first `limit`, in their places. Of the others, and of what
-    /// holds the order, the numbers are told.
+    /// The same for a user other than the mount's owner: lists their own events among the first `limit`, in their
+    /// places. Of other events, and of what holds the order, only the numbers are shown.
     pub fn queue_of(&self, uid: u32, limit: usize) -> Queue {
         let theirs: HashSet<Lsn> = {
             let st = self.state.lock();
@@ -52,7 +52,7 @@ impl Tiers {
         queue.pending.retain(|pending| theirs.contains(&pending.lsn));
         const ELSEWHERE: &str = "the mount's owner sees why in .dlio/queue";
         for pending in &mut queue.pending {
-            // What the front is held by may be a change that is published together with it: another user's.
+            // The front may be held by a change that is published together with it: another user's.
             let own = pending.path.trim_start_matches('/');
             pending.reason =
                 pending.reason.take().map(|why| if why.contains(own) { why } else { ELSEWHERE.to_owned() });
@@ -64,13 +64,13 @@ impl Tiers {
     }
 }
 
-/// One look at the queue.
+/// The state for one pass over the queue.
 struct QueueLook<'a> {
     tiers: &'a Tiers,
     st: &'a EngineState,
     now: Duration,
     settle: Duration,
-    /// Bytes per second, where that is known.
+    /// Bytes per second, if known.
     rate: Option<f64>,
     held: bool,
     arrivals: BTreeMap<Lsn, u64>,
@@ -83,7 +83,7 @@ impl<'a> QueueLook<'a> {
         QueueLook { tiers, st, now: tiers.uptime(), settle, rate, held, arrivals: tiers.counters.notes.arrivals() }
     }
 
-    /// Event number `at`; `bytes` are to be copied up to it, and with it.
+    /// Describes event number `at`; `bytes` are to be copied up to and including it.
     fn at(&mut self, at: usize, event: &Event, bytes: u64) -> PendingEvent {
         let failed = self.tiers.counters.notes.failed(event.lsn);
         let settles_in = match event.lsn <= self.tiers.counters.notes.front() || self.tiers.has_waiters() {
@@ -109,7 +109,7 @@ impl<'a> QueueLook<'a> {
             tries: failed.as_ref().map_or(0, |failed| failed.tries),
             reason: failed.map(|failed| failed.reason),
             age: self.now.saturating_sub(event.at),
-            // Behind what is held nothing is known.
+            // After a held event nothing is known.
             eta: copied_in.filter(|_| !self.held).map(|time| time.max(settles_in)),
         }
     }

@@ -1,8 +1,9 @@
-//! A deadline: what the drain leaves aside while somebody has one, and saving the newest checkpoint beside the user's tree.
+//! Deadlines: what the drain skips while someone has one, and saving the newest checkpoint beside the user's tree.
 //!
-//! The slow tree is a prefix of what happened (P1), also when not all of it comes over in time. So a checkpoint that its turn would come
-//! too late for is copied to `<slow>/.dlio-fs/saved/HOST-TIME/`, as plain files under their paths, and nothing of it is published before
-//! its turn. It stands there under that name only when it is whole and durable; nobody but the user removes it.
+//! The slow tree is a prefix of what happened (P1), even if not everything arrives in time. So a checkpoint whose turn
+//! would come too late is copied to `<slow>/.dlio-fs/saved/HOST-TIME/`, as plain files under their paths, and nothing
+//! of it is published before its turn. The directory has that name only when it is whole and durable; only the user
+//! removes it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,15 +22,15 @@ use crate::tiers::{Cx, Ino, Tiers};
 
 const SAVED: &[u8] = b"saved";
 
-/// Who has a deadline, and what follows from it.
+/// How many callers have a deadline, and what follows from it.
 #[derive(Debug, Default)]
 pub(crate) struct Urgency {
     /// How many have one.
     count: AtomicU64,
-    /// All is expected to come over in time, by what has come already: what is deleted or replaced anyway is not copied first. If it
-    /// is not, each event counts that is published by itself, and none waits for a batch.
+    /// By the rate so far everything is expected to arrive in time: versions that are deleted or replaced later need
+    /// not be copied. Otherwise each published event counts, and none waits for a batch.
     fits: AtomicBool,
-    /// A checkpoint is being saved, which has the slow tier for itself.
+    /// A checkpoint is being saved, with the slow tier to itself.
     saving: AtomicBool,
 }
 
@@ -38,7 +39,7 @@ impl Urgency {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Somebody has a deadline from here on, until [`Urgency::end`].
+    /// Starts a deadline, which lasts until [`Urgency::end`].
     pub(crate) fn begin(&self) {
         self.fits.store(false, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +69,7 @@ pub struct Unsaved {
 /// A checkpoint that was saved.
 #[derive(Clone, Debug)]
 pub struct Saved {
-    /// From the slow tier's root, and whose path is in it.
+    /// From the slow tier's root; `path` is the checkpoint's own.
     pub place: String,
     pub path: String,
     pub files: u64,
@@ -77,7 +78,7 @@ pub struct Saved {
     pub published: u64,
 }
 
-/// How far a saving is, and whether it is still wanted.
+/// The progress of a save, and whether it is still wanted.
 #[derive(Debug, Default)]
 pub struct Saving {
     cancelled: AtomicBool,
@@ -85,7 +86,7 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// It ends at the next piece.
+    /// Ends the save at the next piece.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -112,7 +113,7 @@ pub(crate) struct SaveTask {
 }
 
 impl Tiers {
-    /// Whether all is expected to be there in time.
+    /// Sets whether everything is expected to arrive in time.
     pub fn set_fits(&self, fits: bool) {
         self.urgency.fits.store(fits, Ordering::Relaxed);
         self.wake();
@@ -125,8 +126,8 @@ impl Tiers {
         (!safe).then(|| Unsaved { number, path: format!("/{}", escape(&path)) })
     }
 
-    /// Copies what the slow tree has not got of a checkpoint to a place of its own there. Waits for the slow tier for as long as that
-    /// likes; `saving` ends it between two pieces.
+    /// Copies the files of a checkpoint that the slow tree lacks to a directory of its own there. Waits for the slow
+    /// tier as long as that takes; `saving` can end it between two pieces.
     pub fn save_checkpoint(&self, unsaved: &Unsaved, saving: &Saving) -> Result<Saved> {
         self.urgency.saving.store(true, Ordering::Relaxed);
         let done = self.save(unsaved, saving);
@@ -147,8 +148,8 @@ impl Tiers {
         })
     }
 
-    /// Under their paths, in a directory of their own, which has its name once all of them are durable. Returns its path from the slow tier's
-    /// root.
+    /// Saves files under their paths, in a directory of their own, which gets its name once all of them are durable.
+    /// Returns its path from the slow tier's root.
     pub(crate) fn save_all(&self, wanted: &[SaveTask], saving: &Saving) -> Result<String> {
         let ours = ensure_dir(&*self.slow.root, OURS)?;
         let above = ensure_dir(&*ours, SAVED)?;
@@ -180,7 +181,7 @@ impl Tiers {
         (wanted, st.book.files_of(number))
     }
 
-    /// The same bytes and attributes as a published version has.
+    /// Saves a file with the bytes and attributes of a published version.
     fn save_file(&self, place: &Arc<dyn Dir>, one: &SaveTask, saving: &Saving) -> Result<()> {
         let shown = || format!("/{}", escape(&one.path));
         let source = self.open_object(&Cx::internal(), one.content.object())?;
@@ -204,14 +205,14 @@ impl Tiers {
         Err(Error::refused(format!("{} was written over while it was saved", shown()), "try it again"))
     }
 
-    /// Exclusive, so that no write that came before is still on its way.
+    /// Takes the lock exclusively, so that no earlier write is still on its way.
     fn is_as_it_was(&self, one: &SaveTask) -> bool {
         let file = self.state.lock().known_file(one.ino);
         let _io = file.as_ref().map(|file| file.io.write());
         one.content.is_intact()
     }
 
-    /// Waits before more is copied, unless somebody has a deadline.
+    /// Waits before more is copied, unless someone has a deadline.
     pub(crate) fn wait_for_rate(&self, mut wait: Duration) {
         const PIECE: Duration = Duration::from_millis(100);
         while !wait.is_zero() && !self.urgency.is_on() {
@@ -222,7 +223,7 @@ impl Tiers {
     }
 }
 
-/// A name that is free, and the one under which it is made.
+/// A free name, and the name it has while it is being made.
 fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
     let suffix = conflict_suffix();
     for attempt in 0..1000 {

@@ -1,16 +1,17 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
 //! 1. create `c<LSN>` in the `tmp` of the part that it goes to (a leftover of an earlier try goes first);
-//! 2. copy the first `size` bytes, holes as holes, and take their hash. About once a second what was written is synced: then it is known
-//!    what has arrived, and the disk's queue is not filled for others. An error as in 4;
+//! 2. copy the first `size` bytes, holes as holes, and take their hash. About once a second what was written is synced:
+//!    then it is known what has arrived, and the disk's queue is not filled for others. An error as in 4;
 //! 3. owner, mode, extended attributes, times last;
-//! 4. fsync; an error means: discard and copy again, never a second fsync. Of several small ones the disk was told to begin with all
-//!    before: then one commit of its journal often does for many;
-//! 5. verify length and owner against what was asked for; with `verify = "bytes"` also its bytes, as the slow tier gives them back;
+//! 4. fsync; an error means: discard and copy again, never a second fsync. Of several small ones the disk was told to
+//!    begin with all before: then one commit of its journal often does for many;
+//! 5. verify length and owner against what was asked for; with `verify = "bytes"` also its bytes, as the slow tier
+//!    gives them back;
 //! 6. look whether the version was breached meanwhile: if so, discard.
 //!
-//! A version whose object lies on the slow tier already is published by renaming the object: nothing is copied, but for the
-//! head of one in two parts. A write stops that at the next piece.
+//! A version whose object is already on the slow tier is published by renaming the object: nothing is copied, except
+//! for the head of one in two parts. A write stops that at the next piece.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,11 +33,11 @@ use crate::tiers::objects::split::Split;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
-/// Versions copied at once, and the largest of those that are not copied alone.
+/// How many versions are copied at once, and the largest size for that; larger ones are copied alone.
 const AT_ONCE: usize = 32;
 const SMALL: u64 = 256 << 10;
 
-/// A version to copy. While it is, its file is marked as draining.
+/// A version to copy. While it exists, its file is marked as draining.
 struct CopyTask {
     lsn: Lsn,
     state: Arc<FileState>,
@@ -49,10 +50,10 @@ impl Drop for CopyTask {
     }
 }
 
-/// A copy that is not durable yet, or will never be.
+/// A copy that is not durable yet, or never will be.
 struct Written {
     tmp: Vec<u8>,
-    /// Where that is.
+    /// The directory of `tmp`.
     dir: Arc<dyn Dir>,
     file: Arc<dyn File>,
     reads_back: bool,
@@ -83,7 +84,8 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    /// Whether what comes next needs no copy, or has one: to publish takes time, too. Looks at the front only, as it is asked at each wake.
+    /// Whether the next event needs no copy, or has one: publishing takes time, too. Checks only the front, as this is
+    /// called at each wake.
     fn publishes(&self) -> bool {
         if self.is_paused() || self.waits().is_some() {
             return false;
@@ -101,7 +103,7 @@ impl Tiers {
             return found;
         }
         let pressure = self.batches_by_pressure();
-        // Outside of the hours it is done for room that is wanted: no more than that.
+        // Outside the allowed hours copying only makes room that is needed: do no more than that.
         let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
         let mut st = self.state.lock();
         let wanted = self.first_to_copy(&st).into_iter().chain(publish_plan::wanted(&st, pressure));
@@ -112,7 +114,7 @@ impl Tiers {
                 continue;
             }
             let wanted = CopyTask { lsn, state, content };
-            // Another thread may have come to the end of its copy since this version was found to have none.
+            // Another thread may have finished its copy since this version was found to have none.
             if wanted.content.is_copied() || wanted.content.is_early() {
                 continue;
             }
@@ -127,7 +129,7 @@ impl Tiers {
         found
     }
 
-    /// Goes on with the others where one fails. Errors: the first one.
+    /// Goes on with the others if one fails. Returns the first error.
     fn copy_versions(&self, wanted: &[CopyTask]) -> Result<()> {
         wanted.iter().for_each(|wanted| self.counters.notes.copying(wanted.lsn));
         let written: Vec<_> = wanted.iter().map(|wanted| self.write_version(wanted)).collect();
@@ -157,7 +159,7 @@ impl Tiers {
         failed
     }
 
-    /// Steps 1 to 3. `None`: the bytes are on the slow tier.
+    /// Steps 1 to 3. `None`: the bytes are on the slow tier already.
     fn write_version(&self, CopyTask { lsn, state, content }: &CopyTask) -> Result<Option<Written>> {
         if content.object().needs_slow() {
             return Ok(None);
@@ -169,7 +171,7 @@ impl Tiers {
         let (part, dir) = self.tmp_for(self.dir_of(state.ino))?;
         let name = copy_name(*lsn);
         remove_leftover(&*dir, &name)?; // 1
-        // Where the mode cannot be changed afterwards it is the file's from the beginning.
+        // If the mode cannot be changed later, the copy has the file's mode from the start.
         let perm = if self.slow.abilities.modes { 0o600 } else { content.attrs().perm };
         let file = dir.create(&name, perm).at("create the slow copy of", label())?;
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
@@ -177,8 +179,8 @@ impl Tiers {
         Ok(Some(Written { tmp: in_part(&part, &name), dir, file, reads_back, sum }))
     }
 
-    /// In which directory a version will be placed, as far as can be said now: where it is another part than publishing finds, it is brought
-    /// over then.
+    /// The directory in which a version will be placed, as far as is known now: if publishing finds that this is
+    /// another part, it brings the copy over then.
     fn dir_of(&self, ino: Ino) -> Ino {
         let st = self.state.lock();
         let node = st.view.get(ino);
@@ -209,8 +211,8 @@ impl Tiers {
                 };
             }
         };
-        // 6: exclusive, so that no write that came before is still on its way. Its event may be published already, with one that made it
-        // superfluous; who does that looks for copies with the engine's lock held.
+        // 6: exclusive, so that no earlier write is still on its way. The event may be published already, with another
+        // that made it superfluous; that looks for copies with the engine's lock held.
         let intact = {
             let _io = state.io.write();
             let st = self.state.lock();
@@ -265,7 +267,7 @@ impl Tiers {
         Ok(sum.of_size(content.size))
     }
 
-    /// Compares a copy with what was copied, by its hash. The copy is not in the cache any more.
+    /// Compares a copy with the bytes that were copied, by its hash. The copy is no longer in the cache.
     fn read_back(
         &self,
         (dir, name, written): (&dyn Dir, &[u8], &Arc<dyn File>),
@@ -274,7 +276,7 @@ impl Tiers {
         wanted: Hash,
     ) -> std::io::Result<()> {
         let copy = match dir.open(name, Access::Unnoticed) {
-            // A file that its owner may not read, and we are not root.
+            // The mode denies its owner read access, and we are not root.
             Err(e) if e.raw_os_error() == Some(Errno::EACCES as i32) => written.clone(),
             opened => opened?,
         };
@@ -293,7 +295,7 @@ impl Tiers {
             let got = got.min((size - at) as usize);
             sum.take(at, &piece[..got]);
             at += got as u64;
-            // Told from the beginning again, or the tier would be taken for silent.
+            // Reported from the beginning again; otherwise the tier would be taken for silent.
             self.counters.notes.copied(lsn, at);
             if !self.is_pending(lsn) {
                 return Err(Errno::ECANCELED.into());
@@ -306,7 +308,7 @@ impl Tiers {
         Err(std::io::Error::other("the slow tier gives back other bytes than were written to it"))
     }
 
-    /// Waits before more is copied, as `drain_bandwidth` has it.
+    /// Waits before more is copied, to keep to `drain_bandwidth`.
     fn keep_to_the_rate(&self, bytes: u64) {
         let rate = self.options().drain_bandwidth.filter(|_| !self.urgency.is_on());
         let wait = {
@@ -317,8 +319,8 @@ impl Tiers {
         self.wait_for_rate(wait);
     }
 
-    /// What the fast tier has lost of a version would be copied as zeros, over a good one. Who shortens the file takes its lock
-    /// and makes it dirty first.
+    /// Refuses a version whose end the fast tier has lost: it would be copied as zeros, over a good one. A truncation
+    /// takes the file's lock and makes it dirty first.
     fn expect_all_bytes(&self, state: &FileState, content: &Content, object: &dyn File) -> Result<()> {
         let io = state.io.read();
         let has = object.stat().at_fast("stat the object of", self.label(state.ino))?.size;
@@ -338,7 +340,8 @@ impl Tiers {
         let name = crate::tiers::objects::pool::tmp_name(content.object());
         let there = absent_is_none(self.slow.stat_object(content.object().tail()));
         if there.at("stat", "object on the slow tier")?.is_none() {
-            // Somebody else has removed it. The order waits for the next version of the file, or for its end (`unblock`).
+            // Someone else has removed it. The order waits for the next version of the file, or for its end
+            // (`unblock`).
             content.lose();
             return Ok(false);
         }
@@ -361,13 +364,13 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Makes the tail the whole file. `false`: somebody has written meanwhile.
+    /// Makes the tail the whole file. `false`: someone has written meanwhile.
     fn take_in_head(&self, lsn: Lsn, state: &FileState, content: &Content, split: &Split) -> Result<bool> {
         let begin = || Ok((split.head_size()?, split.clear_tail_below()?));
         let Some((end, only_data)) = self.if_unchanged(state, content, begin)? else { return Ok(false) };
         let mut at = 0;
         loop {
-            // A hole may be as long as a disk is large.
+            // A hole may be as large as a disk.
             let next = || split.next_to_take_in(at..end, only_data);
             let Some(from) = self.if_unchanged(state, content, next)? else { return Ok(false) };
             at = from;
@@ -384,8 +387,8 @@ impl Tiers {
         split.tail().sync().at("copy to the slow tier", self.label(state.ino)).map(|()| true)
     }
 
-    /// Nobody is inside of a write or a truncation meanwhile, and nobody has been since the version was frozen: who wants to
-    /// change a file makes it dirty first, which takes its lock.
+    /// Runs `act` while no write or truncation is in progress, and only if there was none since the version was frozen:
+    /// a change makes the file dirty first, which takes its lock.
     fn if_unchanged<T>(
         &self,
         state: &FileState,
@@ -399,13 +402,14 @@ impl Tiers {
         act().at("copy to the slow tier", self.label(state.ino)).map(Some)
     }
 
-    /// The fast tier is nearly full, or somebody has a deadline: what will be deleted or replaced anyway need not be copied first.
+    /// The fast tier is nearly full, or someone has a deadline: versions that are deleted or replaced later need not be
+    /// copied.
     pub(crate) fn pressure(&self) -> bool {
         self.urgency.skips_superseded() || self.is_nearly_full()
     }
 
-    /// Whether that makes batches. What was refused once is not to be refused in the middle of one: half done, nothing of it can be set
-    /// aside.
+    /// Whether pressure makes batches. An event that was refused once must not be refused in the middle of a batch: of
+    /// a half-done batch nothing can be set aside.
     pub(crate) fn batches_by_pressure(&self) -> bool {
         let first = || self.state.lock().events.front().map_or(0, |event| event.lsn);
         self.pressure() && !self.counters.notes.is_refused(first())
@@ -415,8 +419,8 @@ impl Tiers {
         self.fast.space().is_ok_and(|space| space.used() as f64 > self.options().high * space.capacity() as f64)
     }
 
-    /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or when
-    /// somebody hurries, it is committed as it is; what a crash cut off only when all is drained.
+    /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or if
+    /// someone is waiting, it is committed as it is; a write that a crash cut off only when everything is drained.
     pub(crate) fn unblock(&self) -> Result<Progress> {
         let blocked = {
             let mut st = self.state.lock();
@@ -438,8 +442,8 @@ impl Tiers {
         self.snapshot(&state)
     }
 
-    /// Of a file whose object lay in `tmp` on the slow tier, and was taken away there by somebody else, there is what somebody has open, or
-    /// nothing. `None`: it is another one.
+    /// For a file whose object was in `tmp` on the slow tier and was removed there by someone else: saves the bytes of
+    /// an open handle, if there is one. `None`: not such a file.
     fn save_what_is_open(&self, state: &Arc<FileState>) -> Result<Option<Progress>> {
         let (object, open) = {
             let io = state.io.read();
@@ -464,8 +468,8 @@ impl Tiers {
         Ok(Some(Progress::Did))
     }
 
-    /// Commits a file that is written to all the time. A small one by a private copy, so that the version stays whole; a
-    /// large one has to pause for as long as its copy takes.
+    /// Commits a file that is written to all the time. A small one by a private copy, so that the version stays whole;
+    /// writes to a large one have to pause for as long as its copy takes.
     fn snapshot(&self, state: &Arc<FileState>) -> Result<Progress> {
         let cx = Cx::internal();
         let size = self.getattr(&cx, state.ino)?.size;
@@ -478,7 +482,7 @@ impl Tiers {
     }
 }
 
-/// What cannot be removed now is swept at the next start.
+/// Removes a copy; one that cannot be removed now is swept at the next start.
 fn discard(tmp: &dyn Dir, name: &[u8]) {
     if let Err(e) = remove_leftover(tmp, name) {
         tracing::debug!(error = %e, "a discarded copy stays in tmp until the next start");

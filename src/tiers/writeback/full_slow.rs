@@ -1,11 +1,12 @@
-//! A slow tier that is full, with `full_slow = "remove-first"` (P15): removals that wait behind what has no room there go ahead of it.
+//! A full slow tier with `full_slow = "remove-first"` (P15): removals that wait behind data without room go ahead of
+//! it.
 //!
 //! 1. Which ones may is `model/publish_plan.rs::removable_first`'s: no change in front of them touches what they do.
 //! 2. They are done on the slow tree, by name and inode number, no more than the missing bytes ask for, and counted.
-//! 3. Their events stay in the order. At its turn each one is found done, as behind a crash; so nothing is logged here, and a crash between
-//!    2 and 3 is like none.
+//! 3. Their events stay in the order. At its turn each one is found done, as behind a crash; so nothing is logged here,
+//!    and a crash between 2 and 3 is like none.
 //!
-//! Until then the slow tree lacks what was removed, and does not have yet what came before: P1's exception.
+//! Until then the slow tree lacks the removed files and does not have the earlier changes yet: P1's exception.
 
 use std::sync::atomic::Ordering;
 
@@ -19,12 +20,12 @@ use crate::tiers::writeback::step::Met;
 use crate::tiers::{Ino, Tiers};
 
 impl Tiers {
-    /// Behind an error: makes room for `bytes` on the slow tier. `false`: it is not full, or nothing may go.
+    /// After an error: makes room for `bytes` on the slow tier. `false`: it is not full, or nothing may go.
     pub(crate) fn removes_first(&self, error: &Error, bytes: u64) -> bool {
         if self.options().full_slow != FullSlow::RemoveFirst || !is_full(error) {
             return false;
         }
-        // With a quota there is room that nobody gets.
+        // With a quota there may be free space that we cannot use.
         let there = self.slow.root.space().map_or(0, |space| space.avail);
         let missing = bytes.checked_sub(there).unwrap_or(bytes).max(1);
         let removable = publish_plan::removable_first(&self.state.lock()); // 1
@@ -44,7 +45,7 @@ impl Tiers {
         freed > 0
     }
 
-    /// Step 2. Returns the bytes that are free by it.
+    /// Step 2. Returns the bytes that this freed.
     fn remove_first(&self, ino: Ino) -> Result<u64> {
         let (path, id) = {
             let st = self.state.lock();

@@ -8,15 +8,15 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::writeback::step::Met;
 use crate::tiers::{Ino, Lsn};
 
-/// A group whose intents are logged and whose steps are not all done: an error came between, and it is gone on with before
-/// anything else.
+/// A group whose intents are logged and whose steps are not all done: an error interrupted it, and it is continued
+/// before anything else.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     pub(crate) batches: Vec<Batch>,
     pub(crate) upto: Lsn,
     pub(crate) planned: Vec<Planned>,
     pub(crate) met: Vec<Met>,
-    /// The view knows; an error came after that.
+    /// The view has followed; an error came after that.
     pub(crate) followed: bool,
     /// Links in `tmp` for steps that were taken out of the group.
     pub(crate) left: Vec<Vec<u8>>,
@@ -28,7 +28,7 @@ impl Unfinished {
         Unfinished { batches, upto, planned, met: Vec::new(), followed: false, left: Vec::new() }
     }
 
-    /// As a start has found it, with what is done of it.
+    /// A group found at a start, with the steps that are already done.
     pub(crate) fn taken_over(batch: Batch, planned: Vec<Planned>, met: Vec<Met>) -> Self {
         Unfinished { met, ..Unfinished::new(vec![batch], planned) }
     }
@@ -37,13 +37,13 @@ impl Unfinished {
         self.planned.iter().map(|planned| &planned.step)
     }
 
-    /// Whether something of the batch of the next step is done.
+    /// Whether part of the next step's batch is done.
     pub(crate) fn is_inside_batch(&self) -> bool {
         let at = self.met.len();
         at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
     }
 
-    /// Where a step that is done has placed this node.
+    /// The path where a step that is done has placed this node.
     pub(crate) fn placed(&self, node: Ino, slow: u64) -> Option<Path> {
         self.planned.iter().zip(&self.met).find_map(|(planned, met)| match &planned.step {
             Step::Place { node: other, ino, path, .. } if (*other, *ino, met) == (node, slow, &Met::Expected) => {
@@ -59,7 +59,7 @@ impl Unfinished {
         self.batches.iter().find_map(|batch| batch.contents.get(node)).cloned()
     }
 
-    /// A directory is another one on the slow tier by now.
+    /// A directory has another inode on the slow tier now.
     pub(super) fn identify(&mut self, node: Ino, new: (u64, u64)) {
         for effect in self.planned.iter_mut().flat_map(|planned| &mut planned.effects) {
             if let Effect::Identity(ino, id) = effect

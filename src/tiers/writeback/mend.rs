@@ -1,11 +1,13 @@
-//! What somebody else takes away beneath the publisher is made again: what waited in `tmp` (a clean-up of old files goes there, too), and
-//! directories of the tree that changes are on their way to.
+//! Repairs what others remove under the publisher: copies that waited in `tmp` (a clean-up of old files goes there,
+//! too), and directories that changes are on their way to.
 //!
-//! - Of the batch of that step nothing is done: the group ends in front of it ([`Tiers::cut`]), and the rest is planned anew, by what
-//!   the drain has copied again, or by a newer version where those bytes are gone.
-//! - The batch is half done: the drain copies the version again, other nodes are made here; the intent is logged again, durably, with the new
-//!   inode number ([`Tiers::renew`]), before the step is done. Where nothing is left of a version the step is not done; a newer one comes.
-//! - An object that lay in `tmp` itself was the only one: nothing is deleted, the order waits for the file's next version, or its end.
+//! - If nothing of the step's batch is done, the group ends in front of it ([`Tiers::cut`]), and the rest is planned
+//!   anew, with the version that the drain copies again, or a newer one if those bytes are gone.
+//! - If the batch is half done, the drain copies the version again, and other nodes are made here; the intent is logged
+//!   again, durably, with the new inode number ([`Tiers::renew`]), before the step is done. If nothing is left of a
+//!   version the step is skipped; a newer one follows.
+//! - An object in `tmp` itself was the only copy: nothing is deleted, the order waits for the file's next version, or
+//!   its end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,25 +28,25 @@ use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT, Tiers};
 
-/// So often one version may vanish from `tmp` before that is told as what holds the order.
+/// How often a version may vanish from `tmp` before it is reported as what holds the order.
 const VANISHES_MAX: u32 = 3;
-/// In `tmp`: a directory that is made anew. Only one is made at a time.
+/// In `tmp`: a directory that is being made anew. Only one is made at a time.
 const ANEW: &[u8] = b"d";
 
-/// What becomes of a step that has nothing to place.
+/// The outcome for a step that has nothing to place.
 pub(crate) enum Mended {
-    /// It has again.
+    /// There is something to place again.
     Again,
-    /// It will have: the drain copies it.
+    /// There will be: the drain copies it.
     Soon,
-    /// The group ends in front of its batch.
+    /// The group ends in front of the step's batch.
     Cut,
     Never(Met),
 }
 
 impl Tiers {
-    /// What the next step places is copied again because its copy had vanished: the intent is logged again with the new one, which the
-    /// drain has brought. `None`: nothing of that kind.
+    /// If the next step's copy had vanished and the drain has copied it again, logs the intent again with the new copy.
+    /// `None`: no such case.
     pub(crate) fn take_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
         let Some((_, content)) = group.next_content() else { return Ok(None) };
         let Step::Place { tmp, ino, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
@@ -66,17 +68,17 @@ impl Tiers {
                 Ok(Some(Mended::Cut))
             }
             None if content.is_intact() => Ok(Some(Mended::Soon)),
-            // Written over since: its bytes are nowhere. What has come of them will be published in its own turn.
+            // Written over since: its bytes are gone. The newer version will be published in its own turn.
             None => Ok(Some(Mended::Never(Met::Lost))),
         }
     }
 
-    /// The next step has nothing to place: somebody else has taken it out of `tmp`.
+    /// The next step has nothing to place: someone else has removed it from `tmp`.
     pub(crate) fn mend(&self, group: &mut Unfinished) -> Result<Mended> {
         let Planned { step, upto, .. } = &group.planned[group.met.len()];
         let Step::Place { tmp, node, path, .. } = step.clone() else { return Ok(Mended::Never(Met::Gone)) };
         if bare(&tmp).starts_with(b"l") {
-            // A link of what is in the tree, or was.
+            // A link to a file that is, or was, in the tree.
             let again = |tmp: &[u8]| {
                 let (into, tmp) = self.slow.tmp_of(tmp)?;
                 self.at_slow(node, |path, id| self.slow.act(path, id, |inode| inode.link(&*into, tmp)))
@@ -86,12 +88,12 @@ impl Tiers {
         }
         let lsn = group.next_content().map_or(*upto, |(lsn, _)| lsn);
         let told = self.tell_vanished(lsn, step);
-        // However often it has vanished: who took it may take no more.
+        // However often it has vanished: the removals may have stopped.
         let mended = self.make_again(group, lsn)?;
         told.map(|()| mended)
     }
 
-    /// [`Tiers::mend`], but for links of what is in the tree.
+    /// [`Tiers::mend`], except for links to files in the tree.
     fn make_again(&self, group: &mut Unfinished, lsn: Lsn) -> Result<Mended> {
         let Step::Place { tmp, ino, node, path, .. } = group.planned[group.met.len()].step.clone() else {
             return Ok(Mended::Never(Met::Gone));
@@ -106,7 +108,7 @@ impl Tiers {
             return Ok(Mended::Cut);
         }
         if let Some(placed) = group.placed(node, ino) {
-            // Under another name of the file it is in its place already.
+            // It is in its place already, under another name of the file.
             let linked = self.link_again(&tmp, |tmp| self.slow.link_into(&placed, ino, tmp));
             if linked.at("link into tmp", label())? {
                 return Ok(Mended::Again);
@@ -138,7 +140,7 @@ impl Tiers {
         }
     }
 
-    /// `false`: there is nothing of it that could be linked.
+    /// `false`: nothing is left of it to link.
     fn link_again(&self, tmp: &[u8], link: impl Fn(&[u8]) -> std::io::Result<()>) -> std::io::Result<bool> {
         let linked = match link(tmp) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -152,7 +154,7 @@ impl Tiers {
         }
     }
 
-    /// What `make` event a node in `tmp` is made for, and in which directory.
+    /// The `make` event for which a node in `tmp` was made, and the directory it goes to.
     pub(crate) fn spec_of(&self, tmp: &[u8]) -> Option<(Lsn, Arc<Spec>, Ino)> {
         let number = std::str::from_utf8(bare(base_of(tmp)).strip_prefix(b"m")?).ok()?;
         let lsn = Lsn::from_str_radix(number, 16).ok()?;
@@ -164,7 +166,7 @@ impl Tiers {
         }
     }
 
-    /// Whether a newer version of the file is there, or it has no name any more.
+    /// Whether a newer version of the file exists, or the file has no name any more.
     fn is_superseded(&self, node: Ino, lsn: Lsn) -> bool {
         let st = self.state.lock();
         let newer =
@@ -172,9 +174,10 @@ impl Tiers {
         newer || st.view.get(node).is_none_or(|node| node.links.is_empty())
     }
 
-    /// What was made anew takes the place of what the next step was to place, there and in all steps behind it, and their intents are logged
-    /// again. It is known by its name in `tmp`, and steps that change it by the names it gets: with a copy that has vanished its number may
-    /// have been given to another one of the group. `false`: it has vanished, too, and nothing is as if it had been.
+    /// Puts a newly made node in place of the one that the next step was to place, in that step and all steps after it,
+    /// and logs their intents again. The node is known by its name in `tmp`, and steps that change it by the names it
+    /// gets: if a copy has vanished, its inode number may have been given to another node of the group. `false`: the
+    /// new node has vanished, too, and nothing has changed.
     pub(crate) fn renew(&self, group: &mut Unfinished, new: &Copied) -> Result<bool> {
         let (done, count) = (group.met.len(), group.planned.len() as u64);
         let Step::Place { tmp, ino: old, .. } = group.planned[done].step.clone() else { return Ok(false) };
@@ -217,7 +220,7 @@ impl Tiers {
         self.log.sync(last).map(|()| true)
     }
 
-    /// Gives a copy in `tmp` a further name. `false`: it has vanished.
+    /// Gives a copy in `tmp` another name. `false`: the copy has vanished.
     pub(crate) fn link_further(&self, copy: &[u8], further: &[u8]) -> Result<bool> {
         let name = [copy, further].concat();
         let (dir, name) = self.slow.tmp_of(&name).at("open", "tmp on the slow tier")?;
@@ -228,8 +231,8 @@ impl Tiers {
         }
     }
 
-    /// Ends the group in front of the next step, which is the first one of its batch: what is done of the group is finished, the rest
-    /// is planned anew. The intents of that are void behind the next `applied`.
+    /// Ends the group in front of the next step, which is the first one of its batch: the part that is done is
+    /// finished, the rest is planned anew. The intents of the rest are void after the next `applied`.
     pub(crate) fn cut(&self, group: &mut Unfinished) {
         let rest = group.planned.split_off(group.met.len());
         let Some(first) = rest.first().map(|planned| planned.upto) else { return };
@@ -246,8 +249,8 @@ impl Tiers {
         }));
     }
 
-    /// Versions whose copies are not in `tmp` any more are copied again; of an object that lay there itself nothing is left. `done`: steps
-    /// that have taken theirs.
+    /// Versions whose copies are no longer in `tmp` are copied again; an object that was in `tmp` itself is lost.
+    /// `done`: steps that have taken theirs.
     pub(crate) fn forget_vanished(&self, done: &[Planned]) -> Result<()> {
         let copies: Vec<(Vec<u8>, Arc<Content>)> = {
             let st = self.state.lock();
@@ -270,7 +273,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Errors: it has vanished too often.
+    /// Fails if it has vanished too often.
     fn tell_vanished(&self, lsn: Lsn, step: &Step) -> Result<()> {
         let path = escape(step_path(step));
         tracing::warn!(
@@ -282,7 +285,8 @@ impl Tiers {
         if self.counters.notes.vanished(lsn) > VANISHES_MAX { Err(vanishes(step)) } else { Ok(()) }
     }
 
-    /// Makes the directories above `path` that somebody else has removed, as the view has them (P15). Returns those that were missing.
+    /// Makes the directories above `path` that someone else has removed, as the view has them (P15). Returns those that
+    /// were missing.
     pub(crate) fn make_parents(&self, path: &[u8]) -> Result<Vec<(Ino, SlowId)>> {
         let (dirs, _) = split(path);
         let (mut dir, mut at, mut made) = (self.slow.root.clone(), Some(ROOT), Vec::new());
@@ -303,7 +307,7 @@ impl Tiers {
         Ok(made)
     }
 
-    /// Made in `tmp`, whole, and renamed into place.
+    /// Makes the directory in `tmp`, complete, and renames it into place.
     fn make_dir_anew(
         &self,
         (above, above_ino): (&dyn Dir, Option<Ino>),
@@ -315,7 +319,7 @@ impl Tiers {
         let (_, tmp) = self.tmp_for(above_ino.unwrap_or(ROOT))?;
         self.make_whole(&*tmp, ANEW, &self.spec_of_dir(ino))?;
         match tmp.rename(ANEW, above, name, RenameMode::NoReplace) {
-            // Somebody else was quicker.
+            // Someone else was quicker.
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => remove_leftover(&*tmp, ANEW)?,
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
                 tmp.rename(ANEW, above, name, RenameMode::Replace).at("make anew on slow", label())?;
@@ -341,7 +345,7 @@ impl Tiers {
         Ok((dir, id))
     }
 
-    /// Of one that nothing is known of only we have access: it may have been a private one.
+    /// If nothing is known of the directory, only we get access: it may have been private.
     fn spec_of_dir(&self, ino: Option<Ino>) -> Spec {
         let st = self.state.lock();
         let node = ino.and_then(|ino| st.view.get(ino));
@@ -369,14 +373,14 @@ impl Tiers {
     }
 }
 
-/// The copy that a further link in `tmp` is one of.
+/// The copy of which a name in `tmp` is a further link.
 pub(crate) fn base_of(tmp: &[u8]) -> &[u8] {
     let name = bare(tmp);
     let end = name.iter().position(|byte| *byte == b'.').map_or(tmp.len(), |dot| tmp.len() - name.len() + dot);
     &tmp[..end]
 }
 
-/// It is copied again, if that is possible.
+/// Has it copied again, if that is possible.
 fn forget_copy(content: &Content) {
     match content.object().needs_slow() {
         true => content.lose(),

@@ -1,15 +1,16 @@
-//! Parts of the slow tree: across the border of one no rename and no hard link goes. Another file system that is mounted inside of the
-//! tree is one, a btrfs subvolume, a directory with a project of its own (xfs, ext4, Lustre).
+//! Parts of the slow tree, whose borders no rename and no hard link crosses: another file system that is mounted inside
+//! the tree, a btrfs subvolume, or a directory with a project of its own (xfs, ext4, Lustre).
 //!
-//! What is to be placed in a part waits in a `.dlio-fs/tmp/<uuid>` of its own, at the part's root. A name in `tmp` is therefore a path: that
-//! of the part's root on the slow tier, in front of the name; the tree's own root has none.
+//! A node that goes to a part waits in a `.dlio-fs/tmp/<uuid>` at that part's root. A name in `tmp` is therefore a
+//! path: the path of the part's root on the slow tier, then the name; for the tree's own root only the name.
 //!
-//! 1. A directory with another device than the one above it is the root of a part: the view knows that (`model/view.rs::part_of`). Where the
-//!    device is the same, the rename out of `tmp` answers EXDEV, and the topmost directory into which nothing of ours can be renamed is
-//!    looked for ([`Tiers::find_part`]).
-//! 2. The part's `tmp` is made, and written down in `<fast>/.dlio-fs/parts` with its inode, durably, before anything is made in it. From
-//!    then on it is reached by its descriptor, and after a start only if it has that inode.
-//! 3. A version is copied there at once. Where it is placed in another part than it was copied for, it is copied from `tmp` to `tmp`.
+//! 1. A directory with another device than the one above it is the root of a part: the view knows that
+//!    (`model/view.rs::part_of`). Where the device is the same, the rename out of `tmp` answers EXDEV, and the topmost
+//!    directory into which nothing of ours can be renamed is looked for ([`Tiers::find_part`]).
+//! 2. The part's `tmp` is made, and written down in `<fast>/.dlio-fs/parts` with its inode, durably, before anything is
+//!    made in it. From then on it is reached by its descriptor, and after a start only if it has that inode.
+//! 3. A version is copied there at once. Where it is placed in another part than it was copied for, it is copied from
+//!    `tmp` to `tmp`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -39,14 +40,15 @@ use crate::tiers::{Ino, Lsn, ROOT, Tiers};
 /// In `tmp`: a file by which the border of a part is found.
 const PROBE: &[u8] = b"e";
 
-/// The part that a directory lies in: the path of its root on the slow tier, and who that is there. `None`: the tree's own.
+/// The part that contains a directory: the path of its root on the slow tier, and that root's identity there. `None`:
+/// the tree's own part.
 fn part_at(st: &EngineState, dir: Ino) -> Option<(Path, SlowId)> {
     let part = Some(st.view.part_of(dir)).filter(|part| *part != ROOT)?;
     Some((st.view.slow_path(part)?, st.view.get(part)?.slow_id()?))
 }
 
 impl Tiers {
-    /// The `tmp` for what is placed in directory `dir`, and the path of its part.
+    /// The `tmp` for nodes that are placed in directory `dir`, and the path of its part.
     pub(crate) fn tmp_for(&self, dir: Ino) -> Result<(Path, Arc<dyn Dir>)> {
         let part = part_at(&self.state.lock(), dir);
         match part {
@@ -55,7 +57,7 @@ impl Tiers {
         }
     }
 
-    /// Whether the file systems of these steps keep their order by themselves: no two of them do.
+    /// Whether the file system of these steps keeps their order by itself; false for steps on two file systems.
     pub(crate) fn keeps_order(&self, planned: &[Planned]) -> Result<bool> {
         let parts: BTreeSet<Path> = {
             let st = self.state.lock();
@@ -75,7 +77,8 @@ impl Tiers {
         Ok(order.is_some_and(|dir| dir.order() == MetadataOrder::Journaled))
     }
 
-    /// Brings the versions over whose copies wait in another part than they are placed in. `true`: the steps name copies that are no more.
+    /// Brings over versions whose copies wait in another part than they are placed in. `true`: the steps name copies
+    /// that no longer exist.
     pub(crate) fn bring_copies(&self, batches: &[Batch], planned: &[Planned]) -> Result<bool> {
         let wrong: Vec<(Ino, Ino)> = {
             let st = self.state.lock();
@@ -96,13 +99,13 @@ impl Tiers {
         Ok(!wrong.is_empty())
     }
 
-    /// Copies what was copied into another part, where it will be placed in directory `dir`.
+    /// Copies a version's copy to the part of directory `dir`, where it will be placed.
     fn bring_copy(&self, lsn: Lsn, ino: Ino, content: &Content, dir: Ino) -> Result<Option<Copied>> {
         let Some(copied) = content.copy.lock().as_deref().cloned() else { return Ok(None) };
         let (part, tmp) = self.tmp_for(dir)?;
         let label = || self.label(ino);
         let name = bare(&copied.tmp);
-        // The directories above its part may have been moved: then it is there.
+        // The directories above its part may have been moved: then it is there already.
         let there = absent_is_none(tmp.stat(name)).at("stat on slow", label())?;
         let new = match there.filter(|there| (there.dev, there.ino) == copied.id) {
             Some(_) => Copied { tmp: in_part(&part, name), ..copied.clone() },
@@ -111,7 +114,7 @@ impl Tiers {
                 let source =
                     match absent_is_none(from.open(name, Access::Unnoticed)).at("open the slow copy of", label())? {
                         Some(source) => source,
-                        // An object that is being placed, or one that somebody else has removed.
+                        // An object that is being placed, or one that someone else has removed.
                         None if content.object().needs_slow() => {
                             self.slow.object(content.object().tail()).at("open the slow copy of", label())?
                         }
@@ -142,7 +145,7 @@ impl Tiers {
                 Copied { tmp: in_part(&part, &to), id, sum: copied.sum, known: Some(TmpStat::of(&stat)) }
             }
         };
-        // It may have been lost meanwhile: then it stays so.
+        // It may have been lost meanwhile: then it stays lost.
         let mut copy = content.copy.lock();
         if copy.is_none() {
             return Ok(None);
@@ -151,7 +154,8 @@ impl Tiers {
         Ok(Some(new))
     }
 
-    /// The rename of the next step has answered EXDEV, although the view knows no border there: it learns it, and what is placed goes again.
+    /// The rename of the next step failed with EXDEV, although the view knows no border there: the view learns it, and
+    /// the node is brought over.
     pub(crate) fn bring_over(&self, group: &mut Unfinished) -> Result<Mended> {
         let Planned { step, effects, .. } = &group.planned[group.met.len()];
         let apart = |step: &Step| {
@@ -181,15 +185,15 @@ impl Tiers {
             },
         };
         match made {
-            // Each time it goes further down: parts may lie in parts.
+            // Each time it goes further down: parts may contain parts.
             Some(copied) if split(&copied.tmp).0 == split(&tmp).0 => Err(apart(&group.planned[group.met.len()].step)),
             Some(copied) if self.renew(group, &copied)? => Ok(Mended::Again),
             _ => Ok(Mended::Soon),
         }
     }
 
-    /// Finds the root of the part that a path lies in: the topmost directory above it into whose `tmp` nothing can be renamed out of that
-    /// of `from`. Only names of ours are touched. `false`: there is none.
+    /// Finds the root of the part that contains a path: the topmost directory above it into whose `tmp` nothing can be
+    /// renamed from the `tmp` of `from`. Only names of ours are touched. `false`: there is none.
     fn find_part(&self, from: &[u8], path: &[u8]) -> Result<bool> {
         let label = || String::from_utf8_lossy(path).into_owned();
         let base = self.slow.tmp_at(from).at("open", "tmp on the slow tier")?;
@@ -219,7 +223,7 @@ impl Tiers {
                 renamed => renamed.at("rename on slow", label())?,
             }
             tmp.rename(PROBE, base, PROBE, RenameMode::Replace).at("rename on slow", label())?;
-            // Not one; unless somebody else's is there, nothing of it stays.
+            // Not a part; our directories go again, unless they hold someone else's files.
             if let Err(e) = self.slow.parts.remove_made(&*dir) {
                 tracing::debug!(error = %e, "an empty .dlio-fs stays on the slow tier");
             }
@@ -227,7 +231,7 @@ impl Tiers {
         Ok(None)
     }
 
-    /// At a start: parts that were found by EXDEV are known again.
+    /// At a start: makes parts known again that were found by EXDEV.
     pub(crate) fn restore_parts(&self) {
         for part in self.slow.parts.paths() {
             let recorded = self.slow.parts.root(&part);
@@ -240,7 +244,7 @@ impl Tiers {
 }
 
 impl Met {
-    /// Of a step whose rename went across a border.
+    /// Maps EXDEV, of a rename across a border, to [`Met::Apart`].
     pub(crate) fn or_apart(met: io::Result<Met>) -> io::Result<Met> {
         match met {
             Err(e) if e.raw_os_error() == Some(Errno::EXDEV as i32) => Ok(Met::Apart),

@@ -1,6 +1,7 @@
-//! Priority: an event that somebody moves to the front has its bytes copied before all others.
+//! Priority: an event moved to the front has its bytes copied before all others.
 //!
-//! Publishing stays in order (P1): the event is published once everything before it is, so nothing up to it waits for `settle`.
+//! Publishing stays in order (P1): the event is published once everything before it is, so nothing up to it waits for
+//! `settle`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,12 +12,12 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
 
 impl Tiers {
-    /// Hurries the newest event at or below `ino` and everything before it, and copies its bytes before all others. What
-    /// was written to the file gets its place in the order first. Returns how many events have to be published; `None` if
-    /// nothing there is pending.
+    /// Moves the newest event at or below `ino` and everything before it to the front, and copies its bytes before all
+    /// others. Uncommitted writes to the file get their place in the order first. Returns how many events have to be
+    /// published; `None` if nothing there is pending.
     pub fn to_front(&self, cx: &Cx, ino: Ino) -> Result<Option<u64>> {
         let file = self.state.lock().known_file(ino);
-        // What a crash cut off is accepted by a sync only.
+        // A write that a crash cut off is only accepted by a sync.
         if let Some(file) = file.filter(|file| !file.io.read().interrupted) {
             self.commit(cx, &file)?;
         }

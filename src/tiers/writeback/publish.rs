@@ -1,25 +1,25 @@
-//! Applying the log to the slow tree, in its order.
+//! Applies the log to the slow tree, in its order.
 //!
-//! One group of events (see `plan`) goes like this; a crash behind any step is finished by the next start:
+//! One group of events (see `plan`) goes through these steps; a crash after any of them is finished by the next start:
 //!
-//! 1. new directories, links and special files are made in `tmp`, complete with their attributes; copies that go to several
-//!    names get their further links there;
+//! 1. new directories, links and special files are made in `tmp`, complete with their attributes; copies that go to
+//!    several names get their further links there;
 //! 2. `tmp` is synced: what an intent names is there;
 //! 3. the intents are logged and, with every record before them, made durable;
 //! 4. each step is applied: a rename, link, removal or change of attributes, which finds what it expects or leaves both
 //!    versions standing (P11);
-//! 5. the directories are synced: at the end where the file system keeps the order by itself, after each step elsewhere;
-//!    Then the view follows: from here on it knows the slow tier as it is;
-//! 6. files that have not changed since become clean: the fingerprint is durable on their objects. Not before the view has followed, or
-//!    who then lets go of an object finds the version before on the slow tier, or none;
+//! 5. the directories are synced: at the end where the file system keeps the order by itself, after each step
+//!    elsewhere; Then the view follows: from here on it knows the slow tier as it is;
+//! 6. files that have not changed since become clean: the fingerprint is durable on their objects. Not before the view
+//!    has followed, or who then lets go of an object finds the version before on the slow tier, or none;
 //! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it;
 //! 8. what is no longer needed is deleted, once 7 is durable.
 //!
-//! What goes to a part of the tree that no rename reaches waits in a `tmp` of that part (`writeback/parts.rs`).
+//! Nodes that go to a part of the tree that no rename reaches wait in a `tmp` of that part (`writeback/parts.rs`).
 //!
-//! What somebody else takes out of `tmp` between 2 and 4 goes again (P6): a group ends in front of a batch of which nothing is done yet, and
-//! the rest is planned anew; of one that is half done the missing node is made again, and its intent logged again. A directory that
-//! somebody else has removed is made anew, as the view has it.
+//! If someone else removes something from `tmp` between 2 and 4, it is made again (P6): a group ends in front of a
+//! batch of which nothing is done yet, and the rest is planned anew; for a half-done batch the missing node is made
+//! again, and its intent logged again. A directory that someone else has removed is made anew, as the view has it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
 use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
-/// Proofs made durable together.
+/// How many fingerprints are made durable together.
 const PROVEN_MAX: usize = 64;
 
 impl Tiers {
@@ -99,7 +99,7 @@ impl Tiers {
         }
     }
 
-    /// The rest of a batch that was cut follows at once: until then the slow tree is inside of it.
+    /// Publishes the rest of a cut batch at once: until then the slow tree is in the middle of it.
     fn publish_cut_batch(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
         loop {
             if unfinished.is_some() {
@@ -112,7 +112,8 @@ impl Tiers {
                 }
                 let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
                 let now = self.uptime();
-                // Under pressure a version that is not copied may have been left to a later one: only so is the rest ready.
+                // Under pressure a version that is not copied may have been left to a later one: only under pressure is
+                // the rest ready.
                 [false, true].into_iter().find_map(|pressure| {
                     match publish_plan::next(&st, PublishPace { now, settle, live_after, pressure, front: 0 }) {
                         NextToPublish::Batches(batches) => Some(batches),
@@ -129,7 +130,8 @@ impl Tiers {
 
     /// Steps 1 to 3, then the rest.
     fn publish(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
-        // Intents that a closed log may hold name what is in `tmp` now: made anew, the next start would not find it.
+        // A closed log may hold intents that name the present nodes in `tmp`: if they were made anew, the next start
+        // would not find them.
         self.log.usable()?;
         let made = self.make_in_tmp(&batches)?; // 1
         self.link_moved(&batches)?; // 1
@@ -140,7 +142,7 @@ impl Tiers {
         let mut planned = plan()?;
         if self.bring_copies(&batches, &planned)? {
             if batches.iter().flat_map(|batch| batch.contents.values()).any(|(_, content)| !content.is_copied()) {
-                // One has vanished from `tmp`: it is copied again.
+                // A copy has vanished from `tmp`: it is copied again.
                 return Ok(());
             }
             planned = plan()?;
@@ -178,14 +180,14 @@ impl Tiers {
         Ok(())
     }
 
-    /// Goes on with a group that a start could not finish.
+    /// Continues a group that a start could not finish.
     pub(crate) fn take_over(&self, group: Unfinished) {
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
         *self.publishing.lock() = Some(group);
     }
 
-    /// Steps 4 and 5, from where an error stopped them before. `false`: what is to be placed next is being copied again.
+    /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again.
     pub(crate) fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
         if group.followed {
             return Ok(true);
@@ -198,7 +200,7 @@ impl Tiers {
         let mut touched = SyncSet::of(&group.planned[..group.met.len()]);
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
-            // The error came from this sync, perhaps: the next step must not be durable before the last one.
+            // Perhaps this sync failed before: the next step must not be durable before the last one.
             touched.sync(self)?; // 5
         }
         let mut mended = None;
@@ -233,13 +235,13 @@ impl Tiers {
         Ok(true)
     }
 
-    /// The steps after which something is not where the view has it, until the group is finished, in their order.
+    /// The places where the slow tree may differ from the view until the group is finished, in the order of the steps.
     pub(crate) fn moves<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> Vec<Moving> {
         let moved = |step: &Step| match step {
             Step::Link { path, to, .. } => vec![Moving::To(path.clone(), to.clone())],
             Step::Move { path, to, .. } => vec![Moving::Gone(to.clone()), Moving::To(path.clone(), to.clone())],
             Step::Swap { a, b, .. } => vec![Moving::Exchanged(a.clone(), b.clone())],
-            // Of something that is there already: it may lose its old name before a link of it comes from `tmp` to the new one.
+            // A node that exists already: it may lose its old name before a link of it comes from `tmp` to the new one.
             Step::Place { node, tmp, path, object: None, .. } => {
                 let there = self.state.lock().view.slow_paths(*node);
                 let waiting = self.slow.path_in_tmp(tmp);
@@ -253,7 +255,7 @@ impl Tiers {
         steps.flat_map(moved).collect()
     }
 
-    /// From here on the slow tier may be ahead of what the view knows of it.
+    /// From here on the slow tier may be ahead of the view.
     fn begin(&self, planned: &[Planned]) {
         let mut st = self.state.lock();
         let names = planned.iter().flat_map(|planned| &planned.effects);
@@ -291,7 +293,7 @@ impl Tiers {
         }
     }
 
-    /// Step 1: everything but regular files, ready in `tmp`.
+    /// Step 1: makes everything but regular files, complete, in `tmp`.
     fn make_in_tmp(&self, batches: &[Batch]) -> Result<HashMap<Lsn, Copied>> {
         let specs: Vec<(Lsn, Arc<Spec>, Ino)> = {
             let st = self.state.lock();
@@ -305,7 +307,7 @@ impl Tiers {
         specs.into_iter().map(|(lsn, spec, dir)| Ok((lsn, self.make_one(lsn, &spec, dir)?))).collect()
     }
 
-    /// In the `tmp` for what goes to directory `dir`.
+    /// Makes the node in the `tmp` for directory `dir`.
     pub(crate) fn make_one(&self, lsn: Lsn, spec: &Spec, dir: Ino) -> Result<Copied> {
         let (part, tmp) = self.tmp_for(dir)?;
         let name = format!("m{lsn:016x}").into_bytes();
@@ -313,21 +315,22 @@ impl Tiers {
         Ok(Copied { tmp: in_part(&part, &name), id: (stat.dev, stat.ino), sum: None, known: Some(TmpStat::of(&stat)) })
     }
 
-    /// Makes a node in `tmp` with all its attributes, durable but for its name where names are not in order by themselves.
+    /// Makes a node in `tmp` with all its attributes, durable except for its name if the file system does not order
+    /// names by itself.
     pub(crate) fn make_whole(&self, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> Result<Stat> {
         remove_leftover(tmp, name)?;
         let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
         let (stat, left_out) = made;
         self.tell_left_out(&escape(&self.slow.path_in_tmp(name)), &left_out);
         if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
-            // Its own attributes; for other kinds there is nothing that could be synced.
+            // For its own attributes; other kinds have nothing to sync.
             let dir = tmp.dir(name).and_then(|dir| dir.sync());
             dir.at("fsync", String::from_utf8_lossy(name))?;
         }
         Ok(stat)
     }
 
-    /// Step 1: what a batch moves about gets a link in `tmp`, to be placed from there.
+    /// Step 1: nodes that a batch moves get a link in `tmp`, to be placed from there.
     fn link_moved(&self, batches: &[Batch]) -> Result<()> {
         let links: Vec<_> = {
             let mut st = self.state.lock();
@@ -345,7 +348,7 @@ impl Tiers {
             };
             remove_leftover(&*tmp, link)?;
             match self.slow.act(&path, id, |inode| inode.link(&*tmp, link)) {
-                // Somebody else has removed it, or put another one there: the step finds nothing to place.
+                // Someone else has removed or replaced it: the step finds nothing to place.
                 Err(e) if is_elsewhere(&e) => {}
                 linked => linked.at("link into tmp", String::from_utf8_lossy(&path))?,
             }
@@ -353,12 +356,13 @@ impl Tiers {
         Ok(())
     }
 
-    /// Further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: somebody else has removed a copy.
+    /// Makes further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: someone else has
+    /// removed a copy.
     fn link_in_tmp(&self, planned: &[Planned]) -> Result<bool> {
         for planned in planned {
             let Step::Place { tmp, .. } = &planned.step else { continue };
             let (copy, further) = tmp.split_at(base_of(tmp).len());
-            // A link of something in the tree is none of a copy: the step finds out what is left of it.
+            // A link of a node in the tree is not one of a copy: the step finds out what is left of it.
             if !further.is_empty() && !self.link_further(copy, further)? && !bare(tmp).starts_with(b"l") {
                 return Ok(false);
             }
@@ -366,8 +370,8 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Applies the next step of a group. If its file was written in place meanwhile, it is applied again with the time of that write.
-    /// A write that comes after the last look sets the time itself.
+    /// Applies the next step of a group. If its file was written in place meanwhile, the step is applied again with the
+    /// time of that write. A write that comes after the last check sets the time itself.
     fn apply(&self, group: &mut Unfinished) -> Result<Met> {
         let at = group.met.len();
         let mut instead = self.as_overtaken(&group.planned[at]);
@@ -388,7 +392,7 @@ impl Tiers {
         let (known, path) = (self.known_twin(effects, step), step_path(step).to_vec());
         let mut met = self.slow.apply(step, known);
         if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-            // Somebody else has removed a directory, or what waited in `tmp` just now.
+            // Someone else has just removed a directory, or the node that waited in `tmp`.
             let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
             made.into_iter().for_each(|(ino, id)| group.identify(ino, id));
             met = self.slow.apply(instead.unwrap_or(&group.planned[at].step), known);
@@ -396,7 +400,7 @@ impl Tiers {
         met.at("publish", String::from_utf8_lossy(&path))
     }
 
-    /// What to do instead of a change of times that a write in place has overtaken since it was planned.
+    /// The step that replaces a change of times which a write in place has overtaken since it was planned.
     fn as_overtaken(&self, planned: &Planned) -> Option<Step> {
         let (Step::Attr { path, ino, new }, [Effect::Touched(node)]) = (&planned.step, &planned.effects[..]) else {
             return None;
@@ -405,7 +409,7 @@ impl Tiers {
         (now != *new).then(|| Step::Attr { path: path.clone(), ino: *ino, new: now })
     }
 
-    /// What the slow tier is known to show of the file that a `place` replaces, to tell somebody else's change from ours.
+    /// The known fingerprint of the slow file that a `place` replaces, to tell a foreign change from ours.
     fn known_twin(&self, effects: &[Effect], step: &Step) -> Option<Fingerprint> {
         let Step::Place { over: Some(_), .. } = step else { return None };
         let st = self.state.lock();
@@ -419,7 +423,7 @@ impl Tiers {
         })
     }
 
-    /// What now stands on the slow tier under the names of published contents, or beside them.
+    /// The current stat of published contents on the slow tier, under their names or beside them.
     fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
         let mut stats = HashMap::new();
         for (planned, met) in group.planned.iter().zip(&group.met) {
@@ -435,7 +439,7 @@ impl Tiers {
         Ok(stats)
     }
 
-    /// The view takes in what the steps have done.
+    /// Updates the view with the effects of the steps.
     fn follow_group(&self, group: &Unfinished, placed: &HashMap<Ino, Stat>) {
         {
             let mut st = self.state.lock();
@@ -485,7 +489,7 @@ impl Tiers {
     }
 
     fn finish_contents(&self, batches: &[Batch], placed: &HashMap<Ino, Stat>) -> Result<()> {
-        // One commit of the disk's journal often does for many. No more are open at the same time.
+        // One journal commit of the disk often covers many. At most this many are open at the same time.
         let mut proven: Vec<Arc<dyn File>> = Vec::new();
         let make_durable = |proven: &mut Vec<Arc<dyn File>>| {
             proven.drain(..).try_for_each(|fd| fd.sync().at_fast("prove clean", "an object"))
@@ -505,8 +509,9 @@ impl Tiers {
         make_durable(&mut proven)
     }
 
-    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that has a fingerprint now,
-    /// which is not durable yet: whoever evicts it meanwhile compares it all the same, and whoever writes takes it back durably.
+    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that
+    /// has a fingerprint now, which is not durable yet: an eviction meanwhile compares it all the same, and a write
+    /// takes it back durably.
     fn mark_clean(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<Option<Arc<dyn File>>> {
         if content.object().needs_slow() {
             return Ok(None);
@@ -534,20 +539,21 @@ impl Tiers {
         Ok(is_clean.then_some(fd))
     }
 
-    /// Step 6 of a file whose object lay on the slow tier and was itself renamed into place: from here on the file is what the
-    /// view, which has followed, has there. Handles go on reading the same file, but for one in two parts, whose head goes.
+    /// Step 6 of a file whose object was on the slow tier and was itself renamed into place: from here on the file is
+    /// the one that the view, which has followed, has there. Handles go on reading the same file, except for one in two
+    /// parts, whose head goes.
     fn adopt_placed(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) {
         let file = self.state.lock().known_file(ino);
         if let (Some(file), Some(stat)) = (file, stat) {
             let mut io = file.io.write();
             let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
             if !io.dirty && newest && io.object() == Some(content.object()) {
-                // Brought to another part it is another file there.
+                // In another part it is another file.
                 let same = |fd: &Arc<dyn File>| fd.stat().is_ok_and(|own| (own.dev, own.ino) == (stat.dev, stat.ino));
                 let fd = io.fd.take().filter(|fd| content.object().head().is_none() && same(fd));
                 let mut st = self.state.lock();
                 if !io.attrs_in_view {
-                    // What the object said of itself until now.
+                    // The attributes that the object had until now.
                     self.remember_attrs(&mut st, ino, stat, Fingerprint::of(stat));
                 }
                 file.place(&mut io, Bytes::Slow, fd);
@@ -558,8 +564,9 @@ impl Tiers {
         self.slow.placed(content.object().tail());
     }
 
-    /// A full fast tier has no room for the fingerprint either. Then the object goes, and with it what needs the room: its bytes
-    /// are on the slow tier. Whoever has it open goes on reading it. `mark_clean`: durably or not. `false`: it is not clean.
+    /// A full fast tier has no room for the fingerprint either. Then the object is dropped, which frees the room: its
+    /// bytes are on the slow tier. Open handles go on reading it. `mark_clean`: durably or not. `false`: it is not
+    /// clean.
     fn mark_clean_or_let_go(
         &self,
         file: &FileState,
@@ -589,7 +596,7 @@ impl Tiers {
         Ok(false)
     }
 
-    /// Our own later steps changed what clean files look like on the slow tier.
+    /// Renews fingerprints after our own later steps changed how clean files look on the slow tier.
     fn renew_proofs(&self, planned: &[Planned], met: &[Met]) -> Result<()> {
         let mut touched: HashSet<Ino> = HashSet::new();
         for (planned, met) in planned.iter().zip(met) {
@@ -603,8 +610,8 @@ impl Tiers {
         touched.into_iter().try_for_each(|ino| self.renew_proof(ino, |_, _| true))
     }
 
-    /// Proves a clean file anew if the slow tier still has it and `ours` says, of the fingerprint and of what it has, that the
-    /// difference is ours.
+    /// Renews a clean file's fingerprint if the slow tier still has the file, and `ours`, given the old and the new
+    /// fingerprint, says that the difference is ours.
     fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Fingerprint, &Fingerprint) -> bool) -> Result<()> {
         let (file, path, id) = {
             let mut st = self.state.lock();
@@ -626,7 +633,7 @@ impl Tiers {
         self.mark_clean_or_let_go(&file, &mut io, fd, Fingerprint::of(&stat), Pool::mark_clean).map(|_| ())
     }
 
-    /// Moves the slow side of what a step changed.
+    /// Updates the slow side of the view for a step.
     fn follow(&self, st: &mut EngineState, planned: &Planned, met: &Met) {
         let mut effects = &planned.effects[..];
         if let (Met::Conflict(name), Some(Effect::Name(at, Some(ino)))) = (met, effects.first()) {
@@ -642,7 +649,7 @@ impl Tiers {
             effects = &effects[1..];
         }
         if *met == Met::Lost {
-            // Nothing of it is there: what the slow tier has under the name is what it had.
+            // Nothing of it exists: the slow tier still has what it had under the name.
             return;
         }
         if *met == Met::Gone {
@@ -658,7 +665,7 @@ impl Tiers {
         }
         for effect in effects {
             match effect {
-                // Nobody needs the names of one that was forgotten.
+                // A forgotten directory needs no names.
                 Effect::Name((dir, _), _) if st.view.get(*dir).is_none_or(|node| node.dir.is_none()) => {}
                 Effect::Name((dir, name), who) => {
                     st.view.set_slow(*dir, name, *who);
@@ -670,7 +677,7 @@ impl Tiers {
                     let merged = if let Met::Merged(theirs) = met { Some(*theirs) } else { None };
                     st.view.set_slow_id(*ino, Some(merged.unwrap_or(*id)));
                     if let (Some(_), Some(dir)) = (merged, st.view.get_mut(*ino).and_then(|node| node.dir.as_mut())) {
-                        // Theirs may hold names we have not seen.
+                        // The other directory may hold names that we have not seen.
                         dir.known = false;
                         dir.access_acl = None;
                     }
@@ -687,10 +694,10 @@ impl Tiers {
         }
     }
 
-    /// After a conflict the name shows what is on slow. What of ours is `beside` it goes on there, as the file that it was: whoever has it open
-    /// and the kernel, which remembers it, see these bytes, and what was written since and is no event yet becomes one under that name. But not
-    /// if an event is pending that gives it a name: a newer version goes to the name that it had, which it keeps until then, and what lies beside
-    /// is found there like any other file.
+    /// After a conflict the name shows the slow tier's file. Our version `beside` it goes on there as the same file:
+    /// open handles, and the kernel, which caches it, see these bytes, and uncommitted writes become an event under
+    /// that name. But not if a pending event gives the file a name: a newer version goes to the name that it had, which
+    /// it keeps until then, and our version beside it is found there like any other file.
     fn view_conflict(&self, st: &mut EngineState, (dir, name): &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
         let ours = has(name) == Some(ino);
@@ -716,7 +723,7 @@ impl Tiers {
         self.settle_removed(st, ino);
     }
 
-    /// Extended attributes and times the slow tier has now are no longer the view's to remember.
+    /// Drops extended attributes and times from the view that the slow tier has now.
     fn forget_applied_attrs(&self, st: &mut EngineState, upto: Lsn) {
         let inos = inodes_upto(st, upto);
         for ino in &inos {
@@ -731,7 +738,8 @@ impl Tiers {
         st.view.publish(inos, self.uptime());
     }
 
-    /// New `bind` records for files whose record `applied` is about to pass: recovery reads nothing up to there.
+    /// New `bind` records for files whose present record `applied` is about to pass: recovery reads only records after
+    /// it.
     fn rebind(&self, st: &EngineState, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
         let passed = st.bound.range(..=upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
         let files = passed.filter_map(|(ino, object)| {
@@ -759,7 +767,7 @@ impl Tiers {
                 tracing::debug!(error = %e, "a replaced version stays in tmp until the next start");
             }
         }
-        // Who had a link there and has another name has another ctime now, and nothing else.
+        // A file that had a link there and has another name has another ctime now, and nothing else.
         let in_tmp: Vec<Ino> = self.state.lock().view.in_tmp.iter().copied().collect();
         let only_ctime = |old: &Fingerprint, new: &Fingerprint| Fingerprint { ctime: new.ctime, ..*old } == *new;
         in_tmp.into_iter().try_for_each(|ino| self.renew_proof(ino, only_ctime))?;
@@ -773,12 +781,12 @@ impl Tiers {
     }
 }
 
-/// Whom the events up to `upto` concern.
+/// The inodes of the events up to `upto`.
 fn inodes_upto(st: &EngineState, upto: Lsn) -> HashSet<Ino> {
     st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
 }
 
-/// Whether nothing that is pending behind `upto` gives the file another name or version.
+/// Whether no event pending after `upto` gives the file another name or version.
 fn stays_where_it_is(st: &EngineState, ino: Ino, upto: Lsn) -> bool {
     let is_file = st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir);
     let stays =
@@ -797,7 +805,7 @@ fn changes_after(st: &EngineState, ino: Ino, upto: Lsn) -> impl Iterator<Item = 
     later.map(|event| &event.change).filter(move |change| change.inodes().contains(&ino))
 }
 
-/// Where a step has put what it places.
+/// The path where a step has put its node.
 fn path_met(path: &[u8], met: &Met) -> Option<Path> {
     match met {
         Met::Expected => Some(path.to_vec()),
@@ -806,7 +814,7 @@ fn path_met(path: &[u8], met: &Met) -> Option<Path> {
     }
 }
 
-/// Copies of the events up to `upto` that were not placed. An object that lies in `tmp` itself is not one of them.
+/// Copies of the events up to `upto` that were not placed. An object that is in `tmp` itself is not one of them.
 fn superseded(st: &EngineState, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> {
     let placed: HashSet<&[u8]> = planned
         .iter()
@@ -824,7 +832,7 @@ fn superseded(st: &EngineState, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> 
     copies.filter(|tmp| !placed.contains(tmp.as_slice())).collect()
 }
 
-/// Makes a node in `tmp` with all its attributes, as far as the slow tier can hold them: the second are those it cannot.
+/// Makes a node in `tmp` with the attributes that the slow tier can hold; also returns the keys it cannot.
 fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<(Stat, Vec<Vec<u8>>)> {
     let tier = &slow.abilities;
     let Attrs { perm, uid, gid, mtime, xattrs } = &spec.attrs;
@@ -836,7 +844,7 @@ fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Re
     if spec.kind == Kind::Symlink && !tier.link_attrs {
         return Ok((tmp.stat(name)?, xattrs.iter().map(|(key, _)| key.clone()).collect()));
     }
-    // Of one that did not say so when it was tried.
+    // For a tier that did not refuse this when it was probed.
     let of_links = |done: std::io::Result<()>| match done {
         Err(e) if spec.kind == Kind::Symlink && (is_refused(&e) || is_elsewhere(&e)) => Ok(()),
         done => done,

@@ -1,27 +1,29 @@
-//! Taking out of the order what the slow tier refuses for good (P15), at an operator's word.
+//! Takes events that the slow tier refuses for good out of the order (P15), at an operator's command.
 //!
-//! What goes together is `model/closure.rs`'s. Of that
+//! `model/closure.rs` finds the nodes that have to go together. Of these
 //!
-//! - a file with bytes that the slow tier does not have stays in the view with its object, under the names it has, and so does a directory, link
-//!   or special file that it does not have: *set aside*. No event is on its way for it, and eviction does not know it;
-//! - of all else the view goes back to what the slow tier has. What that has of a file with an object, or gets back under its name, is another
-//!   node from then on (`model/view.rs::detach`).
+//! - a file with bytes that the slow tier does not have stays in the view with its object, under its present names, and
+//!   so does a directory, link or special file that it does not have: *set aside*. No event is on its way for it, and
+//!   eviction does not know it;
+//! - for all others the view goes back to the slow tier's state. If the slow tier has, or gets back, an older version
+//!   under the name of a file with an object, that is another node from then on (`model/view.rs::detach`).
 //!
 //! *Order:*
 //!
 //! 1. what was written gets its place in the order, and is made durable on fast (D1);
 //! 2. the bytes are copied to `saved/` on the slow tier, durably;
-//! 3. nobody publishes, and nobody changes these files: a group that was begun and held ends in front of the batch that is not done, which makes
-//!    its intents void. If more has been written meanwhile, again from 1;
-//! 4. one append: an `aside` record for each node that stays, and `set-aside`, which makes them count and names the events. A crash before
-//!    its end leaves all as it was, but for the copies;
+//! 3. nobody publishes, and nobody changes these files: a group that was begun and held ends in front of the batch that
+//!    is not done, which makes its intents void. If more has been written meanwhile, again from 1;
+//! 4. one append: an `aside` record for each node that stays, and `set-aside`, which makes them count and names the
+//!    events. A crash before its end leaves all as it was, but for the copies;
 //! 5. queue and view follow;
 //! 6. the log is synced; the copies that were on their way go.
 //!
-//! *Later.* A start believes an `aside` record whether or not `applied` has passed it (`recovery/aside.rs`), so nothing is logged with each group. Before
-//! its segment of the log goes it is logged again ([`Tiers::drop_log`]), and the segment stays until `applied` has passed that one: so a
-//! start always finds one from before all that it replays. A new version of such a file, a new name or a rename, and whatever is put into such a
-//! directory, makes it an event again ([`Tiers::take_up`]); changes of its attributes are logged as the record anew.
+//! *Later.* A start believes an `aside` record whether or not `applied` has passed it (`recovery/aside.rs`), so the
+//! record need not be repeated with each group. Before its log segment is dropped the record is logged again
+//! ([`Tiers::drop_log`]), and the segment stays until `applied` has passed the repetition: so a start always finds a
+//! record from before everything that it replays. A new version of such a file, a new name, a rename, or an entry put
+//! into such a directory makes it an event again ([`Tiers::take_up`]); a change of its attributes logs the record anew.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -43,33 +45,33 @@ use crate::tiers::writeback::deadline::{SaveTask, Saving};
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
-/// So often more may have been written meanwhile.
+/// How often to try again because more was written meanwhile.
 const TRIES: usize = 10;
 
-/// What was set aside, or would be. Paths are from the root, escaped.
+/// The result of setting aside, real or predicted. Paths are from the root, escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
-    /// Events that have left the order.
+    /// Events taken out of the order.
     pub events: u64,
-    /// What stays in the view, and the bytes of its files.
+    /// The nodes that stay in the view; `bytes` counts their files.
     pub kept: Vec<String>,
     pub bytes: u64,
-    /// What the view shows again as the slow tier has it.
+    /// The nodes that the view shows as the slow tier has them again.
     pub returned: Vec<String>,
     /// Where the bytes are on the slow tier, from its root.
     pub saved: Option<String>,
 }
 
-/// What becomes of the nodes of a closure.
+/// What happens to the nodes of a closure.
 #[derive(Default)]
 struct AsideOutcome {
-    /// With the newest version of each file.
+    /// The nodes that stay, with the newest version of each file.
     kept: Vec<(Ino, Option<Arc<Content>>)>,
     returned: Vec<Ino>,
 }
 
 impl Tiers {
-    /// What [`Tiers::set_aside`] would do, as things are.
+    /// Predicts what [`Tiers::set_aside`] would do now.
     pub fn would_set_aside(&self, cx: &Cx, path: &[u8]) -> Result<SetAside> {
         let start = self.nodes_at(cx, path)?;
         let st = self.state.lock();
@@ -80,8 +82,8 @@ impl Tiers {
         Ok(said)
     }
 
-    /// Takes all that is pending at and below a path out of the order. `copy`: and saves the bytes on the slow tier. Waits for that as long
-    /// as it likes; `saving` ends it between two pieces.
+    /// Takes everything that is pending at and below a path out of the order. `copy`: also saves the bytes on the slow
+    /// tier. Waits for the slow tier as long as that takes; `saving` can end it between two pieces.
     pub fn set_aside(&self, cx: &Cx, path: &[u8], copy: bool, saving: &Saving) -> Result<SetAside> {
         let start = self.nodes_at(cx, path)?;
         let mut saved: Vec<(Arc<Content>, String)> = Vec::new();
@@ -103,7 +105,7 @@ impl Tiers {
         ))
     }
 
-    /// What a path leads to in the view, and what pending events have had there.
+    /// The inode at a path in the view, and those that pending events had there.
     fn nodes_at(&self, cx: &Cx, path: &[u8]) -> Result<HashSet<Ino>> {
         let found = |path: &[u8]| match self.at_path(cx, path, Ok) {
             Ok(ino) => Ok(Some(ino)),
@@ -146,7 +148,7 @@ impl Tiers {
         self.seal_durably(cx, &pending)
     }
 
-    /// Step 2: of versions that are not saved yet.
+    /// Step 2, for versions that are not saved yet.
     fn save_for(&self, start: &HashSet<Ino>, saving: &Saving, saved: &mut Vec<(Arc<Content>, String)>) -> Result<()> {
         let wanted: Vec<SaveTask> = {
             let st = self.state.lock();
@@ -176,7 +178,7 @@ impl Tiers {
             let mut st = self.state.lock();
             let mut inodes: Vec<Ino> = closure(&st, start.clone()).inodes.into_iter().collect();
             inodes.sort_unstable();
-            // Of each file, also of one that is removed and that nobody has opened: its lock keeps others out.
+            // Every file, including removed ones that are not open: its lock keeps others out.
             inodes.into_iter().filter_map(|ino| st.file(ino)).collect()
         };
         let mut ios: HashMap<Ino, _> = HashMap::new();
@@ -222,7 +224,7 @@ impl Tiers {
             (first..).zip(kept).map(|(lsn, (ino, kept))| (ino, Aside { kept, since, lsn, again: None })).collect();
         let (taken, touched) = self.follow_set_aside(&mut st, &closure, kept, &outcome.returned, &mut ios); // 5
         if taken.iter().any(|event| matches!(event.change, Change::Rename { .. } | Change::Exchange { .. })) {
-            // A directory may have its old name again, and with it what was set aside beneath it before.
+            // A directory may have its old name again, and with it nodes that were set aside below it before.
             let before = st.aside.iter().filter(|(_, aside)| aside.lsn < first).map(|(ino, _)| *ino).collect();
             self.log_aside_again(&mut st, before)?;
         }
@@ -236,7 +238,7 @@ impl Tiers {
         Ok(Some(said))
     }
 
-    /// A group that is held ends in front of its next batch, and with it its intents: void behind `applied`.
+    /// A group that is held up ends in front of its next batch; the intents of the rest are void after `applied`.
     fn end_group_for(&self, unfinished: &mut Option<Unfinished>, start: &HashSet<Ino>) -> Result<()> {
         if let Some(group) = unfinished.as_mut() {
             let begun = !group.followed && group.is_inside_batch();
@@ -255,7 +257,7 @@ impl Tiers {
         if self.state.lock().early.is_empty() { Ok(()) } else { Err(half_done()) }
     }
 
-    /// As the object has them. What of them only the view has is given to the object before.
+    /// The attributes of the object. Attributes that only the view has are written to the object first.
     fn attrs_of(&self, cx: &Cx, ino: Ino, io: &mut Io) -> Result<Option<Attrs>> {
         let Some(object) = io.object() else { return Ok(None) };
         let had = io.fd.clone();
@@ -271,7 +273,7 @@ impl Tiers {
         Ok(Some(Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs }))
     }
 
-    /// Step 5. Returns the events, and the nodes that may not be needed any more.
+    /// Step 5. Returns the events, and the nodes that may no longer be needed.
     fn follow_set_aside(
         &self,
         st: &mut EngineState,
@@ -286,7 +288,7 @@ impl Tiers {
         st.book.set_aside(|lsn| of_it.contains(&lsn));
         for event in &taken {
             if let Change::Content { content, .. } = &event.change {
-                // Who is copying it finds that it is not wanted any more.
+                // A copy in progress finds that it is no longer wanted.
                 content.set_overwritten();
             }
         }
@@ -296,7 +298,7 @@ impl Tiers {
         let stays: HashSet<Ino> = kept.iter().map(|(ino, _)| *ino).collect();
         let touched = self.return_names(st, closure, &detached, &stays);
         for node in detached.values() {
-            // Names behind which it is hidden do not count.
+            // Names that hide it do not count.
             if let Some(node) = st.view.get_mut(*node) {
                 let names = node.links.len().max(1) as u32;
                 node.change_meta(|meta| meta.nlink = names);
@@ -330,7 +332,7 @@ impl Tiers {
         (taken, touched)
     }
 
-    /// The view's side of the names that do not have what they had.
+    /// Restores the view's side of the names that changed.
     fn return_names(
         &self,
         st: &mut EngineState,
@@ -358,7 +360,7 @@ impl Tiers {
             }
             let viewed = st.slot(&(dir, name.clone())).and_then(|slot| slot.view());
             touched.extend([Some(dir), who, viewed].into_iter().flatten());
-            // What was set aside before stays in front of what comes back.
+            // Nodes set aside earlier keep their names.
             let is_aside = |ino: Ino| stays.contains(&ino) || st.aside.contains_key(&ino);
             if viewed == who || viewed.is_some_and(is_aside) {
                 continue;
@@ -399,7 +401,7 @@ impl Tiers {
         self.delete_unreferenced(cx)
     }
 
-    /// Lets go of the log up to `applied`, but for what is aside: see the beginning of this file.
+    /// Drops the log up to `applied`, except for set-aside records (see the top of this file).
     pub(crate) fn drop_log(&self, applied: Lsn) -> Result<()> {
         let last = self.log.droppable(applied);
         if last == 0 {
@@ -436,7 +438,7 @@ fn closure_is_empty(closure: &Closure) -> bool {
     closure.events.is_empty() && closure.uncommitted.is_empty()
 }
 
-/// What stays, directories before what is in them, and what goes back.
+/// The nodes that stay, directories before their contents, and the nodes that go back.
 fn outcome(st: &EngineState, closure: &Closure) -> AsideOutcome {
     let made: HashSet<Ino> = {
         let of_it = |event: &&Event| closure.events.binary_search(&event.lsn).is_ok();
@@ -483,7 +485,7 @@ fn depth(st: &EngineState, ino: Ino) -> usize {
     depth
 }
 
-/// Of a node that is no regular file, as the view has it.
+/// The spec of a node other than a regular file, from the view.
 fn spec_of(st: &EngineState, ino: Ino) -> Option<Spec> {
     let node = st.view.get(ino)?;
     let meta = node.meta();

@@ -1,5 +1,5 @@
-//! One step on the slow tree, applied or found applied already, by the inode numbers it names (P11); and what has to be synced behind
-//! it. Which steps there are, and when, is `model/publish_plan.rs`'s and `writeback/publish.rs`'s.
+//! Applies one step on the slow tree, or finds it applied already, by the inode numbers it names (P11); and collects
+//! what has to be synced after it. `model/publish_plan.rs` and `writeback/publish.rs` decide the steps and their order.
 
 use std::collections::BTreeSet;
 
@@ -13,29 +13,29 @@ use crate::tiers::log::record::{Path, Step, TmpStat};
 use crate::tiers::model::publish_plan::Planned;
 use crate::tiers::objects::slow_tier::SlowTier;
 
-/// What a step met on the slow tree.
+/// What a step found on the slow tree.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Met {
     Expected,
-    /// A directory of that name was there: ours is that one now, by this device and inode number.
+    /// A directory of that name existed: ours is merged into it; its device and inode number.
     Merged((u64, u64)),
-    /// Somebody else changed the name: theirs stays, ours is under this name in the same directory.
+    /// Someone else changed the name: theirs stays, ours is under this name in the same directory.
     Conflict(Vec<u8>),
-    /// What was to be changed is not there any more, or is somebody else's.
+    /// The target of the change no longer exists, or is someone else's.
     Gone,
-    /// What was to be placed is neither in `tmp` nor in its place: somebody else has taken it away. It goes again.
+    /// The node to place is neither in `tmp` nor in its place: someone else has removed it. It is made again.
     Lacking,
-    /// The same, and there is nothing that it could be made of: the name stays as it is until the file's next version comes.
+    /// The same, and it cannot be made again: the name stays as it is until the file's next version comes.
     Lost,
-    /// Its rename goes into another part of the tree than was known: nothing is done.
+    /// The rename goes into a part of the tree that was not known: nothing is done.
     Apart,
-    /// An attribute that the slow tier never takes (P16): it does not have it.
+    /// An attribute that the slow tier never takes (P16) and does not have.
     LeftOut,
 }
 
-/// A [`Step::Place`], and what is known of the version that it replaces.
+/// A [`Step::Place`], and the fingerprint of the version that it replaces.
 struct Placing<'a> {
-    /// The directory that it waits in, and its name there.
+    /// The directory in `tmp` that holds it; `tmp` is its name there.
     from: &'a dyn Dir,
     tmp: &'a [u8],
     ino: u64,
@@ -46,13 +46,14 @@ struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Whether this, found in `tmp`, is what waits there.
+    /// Whether this file, found in `tmp`, is the one to place.
     fn is_waiting(&self, stat: &Stat) -> bool {
         stat.ino == self.ino && self.known.is_none_or(|known| known.fits(stat))
     }
 
-    /// Whether this, found in its place, is what waited. Its times may have been changed since, by a later step of the batch. Where the version
-    /// before has that number, it was given again: what waited had gone from `tmp` before that one was made.
+    /// Whether this file, found in its place, is ours. Its times may have been changed since, by a later step of the
+    /// batch. If the previous version has its inode number, the number was reused: ours had gone from `tmp` before that
+    /// version was made.
     fn is_placed(&self, stat: &Stat) -> bool {
         if self.over == Some(self.ino) {
             return false;
@@ -61,14 +62,14 @@ impl Placing<'_> {
         stat.ino == self.ino && same_size
     }
 
-    /// Whether this is the version before, as it was known.
+    /// Whether this is the previous version, as it was known.
     fn is_replaced(&self, stat: &Stat) -> bool {
         Some(stat.ino) == self.over
             && self.known_version.is_none_or(|known_version| known_version.is_same_version(stat))
     }
 }
 
-/// What steps changed on the slow tier, each once: directories by their entries, nodes by their attributes.
+/// The paths that steps changed on the slow tier, each once: directories for their entries, nodes for their attributes.
 #[derive(Default)]
 pub(crate) struct SyncSet {
     dirs: BTreeSet<Path>,
@@ -88,7 +89,7 @@ impl SyncSet {
         };
         match step {
             Step::Move { path, to, .. } | Step::Swap { a: path, b: to, .. } => {
-                // Where it arrives is synced first: found twice is better than not at all.
+                // The destination is synced first: found twice is better than not at all.
                 add(to);
                 add(path);
             }
@@ -108,8 +109,8 @@ impl SyncSet {
                 dir.sync().at("fsync on slow", String::from_utf8_lossy(&path))?;
             }
         }
-        // The fsync of a directory says nothing about the attributes of what is in it: xfs keeps them for later. Last, because
-        // on ext4 they are durable by now.
+        // The fsync of a directory does not cover the attributes of its entries: xfs delays them. Last, because on ext4
+        // they are durable by now.
         for path in std::mem::take(&mut self.nodes) {
             tiers.slow.sync_node(&path).at("fsync on slow", String::from_utf8_lossy(&path))?;
         }
@@ -117,7 +118,7 @@ impl SyncSet {
     }
 }
 
-/// The name that a step needs a directory for.
+/// The name for which a step needs a directory.
 pub(crate) fn step_target(step: &Step) -> Option<&[u8]> {
     match step {
         Step::Place { path: to, .. } | Step::Move { to, .. } | Step::Link { to, .. } => Some(to),
@@ -184,7 +185,7 @@ impl SlowTier {
         }
     }
 
-    /// Whether a step has been applied, without applying it. `None`: that cannot be seen of attributes, and need not be.
+    /// Whether a step has been applied, without applying it. `None`: not visible for attributes, and not needed.
     pub(crate) fn has_applied(&self, step: &Step) -> std::io::Result<Option<bool>> {
         let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
         Ok(Some(match step {
@@ -199,7 +200,8 @@ impl SlowTier {
         }))
     }
 
-    /// What is still in `tmp` has not been placed, and what has the name has been. What is neither here nor there goes again (P6).
+    /// A node still in `tmp` has not been placed; one under its name has been. A node in neither place is made again
+    /// (P6).
     fn apply_place(&self, place: &Placing<'_>) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
         let left = absent_is_none(from.stat(tmp))?;
@@ -222,18 +224,18 @@ impl SlowTier {
         if place.is_replaced(&from.stat(tmp)?) {
             return Ok(Met::Expected);
         }
-        // Not what we knew: it goes back, and ours beside it.
+        // Not the version we knew: it goes back, and ours beside it.
         from.rename(tmp, &*dir, name, RenameMode::Exchange)?;
         place_beside(from, tmp, &*dir, name)
     }
 
-    /// Ours is not in `tmp`: `left` is what has its name there.
+    /// Ours is not in `tmp`; `left` is the file that has its name there.
     fn find_placed(&self, place: &Placing<'_>, left: Option<&Stat>) -> std::io::Result<Met> {
         if left_out!(FindPlaced) {
             return Ok(Met::Expected);
         }
         if place.over.is_some() && left.is_some_and(|left| !place.is_replaced(left)) {
-            // Somebody else's, which was exchanged for ours and not looked at before a crash.
+            // Someone else's file, exchanged for ours and not checked before a crash.
             let aside = put_aside(place.tmp);
             tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a version that somebody else has made is put aside in tmp on the slow tier");
             place.from.rename(place.tmp, place.from, &aside, RenameMode::Replace)?;
@@ -283,7 +285,8 @@ impl SlowTier {
             Some(stat) if (stat.kind == Kind::Dir) != is_dir => Ok(Met::Gone),
             Some(_) if is_dir => match dir.rmdir(name) {
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {
-                    // The root of a part has our `tmp`. Otherwise somebody else put something into it: it stays, with that.
+                    // The root of a part has our `tmp`. Otherwise someone else put something into it: it stays, with
+                    // that.
                     if !self.remove_tmp(path, &*dir, name)? {
                         return Ok(if self.move_left_open(&*dir, name)? { Met::Expected } else { Met::Gone });
                     }
@@ -292,19 +295,20 @@ impl SlowTier {
                         other => other.map(|()| Met::Expected),
                     }
                 }
-                // Something is mounted there.
+                // A file system is mounted there.
                 Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => Ok(Met::Gone),
                 other => other.map(|()| Met::Expected),
             },
             Some(_) => {
                 self.note_removed(ino);
-                // It may go at this moment, by somebody else or by `writeback/full_slow.rs`.
+                // Someone else, or `writeback/full_slow.rs`, may be removing it at this moment.
                 absent_is_none(dir.unlink(name)).map(|_| Met::Expected)
             }
         }
     }
 
-    /// What is compared is what is changed: whoever may give the name to another file meanwhile changes nothing of that one.
+    /// The inode that is compared is the one that is changed: if the name goes to another file meanwhile, that file is
+    /// not touched.
     fn apply_attr(
         &self,
         path: &[u8],
@@ -317,7 +321,7 @@ impl SlowTier {
         }
     }
 
-    /// Makes a node's own attributes durable. Nothing, if it is not there any more.
+    /// Makes a node's own attributes durable. Does nothing if the node no longer exists.
     fn sync_node(&self, path: &[u8]) -> std::io::Result<()> {
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(()) };
         if name.is_empty() {
@@ -327,7 +331,7 @@ impl SlowTier {
             None => Ok(()),
             Some(Kind::File) => dir.open(name, Access::Read)?.sync(),
             Some(Kind::Dir) => dir.dir(name)?.sync(),
-            // No other kind can be opened for that.
+            // No other kind can be opened for a sync.
             Some(_) => dir.sync_all(),
         }
     }
@@ -347,8 +351,9 @@ fn place_new(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io:
     }
 }
 
-/// Both names lead to what is to be moved. Of two names of one file a rename does nothing: the first one goes. But where case does not count
-/// they may be one name, which the directory tells: then to remove it is to lose the file.
+/// Both names lead to the node that is to be moved. A rename between two names of one file does nothing, so the first
+/// one is unlinked. But on a case-insensitive file system they may be one name, which the directory listing shows:
+/// removing it would lose the file.
 fn move_onto_itself(from: &dyn Dir, name: &[u8], dir: &dyn Dir, to_name: &[u8]) -> std::io::Result<Met> {
     let has = |dir: &dyn Dir, name: &[u8]| Ok::<_, std::io::Error>(dir.list()?.iter().any(|entry| entry.name == name));
     match (has(from, name)?, has(dir, to_name)?) {
@@ -359,11 +364,11 @@ fn move_onto_itself(from: &dyn Dir, name: &[u8], dir: &dyn Dir, to_name: &[u8]) 
     Ok(Met::Expected)
 }
 
-/// Somebody else made the name first. Two directories merge; anything else is kept beside it.
+/// Someone else made the name first. Two directories merge; anything else is kept beside it.
 fn meet_existing(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
     let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
     if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
-        // A further link of what is there already.
+        // A further link of the file that is there already.
         return from.unlink(tmp).map(|()| Met::Expected);
     }
     if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
@@ -373,7 +378,8 @@ fn meet_existing(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
     place_beside(from, tmp, dir, name)
 }
 
-/// Where nothing can be exchanged a look takes its place: what is lost is only what somebody else does between that and the rename.
+/// For file systems without exchange: checks first. Only a change by someone else between the check and the rename is
+/// lost.
 fn place_over(place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
     match absent_is_none(dir.stat_now(name))? {
         Some(there) if !place.is_replaced(&there) => place_beside(place.from, place.tmp, dir, name),
@@ -412,7 +418,7 @@ fn find_beside(dir: &dyn Dir, name: &[u8], is_ours: impl Fn(&Stat) -> bool) -> s
     Ok(None)
 }
 
-/// What nobody explains in `tmp` keeps its name behind a letter that no start sweeps.
+/// Names an unexplained file in `tmp` with a prefix that no start sweeps.
 pub(crate) fn put_aside(tmp: &[u8]) -> Vec<u8> {
     [b"q", tmp].concat()
 }
