@@ -1,7 +1,8 @@
-//! Loads as training jobs make them, timed on plain directories: what `dlio-fs bench` measures with, and what it makes of it.
+//! The loads of training jobs, timed on plain directories: how `dlio-fs bench` measures, and how it presents the
+//! results.
 //!
-//! Nothing here knows a mount: a place is a directory, and whoever calls decides what stands behind it. What is pure: `sums.rs` (one
-//! figure of several runs), `results.rs`, and the documents.
+//! Nothing here knows a mount: a place is a directory, and the caller decides what is behind it. These parts are pure:
+//! `sums.rs` (one figure from several runs), `results.rs`, and the documents.
 
 pub mod caches;
 pub mod checkpoint;
@@ -24,12 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Errno, Result};
 
-/// Whether a load is to end. Clones are of the same.
+/// Whether a load should end. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// From here on each load ends at its next piece or file.
+    /// From now on each load ends at its next piece or file.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

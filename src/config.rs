@@ -1,4 +1,5 @@
-//! What the user may decide: values with their defaults (`values.rs`), rules for some files, and the layers that the values come from.
+//! The user's settings: values with their defaults (`values.rs`), rules for some files, and the layers that the values
+//! come from.
 
 mod hours;
 mod io_path;

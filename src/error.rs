@@ -1,7 +1,7 @@
-//! What can go wrong, and the errno each failure becomes.
+//! The errors, and the errno that each becomes.
 //!
 //! One type for the whole engine: an error keeps the operating system's own error as its source, so the errno an
-//! application sees is the one the disk gave. Logging and exit codes are decided by whoever receives the error.
+//! application sees is the one the disk gave. Logging and exit codes are up to the code that receives the error.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A failed operation of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call failed. `on_fast`: certainly the fast tier's, where the remedies for the slow one are of no use.
+    /// A system call failed. `on_fast`: certainly on the fast tier, so the remedies for the slow one do not apply.
     #[error("{op} {path}{}: {source}", if *on_fast { " on the fast tier" } else { "" })]
     Io { op: &'static str, path: String, on_fast: bool, source: io::Error },
     /// The refusal that POSIX prescribes (ENOENT, EEXIST, ENOTEMPTY, ...); an application's business, not ours.
@@ -22,7 +22,7 @@ pub enum Error {
     /// access; nothing was changed, and the same call may be made again with access allowed.
     #[error("needs the slow tier")]
     NeedSlow,
-    /// The slow tier did not answer in time, or whoever asked has gone; nothing was changed.
+    /// The slow tier did not answer in time, or the caller has gone; nothing was changed.
     #[error("the slow tier did not answer in time")]
     SlowTimeout,
     /// A tier, the log or an option is not usable. `remedy` says what to do.
@@ -49,7 +49,7 @@ impl Error {
         match self {
             Error::Io { source, .. } => source.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
             Error::Posix(errno) => *errno,
-            // A caller that forbade slow access handles NeedSlow itself; EIO is what a leak of it would deserve.
+            // A caller that forbade slow access handles NeedSlow itself; if one leaks, EIO is the right answer.
             Error::NeedSlow | Error::SlowTimeout | Error::Refused { .. } => Errno::EIO,
         }
     }
@@ -61,7 +61,7 @@ impl From<Errno> for Error {
     }
 }
 
-/// Names what was tried, and on what, when an I/O call fails.
+/// Adds the operation and its object to the error of a failed I/O call.
 pub trait Context<T> {
     fn at(self, op: &'static str, path: impl std::fmt::Display) -> Result<T>;
     /// The same for a call on the fast tier.

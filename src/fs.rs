@@ -1,11 +1,11 @@
 //! The kernel's side: FUSE requests in, replies out.
 //!
-//! One short handler per operation, and all of them through one place, `DlioFs::observe`: it calls the engine, counts
-//! the call, logs a failure, and answers. What an operation means is `tiers`' business; mounting is the caller's.
+//! There is one short handler per operation, and all of them go through one place, `DlioFs::observe`: it calls the
+//! engine, counts the call, logs a failure, and answers. `tiers` decides what an operation means; the caller mounts.
 //!
-//! No thread that serves the kernel waits for the slow tier. A call is first tried with what the fast tier and memory
-//! have; if that does not suffice it moves, with its reply, to a bounded pool of threads that may wait, and a watchdog
-//! answers EIO for it after `slow_wait`, or EINTR once its program is being killed.
+//! No thread that serves the kernel waits for the slow tier. A call is first tried with the fast tier and memory alone;
+//! if they do not suffice, it moves, with its reply, to a bounded pool of threads that may wait. A watchdog answers EIO
+//! for it after `slow_wait`, or EINTR once its program is being killed.
 
 mod control;
 mod convert;
@@ -64,30 +64,33 @@ use slow_pool::{Caller, GivenUp, Limits, SlowPool};
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
 const SLOW_THREADS: usize = 32;
-/// With those that stand in for threads that hang.
+/// The same limit including the threads that stand in for hung ones.
 const SLOW_THREADS_MOST: usize = 256;
 /// How long the root's attributes are waited for.
 const ROOT_WAIT: Duration = Duration::from_secs(1);
-/// And a name that is known to be free, and a directory's ACL that was known, if nobody can say otherwise.
+/// How long a look-up waits when the name is known to be free, or a directory's ACL when it is known, before the known
+/// answer is given.
 const KNOWN_WAIT: Duration = Duration::from_secs(10);
-/// What the engine knows these by when nobody waits for them any more.
+/// The engine's name for calls of these kinds after nobody waits for them any more.
 const LOOK_UP: &str = "look-up";
-/// How many more of one user may stand in line.
+/// How many calls of one user may queue for a thread.
 const SLOW_QUEUE: usize = 1024;
-/// For `.dlio`, where nothing but the making of a text is waited for.
+/// For `.dlio`, whose calls wait only for a text to be rendered.
 const CONTROL_THREADS: usize = 4;
 const CONTROL_QUEUE: usize = 64;
-/// For commands, each read of which waits for up to a second: apart, so that no number of them keeps anybody from the statistics.
+/// For commands, each read of which waits for up to a second. They have their own threads so that no number of them
+/// blocks access to the statistics.
 const COMMAND_THREADS: usize = 16;
 
 /// Background requests (read-ahead of mappings, asynchronous direct I/O) that the kernel keeps under way.
 const MAX_BACKGROUND: u16 = 64;
 
-/// What is asked of the kernel, each on its own, and what is missing without it.
+/// What we ask of the kernel, each item on its own, and the cost if it is missing.
 ///
-/// File handles (`name_to_handle_at(2)`, of which NFS servers are made) are given to nobody. One that was given out is to find its file
-/// for as long as that exists, but the engine knows a file of the slow tier by its name, and by a number only while the kernel refers to
-/// it or an object is its: to find any file by a number that everybody else has forgotten, it would have to remember them all.
+/// We do not give out file handles (`name_to_handle_at(2)`, which NFS servers are built on). A handle must find its
+/// file for as long as the file exists, but the engine knows a file of the slow tier by its name, and by a number only
+/// while the kernel refers to it or it has an object: to find any file by a number that everybody else has forgotten,
+/// it would have to remember them all.
 const CAPABILITIES: [(InitFlags, &str); 10] = [
     (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups and listings of one directory run one after the other"),
     (InitFlags::FUSE_DO_READDIRPLUS, "listings with attributes need a look-up per file"),
@@ -103,10 +106,10 @@ const CAPABILITIES: [(InitFlags, &str); 10] = [
 
 /// The file system as fuser runs it.
 ///
-/// It expects to be mounted with `MountOption::DefaultPermissions` (permission is the kernel's to check: no handler
-/// does), `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid`
-/// only where the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with
-/// `AutoUnmount`. Handlers must not be called from a thread that uses this mount.
+/// It expects to be mounted with `MountOption::DefaultPermissions` (the kernel checks permissions: no handler does),
+/// `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid` only
+/// where the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with `AutoUnmount`.
+/// Handlers must not be called from a thread that uses this mount.
 #[derive(Debug)]
 pub struct DlioFs {
     core: Arc<Core>,
@@ -116,19 +119,19 @@ pub struct DlioFs {
     commands: SlowPool,
 }
 
-/// What `.dlio/metrics` says to everybody. It does not keep the file system: its open files end with the session.
+/// The public text of `.dlio/metrics`. It does not keep the file system alive: open files end with the session.
 #[derive(Clone, Debug)]
 pub struct Metrics(Weak<Core>);
 
 impl Metrics {
-    /// As of now; `None` once the session has ended. Waits for locks that are held for moments, and for the file system of the
+    /// The current text; `None` once the session has ended. Waits for short-held locks and for the file system of the
     /// fast tier, never for the slow tier.
     pub fn text(&self) -> Option<String> {
         Some(self.0.upgrade()?.control.metrics_for_all())
     }
 
-    /// Why writes are not taken as they should be, for probes; `None` once the session has ended. Waits for the engine's lock, which
-    /// every call passes, and for neither tier.
+    /// Why writes are not taken normally, for probes; `None` once the session has ended. Waits for the engine's lock,
+    /// which every call passes, and for neither tier.
     pub fn refuses_writes(&self) -> Option<Option<&'static str>> {
         Some(self.0.upgrade()?.tiers.refuses_writes())
     }
@@ -148,19 +151,19 @@ impl DlioFs {
         Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control, commands })
     }
 
-    /// For whoever writes recordings.
+    /// For the code that writes recordings.
     pub fn observer(&self) -> Observer {
         self.core.observer()
     }
 
-    /// For who serves them elsewhere.
+    /// For the code that serves them elsewhere.
     pub fn metrics(&self) -> Metrics {
         Metrics(Arc::downgrade(&self.core))
     }
 
-    /// The one place that every call passes. Tries `run` with what is at hand; what needs the slow tier, and everything
-    /// in `.dlio`, goes on elsewhere with a copy of `payload` (a name, bytes to write: borrowed from the receive
-    /// buffer).
+    /// The one place that every call passes. Tries `run` with what is at hand; calls that need the slow tier, and all
+    /// calls in `.dlio`, continue on another thread with a copy of `payload` (a name, bytes to write: borrowed from the
+    /// receive buffer).
     fn observe<R, B, F>(&self, req: &Request, what: impl Into<What>, on: Subject, payload: &B, reply: R, run: F)
     where
         R: Answer,
@@ -171,8 +174,8 @@ impl DlioFs {
         self.observe_known(req, what, on, payload, reply, run, |_, _| None);
     }
 
-    /// `DlioFs::observe` of what the kernel asks on the way to a file. `known`: what is answered if the slow tier does not answer within
-    /// [`KNOWN_WAIT`], and from then on that counts as silent until it does.
+    /// `DlioFs::observe` for calls that the kernel makes on the way to a file. `known` gives the answer if the slow
+    /// tier does not answer within [`KNOWN_WAIT`]; from then on the slow tier counts as silent until it does answer.
     #[allow(clippy::too_many_arguments)]
     fn observe_known<R, B, F>(
         &self,
@@ -286,20 +289,20 @@ impl DlioFs {
         }
     }
 
-    /// What is left to the kernel, or nobody's.
+    /// Refuses calls that the kernel handles itself, or that have no meaning here.
     fn refuse<R: Answer>(&self, req: &Request, ino: INodeNo, reply: R, errno: Errno) {
         self.observe(req, Op::Refused, ino.into(), &(), reply, move |_, _, ()| Err(errno.into()));
     }
 }
 
-/// A call for people.
+/// Describes a call for people.
 fn about(core: &Core, seen: &Seen) -> String {
     let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
     let who = who::shown(seen.thread).unwrap_or_else(|| "a process that is not seen from here".to_owned());
     format!("{} of {path} by {who}", seen.what.op.name())
 }
 
-/// The engine has done its part: concludes the call, now or when the slow tier has what it is about.
+/// The engine has done its part: concludes the call now, or once the slow tier has the data that the call waits for.
 fn finish<R: Answer>(core: &Arc<Core>, failures: &Arc<Failures>, seen: &Seen, reply: R, result: Result<R::Value>) {
     let Some(lsn) = result.as_ref().ok().and_then(R::awaits) else {
         return conclude(core, failures, seen, reply, result);
@@ -312,10 +315,10 @@ fn finish<R: Answer>(core: &Arc<Core>, failures: &Arc<Failures>, seen: &Seen, re
     });
 }
 
-/// Counts, logs, answers; in this order, so that whoever has the answer finds it counted.
+/// Counts, logs, answers; in this order, so that a caller that has the answer finds its call counted.
 fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, result: Result<R::Value>) {
     let took = seen.since.elapsed();
-    // What is read in `.dlio` says how the file system is used, and is no such use itself.
+    // Reads in `.dlio` report how the file system is used; they do not count as use themselves.
     if !seen.on.is_virtual() {
         let call = Call {
             op: seen.what.op,
@@ -323,7 +326,8 @@ fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, 
             took,
             offset: seen.what.offset,
             bytes: result.as_ref().map_or(0, R::bytes),
-            // What is left to the kernel has not failed: each file that Python opens is asked whether it is a terminal.
+            // Calls that are left to the kernel have not failed: Python asks for each file it opens whether it is a
+            // terminal.
             errno: result.as_ref().err().map(Error::errno).filter(|_| seen.what.op != Op::Refused),
             tier: seen.tier,
         };
@@ -639,7 +643,7 @@ impl Filesystem for DlioFs {
         self.observe_open(req, Op::CopyFileRange, fh_in, &(), reply, run);
     }
 
-    // Left to the kernel: ENOSYS is remembered, and it does the work itself from then on.
+    // Left to the kernel: it remembers ENOSYS, and does the work itself from then on.
 
     fn access(&self, req: &Request, ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         self.refuse(req, ino, reply, Errno::ENOSYS);
@@ -693,7 +697,7 @@ impl Filesystem for DlioFs {
         self.refuse(req, ino, reply, Errno::ENOSYS);
     }
 
-    // No device: an ioctl is nobody's.
+    // Not a device: no ioctl is supported.
 
     fn ioctl(
         &self,

@@ -1,4 +1,4 @@
-//! The JSON documents that scripts read: one object each, whose first key says which form it has. Described in `docs/json.md`.
+//! The JSON documents for scripts: one object each, whose first key gives the schema. Described in `docs/json.md`.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::path::unescape;
 
-/// Raised when a key goes or means something else. A key that comes raises nothing.
+/// Increased when a key is removed or changes its meaning. A new key does not change it.
 pub const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -17,7 +17,7 @@ struct Document<'a, T: Serialize> {
     body: &'a T,
 }
 
-/// A document over several lines, with a newline at its end. `body` is an object.
+/// A document over several lines, ending with a newline. `body` is an object.
 pub fn document(body: &impl Serialize) -> String {
     let document = Document { schema: SCHEMA, body };
     let mut text = serde_json::to_string_pretty(&document).expect("plain numbers and strings have a JSON form");
@@ -25,7 +25,7 @@ pub fn document(body: &impl Serialize) -> String {
     text
 }
 
-/// The same in one line.
+/// The same on one line.
 pub fn line(body: &impl Serialize) -> String {
     let document = Document { schema: SCHEMA, body };
     let mut text = serde_json::to_string(&document).expect("plain numbers and strings have a JSON form");
@@ -33,25 +33,25 @@ pub fn line(body: &impl Serialize) -> String {
     text
 }
 
-/// A moment, counted from the beginning of 1970, as RFC 3339 has it: `2026-11-26T05:24:41.120Z`.
+/// A moment since 1970 in RFC 3339 form: `2026-11-26T05:24:41.120Z`.
 pub fn timestamp(since_1970: Duration) -> Option<String> {
     let moment = UNIX_EPOCH.checked_add(since_1970)?;
-    // Later than a date with four digits is no moment of ours.
+    // Dates with more than four digits for the year are not real moments.
     (since_1970 < Duration::from_secs(253_402_300_800)).then(|| humantime::format_rfc3339_millis(moment).to_string())
 }
 
-/// A moment `seconds` after the mount was made, which was `mounted` after the beginning of 1970.
+/// A moment `seconds` after the mount was made, which was `mounted` after 1970 began.
 pub fn moment(mounted: Duration, seconds: f64) -> Option<String> {
     Duration::try_from_secs_f64(mounted.as_secs_f64() + seconds).ok().and_then(timestamp)
 }
 
-/// For a field that counts from the beginning of 1970.
+/// Serializes a field that counts since 1970.
 pub fn as_timestamp<S: serde::Serializer>(since_1970: &Duration, to: S) -> Result<S::Ok, S::Error> {
     timestamp(*since_1970).serialize(to)
 }
 
-/// What is escaped elsewhere, as a document has it: as it is if that is UTF-8. If not it stays escaped, and the key `NAME_escaped`
-/// is true.
+/// The unescaped form of an escaped text for a document, if that is UTF-8. Otherwise it stays escaped, and the key
+/// `NAME_escaped` is true.
 pub fn text(name: &str, escaped: &str) -> Map<String, Value> {
     let plain = unescape(escaped).and_then(|bytes| String::from_utf8(bytes).ok());
     let is_escaped = plain.is_none().then(|| (format!("{name}_escaped"), Value::Bool(true)));
@@ -59,23 +59,23 @@ pub fn text(name: &str, escaped: &str) -> Map<String, Value> {
     [text].into_iter().chain(is_escaped).collect()
 }
 
-/// Such a text alone, as of a list.
+/// Such a text alone, as an element of a list.
 pub fn path_of(escaped: &str) -> Value {
     Value::Object(text("path", escaped))
 }
 
-/// For a field that is a list of them.
+/// Serializes a field that is a list of such texts.
 pub fn paths<S: serde::Serializer>(escaped: &[String], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(escaped.iter().map(|path| path_of(path)))
 }
 
-/// A text of a document, escaped for a terminal.
+/// A text from a document, escaped for a terminal.
 pub fn escaped<'a, D: serde::Deserializer<'a>>(from: D) -> Result<String, D::Error> {
     let text = String::deserialize(from)?;
     Ok(crate::path::escape(text.as_bytes()))
 }
 
-/// The field `path` of a structure, which is escaped there. Goes with `flatten`.
+/// The field `path` of a structure, which holds it escaped. Use with `flatten`.
 pub mod path {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -91,14 +91,14 @@ pub mod path {
         path_escaped: bool,
     }
 
-    /// Escaped again.
+    /// Escapes it again.
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<String, D::Error> {
         let Path { path, path_escaped } = Path::deserialize(from)?;
         Ok(if path_escaped { path } else { crate::path::escape(path.as_bytes()) })
     }
 }
 
-/// The field `to`, where there is one.
+/// The field `to`, if there is one.
 pub mod to {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -117,7 +117,7 @@ pub mod to {
         to_escaped: bool,
     }
 
-    /// Escaped again.
+    /// Escapes it again.
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<String>, D::Error> {
         let To { to, to_escaped } = To::deserialize(from)?;
         Ok(to.map(|to| if to_escaped { to } else { crate::path::escape(to.as_bytes()) }))

@@ -1,26 +1,28 @@
 //! The life of one mount, from the checked request to what is left behind.
 //!
-//! The daemon, in this order; a start that fails leaves no mount, or the dead one it found:
+//! The daemon takes these steps, in this order; a start that fails leaves no mount, or the dead one it found:
 //!
 //!  1. `umask(0)`: modes are the applications', each request brings its own umask.
-//!  2. Descriptors and the size of files: the soft limits are raised to the hard ones, where that is allowed beyond. SIGXFSZ is caught.
-//!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already. What somebody else than this
-//!     user may change is refused (P17).
+//!  2. Descriptors and the size of files: the soft limits are raised to the hard ones, where that is allowed beyond.
+//!     SIGXFSZ is caught.
+//!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already. What somebody
+//!     else than this user may change is refused (P17).
 //!  4. The fast tier is locked (P7), before anything of it is read, and the port of the metrics is taken.
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
 //!     struck (P4).
 //!  6. The engine is opened. Recovery is this call, always.
-//!  7. Signals are caught: TERM, INT and QUIT ask to leave, HUP opens the log file anew and reads the configuration again, others that
-//!     would end a program are ignored. So from step 8 on no signal but KILL leaves a mount behind.
-//!  8. The mount is made, in place of a dead one of ours if there is one; read-only, where the slow tier cannot be written or the start has
-//!     found no room on the fast one.
-//!  9. The session starts to answer, the background to work (without room it has nothing to do), umount(8) and the starter are told.
+//!  7. Signals are caught: TERM, INT and QUIT ask to leave, HUP opens the log file anew and reads the configuration
+//!     again, others that would end a program are ignored. So from step 8 on no signal but KILL leaves a mount behind.
+//!  8. The mount is made, in place of a dead one of ours if there is one; read-only, where the slow tier cannot be
+//!     written or the start has found no room on the fast one.
+//!  9. The session starts to answer, the background to work (without room it has nothing to do), umount(8) and the
+//!     starter are told.
 //! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
 //!     lazily, give open files a moment.
 //! 11. The background is stopped, everything made durable once more, and what only the fast tier has is listed.
 //!
 //! A panic aborts the process and leaves a mount that answers ENOTCONN, never a bare directory (P3, P10). The daemon
-//! itself never looks at its own mount: nobody but it could answer.
+//! itself never looks at its own mount: only it could answer.
 
 mod answer;
 mod attach;
@@ -86,11 +88,11 @@ use crate::tiers::{self, Ino, Tiers};
 
 /// Threads that answer the kernel. More than the slow-tier waits that may block some of them.
 const FUSE_THREADS: usize = 16;
-/// How long open files may keep a mount alive that was told to leave.
+/// How long open files may keep a mount alive after it was told to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// How long a job's report may take.
 const REPORT_WAIT: Duration = Duration::from_secs(30);
-/// How long background steps may take to come to their end; any of them may be cut off.
+/// How long background steps may take to finish; any of them may be cut off.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 /// How many paths are listed when leaving.
 const LEFT_MAX: usize = 1_000;
@@ -100,13 +102,13 @@ const LEFT_MAX: usize = 1_000;
 pub struct Request {
     pub places: Places,
     pub settings: Settings,
-    /// Read-only and the like; read-only in any case over a slow tier that cannot be written.
+    /// Read-only and the like; always read-only over a slow tier that cannot be written.
     pub flags: MountFlags,
-    /// Started by [`start_in_background`], which waits to be told.
+    /// Started by [`start_in_background`], which waits to be told that the mount stands.
     pub in_background: bool,
 }
 
-/// Why a mount is read-only that nobody wanted so, for probes.
+/// For probes: why a mount is read-only although nobody asked for that.
 const READ_ONLY_SLOW: &str = "the mount is read-only: its slow tier could not be written when it was mounted; make that writable and mount \
      again, or mount with --read-only if that is meant";
 const READ_ONLY_FULL: &str =
@@ -118,13 +120,13 @@ enum End {
     Session(io::Result<()>),
 }
 
-/// Mounts, serves until told to leave, and says what was left behind.
+/// Mounts, serves until told to leave, and returns what was left behind.
 pub fn serve(request: Request) -> Result<Left> {
     let Places { mountpoint, fast, .. } = &request.places;
     if request.in_background {
         spawn::become_session_leader()?;
     }
-    // The directory it was started in must stay free to be unmounted. All paths are absolute by now.
+    // The directory it was started in must stay unmountable. All paths are absolute by now.
     std::env::set_current_dir("/").at("change to", "/")?;
     umask(Mode::empty()); // 1
     raise_descriptor_limit(); // 2
@@ -152,7 +154,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let mut flags = request.flags;
     flags.set(MountFlags::MOUNT_ATTR_RDONLY, flags.contains(MountFlags::MOUNT_ATTR_RDONLY) || !takes_changes);
     let attached = attach::attach(mountpoint, attach::Wanted { source: tree.path(), flags }, replace)?; // 8
-    // Where there was a dead mount there will be one again, rather than a bare directory.
+    // If there was a dead mount, a failure leaves a dead mount again rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let stats = Arc::new(registry(&request.settings.config()));
     let metrics_addr = port.as_ref().map(|port| port.addr);
@@ -169,7 +171,7 @@ pub fn serve(request: Request) -> Result<Left> {
             tiers.stage_fitting(pattern)?;
         }
     }
-    // Nothing is collected where nothing is counted.
+    // Nothing is collected if nothing is counted.
     let recorder = stats.is_on().then(|| Recorder::start(&stats, &tiers, observer, trace)).transpose()?;
     let is_meant = request.flags.contains(MountFlags::MOUNT_ATTR_RDONLY);
     let why = if writable { READ_ONLY_FULL } else { READ_ONLY_SLOW };
@@ -187,13 +189,13 @@ pub fn serve(request: Request) -> Result<Left> {
     ended.map(|()| left)
 }
 
-/// The slow tier's root, whether there is a dead mount to be replaced, and whether the tree can be written.
+/// The slow tier's root, whether there is a dead mount to replace, and whether the tree can be written.
 fn slow_tree(request: &Request) -> Result<(Tree, bool, bool)> {
     let places = &request.places;
     let open = |hidden| Tree::open(&places.slow, hidden);
     let (tree, replace) = match open(places.slow_is_hidden()) {
-        // This user may not look beneath the dead mount that hides its own slow tier. The directory is bare until the new
-        // mount is there, as whenever such a user replaces a mount.
+        // This user may not look beneath the dead mount that hides its own slow tier. The directory is bare until the
+        // new mount is there, as always when such a user replaces a mount.
         Err(e) if places.slow_is_hidden() && e.raw_os_error() == Some(Errno::EPERM as i32) => {
             attach::take_away(&places.mountpoint)?;
             (open(false), false)
@@ -222,7 +224,7 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     open(fast, slow, engine_options(&request.settings.config())?, clock, &boot)
 }
 
-/// A daemon in the background is some service's child at most, and not the service.
+/// A daemon in the background is at most a child of some service, not the service itself.
 fn tell_the_starter(request: &Request) -> Result<()> {
     let Places { mountpoint, slow, .. } = &request.places;
     match request.in_background {
@@ -250,7 +252,7 @@ impl Drop for DetachOnFailure<'_> {
     }
 }
 
-/// What a reload acts upon. `ballast` and the waiting for the slow tier stay as they were at the start.
+/// What a reload changes. `ballast` and the wait for the slow tier stay as they were at the start.
 fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> Live {
     let tiers = Arc::clone(tiers);
     Live::new(settings.clone(), move |config| {
@@ -286,7 +288,7 @@ fn file_system(
     DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)
 }
 
-/// What a recording says of where it was made.
+/// What a recording says about where it was made.
 fn about(places: &Places) -> Meta {
     let kernel = nix::sys::utsname::uname().ok();
     let told = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
@@ -320,7 +322,7 @@ fn session(fs: DlioFs, attached: attach::Attached, mountpoint: &Path) -> Result<
     session.at("start the FUSE session at", mountpoint.display())
 }
 
-/// Has the kernel forget the attributes of an inode, and no bytes: for those it would wait for whoever reads or writes them.
+/// Makes the kernel forget the attributes of an inode, but no data: to drop data it would wait for readers and writers.
 fn forget_attrs(kernel: Notifier) -> Box<dyn Fn(Ino) + Send + Sync> {
     const ATTRS_ONLY: i64 = -1;
     Box::new(move |ino| {
@@ -334,14 +336,14 @@ fn forget_attrs(kernel: Notifier) -> Box<dyn Fn(Ino) + Send + Sync> {
 fn answer(session: Session<DlioFs>, ended: SyncSender<End>) -> Result<()> {
     let run = move || {
         let end = End::Session(without_abort(session.run()));
-        // Nobody listens once the daemon is on its way out.
+        // The daemon is leaving: nobody listens any more.
         drop(ended.send(end));
     };
     std::thread::Builder::new().name("dlio-session".into()).spawn(run).map(drop).at("start", "the session thread")
 }
 
-/// The kernel tells most threads of the end of a connection by ENODEV, which is no error to the session. A thread whose read
-/// the end catches half way may get ECONNABORTED, also from a plain unmount.
+/// The kernel reports the end of a connection to most threads as ENODEV, which is no error to the session. A thread
+/// whose read is cut off half way may get ECONNABORTED, also after a plain unmount.
 fn without_abort(ran: io::Result<()>) -> io::Result<()> {
     ran.or_else(|e| if e.raw_os_error() == Some(Errno::ECONNABORTED as i32) { Ok(()) } else { Err(e) })
 }
@@ -350,7 +352,8 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
     let asked =
         [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT"), (SignalKind::quit(), "SIGQUIT")];
     let _inside = runtime.enter();
-    // Each would end the daemon, and nobody means that by it. The handlers stay, whoever listens.
+    // Each of these would end the daemon, which is not what a sender wants. The handlers stay installed without a
+    // listener.
     for ignored in
         [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGVTALRM, Signal::SIGPROF, Signal::SIGIO]
     {
@@ -360,7 +363,7 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
         let mut arrivals = signal(kind).at("catch", name)?;
         let ended = ended.clone();
         runtime.spawn(async move {
-            // The channel is full only of other reasons to leave.
+            // If the channel is full, there are other reasons to leave already.
             while arrivals.recv().await.is_some() {
                 drop(ended.try_send(End::Signal(name)));
             }
@@ -369,8 +372,8 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
     Ok(())
 }
 
-/// SIGHUP opens the log file anew and reads the configuration again, as with any daemon; but where a terminal was closed over a
-/// daemon in the foreground, it asks to leave.
+/// SIGHUP reopens the log file and reads the configuration again, as with any daemon; but when the terminal of a daemon
+/// in the foreground is closed, it asks to leave.
 fn renew_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>, in_background: bool) -> Result<()> {
     let _inside = runtime.enter();
     let mut arrivals = signal(SignalKind::hangup()).at("catch", "SIGHUP")?;
@@ -383,14 +386,14 @@ fn renew_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>,
                 continue;
             }
             let live = Arc::clone(&live);
-            // The files may be on a file system that hangs: not on the threads that keep time.
+            // The files may be on a file system that hangs: keep this off the threads that run timers.
             drop(tokio::task::spawn_blocking(move || renew(&live, in_background)).await);
         }
     });
     Ok(())
 }
 
-/// The log first, so that its new file has the lines about the rest. Each logs how it went.
+/// The log first, so that its new file has the lines about the rest. Each step logs its result.
 fn renew(live: &Live, in_background: bool) {
     let opened = match logging::reopen() {
         Ok(opened) => opened,
@@ -411,17 +414,17 @@ fn renew(live: &Live, in_background: bool) {
     }
 }
 
-/// What the kernel's list of mounts has at a place. It is read without asking the mount.
+/// The kernel's entry for a mount point. It is read without asking the mount.
 fn table_entry(mountpoint: &Path) -> Option<MountEntry> {
     mounted_at(&mounts().ok()?, mountpoint).filter(|mount| mount.is_ours()).cloned()
 }
 
-/// `entry` is the mount's in the kernel's list.
+/// `entry` is the mount's entry in the kernel's list.
 fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry: Option<&MountEntry>) -> Result<()> {
     let mountpoint = request.places.mountpoint.as_path();
     let name = match end.recv() {
         Ok(End::Signal(name)) => name,
-        // Somebody has aborted the connection: the kernel ends it in the same way, but the mount stays, and is dead.
+        // Somebody has aborted the connection: the session ends in the same way, but the mount stays, and is dead.
         Ok(End::Session(Ok(()))) if entry.is_some() && table_entry(mountpoint).as_ref() == entry => {
             warn!(
                 mountpoint = %mountpoint.display(),
@@ -441,14 +444,15 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
     if !request.in_background {
         stopping("making everything durable on the fast tier");
     }
-    // What happens after this sync and before the unmount is caught by the second one, in step 11.
+    // Changes between this sync and the unmount are covered by the second one, in step 11.
     sync_changes(tiers)?;
-    // A start without room publishes nothing.
+    // A mount that started without room publishes nothing.
     let drains = name == "SIGTERM" && request.settings.config().on_term == OnTerm::Drain && tiers.lacks().is_none();
     if drains && table_entry(mountpoint).as_ref() == entry && drained(end, tiers)? {
         return Ok(());
     }
-    // Not what somebody else has mounted there since: when ours is gone here already, only copies in other mount name spaces are left.
+    // Never unmount what somebody else has mounted there since: if ours is gone here already, only copies in other
+    // mount namespaces are left.
     let is_there = table_entry(mountpoint).as_ref() == entry;
     if is_there && let Err(errno) = detach(mountpoint, Detach::Now) {
         warn!(mountpoint = %mountpoint.display(), %errno, "could not unmount");
@@ -463,13 +467,15 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
     Ok(())
 }
 
-/// Serves on until everything that was written before is on the slow tier, or somebody asks again. `true`: the mount has ended meanwhile.
+/// Keeps serving until everything written before is on the slow tier, or somebody asks again. `true`: the mount has
+/// ended meanwhile.
 fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
     tiers.set_hurry(true);
     let (upto, mut applied) = (tiers.last_lsn(), 0);
     while tiers.applied_lsn() < upto {
         let left = upto.saturating_sub(tiers.applied_lsn());
-        // A service manager gives more time only while it gets on: one that is held must not hold up the end of the machine.
+        // Ask the service manager for more time only while there is progress: a held drain must not delay the machine's
+        // shutdown.
         if std::mem::replace(&mut applied, tiers.applied_lsn()) < tiers.applied_lsn() {
             still_leaving(&format!("draining: {left} changes to go"));
         }
@@ -484,16 +490,16 @@ fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
             Err(RecvTimeoutError::Disconnected) => return Ok(false),
         }
     }
-    // What has come since is made durable as that before was.
+    // Changes made meanwhile are made durable like those before.
     sync_changes(tiers).map(|()| false)
 }
 
-/// Whether the session came to its end. Being asked again is being asked to hurry: nothing is lost by going now (P3).
+/// Whether the session ended. A second request to leave means hurry: leaving now loses nothing (P3).
 fn wait_for_session(end: &Receiver<End>) -> bool {
     matches!(end.recv_timeout(LEAVE_WAIT), Ok(End::Session(_)))
 }
 
-/// A start without room has taken none.
+/// A mount that started without room has taken no changes.
 fn sync_changes(tiers: &Tiers) -> Result<()> {
     if tiers.lacks().is_some() { Ok(()) } else { tiers.sync_fast() }
 }
@@ -505,7 +511,8 @@ fn leave(
     recorder: Option<Recorder>,
     reports: Option<(JobReports, Observer)>,
 ) -> Result<Left> {
-    // Stopped before the list is made, so that the list is true. A step that hangs in the slow tier ends with us.
+    // Stopped before the list is made, so that the list is true. A step that hangs in the slow tier ends with the
+    // process.
     runtime.shutdown_timeout(STOP_WAIT);
     sync_changes(tiers)?;
     if let Err(error) = tiers.sync_copies() {
@@ -533,7 +540,8 @@ fn leave(
     Ok(left)
 }
 
-/// Before the lock is given back: whoever waits for that finds the report. Its directory may be on a file system that hangs.
+/// Before the lock is released: a process that waits for the lock must find the report. The report's directory may be
+/// on a file system that hangs.
 fn leave_report(reports: JobReports, observer: Observer) {
     let (told, done) = mpsc::sync_channel(1);
     let leave = move || drop(told.send(reports.leave(&observer)));
@@ -547,7 +555,8 @@ fn leave_report(reports: JobReports, observer: Observer) {
     }
 }
 
-/// Applications' open files each cost one of ours. A limit that cannot be raised is no reason not to mount.
+/// Each open file of an application costs one of our descriptors. A limit that cannot be raised is no reason not to
+/// mount.
 fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
@@ -558,16 +567,16 @@ fn raise_descriptor_limit() {
 }
 
 fn descriptor_limit() -> u64 {
-    // What every system has at the least.
+    // Every system allows at least this many.
     getrlimit(Resource::RLIMIT_NOFILE).map_or(256, |(soft, _)| soft)
 }
 
-/// The shell, or the job, that mounts may have a limit on the size of its files, and the daemon writes everybody's: a call beyond the limit
-/// would end it by SIGXFSZ. With the signal caught such a call is told EFBIG, as it is where a file system takes no such file. What a
-/// program may write the kernel looks at itself.
+/// The shell or job that mounts may limit the size of its files, but the daemon writes files for everybody: a write
+/// beyond the limit would kill it with SIGXFSZ. With the signal caught, such a write gets EFBIG, as on a file system
+/// that cannot store such a file. The kernel itself enforces each program's own limit.
 fn raise_file_size_limit(runtime: &Runtime) -> Result<()> {
     let _inside = runtime.enter();
-    // Its handler stays, whoever listens.
+    // Its handler stays installed without a listener.
     drop(signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).at("catch", "SIGXFSZ")?);
     let (limit, hard) = match getrlimit(Resource::RLIMIT_FSIZE) {
         Ok(limits) => limits,
@@ -585,7 +594,7 @@ fn raise_file_size_limit(runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
-/// This boot of the machine.
+/// The ID of this boot of the machine.
 pub fn boot_id() -> Result<String> {
     let file = "/proc/sys/kernel/random/boot_id";
     Ok(std::fs::read_to_string(file).at("read", file)?.trim().to_owned())

@@ -35,7 +35,7 @@ impl Name {
     }
 }
 
-/// To be found in a map by bytes that nobody has checked.
+/// Allows map look-ups by unchecked bytes.
 impl Borrow<[u8]> for Name {
     fn borrow(&self) -> &[u8] {
         &self.0

@@ -1,8 +1,8 @@
-//! What was observed, told to people and to other programs: a recording in, a document out.
+//! Reports what was observed to people and to other programs: a recording in, a document out.
 //!
-//! Pure but for the recording's sources, from which traced calls are read, and the writer that a document goes to: where both
-//! are is the caller's business. A recording becomes a summary, a summary advice and a page, a page one of the documents
-//! for people; what other programs read is made of the recording itself.
+//! Pure, except for the recording's sources, from which traced calls are read, and the writer that a document goes to;
+//! the caller provides both. A recording becomes a summary, a summary becomes advice and a page, and a page becomes one
+//! of the documents for people; documents for other programs are made from the recording itself.
 
 pub mod advice;
 pub mod asked;

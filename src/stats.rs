@@ -1,12 +1,12 @@
-//! What was observed: one registry of exact counters, per operation and per file, and its rendering.
+//! The statistics: one registry of exact counters, per operation and per file, and its rendering.
 //!
-//! It knows neither the file system nor the tiers: both push plain numbers into it, and what it renders is a plain
-//! [`render::Snapshot`] that its caller fills. Every table has a limit, and what went over it is counted.
+//! It knows neither the file system nor the tiers: both push plain numbers into it, and it renders a plain
+//! [`render::Snapshot`] that its caller fills. Every table has a limit, and what exceeds it is counted.
 //!
-//! What is counted of a file goes to its [`File`], which open handles keep, so that a read or write touches no table. Of files
-//! that nobody has open the latest few thousand keep theirs; the others' are merged, packed, into the [`Catalog`]. Locks, in
-//! the order in which they are taken, each for a few instructions: the table of files, a handle's cursor, a file's piece,
-//! a part of the catalog.
+//! A file's counters are in its [`File`], which open handles hold, so that a read or write touches no table. The latest
+//! few thousand files without an open handle keep their own; those of the others are merged, packed, into the
+//! [`Catalog`]. Locks, in the order in which they are taken, each for a few instructions: the table of files, a
+//! handle's cursor, a file's piece, a part of the catalog.
 
 pub mod access;
 pub mod catalog;
@@ -57,72 +57,72 @@ use traced::Traced;
 use watch::Watch;
 use windows::{Window, Windows};
 
-/// So many files keep their counters at hand.
+/// How many files keep their counters in memory unpacked.
 const AT_HAND: usize = 8192;
-/// Of the files at hand so many are looked at when one more comes: two, so that there are never many too many.
+/// How many of these files are checked when one more comes: two, so that there are never many too many.
 const LOOKED_AT: usize = 2;
 
 /// The registry. Shared by every thread.
 #[derive(Debug)]
 pub struct Stats {
-    /// Nothing is counted without.
+    /// If false, nothing is counted.
     on: bool,
     ops: [[OpCounters; Tier::ALL.len()]; Op::ALL.len()],
     /// By [`failure`].
     failures: DashMap<u64, u64>,
     files: DashMap<u64, Arc<File>>,
-    /// Those of `files`, the one that was at hand first in front.
+    /// The keys of `files`, the longest in memory first.
     queue: Mutex<VecDeque<u64>>,
-    /// Every file, while nothing is counted.
+    /// Stands in for every file while nothing is counted.
     nobody: Arc<File>,
     catalog: Catalog,
     pub processes: Processes,
     windows: Windows,
     timeline: Mutex<Timeline>,
     pub trace: Trace,
-    /// What is held against what was counted later.
+    /// What plans promised, compared with what was counted later.
     pub plans: Plans,
     watch: Mutex<Watch>,
-    /// Of open files, so far.
+    /// Handles opened so far.
     handles: AtomicU64,
     since: Instant,
-    /// The same moment for people.
+    /// The same moment as wall-clock time.
     epoch: SystemTime,
 }
 
-/// What is counted of one file since it was last merged into the catalog.
+/// The counters of one file since it was last merged into the catalog.
 #[derive(Debug, Default)]
 pub struct File {
     ino: u64,
     /// The path when it was first seen; it may have been renamed or removed since.
     first: Option<Box<str>>,
-    /// Before it came to hand.
+    /// What was counted before it got this entry.
     before: Done,
     piece: Mutex<Piece>,
-    /// Somebody has asked for it since it was last looked at.
+    /// It was asked for since it was last checked.
     used: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Piece {
     record: FileRecord,
-    /// Which way the last call went, whatever was merged since.
+    /// The direction of the last call, even if that was merged since.
     last: Option<Way>,
 }
 
-/// Who called, where no open file tells.
+/// Who called, for calls without an open file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct By {
-    /// Its number; 0 where nobody knows.
+    /// The number of the process; 0 if unknown.
     pub process: u32,
     /// As the kernel names it.
     pub thread: u32,
 }
 
-/// An open file: what a read or write through it is counted for.
+/// An open file, for which reads and writes through it are counted.
 #[derive(Debug)]
 pub struct Handle {
-    /// From 1 on; 0 where nothing is counted.
+    /// From 1 on; 0 if nothing is counted.
     number: u64,
     file: Arc<File>,
     process: Arc<Process>,
@@ -136,7 +136,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// A registry whose records of files take at most about `memory` bytes.
+    /// A registry whose file records take at most about `memory` bytes.
     pub fn new(memory: usize) -> Self {
         Stats {
             on: true,
@@ -163,12 +163,12 @@ impl Stats {
         Stats { on: false, ..Stats::new(0) }
     }
 
-    /// The beginning of its time.
+    /// When the registry was made.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Its time: since the mount was made.
+    /// The time since the registry was made.
     pub fn now(&self) -> Duration {
         self.since.elapsed()
     }
@@ -178,7 +178,7 @@ impl Stats {
         self.on
     }
 
-    /// The counters of an inode. `name` is asked once, when the file is new.
+    /// The counters of an inode. `name` is called once, when the file is new.
     pub fn file(&self, ino: u64, name: impl FnOnce() -> Option<String>) -> Arc<File> {
         if !self.on {
             return Arc::clone(&self.nobody);
@@ -189,7 +189,7 @@ impl Stats {
         }
         let before = self.catalog.get(ino);
         let last = before.as_ref().and_then(FileRecord::last_way);
-        // Asked before the table is locked: a name comes from the engine, which has locks of its own.
+        // Called before the table is locked: a name comes from the engine, which has its own locks.
         let first = if before.is_none() { name().map(String::into_boxed_str) } else { None };
         let before = before.as_ref().map(Done::from).unwrap_or_default();
         let piece = Mutex::new(Piece { last, ..Piece::default() });
@@ -204,7 +204,7 @@ impl Stats {
         file
     }
 
-    /// Puts a new file in the queue, and merges those in front of it that nobody uses.
+    /// Puts a new file in the queue, and merges those at its front that nobody uses.
     fn make_room(&self, new: u64) {
         let mut queue = self.queue.lock();
         queue.push_back(new);
@@ -214,7 +214,8 @@ impl Stats {
         }
         drop(queue);
         for ino in looked_at {
-            // With the table's lock: whoever asks for it meanwhile waits and finds the catalog's, whoever has it keeps it here.
+            // With the table's lock held: a thread that asks for the file meanwhile waits and finds the catalog's
+            // record; a thread that holds the file keeps it here.
             let gone = self.files.remove_if(&ino, |_, file| {
                 let idle = !file.used.swap(false, Relaxed) && Arc::strong_count(file) == 1;
                 if idle {
@@ -228,7 +229,7 @@ impl Stats {
         }
     }
 
-    /// Moves what was counted of a file since the last time to the catalog.
+    /// Moves a file's counters since the last merge to the catalog.
     fn merge(&self, file: &File) {
         let mut piece = file.piece.lock();
         if !piece.record.is_empty() {
@@ -238,7 +239,7 @@ impl Stats {
         }
     }
 
-    /// A handle on a file, just opened by a process; `mode` are the bits of a file that it made.
+    /// A handle on a file just opened by a process; `mode`: the permission bits, if the open created the file.
     pub fn open(&self, file: Arc<File>, process: Arc<Process>, mode: Option<u32>) -> Handle {
         if !self.on {
             return Handle { number: 0, file, process, cursor: Mutex::default() };
@@ -301,36 +302,36 @@ impl Stats {
             .collect()
     }
 
-    /// How often each operation failed with what, in no order.
+    /// How often each operation failed with which error, in no order.
     pub fn failures(&self) -> Vec<(Op, Errno, u64)> {
         let told = |value, calls| failed(value).map(|(op, errno)| (op, errno, calls));
         self.failures.iter().filter_map(|entry| told(*entry.key(), *entry.value())).collect()
     }
 
-    /// How many files are told apart, and in how much memory.
+    /// How many files have their own record, and in how much memory.
     pub fn extent(&self) -> CatalogExtent {
         self.settle();
         self.catalog.extent()
     }
 
-    /// The files, in no order, each with all that was counted of it. `name` gives an inode's path of today; where it has none any
-    /// more, the path it was first seen under is shown. One path known by several inode numbers is one file.
+    /// The files, in no order, each with everything counted for it. `name` gives an inode's current path; if it has
+    /// none any more, the path under which it was first seen is shown. One path with several inode numbers is one file.
     pub fn files(&self, name: impl Fn(u64) -> Option<String>) -> FileTable {
         self.settle();
         self.shown(&self.catalog, name, None)
     }
 
-    /// The same with those of one user; what was counted of all others is one line of the rest.
+    /// The same for one user; the counters of all others are summed up in one line of the rest.
     pub fn files_of(&self, name: impl Fn(u64) -> Option<String>, is_theirs: impl Fn(u64) -> bool) -> FileTable {
         self.settle();
         self.shown(&self.catalog, name, Some(&is_theirs))
     }
 
-    /// The files at hand: those that are open, and the latest few thousand; in no order, named as in [`Stats::files`]. What it
-    /// costs does not grow with the number of all files.
+    /// The files whose counters are unpacked: those that are open, and the latest few thousand; in no order, named as
+    /// in [`Stats::files`]. The cost does not grow with the number of all files.
     pub fn files_at_hand(&self, name: impl Fn(u64) -> Option<String>) -> AtHand {
         self.settle();
-        // Taken out first: a name comes from the engine, which has locks of its own.
+        // Copied first: a name comes from the engine, which has its own locks.
         let at_hand: Vec<_> = self.files.iter().map(|file| (file.ino, file.before.clone())).collect();
         let one = |(ino, before)| {
             let done = Done::from(&self.catalog.get(ino)?);
@@ -341,7 +342,7 @@ impl Stats {
         AtHand { files, known: self.catalog.extent().files }
     }
 
-    /// Notes what was spent until now on the files of a job that has ended. Goes through all files.
+    /// Notes what was spent until now on the files of a job that has ended. Scans all files.
     pub fn end_plan(&self, job: u64, name: impl Fn(u64) -> Option<String>) {
         let plan = self.plans.paths().into_iter().filter(|(number, _)| *number == job);
         for ((job, spent), (_, paths)) in self.spent(plan.clone(), name).into_iter().zip(plan) {
@@ -349,7 +350,7 @@ impl Stats {
         }
     }
 
-    /// What came of all plans. Goes through all files, if there is one.
+    /// The results of all plans. Scans all files, if there is a plan.
     pub fn plans(&self, name: impl Fn(u64) -> Option<String>) -> Vec<Told> {
         if self.plans.is_empty() {
             return Vec::new();
@@ -393,7 +394,8 @@ impl Stats {
         FileTable { files, rest, extent: catalog.extent() }
     }
 
-    /// Notes how much has moved so far. To be called some ten times a second; `drained` is all that was copied to the slow tier.
+    /// Notes how much has moved so far. To be called some ten times a second; `drained` is the total copied to the slow
+    /// tier.
     pub fn sample(&self, drained: u64) {
         let mut totals = Amounts { drained, ..Amounts::default() };
         for op in Op::ALL {
@@ -421,7 +423,7 @@ impl Stats {
 
     /// Opens a window. The error says why not.
     pub fn start_window(&self, name: &str) -> Result<(), String> {
-        // What was counted before is none of its.
+        // Earlier calls must not be counted in the window.
         self.settle();
         self.windows.start(name, self.now(), self.figures())
     }
@@ -442,23 +444,24 @@ impl Stats {
         self.windows.overview()
     }
 
-    /// The files of the newest closed window of this name, named as in [`Stats::files`]. `None`: there is none, or its files are
-    /// not kept any more.
+    /// The files of the newest closed window of this name, named as in [`Stats::files`]. `None`: there is no such
+    /// window, or its files are not kept any more.
     pub fn files_of_window(&self, window: &str, name: impl Fn(u64) -> Option<String>) -> Option<FileTable> {
         Some(self.shown(&*self.windows.closed(window)?.files()?, name, None))
     }
 
-    /// Brings everything to the catalog.
+    /// Merges all counters into the catalog.
     fn settle(&self) {
-        // A part of the table at a time is locked.
+        // Only a part of the table is locked at a time.
         self.files.iter().for_each(|file| self.merge(&file));
     }
 }
 
-/// Whether a file is one that a user may be told of.
+/// Whether a user may see a file.
 type IsTheirs<'a> = &'a dyn Fn(u64) -> bool;
 
-/// What has no record of its own, by what its names end in. For a user who is not the mount's owner it is one sum with the files of others.
+/// The files without their own record, by file name extension. For users other than the mount's owner this is one sum
+/// together with the files of others.
 fn shown_rest(catalog: &Catalog, others: Option<FileRecord>) -> Vec<(String, FileRecord)> {
     let rest = catalog.rest();
     let Some(mut sum) = others else { return rest };
@@ -476,7 +479,7 @@ mod tests {
         Call { op, began: Duration::ZERO, took, offset: 0, bytes, errno: None, tier: Tier::Fast }
     }
 
-    /// Through a handle of its own.
+    /// Uses a handle of its own.
     fn access(stats: &Stats, ino: u64, name: Option<&str>, op: Op, bytes: u64) {
         let file = stats.file(ino, || name.map(str::to_owned));
         stats.record_through(&call(op, bytes), &stats.open(file, stats.processes.others(), None), 1);
@@ -575,7 +578,8 @@ mod tests {
         assert_eq!(stats.extent().files as u64, many);
     }
 
-    /// Whoever looks twice at the files at hand knows what was done in between, also to a file that was packed meanwhile.
+    /// A reader that looks twice at these files knows what was done in between, even to a file that was packed
+    /// meanwhile.
     #[test]
     fn the_files_at_hand_are_few_and_tell_what_they_did_before() {
         let stats = Stats::default();
@@ -616,7 +620,7 @@ mod tests {
         assert_eq!(stats.files(|_| None).files[0].record.get(Field::Switches), 1);
     }
 
-    /// Threads count while others read the figures and files come and go: at the end nothing is missing.
+    /// Threads count while others read the figures and files come and go: no count may be lost.
     #[test]
     fn threads_lose_no_count() {
         const THREADS: u64 = 4;

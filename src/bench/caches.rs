@@ -1,4 +1,4 @@
-//! Cold caches, and memory that has been touched before anything is timed.
+//! Cold caches, and touching memory before anything is timed.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,25 +11,25 @@ use super::Stop;
 use crate::error::{Context, Result};
 
 const DROP: &str = "/proc/sys/vm/drop_caches";
-/// No more than this is touched.
+/// The most memory that is touched.
 const TOUCH_MAX: u64 = 4 << 30;
 const PAGE: usize = 4096;
-/// Touched between two looks at whether to stop.
+/// How much is touched between two checks for a stop.
 const CHUNK: usize = 64 << 20;
 
-/// What of the caches is cold when a measurement begins.
+/// Which caches are cold when a measurement begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caches {
-    /// All the kernel lets go: content, names, inodes.
+    /// Everything that the kernel drops: content, names, inodes.
     Dropped,
-    /// The content of the benchmark's own files. Names and inodes stay known, as only root can have it otherwise.
+    /// The content of the benchmark's own files. Names and inodes stay cached: only root can drop them.
     FileData,
     /// Nothing.
     Hot,
 }
 
 impl Caches {
-    /// The coldest that this process may have.
+    /// The coldest state that this process can get.
     pub fn coldest() -> Caches {
         match fs::OpenOptions::new().write(true).open(DROP) {
             Ok(_) => Caches::Dropped,
@@ -45,7 +45,7 @@ impl Caches {
         }
     }
 
-    /// Makes what is below these directories cold: written back first, for nothing that waits for that can be let go.
+    /// Makes everything below these directories cold. It is written back first, because dirty pages cannot be dropped.
     pub fn cool(self, dirs: &[PathBuf]) -> Result<()> {
         if self == Caches::Hot {
             return Ok(());
@@ -58,13 +58,13 @@ impl Caches {
     }
 }
 
-/// Writes back all of the file system that holds a directory. FUSE file systems are not asked by it.
+/// Writes back everything on the file system that holds a directory. This does not reach FUSE file systems.
 pub fn write_back(dir: &Path) -> Result<()> {
     let opened = File::open(dir).at("open", dir.display())?;
     syncfs(&opened).map_err(io::Error::from).at("sync", dir.display())
 }
 
-/// Lets the pages of all regular files below go.
+/// Drops the pages of all regular files below.
 fn forget(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).at("list", dir.display())? {
         let entry = entry.at("list", dir.display())?;
@@ -81,8 +81,8 @@ fn forget(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Touches memory once: a virtual machine may get it slowly the first time, and the page cache that a benchmark fills is memory, too.
-/// `bytes`: how much; without it the smaller of 4 GiB and a quarter of what is available, which is the most in any case.
+/// Touches memory once: a virtual machine may get it slowly the first time, and the page cache that a benchmark fills
+/// is memory, too. `bytes`: how much; the default is 4 GiB; the limit is a quarter of what is available.
 pub fn touch_memory(bytes: Option<u64>, stop: &Stop) -> Result<()> {
     let meminfo = fs::read_to_string("/proc/meminfo").at("read", "/proc/meminfo")?;
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];

@@ -1,5 +1,6 @@
-//! Checkpoints one after the other, each one file, as TensorFlow's `Saver` writes its data: under a temporary name, in pieces of 8 MiB,
-//! then renamed. ("Characterizing Deep-Learning I/O Workloads in TensorFlow", Chien et al. 2018, 3.3 and Fig. 9.)
+//! Consecutive checkpoints, each one file, as TensorFlow's `Saver` writes its data: under a temporary name, in pieces
+//! of 8 MiB, then renamed. ("Characterizing Deep-Learning I/O Workloads in TensorFlow", Chien et al. 2018, 3.3 and Fig.
+//! 9.)
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,16 +10,16 @@ use super::Stop;
 use super::data::{Data, sync_dir};
 use crate::error::{Context, Result};
 
-/// Of TensorFlow's writes.
+/// The size of TensorFlow's writes.
 pub const PIECE: usize = 8 << 20;
 
-/// What a training job saves.
+/// The checkpoints that a training job saves.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub count: usize,
     /// Bytes of one checkpoint.
     pub size: u64,
-    /// Computing between two of them.
+    /// The computing time between two of them.
     pub interval: Duration,
     pub fsync: bool,
 }
@@ -28,7 +29,8 @@ impl Load {
         (self.count as u64).saturating_mul(self.size)
     }
 
-    /// Writes all of them to a directory; seconds in which the application waited. `tell` is given what happens, when it does.
+    /// Writes all of them to a directory; returns the seconds in which the application waited. `tell` gets each event
+    /// when it happens.
     pub fn write(&self, dir: &Path, data: &mut Data, stop: &Stop, tell: impl Fn(String)) -> Result<f64> {
         let mut blocked = 0.0;
         for number in 1..=self.count {
@@ -56,7 +58,7 @@ impl Load {
         if self.fsync { sync_dir(dir) } else { Ok(()) }
     }
 
-    /// Waits until each file and its name is durable.
+    /// Waits until each file and its name are durable.
     pub fn sync_files(&self, dir: &Path) -> Result<()> {
         for path in (1..=self.count).map(|number| name(dir, number)) {
             File::open(&path).and_then(|file| file.sync_all()).at("fsync", path.display())?;
@@ -69,7 +71,7 @@ fn name(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("ckpt-{number}"))
 }
 
-/// Computes for a while, which is to do nothing here.
+/// Stands in for computing: it does nothing for a while.
 fn pause(time: Duration, stop: &Stop) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(50);
     let until = Instant::now() + time;

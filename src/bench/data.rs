@@ -1,4 +1,4 @@
-//! Bytes to write: random, so that nothing that compresses or knows zeros has less to do.
+//! Bytes to write: random, so that compression or zero detection cannot save work.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,9 +10,9 @@ use rand::{Rng, RngExt, SeedableRng};
 use super::Stop;
 use crate::error::{Context, Result};
 
-/// Pieces are taken from so many bytes, at places of their own.
+/// The size of the pool that pieces are taken from, at random places.
 const POOL: usize = 64 << 20;
-/// Where a piece may begin: copies from there are as fast as any.
+/// The alignment of a piece in the pool: copies from there are as fast as any.
 const STEP: usize = 64;
 
 /// Random bytes. The same in each run of the program.
@@ -31,14 +31,14 @@ impl Data {
         Data { pool, random }
     }
 
-    /// Some bytes; no two pieces in a row are the same.
+    /// Some bytes; consecutive pieces differ.
     pub fn piece(&mut self, len: usize) -> &[u8] {
         let last = (self.pool.len() - len) / STEP;
         let from = self.random.random_range(0..=last) * STEP;
         &self.pool[from..from + len]
     }
 
-    /// Writes so many bytes, piece by piece.
+    /// Writes `size` bytes, piece by piece.
     pub fn write(&mut self, file: &mut File, path: &Path, size: u64, piece: usize, stop: &Stop) -> Result<()> {
         let mut left = size;
         while left > 0 {
@@ -56,7 +56,7 @@ pub fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).at("sync", dir.display())
 }
 
-/// Removes all that is in a directory, but not what a mount has there of its own.
+/// Removes everything in a directory, except what a mount keeps there for itself.
 pub fn clear(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).at("list", dir.display())? {
         let entry = entry.at("list", dir.display())?;
@@ -72,7 +72,7 @@ pub fn clear(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `0007`, below a directory: names of the same length sort as numbers.
+/// `000007`, below a directory: names of the same length sort like numbers.
 pub fn numbered(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("{number:06}"))
 }
@@ -86,7 +86,7 @@ mod tests {
         let mut data = Data::new(1 << 16);
         let [first, second] = [1, 2].map(|_| data.piece(1 << 16).to_vec());
         assert_ne!(first, second);
-        // Not compressible by more than a little.
+        // Hardly compressible.
         let packed = zstd::bulk::compress(&first, 3).expect("compressed");
         assert!(packed.len() > first.len() * 99 / 100);
         assert_eq!(Data::new(1 << 16).piece(1 << 16), first, "another run writes the same");

@@ -1,4 +1,4 @@
-//! What block devices move over time, from `/proc/diskstats`.
+//! The traffic of block devices over time, from `/proc/diskstats`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use super::results::Course;
 use crate::error::{Context, Result};
 
 const DISKSTATS: &str = "/proc/diskstats";
-/// Of the kernel's counters, whatever the device's own sector is.
+/// The unit of the kernel's counters, whatever the device's own sector size is.
 const SECTOR: u64 = 512;
 
 /// A tier's device, by its name in `/proc/diskstats`.
@@ -32,8 +32,8 @@ pub fn of_tiers(fast: Option<&str>, slow: Option<&str>) -> Vec<Device> {
     }
 }
 
-/// The block device behind a mounted file system: by what was mounted (a btrfs has no number of its own there), else by the number.
-/// `None` where there is none.
+/// The block device behind a mounted file system: by the mounted source (btrfs has no number of its own there), else by
+/// the device number. `None` if there is none.
 pub fn behind(source: &Path, number: &str) -> Option<String> {
     let known = counters(&fs::read_to_string(DISKSTATS).ok()?);
     let name = |path: &Path| {
@@ -45,7 +45,7 @@ pub fn behind(source: &Path, number: &str) -> Option<String> {
     by_source.or_else(|| name(&Path::new("/sys/dev/block").join(number)))
 }
 
-/// Bytes read and written since the device came, by device.
+/// Bytes read and written since the device appeared, by device.
 fn counters(diskstats: &str) -> BTreeMap<String, (u64, u64)> {
     // Major, minor, name, reads, reads merged, sectors read, time, writes, writes merged, sectors written ...
     let line = |line: &str| {
@@ -59,14 +59,14 @@ fn counters(diskstats: &str) -> BTreeMap<String, (u64, u64)> {
 /// A moment, in seconds, and the bytes moved before it.
 type Sample = (f64, f64, f64);
 
-/// All looks at each device.
+/// All samples of each device.
 type Looks = Vec<(Device, Vec<Sample>)>;
 
 fn look(all: &mut Looks, begun: Instant) -> Result<()> {
     let text = fs::read_to_string(DISKSTATS).at("read", DISKSTATS)?;
     let (now, counted) = (begun.elapsed().as_secs_f64(), counters(&text));
     for (device, samples) in all {
-        // One that was taken away moves nothing any more.
+        // A device that was removed moves nothing any more.
         let last = samples.last().map_or((0.0, 0.0), |last: &Sample| (last.1, last.2));
         let (read, written) = counted.get(&device.name).map_or(last, |(read, written)| (*read as f64, *written as f64));
         samples.push((now, read, written));
@@ -74,7 +74,7 @@ fn look(all: &mut Looks, begun: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Looks at devices again and again, from a thread of its own.
+/// Samples devices repeatedly, on a thread of its own.
 #[derive(Debug)]
 pub struct Sampler {
     begun: Instant,
@@ -86,7 +86,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Begins; the first look is over when it returns. `every` is how far apart the figures are to be.
+    /// Starts; the first sample is taken before it returns. `every`: the interval of the figures.
     pub fn start(devices: &[Device], every: Duration) -> Result<Sampler> {
         let (stop, stopped) = mpsc::channel::<()>();
         let begun = Instant::now();
@@ -96,7 +96,7 @@ impl Sampler {
             for number in 1.. {
                 let next = (begun + every * number).saturating_duration_since(Instant::now());
                 let ended = stopped.recv_timeout(next) != Err(RecvTimeoutError::Timeout);
-                // What has just been written is in the last look.
+                // The last sample includes what has just been written.
                 look(&mut all, begun)?;
                 if ended {
                     break;
@@ -112,7 +112,7 @@ impl Sampler {
         self.marks.lock().push((self.begun.elapsed().as_secs_f64(), text));
     }
 
-    /// Ends, and tells what there was; `place` is what was measured meanwhile.
+    /// Ends, and returns the courses; `place` is what was measured meanwhile.
     pub fn end(mut self, place: &str) -> Result<Vec<Course>> {
         self.stop = None;
         let Some(sampled) = self.thread.take().and_then(|thread| thread.join().ok()) else { return Ok(Vec::new()) };
@@ -130,8 +130,8 @@ impl Sampler {
     }
 }
 
-/// Figures a second on an even grid, from counters that were read at moments that are not quite even. Their sum is what was counted: the
-/// last one is of less than its time.
+/// Figures per second on an even grid, from counters sampled at slightly uneven moments. Their sum is what was counted:
+/// the last one covers less than its interval.
 fn rates(samples: &[Sample], every: f64, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return Vec::new() };
     let at = |moment: f64| {
@@ -168,7 +168,7 @@ mod tests {
         assert!(of_tiers(None, None).is_empty());
     }
 
-    /// 100 bytes a second, looked at late now and then: nothing is lost and nothing made up.
+    /// 100 bytes a second, with some late samples: nothing is lost and nothing made up.
     #[test]
     fn rates_are_even_though_the_looks_are_not() {
         let looks = [0.0, 0.1, 0.25, 0.3, 0.4, 0.51];

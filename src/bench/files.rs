@@ -8,14 +8,15 @@ use super::Stop;
 use super::data::{Data, numbered};
 use crate::error::{Context, Result};
 
-/// Written to each file that is created.
+/// The bytes written to each new file.
 pub const CREATED: usize = 4096;
-/// Files of a directory, where metadata is timed.
+/// Files per directory for timed metadata operations.
 const PER_DIR: usize = 500;
-/// Files of a directory of a tree that is listed.
+/// Files per directory in a tree to list.
 const PER_LISTED: usize = 1000;
 
-/// Creates, looks at, renames and removes so many files; what was done, and seconds for each file. Leaves nothing but the directories.
+/// Creates, stats, renames and removes `entries` files; returns each operation and its seconds per file. Leaves only
+/// the directories.
 pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &Stop) -> Result<Vec<(&'static str, f64)>> {
     let (before, after) = (paths(dir, entries, "a")?, paths(dir, entries, "b")?);
     let create = |path: &PathBuf| fs::write(path, data.piece(CREATED)).at("create", path.display());
@@ -32,14 +33,14 @@ pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &Stop) -> Res
     ])
 }
 
-/// So many paths, in directories that are made.
+/// `count` paths, in directories that are created.
 fn paths(dir: &Path, count: usize, name: &str) -> Result<Vec<PathBuf>> {
     let dirs: Vec<_> = (0..count.div_ceil(PER_DIR)).map(|number| numbered(dir, number)).collect();
     dirs.iter().try_for_each(fs::create_dir_all).at("mkdir", dir.display())?;
     Ok((0..count).map(|number| dirs[number / PER_DIR].join(format!("{name}{number:06}"))).collect())
 }
 
-/// Seconds for each.
+/// Seconds per item.
 fn each<T>(all: &[T], mut one: impl FnMut(&T) -> Result<()>, stop: &Stop) -> Result<f64> {
     let begun = Instant::now();
     for item in all {
@@ -49,7 +50,7 @@ fn each<T>(all: &[T], mut one: impl FnMut(&T) -> Result<()>, stop: &Stop) -> Res
     Ok(begun.elapsed().as_secs_f64() / all.len().max(1) as f64)
 }
 
-/// Makes what is listed: a tree of so many empty files, and one directory with as many.
+/// Makes the directories to list: a tree of `files` empty files, and one directory with as many.
 pub fn plant(dir: &Path, files: usize, stop: &Stop) -> Result<()> {
     let (tree, flat) = (tree(dir), flat(dir));
     for number in 0..files {
@@ -80,8 +81,9 @@ pub fn flat(dir: &Path) -> PathBuf {
     dir.join("flat")
 }
 
-/// Walks a tree and looks at each file, as find(1) does with `-size`: at all names of a directory first, then at one file after the other,
-/// when the kernel no longer asks for the attributes of those that are listed next. Seconds for each file.
+/// Walks a tree and stats each file, as find(1) does with `-size`: it reads all names of a directory first and then
+/// stats one file after another, when the kernel no longer requests attributes along with the listing. Returns seconds
+/// per file.
 pub fn walk(dir: &Path, stop: &Stop) -> Result<f64> {
     let (begun, mut files, mut left) = (Instant::now(), 0u64, vec![dir.to_path_buf()]);
     while let Some(dir) = left.pop() {
@@ -99,7 +101,7 @@ pub fn walk(dir: &Path, stop: &Stop) -> Result<f64> {
     Ok(begun.elapsed().as_secs_f64() / files.max(1) as f64)
 }
 
-/// Lists one directory, as `ls -U` does; seconds for each entry.
+/// Lists one directory, as `ls -U` does; returns seconds per entry.
 pub fn list(dir: &Path, stop: &Stop) -> Result<f64> {
     let (begun, mut entries) = (Instant::now(), 0u64);
     for entry in fs::read_dir(dir).at("list", dir.display())? {

@@ -1,4 +1,4 @@
-//! Many small files in directories of a thousand, done the same to each in turn; and what a process has in memory.
+//! Many small files in directories of a thousand, with the same operation on each in turn; and the memory of a process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +10,12 @@ use super::caches::{kib, write_back};
 use super::data::numbered;
 use crate::error::{Context, Error, Result};
 
-/// In each file. A file system that keeps few bytes with the inode has no block for it.
+/// The content of each file. File systems that store a few bytes in the inode need no block for it.
 pub const LINE: &[u8] = b"one line of a small file\n";
-/// Files of a directory.
+/// Files per directory.
 pub const PER_DIR: usize = 1000;
 
-/// So many files below a directory.
+/// A number of files below a directory.
 #[derive(Clone, Debug)]
 pub struct Many {
     top: PathBuf,
@@ -23,7 +23,7 @@ pub struct Many {
 }
 
 impl Many {
-    /// Nothing is made yet.
+    /// Creates nothing yet.
     pub fn new(top: PathBuf, count: usize) -> Many {
         Many { top, count }
     }
@@ -37,17 +37,17 @@ impl Many {
         dirs.into_iter().try_for_each(|dir| fs::create_dir_all(&dir).at("mkdir", dir.display()))
     }
 
-    /// Creates, writes and closes each; seconds for each.
+    /// Creates, writes and closes each; returns seconds per file.
     pub fn create(&self, stop: &Stop) -> Result<f64> {
         self.each(|path| fs::write(path, LINE).at("create", path.display()), stop)
     }
 
-    /// Looks at each by its path; seconds for each.
+    /// Stats each by its path; returns seconds per file.
     pub fn look(&self, stop: &Stop) -> Result<f64> {
         self.each(|path| path.symlink_metadata().map(drop).at("stat", path.display()), stop)
     }
 
-    /// Opens, reads and closes each; seconds for each. Errors: it is another file's content.
+    /// Opens, reads and closes each; returns seconds per file. Errors: the content is wrong.
     pub fn read(&self, stop: &Stop) -> Result<f64> {
         let read = |path: &Path| match fs::read(path).at("read", path.display())? {
             content if content == LINE => Ok(()),
@@ -66,7 +66,7 @@ impl Many {
     }
 }
 
-/// Bytes that the file system of a directory takes for one such file, besides its inode and its name.
+/// The bytes that the file system of a directory uses for one such file, besides its inode and its name.
 pub fn footprint(dir: &Path) -> Result<u64> {
     let path = dir.join("footprint");
     fs::write(&path, LINE).at("create", path.display())?;
@@ -76,7 +76,7 @@ pub fn footprint(dir: &Path) -> Result<u64> {
     Ok(blocks * 512)
 }
 
-/// Removes a directory with all that is below it; nothing if it is not there.
+/// Removes a directory with everything below it; does nothing if it does not exist.
 pub fn remove(dir: &Path, stop: &Stop) -> Result<()> {
     if !dir.exists() {
         return Ok(());
@@ -93,7 +93,7 @@ pub fn remove(dir: &Path, stop: &Stop) -> Result<()> {
     fs::remove_dir(dir).at("rmdir", dir.display())
 }
 
-/// Bytes that a process has of its own, without the pages of files that it maps.
+/// The anonymous memory of a process in bytes, without mapped files.
 pub fn memory(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).at("read", &path)?;

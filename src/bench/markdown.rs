@@ -6,7 +6,7 @@ use super::results::Results;
 use super::text::{cells, heading};
 use crate::report::markdown::plain;
 
-/// All of it. Ends with a newline.
+/// The whole report. Ends with a newline.
 pub fn report(results: &Results) -> String {
     let mut out = String::new();
     whole(&mut out, results).expect("formatting into memory");

@@ -1,4 +1,5 @@
-//! Results as one page, and its pictures alone: bars for each case with what the runs spread over, and what devices moved over time. Pure.
+//! Results as one page, and its pictures alone: bars for each case with the range of the runs, and the traffic of
+//! devices over time. Pure.
 
 use std::fmt::Write;
 
@@ -10,30 +11,30 @@ use crate::report::html::{STYLE, frame};
 use crate::report::page::{shortened, shown};
 use crate::report::plot::{Axis, LEFT, Panel, Powers, RIGHT, WIDTH, escaped, finite, panel, plain, put, step, svg};
 
-/// Colours of places: `p0` to `p7` of the style, and from the first again.
+/// The number of colours for places: `p0` to `p7` of the style, then from the first again.
 const COLOURS: usize = 8;
 const BAR_MAX: f64 = 64.0;
-/// Of a picture of bars, without its legend and labels.
+/// The height of a bar chart, without its legend and labels.
 const BARS_HIGH: f64 = 190.0;
-/// Between the legend and what it is of: a unit stands there.
+/// The gap between the legend and the chart, where the unit is written.
 const UNDER: f64 = 34.0;
-/// Cases of one picture.
+/// The most cases in one picture.
 const CASES_MAX: usize = 6;
-/// How far apart figures may be in one picture: those at the bottom are to be seen.
+/// The largest ratio of figures in one picture: small ones must stay visible.
 const SPREAD_MAX: f64 = 25.0;
 const SINCE: &str = "seconds since it began";
 
-/// A picture that is not framed yet.
+/// A picture without its frame.
 struct Picture {
     title: String,
     height: f64,
     body: String,
 }
 
-/// Cases that are shown together.
+/// Cases shown together.
 struct Group {
     title: String,
-    /// The case, and how it is called within the group.
+    /// The case, and its name within the group.
     cases: Vec<(String, String)>,
 }
 
@@ -64,7 +65,7 @@ pub fn report(results: &Results) -> String {
     frame(&format!("{name} - dlio-fs bench"), &body)
 }
 
-/// The pictures alone, one below the other, as SVG that needs nothing else.
+/// Only the pictures, one below the other, as self-contained SVG.
 pub fn pictures(results: &Results) -> String {
     const TITLE: f64 = 34.0;
     let groups = groups(results);
@@ -107,7 +108,7 @@ fn table(out: &mut String, results: &Results, case: &str) {
     out.push_str("</tbody></table></div>");
 }
 
-/// Cases of one kind together; and what has no kind, beside what has the same unit, while all of it can be seen.
+/// Groups cases of one kind; cases without a kind are grouped by unit, as long as all of them are visible.
 fn groups(results: &Results) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for case in results.cases() {
@@ -130,7 +131,7 @@ fn groups(results: &Results) -> Vec<Group> {
     groups
 }
 
-/// Whether a case can be drawn on the axis of these.
+/// Whether a case can be drawn on the axis of a group.
 fn belongs(results: &Results, group: &Group, case: &str) -> bool {
     let typical = |case: &str| {
         let rows: Vec<_> = results.rows_of(case).collect();
@@ -144,7 +145,7 @@ fn belongs(results: &Results, group: &Group, case: &str) -> bool {
     })
 }
 
-/// The colour of a place, which it has in all pictures.
+/// The colour of a place, the same in all pictures.
 fn colour(places: &[String], place: &str) -> usize {
     places.iter().position(|one| one == place).unwrap_or(0) % COLOURS
 }
@@ -216,14 +217,14 @@ fn one_bar(out: &mut String, row: &Row, scale: Scale, (x, wide): (f64, f64), y: 
         );
     }
     let text = scale.text(*median);
-    // As wide as its digits are.
+    // Only if the digits are not wider than the bar.
     if text.len() as f64 * 6.6 < wide + 6.0 {
         let over = y(*most).min(high) - 5.0;
         put!(out, r#"<text class="value" x="{middle:.1}" y="{over:.1}" text-anchor="middle">{text}</text>"#);
     }
 }
 
-/// What the colours stand for, in as many lines as it takes; where it ends.
+/// Draws the legend, in as many lines as needed; returns where it ends.
 fn legend(out: &mut String, entries: &[(String, String)]) -> f64 {
     let (mut x, mut y) = (LEFT, 14.0);
     for (class, name) in entries {
@@ -238,10 +239,10 @@ fn legend(out: &mut String, entries: &[(String, String)]) -> f64 {
     y
 }
 
-/// Lines across with their figures, from nothing to at least `most`; where the axis ends, in its unit.
+/// Draws grid lines with their figures, from zero to at least `most`; returns where the axis ends, in its unit.
 fn ruler(out: &mut String, most: f64, top: f64, bottom: f64, unit: &str) -> f64 {
     let step = step(most, 5.0);
-    // Room for what stands above the highest bar.
+    // Leave room above the highest bar.
     let parts = (most * 1.06 / step).ceil().max(1.0);
     for n in 0..=parts as usize {
         let y = bottom - (bottom - top) * n as f64 / parts;
@@ -253,7 +254,7 @@ fn ruler(out: &mut String, most: f64, top: f64, bottom: f64, unit: &str) -> f64 
     step * parts
 }
 
-/// What the devices moved, a picture for each place.
+/// The traffic of the devices, one picture for each place.
 fn courses(results: &Results) -> Vec<Picture> {
     let places = distinct(results.devices.iter().map(|course| course.place.as_str()));
     let picture = |place: &String| {
@@ -292,7 +293,7 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
         let top = top + at as f64 * (HIGH + 24.0);
         let name = escaped(&shown(&format!("{} ({})", course.tier, course.device)));
         let place = Panel { top, height: HIGH, name: &name, powers: Powers::Decimal };
-        // Many figures are drawn as the means of some.
+        // Many figures are averaged into columns.
         let areas = [("write", "written", columns(&course.written)), ("read", "read", columns(&course.read))];
         panel(&mut body, &axis, place, &areas, None);
     }
@@ -310,10 +311,10 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
     Some(Picture { title, height: bottom + 42.0, body })
 }
 
-/// A time and what it is.
+/// A beginning, an end and a name.
 type Span = (f64, f64, String);
 
-/// What begins and ends, and the moments that are neither.
+/// Pairs marks into spans; returns these and the other moments.
 fn spans(marks: &[(f64, String)]) -> (Vec<Span>, Vec<(f64, String)>) {
     let (mut spans, mut moments): (Vec<Span>, Vec<_>) = (Vec::new(), Vec::new());
     for (moment, text) in marks {

@@ -1,4 +1,4 @@
-//! Pictures to read: JPEGs of a wanted size, which take as long to decode as photographs of that size.
+//! Pictures to read: JPEGs of a given size, which take as long to decode as photographs of that size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,20 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 use super::Stop;
 use crate::error::{Context, Error, Result};
 
-/// Pictures that are drawn. Files beyond have the pixels of one of these, and a comment of their own.
+/// How many pictures are drawn. Further files have the pixels of one of these, and their own comment.
 const DRAWN: usize = 128;
-/// Files of a directory.
+/// Files per directory.
 const PER_DIR: usize = 256;
-/// To what pictures are brought, as most networks want them.
+/// The side that pictures are resized to, as for most networks.
 const SIDE: usize = 224;
 const QUALITY: u8 = 85;
-/// Of the noise over the gradients: about 0.6 bytes a pixel, as the photographs of ImageNet have (110 kB, 500 x 375).
+/// The amplitude of the noise over the gradients: it gives about 0.6 bytes per pixel, as in the photographs of ImageNet
+/// (110 kB, 500 x 375).
 const NOISE: i32 = 17;
 /// Sizes are spread evenly from 70 to 130 % of the middle one.
 const SPREAD: f64 = 0.3;
 
-/// Encoded pictures whose middle size is about `size` bytes. The same for the same arguments.
+/// Encoded pictures with a middle size of about `size` bytes. The same for the same arguments.
 #[derive(Debug)]
 pub struct Pictures {
     drawn: Vec<Vec<u8>>,
@@ -37,7 +38,7 @@ pub struct Pictures {
 impl Pictures {
     pub fn draw(count: usize, size: usize, stop: &Stop) -> Result<Pictures> {
         let mut random = SmallRng::seed_from_u64(7);
-        // What a pixel costs is tried first; headers and tables cost as much for any size.
+        // The cost per pixel is measured first; headers and tables cost the same for any size.
         let mut cost = |side| encode(&gradients(side, side, &mut random)).map(|bytes| bytes.len() as f64);
         let (small, large) = (cost(128)?, cost(512)?);
         let (few, many) = (128.0 * 128.0, 512.0 * 512.0);
@@ -47,7 +48,7 @@ impl Pictures {
         let mut drawn = Vec::with_capacity(count);
         for number in 0..count {
             stop.check()?;
-            // In an order without a trend: 61 has no factor in common with 128.
+            // An order without a trend: 61 has no factor in common with 128.
             let share = ((number * 61) % DRAWN) as f64 / (DRAWN - 1) as f64;
             let wanted = size as f64 * (1.0 - SPREAD + 2.0 * SPREAD * share);
             let pixels = ((wanted - fixed) / per_pixel).max(64.0);
@@ -61,13 +62,13 @@ impl Pictures {
     /// The bytes of file number `number`: no two are the same.
     fn file(&self, number: usize) -> Vec<u8> {
         let picture = &self.drawn[number % self.drawn.len()];
-        // A comment follows the marker that begins a picture: its own marker, its length, its text.
+        // A comment follows the marker that begins a picture: its marker, length and text.
         let text = format!("{number:08}");
         let length = (text.len() as u16 + 2).to_be_bytes();
         [&picture[..2], &[0xFF, 0xFE], &length, text.as_bytes(), &picture[2..]].concat()
     }
 
-    /// Writes so many files below a directory; their paths from there.
+    /// Writes `count` files below a directory; returns their paths relative to it.
     pub fn write(&self, dir: &Path, count: usize, stop: &Stop) -> Result<Vec<PathBuf>> {
         let paths: Vec<_> =
             (0..count).map(|number| PathBuf::from(format!("{:04}/{number:06}.jpg", number / PER_DIR))).collect();
@@ -82,13 +83,13 @@ impl Pictures {
         Ok(paths)
     }
 
-    /// Bytes of so many files.
+    /// The total size of `count` files.
     pub fn bytes(&self, count: usize) -> u64 {
         (0..count).map(|number| self.drawn[number % self.drawn.len()].len() as u64 + 12).sum()
     }
 }
 
-/// The bytes of red, green and blue of each pixel, row by row.
+/// The red, green and blue bytes of each pixel, row by row.
 struct Picture {
     width: u16,
     height: u16,
@@ -104,7 +105,7 @@ fn encode(picture: &Picture) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Colours that change slowly, as skies and walls do, with noise over them.
+/// Slowly changing colours, like skies and walls, with noise over them.
 fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Picture {
     let corner = [0, 1, 2].map(|_| random.random_range(40..200));
     let slope = [0, 1, 2].map(|_| (random.random_range(-40..40), random.random_range(-40..40)));
@@ -121,7 +122,7 @@ fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Picture {
     Picture { width, height, bytes }
 }
 
-/// Decodes a picture and brings it to 224 x 224, as a training job does.
+/// Decodes a picture and resizes it to 224 x 224, as a training job does.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<()> {
     let unreadable = |e: &dyn std::fmt::Display| {
         Error::refused(format!("{} is no picture that can be decoded: {e}", path.display()), "see the disk")

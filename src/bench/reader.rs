@@ -1,6 +1,6 @@
-//! Reading a data set as a training job does: files in random order by several threads, pictures decoded and brought to one size, put
-//! together to batches, beside or between steps of computing. ("Characterizing Deep-Learning I/O Workloads in TensorFlow", Chien et al.
-//! 2018, 3.1, 3.2 and Figs. 4 to 7.)
+//! Reads a data set as a training job does: several threads read files in random order, decode pictures and resize
+//! them, and put them into batches, beside or between steps of computing. ("Characterizing Deep-Learning I/O Workloads
+//! in TensorFlow", Chien et al. 2018, 3.1, 3.2 and Figs. 4 to 7.)
 
 use std::fs::File;
 use std::io::Read;
@@ -16,14 +16,14 @@ use rand::seq::SliceRandom;
 use super::{Stop, pictures};
 use crate::error::{Context, Result};
 
-/// Of a reader.
+/// The buffer size of a reader.
 pub const BUFFER: usize = 1 << 20;
 
 /// How files become batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub threads: usize,
-    /// Pictures are decoded and resized by the threads that have read them.
+    /// Pictures are decoded and resized by the threads that read them.
     pub decode: bool,
     pub pace: Pace,
 }
@@ -31,19 +31,19 @@ pub struct Load {
 /// When the next files are read.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// As soon as they can be.
+    /// As soon as possible.
     Free,
     /// A step of computing follows each batch.
     Steps {
         batch: usize,
-        /// Of one step.
+        /// The duration of one step.
         compute: Duration,
-        /// Batches that are made ready while a step computes. With none, threads rest then.
+        /// Batches prepared while a step computes. With none, threads are idle then.
         ahead: usize,
     },
 }
 
-/// What a pass over a data set took.
+/// The result of a pass over a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
     pub seconds: f64,
@@ -59,7 +59,8 @@ pub fn shuffled(paths: &[PathBuf], seed: u64) -> Vec<PathBuf> {
     order
 }
 
-/// Opens, looks at, reads and closes a file; its size. The buffer begins with its content then, and is never smaller than it was.
+/// Opens, stats, reads and closes a file; returns its size. The content is at the start of the buffer, which never
+/// shrinks.
 pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<usize> {
     let mut file = File::open(path).at("open", path.display())?;
     file.metadata().at("stat", path.display())?;
@@ -75,18 +76,18 @@ pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<usize> {
     }
 }
 
-/// How far a pass is.
+/// The progress of a pass.
 struct State {
     next: usize,
-    /// Files before this one may be taken.
+    /// Files before this index may be taken.
     limit: usize,
-    /// Files that are ready, by batch.
+    /// The number of ready files, by batch.
     ready: Vec<usize>,
     bytes: u64,
     failed: bool,
 }
 
-/// One pass over files in this order. What does not fill a batch at the end is left out of steps, as training leaves it out.
+/// One pass over files in this order. Files that do not fill a last batch are left out, as in training.
 pub fn pass(order: &[PathBuf], load: Load, stop: &Stop) -> Result<Pass> {
     let (batch, steps) = match load.pace {
         Pace::Free => (order.len().max(1), 0),
@@ -111,7 +112,7 @@ pub fn pass(order: &[PathBuf], load: Load, stop: &Stop) -> Result<Pass> {
 
 type Shared = (Mutex<State>, Condvar);
 
-/// A thread that reads until there is nothing left.
+/// A thread that reads until no files are left.
 fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &Shared, stop: &Stop) -> Result<()> {
     let (state, changed) = shared;
     let mut buffer = vec![0; BUFFER];
@@ -154,7 +155,7 @@ fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &Shared, stop:
     }
 }
 
-/// Waits for a batch and computes its step; false once a reader has failed.
+/// Waits for a batch and computes its step; returns false once a reader has failed.
 fn take(step: usize, batch: usize, compute: Duration, ahead: usize, (state, changed): &Shared) -> bool {
     {
         let mut state = state.lock();
@@ -169,14 +170,14 @@ fn take(step: usize, batch: usize, compute: Duration, ahead: usize, (state, chan
         state.limit = state.limit.max((step + 1 + ahead) * batch);
         changed.notify_all();
     }
-    // An accelerator would be busy, and this processor not.
+    // An accelerator would be busy, but not this processor.
     std::thread::sleep(compute);
     true
 }
 
-/// Waits for all threads; the first failure.
+/// Waits for all threads; returns the first failure.
 pub(super) fn join(threads: Vec<ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
-    // A panic aborts the program: there is nothing to be told of one.
+    // A panic aborts the program, so none is reported here.
     let all: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
     all.into_iter().collect()
 }

@@ -1,13 +1,13 @@
-//! What was measured, as it is written down. Pure.
+//! The results of a measurement, as they are stored. Pure.
 //!
-//! The JSON is [`Results`] field by field; `format` changes when a reader of it would have to.
+//! The JSON is [`Results`] field by field; `format` changes when its readers would have to.
 
 use serde::{Deserialize, Serialize};
 
 use super::sums::{self, Estimate};
 use crate::stats::render::bytes;
 
-/// Of the JSON.
+/// The format of the JSON.
 pub const FORMAT: u32 = 1;
 
 /// One benchmark, with all its runs.
@@ -47,11 +47,11 @@ pub struct Tier {
     /// As the user gave it.
     pub path: String,
     pub file_system: String,
-    /// As in `/proc/diskstats`; none behind a tmpfs or a network's file system.
+    /// As in `/proc/diskstats`; `None` behind a tmpfs or a network file system.
     pub device: Option<String>,
 }
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     #[serde(rename = "s")]
@@ -69,7 +69,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Of times and sizes, not of rates.
+    /// True for times and sizes, false for rates.
     pub fn less_is_better(self) -> bool {
         matches!(self, Unit::Seconds | Unit::Microseconds | Unit::Size)
     }
@@ -78,7 +78,7 @@ impl Unit {
 /// One case at one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What stands before its first comma is what it is a case of: `read, 4 threads`.
+    /// The part before its first comma is the kind of case: `read, 4 threads`.
     pub case: String,
     pub unit: Unit,
     pub less_is_better: bool,
@@ -87,7 +87,7 @@ pub struct Row {
     pub median: f64,
     pub least: f64,
     pub most: f64,
-    /// To every other place that has the case, of runs in pairs.
+    /// The ratio to every other place that has the case, from paired runs.
     pub ratios: Vec<Ratio>,
 }
 
@@ -98,32 +98,32 @@ pub struct Ratio {
     pub of: Estimate,
 }
 
-/// What a device moved over time, while one place was measured.
+/// The traffic of a device over time, while one place was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course {
-    /// `fast`, `slow`, or `fast and slow` where both stand on it.
+    /// `fast`, `slow`, or `fast and slow` if both are on it.
     pub tier: String,
     /// As in `/proc/diskstats`.
     pub device: String,
     /// What was measured meanwhile; empty for a trace.
     pub place: String,
-    /// Seconds of each figure below.
+    /// The interval of the figures below, in seconds.
     pub every: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub read: Vec<f64>,
     pub written: Vec<f64>,
-    /// Moments, in seconds from the first figure on.
+    /// Moments, in seconds since the first figure.
     pub marks: Vec<(f64, String)>,
 }
 
-/// Figures as they come in, run by run.
+/// Collects figures as they come, run by run.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Row>,
 }
 
 impl Table {
-    /// Adds one run's figure. Cases and places stay in the order in which they came.
+    /// Adds one run's figure. Cases and places keep the order in which they came.
     pub fn add(&mut self, place: &str, case: &str, unit: Unit, figure: f64) {
         match self.rows.iter_mut().find(|row| row.place == place && row.case == case) {
             Some(row) => row.runs.push(figure),
@@ -141,7 +141,7 @@ impl Table {
         }
     }
 
-    /// All rows, case by case, within a case in the order of `places`, with what is told of them together.
+    /// All rows, case by case, within a case in the order of `places`, with medians, ranges and ratios.
     pub fn rows(mut self, places: &[String]) -> Vec<Row> {
         let cases = distinct(self.rows.iter().map(|row| row.case.as_str()));
         let at = |of: &[String], name: &str| of.iter().position(|one| one == name);
@@ -159,7 +159,7 @@ impl Table {
     }
 }
 
-/// In the order in which they come first.
+/// The distinct names, in the order of their first occurrence.
 pub fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for name in names {
@@ -208,7 +208,7 @@ impl Results {
         serde_json::to_string_pretty(self).map(|text| text + "\n").unwrap_or_default()
     }
 
-    /// One sentence on what the ratios hold; none where there are none.
+    /// One sentence on how reliable the ratios are; `None` without ratios.
     pub fn note(&self) -> Option<String> {
         let of = &self.rows.iter().find_map(|row| Some((row.ratios.first()?.of, row.runs.len())))?;
         let (Estimate { level, .. }, runs) = *of;

@@ -1,4 +1,4 @@
-//! One large file from its beginning to its end, as IOR has it; small files one after the other.
+//! One large file from beginning to end, as in IOR; small files one after another.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,10 +11,10 @@ use super::data::Data;
 use super::reader::{BUFFER, join, read_file};
 use crate::error::{Context, Result};
 
-/// Direct I/O and mapped copies want it, and the kernel moves whole pages more cheaply.
+/// The alignment of buffers: direct I/O and mapped copies need it, and the kernel moves whole pages more cheaply.
 const PAGE: usize = 4096;
 
-/// Writes a new file in pieces; seconds. With `fsync` until it is durable.
+/// Writes a new file in pieces; returns seconds. With `fsync`, until it is durable.
 pub fn write(path: &Path, size: u64, piece: usize, fsync: bool, data: &mut Data, stop: &Stop) -> Result<f64> {
     let begun = Instant::now();
     let mut file = File::create(path).at("create", path.display())?;
@@ -26,7 +26,7 @@ pub fn write(path: &Path, size: u64, piece: usize, fsync: bool, data: &mut Data,
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Reads a file in pieces; bytes a second.
+/// Reads a file in pieces; returns bytes per second.
 pub fn read(path: &Path, piece: usize, stop: &Stop) -> Result<f64> {
     let mut room = vec![0; piece + PAGE];
     let from = room.as_ptr().align_offset(PAGE);
@@ -45,7 +45,7 @@ pub fn read(path: &Path, piece: usize, stop: &Stop) -> Result<f64> {
     Ok(bytes as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Opens, looks at, reads and closes each file, by so many threads; seconds for all.
+/// Opens, stats, reads and closes each file, with `threads` threads; returns seconds for all.
 pub fn read_small(paths: &[PathBuf], threads: usize, stop: &Stop) -> Result<f64> {
     let next = AtomicUsize::new(0);
     let one = || {
@@ -61,7 +61,7 @@ pub fn read_small(paths: &[PathBuf], threads: usize, stop: &Stop) -> Result<f64>
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Writes so many files of one size into a directory that is there; their paths.
+/// Writes `count` files of one size into an existing directory; returns their paths.
 pub fn write_small(dir: &Path, count: usize, size: usize, data: &mut Data, stop: &Stop) -> Result<Vec<PathBuf>> {
     let paths: Vec<_> = (0..count).map(|number| super::data::numbered(dir, number)).collect();
     for path in &paths {

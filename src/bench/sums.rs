@@ -1,12 +1,13 @@
-//! One figure of several runs, and how sure it is. Pure.
+//! One figure from several runs, and its confidence. Pure.
 //!
-//! Nothing is taken for granted of how times are spread. A median's interval is that of order statistics: of `n` values that do not depend
-//! on each other the `k`-th smallest and the `k`-th largest enclose the true median unless fewer than `k` fall on one side of it, which is
-//! a matter of `n` throws of a coin (the sign test; Conover, Practical Nonparametric Statistics, 3.2).
+//! Nothing is assumed about the distribution of times. A median's interval comes from order statistics: of `n`
+//! independent values, the `k`-th smallest and the `k`-th largest enclose the true median unless fewer than `k` fall on
+//! one side of it, which is a matter of `n` coin flips (the sign test; Conover, Practical Nonparametric Statistics,
+//! 3.2).
 
 use serde::{Deserialize, Serialize};
 
-/// How sure an interval is to be, where there are enough runs.
+/// The confidence of an interval, if there are enough runs.
 const LEVEL: f64 = 0.95;
 
 /// A median, and an interval that covers the true one with the probability `level`.
@@ -15,11 +16,11 @@ pub struct Estimate {
     pub median: f64,
     pub low: f64,
     pub high: f64,
-    /// 0 for a single value, of which nothing is known.
+    /// 0 for a single value, which gives no confidence.
     pub level: f64,
 }
 
-/// The middle value, or the mean of the middle two. `None` of no values.
+/// The middle value, or the mean of the middle two. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let upper = *sorted.get(sorted.len() / 2)?;
@@ -27,14 +28,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// The median with its interval: at least 95 % from 6 values on, else the whole range. `None` of no values.
+/// The median with its interval: at least 95 % from 6 values on, else the whole range. `None` without values.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let (median, sorted) = (median(values)?, sorted(values));
     let (outside, level) = order(sorted.len());
     Some(Estimate { median, low: sorted[outside], high: sorted[sorted.len() - 1 - outside], level })
 }
 
-/// Of runs in pairs: `ours[i] / others[i]`. `None` where there is no pair; what was measured as nothing has no ratio.
+/// The ratio of paired runs: `ours[i] / others[i]`. `None` without pairs; a measurement of zero has no ratio.
 pub fn ratio(ours: &[f64], others: &[f64]) -> Option<Estimate> {
     let pairs = ours.iter().zip(others).filter(|(_, other)| **other > 0.0);
     estimate(&pairs.map(|(our, other)| our / other).collect::<Vec<_>>())
@@ -46,9 +47,9 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// How many values may be left out at either end, and the probability that what is left covers the median.
+/// How many values may be left out at either end, and the probability that the rest covers the median.
 fn order(n: usize) -> (usize, f64) {
-    // Of `n` throws exactly `k` heads, for k from 0 on. In steps of logarithms, for 2^-n is 0 soon.
+    // The chance of exactly `k` heads in `n` flips, for k from 0 on. In logarithms, because 2^-n soon becomes 0.
     let mut chance = -(n as f64) * 2f64.ln();
     let (mut below, mut best) = (0.0, None);
     for k in 0..n.div_ceil(2) {
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(ratio(&[1.0], &[0.0]), None);
     }
 
-    /// Whatever the values are: the interval holds the median, lies within them, and does not change with their order.
+    /// For any values: the interval contains the median, lies within them, and does not depend on their order.
     #[test]
     fn an_interval_holds_its_median() {
         let mut random = SmallRng::seed_from_u64(5);
@@ -130,7 +131,7 @@ mod tests {
         }
     }
 
-    /// The level is what it says: of skewed values too, the true median is covered about as often.
+    /// The level is right: even for skewed values, the true median is covered about as often.
     #[test]
     fn the_interval_covers_the_true_median_as_often_as_it_says() {
         let mut random = SmallRng::seed_from_u64(6);

@@ -1,4 +1,4 @@
-//! Results as tables of a terminal. Pure.
+//! Results as tables for a terminal. Pure.
 
 use std::fmt::{self, Write};
 
@@ -7,16 +7,16 @@ use super::sums;
 use super::units::{Scale, digits};
 use crate::report::page::{harmless, shortened};
 
-/// From nothing to the most.
+/// From nothing to the maximum.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Places that each figure is compared with, where they are; else it is the first.
+/// The places that each figure is compared with, if they are there; otherwise the first one is used.
 const COMPARED: [&str; 2] = ["fast", "slow"];
-/// Between columns.
+/// The space between columns.
 const GAP: usize = 2;
 const NAME_MAX: usize = 30;
 const NAME_LEAST: usize = 12;
 
-/// All of it, as wide as a terminal. Ends with a newline.
+/// The whole report, as wide as a terminal. Ends with a newline.
 pub fn report(results: &Results, width: usize) -> String {
     let mut out = String::new();
     whole(&mut out, results, width).expect("formatting into memory");
@@ -41,7 +41,7 @@ fn whole(out: &mut String, results: &Results, width: usize) -> fmt::Result {
     courses(out, results, width)
 }
 
-/// A paragraph; what goes on in another line is indented.
+/// A wrapped paragraph; continuation lines are indented.
 fn wrapped(out: &mut String, text: &str, width: usize) -> fmt::Result {
     let mut line = String::new();
     for word in text.split(' ') {
@@ -56,7 +56,7 @@ fn wrapped(out: &mut String, text: &str, width: usize) -> fmt::Result {
     writeln!(out, "{line}")
 }
 
-/// How a case is told, and the unit of its figures.
+/// The heading of a case, and the unit of its figures.
 pub fn heading(case: &str, rows: &[&Row]) -> (String, Scale) {
     let medians: Vec<_> = rows.iter().map(|row| row.median).collect();
     let unit = rows.first().map_or(super::results::Unit::Seconds, |row| row.unit);
@@ -65,7 +65,7 @@ pub fn heading(case: &str, rows: &[&Row]) -> (String, Scale) {
     (format!("{case}, {} ({better} is better)", scale.name), scale)
 }
 
-/// The cells of a case's table: the place, the median, the range, and a ratio to each place that it is compared with.
+/// The cells of a case's table: the place, the median, the range, and a ratio to each place it is compared with.
 pub fn cells(rows: &[&Row], scale: Scale) -> (Vec<String>, Vec<Vec<String>>) {
     let compared = compared(rows);
     let mut head = vec![String::new(), "median".to_owned()];
@@ -88,7 +88,8 @@ pub fn cells(rows: &[&Row], scale: Scale) -> (Vec<String>, Vec<Vec<String>>) {
     (head, rows.iter().map(line).collect())
 }
 
-/// What is there of [`COMPARED`]. Where the places are sizes of one load, nothing is: then the first of them.
+/// The places of [`COMPARED`] that are there. If there is none, because the places are sizes of one load, the first
+/// place.
 fn compared<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let is_there = |name: &str| rows.iter().any(|row| row.ratios.iter().any(|ratio| ratio.to == name));
     let tiers: Vec<_> = COMPARED.into_iter().filter(|name| is_there(name)).collect();
@@ -104,13 +105,13 @@ fn table(out: &mut String, case: &str, rows: &[&Row], width: usize) -> fmt::Resu
     let (head, mut lines) = cells(rows, scale);
     lines.insert(0, head);
     let mut widths = widths(&lines);
-    // What a narrow terminal has no room for: the range first, for the ratio's interval tells of it as well.
+    // On a narrow terminal the range is dropped first, as the ratio's interval also shows the spread.
     let range = lines[0].iter().position(|name| name == "least-most");
     if let Some(range) = range.filter(|_| widths.iter().sum::<usize>() + GAP * widths.len() > width) {
         lines.iter_mut().for_each(|line| drop(line.remove(range)));
         widths.remove(range);
     }
-    // Then what is in the middle of long names.
+    // Then the middle of long names.
     let over = (widths.iter().sum::<usize>() + GAP * widths.len()).saturating_sub(width);
     if let Some(wide) = widths.first_mut().filter(|_| over > 0) {
         *wide = wide.saturating_sub(over).max(NAME_LEAST);
@@ -132,7 +133,7 @@ fn widths(lines: &[Vec<String>]) -> Vec<usize> {
     (0..columns).map(wide).collect()
 }
 
-/// What the devices moved, as a line each.
+/// The traffic of the devices, one line each.
 fn courses(out: &mut String, results: &Results, width: usize) -> fmt::Result {
     let places = super::results::distinct(results.devices.iter().map(|course| course.place.as_str()));
     for place in places {
@@ -161,7 +162,7 @@ fn course_line(label: &str, wide: usize, rates: &[f64], width: usize) -> String 
     format!("  {label:<wide$}  {}  {figures}", spark(rates, most, room))
 }
 
-/// A course of time in so many characters, the highest for `most`.
+/// A course of time in `columns` characters, with the highest for `most`.
 pub fn spark(rates: &[f64], most: f64, columns: usize) -> String {
     let mean = |at: usize| {
         let (from, to) =

@@ -1,4 +1,4 @@
-//! Figures as people read them: one unit for all that is compared, three digits. Pure.
+//! Figures for people: one unit for everything compared, three digits. Pure.
 
 use super::results::Unit;
 
@@ -6,12 +6,12 @@ use super::results::Unit;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     pub name: &'static str,
-    /// A figure times this is in the unit.
+    /// The factor from a figure to this unit.
     pub by: f64,
 }
 
 impl Scale {
-    /// For figures of which this is a typical one. Sizes are in powers of ten, as those of disks are told.
+    /// For figures of which `typical` is one. Sizes are in powers of ten, as for disks.
     pub fn of(unit: Unit, typical: f64) -> Scale {
         let (units, figure): (&[(&'static str, f64)], f64) = match unit {
             Unit::Seconds => (&[("us", 1e6), ("ms", 1e3), ("s", 1.0)], typical),
@@ -21,7 +21,7 @@ impl Scale {
             Unit::Size => (&[("B", 1.0), ("kB", 1e-3), ("MB", 1e-6)], typical),
             Unit::Events => (&[("events/s", 1.0)], typical),
         };
-        // The largest in which it is still one or more; MB/s up to ten thousand, for disks differ by that much.
+        // The largest unit in which it is at least one; MB/s up to ten thousand, because disks differ by that much.
         let least = |name: &str| if name == "GB/s" { 10.0 } else { 1.0 };
         let fits = units.iter().filter(|(name, by)| figure * by >= least(name)).min_by(|a, b| a.1.total_cmp(&b.1));
         let (name, by) = *fits.unwrap_or(&units[0]);

@@ -1,4 +1,4 @@
-//! Hours of the day, as they are written: `22:00-06:00`, several with commas. Local time; what time it is comes in.
+//! Hours of the day as text: `22:00-06:00`, several separated by commas. Local time; the current time comes in.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 const HOUR: u32 = 3600;
 const DAY: u32 = 24 * HOUR;
 
-/// Spans of each day. None of them means always.
+/// Spans of each day. No span at all means always.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hours(Vec<Span>);
 
@@ -24,16 +24,16 @@ struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeOfDay(u32);
 
-/// Outside of all spans.
+/// Outside all spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// When the next one begins, and how long that takes on a day of 24 hours.
+    /// When the next span begins, and how long until then on a day of 24 hours.
     pub until: TimeOfDay,
     pub left: Duration,
 }
 
 impl Hours {
-    /// `None` inside of a span. `second` of the day.
+    /// `None` inside a span. `second`: of the day.
     pub fn closed(&self, second: u32) -> Option<Closed> {
         let second = second % DAY;
         if self.0.is_empty() || self.0.iter().any(|span| span.has(second)) {
@@ -52,7 +52,7 @@ impl Span {
 }
 
 impl TimeOfDay {
-    /// Seconds from that second of the day to the next time it is.
+    /// Seconds from that second of the day to the next time it is this time.
     fn after(self, second: u32) -> u32 {
         (self.0 % DAY + DAY - second) % DAY
     }
@@ -63,7 +63,7 @@ impl FromStr for TimeOfDay {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (hour, minute) = text.split_once(':').ok_or(())?;
-        // Digits only: a number may be read with a sign, and nobody means that.
+        // Digits only: numbers are otherwise parsed with a sign, which nobody means.
         let number =
             |text: &str| text.parse().ok().filter(|_| text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit()));
         match (number(hour), number(minute)) {
@@ -82,7 +82,7 @@ impl FromStr for Hours {
         let span = |text: &str| {
             let (from, to) = text.trim().split_once('-')?;
             let span = Span { from: from.parse().ok()?, to: to.parse().ok()? };
-            // Of both nobody knows whether that is never or always.
+            // If both times are equal, it could mean never or always.
             (span.from.0 != span.to.0 && span.from.0 < DAY).then_some(span)
         };
         let spans = text.split(',').filter(|_| !text.trim().is_empty());
@@ -117,7 +117,7 @@ impl Serialize for Hours {
 
 impl<'de> Deserialize<'de> for Hours {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        // What is no text is no time either, and refused as such.
+        // A value that is not text is not a time either, and refused as such.
         let text = String::deserialize(d).unwrap_or_else(|_| "?".to_owned());
         text.parse().map_err(de::Error::custom)
     }
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Against minute after minute.
+    /// Checked minute by minute.
     #[test]
     fn it_opens_when_it_says_and_not_before() {
         let mut random = SmallRng::seed_from_u64(1);

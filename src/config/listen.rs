@@ -1,11 +1,11 @@
-//! An address to listen at, as it is written: `HOST:PORT`, or a port alone.
+//! An address to listen at, as text: `HOST:PORT`, or a port alone.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Where somebody listens who was told a port only: this machine alone reaches it.
+/// The host if only a port is given: reachable from this machine only.
 const LOOPBACK: &str = "127.0.0.1";
 
 /// A host, by name or number, and a port; 0 for any that is free.
@@ -32,7 +32,7 @@ impl FromStr for Listen {
         let error = "not an address; write HOST:PORT, [IPV6]:PORT, or a port alone for this machine only";
         let (host, port) = text.rsplit_once(':').unwrap_or((LOOPBACK, text));
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        // Digits only: a number may be read with a sign, and nobody means that.
+        // Digits only: numbers are otherwise parsed with a sign, which nobody means.
         let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
         let host = bare.or(Some(host).filter(|host| !host.contains([':', '[', ']'])));
         let host = host.filter(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/'));
@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for Listen {
         let text = match Written::deserialize(d) {
             Ok(Written::Port(port)) => port.to_string(),
             Ok(Written::Text(text)) => text,
-            // No address either, and refused as such.
+            // Not an address either, and refused as such.
             Err(_) => String::new(),
         };
         text.parse().map_err(de::Error::custom)

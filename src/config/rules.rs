@@ -1,4 +1,4 @@
-//! What holds for some files only: the first rule whose pattern fits a file's path, else the mount's own word.
+//! Settings for some files only: the first rule whose pattern matches a file's path, else the mount's own value.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::io_path::IoPath;
 use crate::error::{Error, Result};
 
-/// One entry of `rules`. What it leaves out is as for the rest of the mount, whatever later rules say.
+/// One entry of `rules`. For settings it leaves out, the mount's own value applies, whatever later rules say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
@@ -78,7 +78,7 @@ pub enum Durable {
     Slow,
 }
 
-/// Fits paths from the mount's root: `*` and `?` stay within a name, `**` goes over several.
+/// Matches paths from the mount's root: `*` and `?` stay within a name, `**` spans several.
 #[derive(Clone)]
 pub struct Pattern(GlobMatcher);
 
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Pattern {
 }
 
 impl Pattern {
-    /// A slash at its beginning makes no difference. Errors: why it is none.
+    /// A leading slash makes no difference. Errors: why it is not a pattern.
     pub fn new(text: &str) -> Result<Pattern, String> {
         let glob =
             GlobBuilder::new(text.trim_start_matches('/')).literal_separator(true).empty_alternates(true).build();
@@ -104,7 +104,7 @@ impl Pattern {
         self.0.is_match(OsStr::from_bytes(path))
     }
 
-    /// The directory, or the file, below which all that fits lies.
+    /// The directory, or the file, that all matching paths are at or below.
     pub fn root(&self) -> &str {
         let text = self.text();
         let Some(wildcard) = text.find(['*', '?', '[', '{', '\\']) else { return text };
@@ -112,8 +112,8 @@ impl Pattern {
     }
 }
 
-/// The rules of one mount, ready to be asked. Paths begin at the mount's root, with or without a slash; where a question takes a
-/// function, that is called only if some rule has a word on the matter.
+/// The rules of one mount, compiled. Paths begin at the mount's root, with or without a slash; a `path` function is
+/// called only if some rule has the setting.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<(Pattern, Rule)>,
@@ -123,7 +123,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// `io`, `promote` and `verify`: what holds where no rule says it. Errors: a pattern that is none, with its rule.
+    /// `io`, `promote` and `verify` apply where no rule has the setting. Errors: an invalid pattern, with its rule.
     pub(super) fn of(rules: &[Rule], io: IoPath, promote: bool, verify: Verify) -> Result<Rules> {
         let rules = rules.iter().map(|rule| {
             let pattern = Pattern::new(&rule.path).map_err(|why| {
@@ -135,32 +135,32 @@ impl Rules {
         Ok(Rules { rules: rules.collect::<Result<_>>()?, io, promote, verify })
     }
 
-    /// How the reads and writes of files travel for which no rule says it.
+    /// The I/O path of files without a rule for it.
     pub fn io_otherwise(&self) -> IoPath {
         self.io
     }
 
-    /// How a file's reads and writes travel.
+    /// A file's I/O path.
     pub fn io<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> IoPath {
         self.word(path, |rule| rule.io).unwrap_or(self.io)
     }
 
-    /// Whether any file's may travel so.
+    /// Whether any file may take this path.
     pub fn uses_io(&self, path: IoPath) -> bool {
         self.io == path || self.rules.iter().any(|(_, rule)| rule.io == Some(path))
     }
 
-    /// Whether what is written there passes the fast tier.
+    /// Whether writes to a file go to the fast tier.
     pub fn absorbs<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.absorb).unwrap_or(true)
     }
 
-    /// Whether what is read there is promoted.
+    /// Whether files that are read are promoted.
     pub fn promotes<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.promote).unwrap_or(self.promote)
     }
 
-    /// Whether anything is.
+    /// Whether any file is promoted.
     pub fn promotes_any(&self) -> bool {
         self.promote || self.rules.iter().any(|(_, rule)| rule.promote == Some(true))
     }
@@ -170,27 +170,28 @@ impl Rules {
         self.word(path, |rule| rule.pin).unwrap_or(false)
     }
 
-    /// Whether any does.
+    /// Whether any file does.
     pub fn pins_any(&self) -> bool {
         self.rules.iter().any(|(_, rule)| rule.pin == Some(true))
     }
 
-    /// The patterns that say so.
+    /// The patterns of pinned files.
     pub fn pinned(&self) -> impl Iterator<Item = &str> {
         self.rules.iter().filter(|(_, rule)| rule.pin == Some(true)).map(|(pattern, _)| pattern.text())
     }
 
-    /// Whether an `fsync` there waits until the slow tier has it.
+    /// Whether an `fsync` of a file waits until the slow tier has it.
     pub fn syncs_to_slow<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.fsync) == Some(Durable::Slow)
     }
 
-    /// Whether the bytes of its copy on the slow tier are compared.
+    /// Whether the bytes of a file's copy on the slow tier are compared.
     pub fn reads_back<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.verify).unwrap_or(self.verify) == Verify::Bytes
     }
 
-    /// What the first rule that fits says of one matter. A file without a path, which is one that was removed, no rule fits.
+    /// The value of one setting in the first matching rule. No rule matches a file without a path, that is, a removed
+    /// one.
     fn word<P: AsRef<[u8]>, T>(&self, path: impl FnOnce() -> Option<P>, of: impl Fn(&Rule) -> Option<T>) -> Option<T> {
         if !self.rules.iter().any(|(_, rule)| of(rule).is_some()) {
             return None;
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// From what would stand in the configuration.
+    /// Parsed from configuration text.
     fn rules(text: &str) -> Result<Rules> {
         let config: Config = toml::from_str(text).expect("a configuration");
         Rules::new(&config)

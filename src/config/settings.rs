@@ -1,7 +1,7 @@
 //! The configuration in force: where each value came from, and what a reload changes.
 //!
 //! Layers, each overriding the one before: defaults, the file, the environment, options, flags. A reload reads the file
-//! again and puts the other layers over it, so that what the command line said goes on to hold.
+//! again and puts the other layers over it, so that the command line still wins.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -18,7 +18,7 @@ pub enum Origin {
     Environment,
     /// `-o key=value`, or a flag.
     Option,
-    /// The file, as a reload found it.
+    /// The file, as read by a reload.
     Reload,
 }
 
@@ -34,14 +34,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What a mount is told besides the text of its file.
+/// What a mount is given besides the text of its file.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Absolute: the daemon changes its directory.
+    /// Absolute: the daemon changes its working directory.
     pub file: Option<PathBuf>,
-    /// What `DLIO_LOG` says.
+    /// The value of `DLIO_LOG`.
     pub log: Option<String>,
-    /// What `SLURM_JOB_ID` says.
+    /// The value of `SLURM_JOB_ID`.
     pub job: Option<String>,
     /// As `key=value`.
     pub options: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     pub changed: Vec<&'static str>,
-    /// Other in the file than in force, and left so.
+    /// Keys whose value in the file differs from the one in force, which stays.
     pub needs_remount: Vec<&'static str>,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Reloaded {
 }
 
 impl Settings {
-    /// Puts the layers together and checks the whole. `text` is what is in the file.
+    /// Combines the layers and validates the result. `text` is the content of the file.
     pub fn new(sources: Sources, text: Option<&str>) -> Result<Settings> {
         let mut layered = Config::default();
         let mut origins = BTreeMap::new();
@@ -95,7 +95,7 @@ impl Settings {
             layered.log.clone_from(log);
             origins.insert("log".to_owned(), Origin::Environment);
         }
-        // Another scheduler's job may be called otherwise, and has said nothing of ours.
+        // Another scheduler's job may have a name that is invalid here, and it was not meant for us.
         if let Some(job) = sources.job.as_ref().filter(|job| is_job(job)) {
             layered.job = Some(job.clone());
             origins.insert("job".to_owned(), Origin::Environment);
@@ -108,7 +108,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What is in force.
+    /// The configuration in force.
     pub fn config(&self) -> Config {
         let mut config = self.layered.clone();
         for (_, flag, value) in flags(&self.sources, &mut config) {
@@ -131,7 +131,7 @@ impl Settings {
         self.origins.get(key).copied().unwrap_or(Origin::Default)
     }
 
-    /// What holds once the file says `text`, and how it differs. Errors leave everything as it is.
+    /// The settings with `text` as the file's content, and the differences. Errors leave everything as it is.
     pub fn reloaded(&self, text: &str) -> Result<(Settings, Reloaded)> {
         let wanted = Settings::new(self.sources.clone(), Some(text))?;
         let table = |config: &Config| {
@@ -156,7 +156,7 @@ impl Settings {
         }
         let layered: Config =
             now.try_into().map_err(|e: toml::de::Error| Error::refused(one_line(e.message()), "report this"))?;
-        // Some of the new values beside some of the old ones.
+        // The result mixes new values with old ones.
         layered.validate()?;
         Ok((Settings { sources: self.sources.clone(), layered, origins }, reloaded))
     }
@@ -192,7 +192,7 @@ impl Settings {
     }
 }
 
-/// The keys that have flags: name, what the flag says, and its place in the configuration.
+/// The keys that have flags: name, the flag's value, and its place in the configuration.
 fn flags<'a>(
     sources: &'a Sources,
     config: &'a mut Config,

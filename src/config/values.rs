@@ -1,8 +1,8 @@
-//! What the user may decide, its defaults, and which decisions contradict each other.
+//! The user's settings, their defaults, and which of them contradict each other.
 //!
 //! One struct for the configuration file, `-o key=value` and the example file. Keys are set one by one, so that every
-//! error can name its key, its value and the remedy. No I/O: reading the file is the caller's. `settings` remembers where
-//! each value came from and says which may change while mounted.
+//! error can name its key, its value and the remedy. No I/O: the caller reads the file. `settings` remembers where each
+//! value came from and says which may change while mounted.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 pub enum Change {
     /// At a reload.
     AtOnce,
-    /// At the next mount: something was made with the value, or other tiers would be meant.
+    /// At the next mount: something was made with the value, or it names other tiers.
     Remount,
 }
 
@@ -169,7 +169,7 @@ pub struct Config {
 }
 
 impl Rules {
-    /// Errors: a pattern that is none, with its rule.
+    /// Errors: an invalid pattern, with its rule.
     pub fn new(config: &Config) -> Result<Rules> {
         Rules::of(&config.rules, config.io, config.promote, config.verify)
     }
@@ -220,7 +220,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes the keys that a configuration file sets, and returns their names. `origin` names the file in errors.
+    /// Applies the keys that a configuration file sets, and returns their names. `origin` names the file in errors.
     pub fn apply_toml(&mut self, text: &str, origin: &str) -> Result<Vec<String>> {
         let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
         let table: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(|e: toml::de::Error| {
@@ -228,7 +228,7 @@ impl Config {
             let what = format!("config file {origin}, line {line}: {}", one_line(e.message()));
             Error::refused(what, "write it as TOML: key = value, text in double quotes")
         })?;
-        // In the order of the file: of two mistakes the first is told.
+        // In the order of the file: the first of two mistakes is reported.
         let mut keys: Vec<_> =
             table.into_iter().map(|(key, value)| (key.span().start, key.into_inner(), value)).collect();
         keys.sort_by_key(|(at, ..)| *at);
@@ -240,7 +240,7 @@ impl Config {
         Ok(set)
     }
 
-    /// Takes one `key=value` as it stands on a command line, and returns its key; quotes around text may be left out.
+    /// Applies one `key=value` from a command line, and returns its key; quotes around text may be left out.
     pub fn apply_option(&mut self, option: &str) -> Result<String> {
         let Some((key, value)) = option.split_once('=') else {
             let what = format!("option -o {option}: no value");
@@ -260,7 +260,7 @@ impl Config {
         Ok(key.to_owned())
     }
 
-    /// Sets one key. `origin` says in an error where the key stood.
+    /// Sets one key. `origin` says in an error where the key was.
     fn set(&mut self, key: &str, value: toml::Value, origin: &str) -> Result<()> {
         if !KEYS.iter().any(|(known, _)| *known == key) {
             return Err(Error::refused(format!("{origin}: unknown key \"{key}\""), nearest(key)));
@@ -315,7 +315,7 @@ impl Config {
         Ok(())
     }
 
-    /// Errors: a pattern that is none.
+    /// Errors: an invalid pattern.
     pub fn patterns_to_stage(&self) -> Result<Vec<Pattern>> {
         let pattern = |text: &String| {
             let refused =
@@ -338,20 +338,20 @@ impl Config {
     }
 }
 
-/// Whether a job's files can be named so.
+/// Whether a job's files can have this name.
 pub fn is_job(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     name.len() <= 100 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)
 }
 
-/// Refuses what names no level. `shown` says in the error where it stood.
+/// Refuses a filter without a valid level. `shown` says in the error where it was.
 pub(super) fn check_log(log: &str, shown: &str) -> Result<()> {
     let refused = |why: String| {
         let remedy = "write a level (off, error, warn, info, debug, trace) or target=level, separated by commas";
         Error::refused(format!("{shown}: {why}"), remedy)
     };
     EnvFilter::try_new(log).map_err(|e| refused(e.to_string()))?;
-    // The filter takes any single word for the name of a target, all of which is logged.
+    // The filter takes any single word for a target, and then logs all of it.
     let is_word = |part: &&str| !part.is_empty() && part.chars().all(char::is_alphanumeric);
     match log.split(',').map(str::trim).filter(is_word).find(|word| word.parse::<LevelFilter>().is_err()) {
         Some(word) => Err(refused(format!("{word} is no level"))),
@@ -367,7 +367,7 @@ fn check_range<T: PartialOrd>(key: &str, value: T, least: T, most: T, text: impl
     Err(Error::refused(what, format!("choose {} to {}", text(&least), text(&most))))
 }
 
-/// The known key that an unknown one was probably meant to be, or all of them.
+/// The known key that an unknown one was probably meant to be, or the list of all of them.
 fn nearest(key: &str) -> String {
     let known = || KEYS.iter().map(|(known, _)| *known);
     let close = known().map(|known| (strsim::jaro_winkler(key, known), known)).max_by(|a, b| a.0.total_cmp(&b.0));
@@ -407,7 +407,7 @@ mod duration {
     }
 }
 
-/// Bytes as text, where nothing means no limit.
+/// Bytes as text; an absent value means no limit.
 mod optional_size {
     use serde::{Deserializer, Serializer};
 
@@ -429,13 +429,13 @@ mod share {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     pub(super) fn text(value: f64) -> String {
-        // Rounded to what a person would have written: 0.07 * 100 is not 7.
+        // Rounded to what a person would have written: 0.07 * 100 is not exactly 7.
         format!("{}%", (value * 1e6).round() / 1e4)
     }
 
     pub(super) fn serialize<S: Serializer>(value: &f64, s: S) -> Result<S::Ok, S::Error> {
         let text = text(*value);
-        // What a person would not have written as a percentage stays the number it is.
+        // A number that a person would not have written as a percentage stays a number.
         if parse(&text) == Some(*value) { s.collect_str(&text) } else { s.serialize_f64(*value) }
     }
 

@@ -1,10 +1,10 @@
 //! The virtual directory `.dlio`: statistics to read, and `control` for line commands.
 //!
-//! It lives in a range of inode numbers of its own at the top, is found in the root by name and never listed there. A
-//! file's text is rendered when it is opened and kept in the handle. All of this runs on a small pool of its own:
-//! neither the threads that serve the kernel nor those that wait for the slow tier ever wait for a command.
+//! It has its own range of inode numbers at the top, is found in the root by name and never listed there. A file's text
+//! is rendered when it is opened and kept in the handle. All of this runs on a small pool of its own: neither the
+//! threads that serve the kernel nor those that wait for the slow tier ever wait for a command.
 //!
-//! Here is the directory; what is written to `control` is answered in `control/session.rs`.
+//! This file has the directory; `control/session.rs` answers what is written to `control`.
 
 mod aside;
 pub(super) mod asker;
@@ -49,15 +49,15 @@ use crate::stats::{epochs, processes, safe};
 use crate::tiers::disk::Kind;
 use crate::tiers::{Attr, Ino, ListEntry, Listing, OpenMode, ROOT};
 
-/// Nothing in here ever changes but the text, and that is never cached.
+/// Only the text ever changes in here, and that is never cached.
 const TTL: Duration = Duration::from_secs(60);
 
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
-/// How many files `.dlio/files.json` lists: all that are at hand, unless thousands more are open.
+/// How many files `.dlio/files.json` lists: all that are in memory, unless thousands more are open.
 const AT_HAND_SHOWN: usize = 10_000;
 
-/// How many files a user who is not the mount's owner may have open here.
+/// How many files here a user other than the mount's owner may have open.
 const TEXTS_MAX: usize = 64;
 
 impl Control {
@@ -82,7 +82,7 @@ impl Control {
         }
     }
 
-    /// All but the link, which may have nothing to lead to.
+    /// True for all files but the link, which may have no target.
     fn is_there(&self, node: Node) -> bool {
         node != Node::LatestSafe || self.tiers.latest_safe().is_some()
     }
@@ -101,7 +101,7 @@ impl Control {
             uid: self.owner.0,
             gid: self.owner.1,
             rdev: 0,
-            // As in /proc: the text is made when the file is opened; but whoever follows `ops` looks at its size.
+            // As in /proc: the text is made when the file is opened; but `tail -f` on `ops` looks at its size.
             size: if node == Node::Ops { self.stats.lines_len() } else { 0 },
             blocks: 0,
             atime: self.since,
@@ -123,10 +123,10 @@ impl Control {
         Listing { entries }
     }
 
-    /// Opens one of the files. The kernel has checked the mode bits, but root passes every check: writing to what is
-    /// read-only is EACCES for root too.
+    /// Opens one of the files. The kernel has checked the mode bits, but root passes every check: writing to a
+    /// read-only file is EACCES for root too.
     ///
-    /// Errors: ENFILE for a user who has many of them open: each holds its text.
+    /// Errors: ENFILE for a user who has too many of them open: each holds its text.
     pub(super) fn open(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<Virtual> {
         let share = asker.limited().map(|uid| self.share_for(uid)).transpose()?;
         Ok(Virtual { what: self.open_what(ino, mode, asker)?, _share: share })

@@ -1,4 +1,5 @@
-//! Between the kernel's words and the engine's: attributes, times, flags. Pure, and the only place that knows both.
+//! Translates between the kernel's terms and the engine's: attributes, times, flags. Pure, and the only place that
+//! knows both.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,7 +50,7 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// The kind that MKNOD asks for in its mode; without type bits it is a regular file, as mknod(2) says.
+/// The kind that MKNOD requests in its mode; without type bits it is a regular file, as mknod(2) says.
 pub(super) fn kind_of_mode(mode: u32) -> Result<Kind, Errno> {
     match SFlag::from_bits_truncate(mode) & SFlag::S_IFMT {
         SFlag::S_IFREG => Ok(Kind::File),
@@ -75,11 +76,11 @@ pub(super) fn open_mode(flags: i32) -> OpenMode {
 
 /// Whether every write must be durable before it returns.
 pub(super) fn wants_sync(flags: i32) -> bool {
-    // O_SYNC is O_DSYNC and one bit more.
+    // O_SYNC is O_DSYNC plus one bit.
     OFlag::from_bits_retain(flags).contains(OFlag::O_DSYNC)
 }
 
-/// Whether execve(2) asks: the kernel's own `__FMODE_EXEC`, which no program can set.
+/// Whether execve(2) opens the file: the kernel's own `__FMODE_EXEC`, which no program can set.
 pub(super) fn wants_to_run(flags: i32) -> bool {
     flags & 0x20 != 0
 }
@@ -98,7 +99,7 @@ pub(super) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
     }
 }
 
-/// EOPNOTSUPP for what no tier can be relied on to do (collapsing, inserting, unsharing).
+/// EOPNOTSUPP for modes that not every tier supports (collapsing, inserting, unsharing).
 pub(super) fn allocate(mode: i32) -> Result<Allocate, Errno> {
     const KEEP: FallocateFlags = FallocateFlags::FALLOC_FL_KEEP_SIZE;
     const PUNCH: FallocateFlags = FallocateFlags::FALLOC_FL_PUNCH_HOLE.union(KEEP);
@@ -137,8 +138,8 @@ pub(super) fn time_or_now(time: TimeOrNow, now: SystemTime) -> Time {
         TimeOrNow::Now => time_after_1970(now),
         TimeOrNow::SpecificTime(time) => match time.duration_since(UNIX_EPOCH) {
             Ok(_) => time_after_1970(time),
-            // fuser 0.18.0 subtracts the nanoseconds of a negative time where they belong added, so what it took from
-            // 1970 is exactly the pair that came in: seconds negated, nanoseconds as they were.
+            // fuser 0.18.0 subtracts the nanoseconds of a negative time instead of adding them, so the distance from
+            // 1970 is exactly the pair that came in: seconds negated, nanoseconds unchanged.
             Err(before) => {
                 let before = before.duration();
                 Time { sec: -(before.as_secs().min(i64::MAX as u64) as i64), nsec: before.subsec_nanos() }
@@ -147,7 +148,7 @@ pub(super) fn time_or_now(time: TimeOrNow, now: SystemTime) -> Time {
     }
 }
 
-/// A reading of the clock; before 1970 it is 1970.
+/// A reading of the clock; a time before 1970 becomes 1970.
 pub(super) fn time_after_1970(time: SystemTime) -> Time {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsec: since.subsec_nanos() }

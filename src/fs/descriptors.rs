@@ -1,8 +1,9 @@
-//! How many files who has open. Each open file costs the daemon a descriptor, whoever opened it how often.
+//! Limits how many files each user has open. Each open file costs the daemon one descriptor, however often it is open
+//! and by whom.
 //!
-//! A part of the descriptors is the daemon's own: without it nothing could be listed or published. Of the others nobody but root and the
-//! mount's owner may have more than are left: whoever wants all of them gets half, the next one a quarter, and there are always some for
-//! those who come later.
+//! Some descriptors are reserved for the daemon: without them nothing could be listed or published. Users other than
+//! root and the mount's owner may not hold more of the rest than are left: a user who wants all of them gets half, the
+//! next one a quarter, and there are always some for those who come later.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use crate::error::{Errno, Error, Result};
 use crate::tiers::Ino;
 
-/// Of the descriptors of a process, what it has for itself: a quarter, but enough for its own files and threads.
+/// How many of a process's descriptors it reserves for itself: a quarter, but enough for its own files and threads.
 fn reserve(limit: u64) -> u64 {
     const LEAST: u64 = 112;
     (limit / 4).max(LEAST).min(limit / 2)
@@ -27,18 +28,18 @@ pub(super) struct Descriptors {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// Who opened it first, and how many handles of it there are.
+    /// The user who opened it first, and the number of its handles.
     files: HashMap<Ino, (u32, u64)>,
     by_user: HashMap<u32, u64>,
 }
 
 impl Descriptors {
-    /// `limit`: of this process; `owner`: of the mount.
+    /// `limit`: the descriptors of this process; `owner`: the owner of the mount.
     pub(super) fn new(limit: u64, owner: u32) -> Self {
         Descriptors { most: limit - reserve(limit), owner, open: Arc::default() }
     }
 
-    /// ENFILE if this user may not open a file that nobody has open.
+    /// ENFILE if this user may not open a file that is not open yet.
     pub(super) fn expect_one_for(&self, uid: u32) -> Result<()> {
         self.expect_one(&self.open.lock(), uid)
     }
@@ -63,7 +64,7 @@ impl Descriptors {
         Ok(self.share(&mut open, uid, ino))
     }
 
-    /// For one that was just made.
+    /// For a file that was just created.
     pub(super) fn take_new(&self, uid: u32, ino: Ino) -> Share {
         self.share(&mut self.open.lock(), uid, ino)
     }
@@ -78,7 +79,7 @@ impl Descriptors {
     }
 }
 
-/// One handle's, until it is closed.
+/// The share of one handle, until it is closed.
 #[derive(Debug)]
 pub(super) struct Share {
     open: Arc<Mutex<Open>>,

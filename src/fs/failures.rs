@@ -1,7 +1,8 @@
-//! Which failed operation is worth a line in the log, at which level, and how often.
+//! Which failed operations are logged, at which level, and how often.
 //!
-//! What is the application's own business (ENOENT, EEXIST, ENODATA, ...) is for debugging. What an operator should see
-//! is written at most once per interval and level, with the number of those left out: a full disk fails every write.
+//! Errors that are the application's own business (ENOENT, EEXIST, ENODATA, ...) are logged for debugging. Errors that
+//! an operator should see are logged at most once per interval and level, with the number of those left out: a full
+//! disk fails every write.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ enum Level {
 }
 
 impl Failures {
-    /// `path` is asked only for what is written for an operator.
+    /// `path` is called only for messages to an operator.
     pub(super) fn log(&self, op: Op, ino: Option<Ino>, error: &Error, path: impl Fn(Ino) -> Option<String>) {
         let path = || ino.and_then(&path).unwrap_or_default();
         match level(error) {
@@ -56,7 +57,7 @@ fn level(error: &Error) -> Level {
             Errno::ENOSPC | Errno::EDQUOT => Level::Warn,
             _ => Level::Debug,
         },
-        // The disk said it, not we: fewer of its answers are an application's business.
+        // The error comes from the disk, not from us: fewer of these are the application's own business.
         Error::Io { .. } => match error.errno() {
             Errno::ENOSPC | Errno::EDQUOT | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE => Level::Warn,
             Errno::EIO | Errno::EROFS | Errno::ESTALE | Errno::EUCLEAN | Errno::ENODEV | Errno::ENOTCONN => {
@@ -67,7 +68,7 @@ fn level(error: &Error) -> Level {
     }
 }
 
-/// Lets one through per [`INTERVAL`].
+/// Lets one message through per [`INTERVAL`].
 #[derive(Debug, Default)]
 struct Gate {
     last: Option<Instant>,
@@ -75,7 +76,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// How many were held back since the last one that passed; `None`: this one is held back too.
+    /// Returns how many were held back since the last one that passed; `None`: this one is held back too.
     fn pass(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.duration_since(last) < INTERVAL) {
             self.muted += 1;

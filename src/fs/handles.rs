@@ -1,5 +1,5 @@
 //! What the kernel holds of ours: open files, open directories, counted references. Each is a type that gives itself
-//! back when it is dropped, so that no path through the code (an error, a reply that came too late) can leak one.
+//! back when it is dropped, so that no code path (an error, a reply that came too late) can leak one.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::stats;
 use crate::tiers::disk::File;
 use crate::tiers::{Attr, Cx, Ino, Listing, OpenFile, Tiers};
 
-/// Handle number to what it stands for. Numbers are never used twice.
+/// Maps handle numbers to what they stand for. Numbers are never reused.
 #[derive(Debug)]
 pub(super) struct Handles<T> {
     open: DashMap<u64, Arc<T>>,
@@ -43,12 +43,12 @@ impl<T> Handles<T> {
         self.open.get(&fh).map(|handle| Arc::clone(&handle))
     }
 
-    /// Looks at all of them: not for what is called often.
+    /// Scans all of them: not for frequent calls.
     pub(super) fn any(&self, is_one: impl Fn(&T) -> bool) -> bool {
         self.open.iter().any(|handle| is_one(&handle))
     }
 
-    /// How many are such; the same holds.
+    /// How many match; scans all of them, too.
     pub(super) fn count(&self, is_one: impl Fn(&T) -> bool) -> u64 {
         self.open.iter().filter(|handle| is_one(handle)).count() as u64
     }
@@ -73,7 +73,7 @@ pub(super) enum Open {
 }
 
 impl Open {
-    /// None for a file of `.dlio`.
+    /// `None` for a file of `.dlio`.
     pub(super) fn user_file(&self) -> Option<&FileHandle> {
         match self {
             Open::File(handle) => Some(handle),
@@ -82,7 +82,7 @@ impl Open {
     }
 }
 
-/// An open file of the view. Dropping the last reference to it closes it in the engine; a call that was given up may
+/// An open file of the view. Dropping the last reference to it closes it in the engine; a call that was given up on may
 /// still hold one when the kernel releases the handle.
 #[derive(Debug)]
 pub(super) struct FileHandle {
@@ -94,11 +94,11 @@ pub(super) struct FileHandle {
     pub(super) sync: bool,
     /// Opened by execve(2): open for as long as the program runs.
     pub(super) runs: bool,
-    /// What its calls are counted for.
+    /// Where its calls are counted.
     pub(super) seen: stats::Handle,
-    /// Given back behind the close.
+    /// Given back after the close.
     _share: Share,
-    /// Its share in the inode's I/O path, from the answer to the kernel on.
+    /// Its share in the inode's I/O path, once the kernel has its answer.
     lease: OnceLock<Lease>,
 }
 
@@ -110,7 +110,7 @@ impl FileHandle {
         flags: i32,
         seen: stats::Handle,
     ) -> Self {
-        // Not the opener's own: an open that was given up must still be closed.
+        // Not the opener's own: an open that was given up on must still be closed.
         let cx = Cx::fast_only(cx.uid, cx.gid);
         let (sync, runs) = (convert::wants_sync(flags), convert::wants_to_run(flags));
         let (tiers, lease) = (Arc::clone(tiers), OnceLock::new());
@@ -135,11 +135,11 @@ impl Drop for FileHandle {
 pub(super) struct DirHandle {
     pub(super) ino: Ino,
     listing: Mutex<Option<Arc<Listing>>>,
-    /// How many entries with attributes to gather for one reply; learned from what fitted into the last one.
+    /// How many entries with attributes to gather for one reply; learned from how many fitted into the last one.
     batch: AtomicUsize,
 }
 
-/// A guess for the first reply: what fits into a page is about this much.
+/// A guess for the first reply: about this many fit into a page.
 const FIRST_BATCH: usize = 24;
 /// Bounds the look-ups that one reply waits for.
 const LARGEST_BATCH: usize = 1024;
@@ -175,11 +175,11 @@ impl DirHandle {
     }
 }
 
-/// An inode whose counted reference is on its way to the kernel. Dropped on the way, the reference is given back.
+/// An inode whose counted reference is on its way to the kernel. If dropped on the way, the reference is given back.
 #[derive(Debug)]
 pub(super) struct Entry {
     attr: Attr,
-    /// None for what is not counted: our own `.dlio`, and a reference that was handed over.
+    /// `None` if there is no reference to give back: for our own `.dlio`, and after the hand-over.
     counted_by: Option<Arc<Tiers>>,
 }
 
@@ -207,7 +207,7 @@ impl Drop for Entry {
     }
 }
 
-/// A new handle on its way to the kernel. Dropped on the way, the file or directory is closed.
+/// A new handle on its way to the kernel. If dropped on the way, the file or directory is closed.
 #[derive(Debug)]
 pub(super) struct Opened {
     fh: u64,
@@ -216,19 +216,19 @@ pub(super) struct Opened {
     file: Option<OpenedFile>,
 }
 
-/// What else the kernel has to be told of an open file of the view.
+/// What else the kernel must be told about an open file of the view.
 #[derive(Debug)]
 struct OpenedFile {
     handle: Arc<Open>,
     lease: Lease,
-    /// What passthrough would read from.
+    /// The file that passthrough would read from.
     bytes: Option<Arc<dyn File>>,
     writes: bool,
-    /// Since the last open it has only been written through this mount.
+    /// The file has only been written through this mount since the last open.
     unchanged: bool,
 }
 
-/// A table of handles, whatever they are.
+/// A table of handles of any type.
 trait Close: Send + Sync + std::fmt::Debug {
     fn close(&self, fh: u64);
 }
@@ -249,7 +249,7 @@ impl Opened {
         Opened { fh, flags, table: Some(table), file: None }
     }
 
-    /// For a file of the view, whose flags its I/O path decides.
+    /// For a file of the view; its I/O path decides the flags.
     pub(super) fn file(table: &Arc<Handles<Open>>, handle: FileHandle, lease: Lease) -> Self {
         let bytes = lease.is_passthrough().then(|| handle.tiers.backing(handle.file())).flatten();
         let unchanged = handle.tiers.unchanged_since_open(handle.file());
@@ -264,7 +264,7 @@ impl Opened {
         self.file.as_ref()?.handle.user_file().map(|handle| &handle.seen)
     }
 
-    /// The kernel has the handle from here on. `register` makes a descriptor known to it, for passthrough.
+    /// The kernel has the handle from here on. `register` makes a descriptor known to the kernel, for passthrough.
     pub(super) fn hand_over(
         mut self,
         register: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<BackingId>,
@@ -291,7 +291,7 @@ impl Drop for Opened {
 }
 
 /// Entries of a directory with their attributes, for one READDIRPLUS. The kernel takes a reference to each but `.` and
-/// `..`; what does not fit is given back.
+/// `..`; references of entries that do not fit are given back.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) dir: Arc<DirHandle>,

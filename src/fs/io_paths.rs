@@ -1,12 +1,12 @@
-//! Which way the reads and writes of an open file take: `exact`, `cached` or `passthrough`.
+//! Which path the reads and writes of an open file take: `exact`, `cached` or `passthrough`.
 //!
-//! The path is a property of the inode while it is open, chosen at its first open, because the kernel allows no mixture:
-//! while one handle of an inode is passthrough, all are, with the same backing file, and none beside handles that are not.
-//! So a file that is open for writing is exact, and one that is opened for writing while the kernel reads it by itself is
-//! direct *and* passthrough: its reads and writes come to us, its mappings are the backing file's. Its bytes are pinned
-//! meanwhile: they are changed where the kernel reads them.
+//! The path is a property of the inode while it is open, chosen at its first open, because the kernel allows no
+//! mixture: while one handle of an inode is passthrough, all must be, with the same backing file. So a file that is
+//! open for writing is exact. A file that is opened for writing while the kernel reads it by itself is direct *and*
+//! passthrough: its reads and writes come to us, its mappings are the backing file's. Its bytes are pinned meanwhile:
+//! they are changed where the kernel reads them.
 //!
-//! Rules are `config`'s business; where the bytes are is the engine's.
+//! `config` has the rules; the engine knows where the bytes are.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::tiers::{Ino, Pin};
 /// Every read and write comes to us as it was issued.
 const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
-/// What no path shows.
+/// What is not seen on any path.
 const ALWAYS: [&str; 5] = [
     "accesses through mmap: they come as reads and writes of pages",
     "sync and syncfs: they never reach a FUSE file system; fsync does",
@@ -31,7 +31,7 @@ const ALWAYS: [&str; 5] = [
     "calls larger than fs.fuse.max_pages_limit: they arrive split",
 ];
 
-/// What one path hides besides.
+/// What else is not seen on one path.
 fn not_seen(path: IoPath) -> &'static [&'static str] {
     match path {
         IoPath::Exact => &[],
@@ -48,7 +48,7 @@ fn not_seen(path: IoPath) -> &'static [&'static str] {
 pub(super) struct IoPaths {
     rules: Rules,
     open: DashMap<Ino, InUse>,
-    /// The kernel, or our privileges, do not allow it: files that ask for it are exact.
+    /// The kernel, or our privileges, do not allow passthrough: files that ask for it are exact.
     no_passthrough: AtomicBool,
     /// Opens so far, in the order of [`IoPath::ALL`].
     opened: [AtomicU64; IoPath::ALL.len()],
@@ -57,23 +57,23 @@ pub(super) struct IoPaths {
 /// How an open inode is used.
 #[derive(Debug, Default)]
 struct InUse {
-    /// Passthrough handles, and the backing file that they share once the first one was answered.
+    /// The number of passthrough handles, and the backing file they share once the first one was answered.
     through: u32,
     backing: Option<Arc<BackingId>>,
-    /// Other handles, and their path.
+    /// The number of other handles, and whether their path is cached.
     others: u32,
     cached: bool,
 }
 
-/// One handle's share in its inode's path. Given back when it is dropped.
+/// One handle's share in its inode's path. Given back when dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     paths: Arc<IoPaths>,
     ino: Ino,
     path: IoPath,
-    /// Passthrough, but for reads and writes.
+    /// Passthrough, except for reads and writes.
     direct: bool,
-    /// While it is passthrough. Given back last: whoever finds the inode passthrough finds it pinned.
+    /// Held while it is passthrough. Given back last: if the inode is passthrough, it is pinned.
     _pin: Option<Pin>,
 }
 
@@ -92,14 +92,14 @@ impl IoPaths {
         if !self.rules.uses_io(IoPath::Passthrough) {
             return;
         }
-        // The backing file system must not be a stacked one itself; such a file is refused at its open.
+        // The backing file system must not be stacked itself; such a file is refused at its open.
         let deep = config.set_max_stack_depth(1).is_ok();
         if !deep || config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
             self.refuse_passthrough(&"the kernel does not offer it");
         }
     }
 
-    /// From now on files that ask for passthrough are exact. Says so once.
+    /// From now on files that ask for passthrough are exact. Logs that once.
     fn refuse_passthrough(&self, why: &dyn std::fmt::Display) {
         if !self.no_passthrough.swap(true, Relaxed) {
             tracing::warn!(%why, "passthrough is not possible here (it needs root and Linux 6.9): files are exact instead");
@@ -119,8 +119,8 @@ impl IoPaths {
         }
     }
 
-    /// Chooses the path of a new handle. `name` is asked if rules look at it; `pin`, with `true` where the file must be quiet
-    /// to be pinned, if the kernel is to read by itself.
+    /// Chooses the path of a new handle. `name` is called if rules look at it; `pin` is called if the kernel is to read
+    /// by itself, with `true` if the file must be quiet to be pinned.
     pub(super) fn lease(
         self: &Arc<Self>,
         ino: Ino,
@@ -128,7 +128,7 @@ impl IoPaths {
         name: impl FnOnce() -> Option<Vec<u8>>,
         pin: impl FnOnce(bool) -> Option<Pin>,
     ) -> Lease {
-        // Asked before the table is locked: a name comes from the engine, which has locks of its own.
+        // Called before the table is locked: a name comes from the engine, which has its own locks.
         let wanted = self.rules.io(name);
         let mut used = self.open.entry(ino).or_default();
         let joins = used.through > 0;
@@ -139,7 +139,8 @@ impl IoPaths {
             IoPath::Passthrough if writes || self.no_passthrough.load(Relaxed) => IoPath::Exact,
             wanted => wanted,
         };
-        // Under the table's lock, so that one who joins finds the pin of the one before. It takes memory locks only.
+        // Under the table's lock, so that a handle that joins finds the pin of the one before. It takes memory locks
+        // only.
         let pin = if path == IoPath::Passthrough { pin(!joins) } else { None };
         let path = if path == IoPath::Passthrough && pin.is_none() { IoPath::Exact } else { path };
         used.count(path, true);
@@ -160,8 +161,8 @@ impl InUse {
 }
 
 impl Lease {
-    /// The backing file for the kernel, made by `register` for the first of an inode's handles. `None`: it is not
-    /// passthrough, or cannot be, and is exact from now on.
+    /// The backing file for the kernel, made by `register` for the first of an inode's handles. `None`: the handle is
+    /// not passthrough, or cannot be, and is exact from now on.
     pub(super) fn backing(
         &mut self,
         fd: Option<BorrowedFd<'_>>,
@@ -170,7 +171,8 @@ impl Lease {
         if self.path != IoPath::Passthrough {
             return None;
         }
-        // Locked while the kernel takes the descriptor, which waits for nothing: two files for one inode would be EIO.
+        // Locked while the kernel takes the descriptor, which blocks on nothing: two backing files for one inode would
+        // be EIO.
         let mut used = self.paths.open.get_mut(&self.ino)?;
         if let Some(backing) = &used.backing {
             return Some(Arc::clone(backing));
@@ -195,11 +197,11 @@ impl Lease {
         self.path == IoPath::Passthrough
     }
 
-    /// The flags for the kernel. `writes`: the handle may. `unchanged`: since the last open the file has only been written through this mount, so that
-    /// the kernel may keep what it has cached.
+    /// The flags for the kernel. `writes`: the handle may write. `unchanged`: since the last open the file has only
+    /// been written through this mount, so the kernel may keep its cached pages.
     pub(super) fn flags(&self, writes: bool, unchanged: bool) -> FopenFlags {
         self.paths.opened[self.path as usize].fetch_add(1, Relaxed);
-        // The close of who only reads has nothing to tell us that its release does not.
+        // The close of a read-only handle tells us nothing that its release does not.
         let close = if writes { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
         close
             | match self.path {

@@ -1,7 +1,8 @@
-//! What a job leaves in the directory that `job_report` names, as Darshan leaves its log: the recording and the report (HTML) of its
-//! mount, or of its window.
+//! Leaves the recording and the report (HTML) of a job's mount, or of its window, in the directory that `job_report`
+//! names, as Darshan leaves its log.
 //!
-//! 1. a file of its own that only its owner may read, made under a name that nobody can foresee: others may write to the directory, too;
+//! 1. a file of its own that only its owner may read, made under a name that nobody can foresee: others may write to
+//!    the directory, too;
 //! 2. given to the job's user;
 //! 3. moved to a name that no file has.
 //!
@@ -21,10 +22,10 @@ use crate::report::html;
 use crate::report::summary::Summary;
 use crate::stats::recording::Recording;
 
-/// So many files of one job are told apart.
+/// How many files of one job get distinct names.
 const NUMBERS: usize = 10_000;
 
-/// Where reports go, and whose they are.
+/// Where reports go, and who owns them.
 #[derive(Clone, Debug)]
 pub struct JobReports {
     dir: PathBuf,
@@ -34,10 +35,10 @@ pub struct JobReports {
 }
 
 impl JobReports {
-    /// `job`: the mount's; `owner`: user and group of the mount. To be called before the mount is made: a daemon that wrote into its own
-    /// mount would wait for itself.
+    /// `job`: the mount's job; `owner`: user and group of the mount. Must be called before the mount is made: a daemon
+    /// that wrote into its own mount would wait for itself.
     ///
-    /// Errors: there is no such directory, or it is inside of the mount.
+    /// Errors: there is no such directory, or it is inside the mount.
     pub fn new(dir: &Path, job: Option<&str>, mountpoint: &Path, owner: (u32, u32)) -> Result<Self> {
         let refused = |why: &str| {
             let remedy = "name a directory that exists, outside of the mount, in which jobs may leave their reports";
@@ -57,18 +58,18 @@ impl JobReports {
         Ok(JobReports { dir, job, host, owner })
     }
 
-    /// What a window of this name is the job of: `job NAME`.
+    /// The job of a window with this name, which is `job NAME`.
     pub(super) fn job_of_window(window: &str) -> Option<&str> {
         window.strip_prefix("job ").map(str::trim).filter(|job| is_job(job))
     }
 
-    /// Of the mount, when it ends. Returns the path of the report.
+    /// Leaves the report of the mount, when it ends. Returns the path of the report.
     pub fn leave(&self, observer: &Observer) -> Result<PathBuf> {
         let recording = observer.collected().recording(observer.about(), |ino| observer.path_of(ino));
         self.leave_recording(&self.job, &recording.at("make", "a recording")?)
     }
 
-    /// The same of a recording of another job.
+    /// Leaves the report for a recording of another job.
     pub(super) fn leave_recording(&self, job: &str, recording: &[u8]) -> Result<PathBuf> {
         let read = Recording::read(vec![Box::new(Cursor::new(recording.to_vec()))]);
         let mut read = read.map_err(|why| Error::refused(why, "report this"))?;

@@ -1,7 +1,7 @@
 //! The configuration of a running mount: shown in `.dlio/config`, replaced by a reload.
 //!
-//! Who makes the mount says what a new configuration acts upon; reading the file again is done here, for `control` and for
-//! SIGHUP alike.
+//! The code that makes the mount says what a new configuration acts on; this file reads the file again, for `control`
+//! and SIGHUP alike.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ impl Live {
         self.settings.lock().file().is_some()
     }
 
-    /// Reads the configuration file again. A file that is broken changes nothing.
+    /// Reads the configuration file again. A broken file changes nothing.
     pub fn reload(&self) -> Result<Reloaded> {
         let done = self.try_reload();
         match &done {

@@ -1,7 +1,8 @@
-//! What a recording says of a mount, for whoever writes one: the virtual directory, and the files that `trace` asks for.
+//! What a recording says about a mount, for the code that writes one: the virtual directory, and the files that `trace`
+//! asks for.
 //!
-//! It keeps engine and statistics, and not the file system: files that are open in that end with the session, while the end of
-//! a recording is written after it.
+//! It keeps the engine and the statistics alive, but not the file system: open files end with the session, while the
+//! end of a recording is written after it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,7 +26,7 @@ pub struct Observer {
     about: Meta,
     /// When the statistics began, by the engine's clock.
     mounted_at: Duration,
-    /// Somebody goes through all files for a plan.
+    /// A thread is going through all files for a plan.
     busy: Arc<AtomicBool>,
 }
 
@@ -36,7 +37,7 @@ impl Observer {
         Observer { tiers, stats, io, about, mounted_at, busy: Arc::default() }
     }
 
-    /// As of now, with all that was counted.
+    /// The current state, with everything counted so far.
     pub fn meta(&self) -> Meta {
         self.stats.meta(self.about())
     }
@@ -46,25 +47,25 @@ impl Observer {
         path_of(&self.tiers, ino)
     }
 
-    /// The statistics, with all calls gone through that have been answered by now.
+    /// The statistics, including every call answered by now.
     pub fn collected(&self) -> &Stats {
         self.stats.collect(|ino| self.path_of(ino));
         &self.stats
     }
 
-    /// All checkpoints that are known, the oldest first.
+    /// All known checkpoints, oldest first.
     pub(super) fn all_checkpoints(&self) -> Vec<Checkpoint> {
         self.tiers.checkpoints(self.mounted_at)
     }
 
-    /// The checkpoints of this mount that nobody writes to any more, the oldest first.
+    /// The checkpoints of this mount that nobody writes to any more, oldest first.
     pub(super) fn checkpoints(&self) -> Vec<Checkpoint> {
         let all = self.all_checkpoints().into_iter();
         all.filter(|one| one.complete && one.began >= 0.0).collect()
     }
 
-    /// Notes what was counted until now of each plan whose staging job has ended. To be called some ten times a second; what goes
-    /// through all files does so on a thread of its own, as calls are to be collected meanwhile.
+    /// For each plan whose staging job has ended, notes what was counted until now. To be called some ten times a
+    /// second; the pass over all files runs on a thread of its own, because calls must be collected meanwhile.
     pub fn look_after_plans(&self) {
         let is_over = |job: &u64| self.tiers.staging_job(*job).is_none_or(|job| job.state != JobState::Running);
         let over: Vec<u64> = self.stats.plans.open().into_iter().filter(is_over).collect();
@@ -76,13 +77,13 @@ impl Observer {
             over.into_iter().for_each(|job| observer.stats.end_plan(job, |ino| observer.path_of(ino)));
             observer.busy.store(false, Relaxed);
         };
-        // Without a thread it is tried again.
+        // If no thread can be started, the next call tries again.
         if thread::Builder::new().name("dlio-plan".to_owned()).spawn(look).is_err() {
             self.busy.store(false, Relaxed);
         }
     }
 
-    /// What a recording says besides what was counted.
+    /// What a recording says besides the counters.
     pub fn about(&self) -> Meta {
         let (status, io) = (self.tiers.status(), self.io.figures());
         let place = |of: &TierPlace, space: &Space| {

@@ -1,5 +1,5 @@
-//! The operations themselves, without the kernel's replies: names checked, handles found, `.dlio` told apart, and the
-//! engine asked. Every function may answer `Error::NeedSlow` having changed nothing, and is then called again on a
+//! The operations themselves, without the kernel's replies: they check names, find handles, tell `.dlio` apart, and
+//! call the engine. Every function may return `Error::NeedSlow` having changed nothing, and is then called again on a
 //! thread that may wait.
 
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, ROOT, SetAt
 /// The extended attributes that are ours.
 const OUR_XATTRS: &[u8] = b"user.dlio.";
 
-/// What one COPY_FILE_RANGE copies at most: the caller asks again for the rest, and can be interrupted in between.
+/// How much one COPY_FILE_RANGE copies at most: the caller asks again for the rest, and can be interrupted in between.
 const COPY_MAX: u64 = 128 << 20;
 
-/// What SETATTR asks for; what is `None` stays.
+/// What SETATTR asks for; a field that is `None` is left as it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changes {
     pub(super) mode: Option<u32>,
@@ -79,17 +79,17 @@ impl Core {
         Core { tiers, stats, who, control, published, io, descriptors, files, dirs }
     }
 
-    /// The number of a thread's process, if it has opened a file lately; 0 else.
+    /// The number of a thread's process if the thread has opened a file lately; otherwise 0.
     pub(super) fn process_lately(&self, thread: u32) -> u32 {
         self.who.known(thread).map_or(0, |process| process.number() as u32)
     }
 
-    /// For whoever writes recordings.
+    /// For the code that writes recordings.
     pub(super) fn observer(&self) -> Observer {
         self.control.observer().clone()
     }
 
-    /// An inode's path for people: from the mount's root, which is `/`.
+    /// An inode's path for people, from the mount's root `/`.
     pub(super) fn path_of(&self, ino: Ino) -> Option<String> {
         path_of(&self.tiers, ino)
     }
@@ -142,7 +142,7 @@ impl Core {
         self.tiers.rename(cx, parent, &name, to, &to_name, convert::rename_mode(flags)?)
     }
 
-    /// Who asks for something in `.dlio`, by a thread that waits for the answer.
+    /// Who asks for something in `.dlio`, through a thread that waits for the answer.
     fn asker(&self, cx: &Cx, by: u32) -> Asker {
         Asker::new(cx, by, self.control.owner())
     }
@@ -194,7 +194,7 @@ impl Core {
         Value::fitting(value, room)
     }
 
-    /// The answer to a question for a directory's ACL where the slow tier does not give one, if there is any.
+    /// The known ACL of a directory, if there is one, for when the slow tier does not answer.
     pub(super) fn acl_as_known(&self, ino: Ino, key: &[u8], room: u32) -> Option<Result<Value>> {
         let list = self.tiers.acl_in_memory(ino, key, true)?;
         Some(list.ok_or(Errno::ENODATA.into()).and_then(|list| Value::fitting(list, room)))
@@ -213,7 +213,7 @@ impl Core {
         self.tiers.remove_xattr(cx, user_ino(ino)?, user_key(key)?)
     }
 
-    /// The names, each ended by NUL.
+    /// The names, each terminated by NUL.
     pub(super) fn listxattr(&self, cx: &Cx, ino: Ino, room: u32) -> Result<Value> {
         let keys = if node::owns(ino) { Vec::new() } else { self.tiers.list_xattr(cx, ino)? };
         let mut list = Vec::new();
@@ -239,8 +239,8 @@ impl Core {
         self.descriptors.expect_one_for(cx.uid)?;
         let created = self.tiers.create(cx, parent, &name, perm(mode), umask, convert::open_mode(flags));
         let (attr, file) = created.map_err(|error| match error.errno() {
-            // The kernel believed that the name was free and has checked no permission to the file that is there now
-            // (another node made it). ESTALE makes it look again and open what it finds.
+            // The kernel believed that the name was free, so it has not checked permissions on the file that is there
+            // now (another node made it). ESTALE makes it look again and open what it finds.
             Errno::EEXIST if !convert::wants_exclusive(flags) => Errno::ESTALE.into(),
             _ => error,
         })?;
@@ -261,11 +261,11 @@ impl Core {
             return Err(Errno::ETXTBSY.into());
         }
         let share = self.descriptors.take(cx.uid, ino)?;
-        // As before a write; with O_TRUNC in OPEN the kernel leaves that to us. Whoever has CAP_FSETID is taken to be root.
+        // As before a write; with O_TRUNC in OPEN the kernel leaves that to us. Only root is taken to have CAP_FSETID.
         if mode.truncate && cx.uid != 0 {
             self.tiers.kill_privileges(cx, ino)?;
         }
-        // A writer's share comes before the engine moves any bytes for it, a reader's once there is something to read.
+        // A writer takes its share before the engine moves any bytes for it, a reader once there is something to read.
         let early = mode.write.then(|| self.lease(ino, true));
         let file = self.tiers.open(cx, ino, mode)?;
         let lease = early.unwrap_or_else(|| self.lease(ino, false));
@@ -273,8 +273,8 @@ impl Core {
         Ok(self.opened(cx, (file, share), lease, flags, seen))
     }
 
-    /// Whether the file is a program that runs. With O_TRUNC in OPEN the kernel looks at that only after us, unless the file is
-    /// opened for writing: a reader's open would cut a program off beneath itself.
+    /// Whether the file is a running program. With O_TRUNC in OPEN the kernel checks that only after us, unless the
+    /// file is opened for writing: a reader's open would truncate a program while it runs.
     fn runs(&self, ino: Ino) -> bool {
         self.files.any(|open| open.user_file().is_some_and(|handle| handle.runs && handle.file().ino == ino))
     }
@@ -287,7 +287,7 @@ impl Core {
         Opened::file(&self.files, FileHandle::new(&self.tiers, cx, file, flags, seen), lease)
     }
 
-    /// What is done through a new handle is counted for its file and for the process of the thread that opened it.
+    /// Calls through a new handle are counted for its file and for the process of the thread that opened it.
     fn seen(&self, file: &OpenFile, by: u32, mode: Option<u32>) -> stats::Handle {
         // Skip the /proc lookup when statistics are off.
         let by = if self.stats.is_on() { by } else { 0 };
@@ -320,14 +320,14 @@ impl Core {
         open.user_file().map_or(Ok(()), |handle| self.tiers.flush(cx, handle.file()))
     }
 
-    /// Answers what the slow tier must have before the application is answered, where a rule says so.
+    /// Returns what the slow tier must have before the application is answered, where a rule says so.
     pub(super) fn fsync(&self, cx: &Cx, open: &Open) -> Result<Option<Lsn>> {
         let Some(handle) = open.user_file() else { return Ok(None) };
         self.tiers.fsync(cx, handle.file())?;
         self.tiers.awaited(handle.file().ino)
     }
 
-    /// The kernel's last word on a handle. The file closes with the last call that still uses it.
+    /// The kernel's last request for a handle. The file closes with the last call that still uses it.
     pub(super) fn release(&self, fh: u64) {
         drop(self.files.remove(fh));
     }
@@ -370,7 +370,7 @@ impl Core {
         drop(self.dirs.remove(fh));
     }
 
-    /// As [`Core::fsync`]; then with all that is below the directory.
+    /// As [`Core::fsync`], but with everything below the directory.
     pub(super) fn fsyncdir(&self, cx: &Cx, ino: Ino) -> Result<Option<Lsn>> {
         if node::owns(ino) {
             return Ok(None);
@@ -386,7 +386,7 @@ impl Core {
     }
 
     /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When
-    /// one fails or needs the slow tier, those before it are answered, and the kernel asks again from there.
+    /// one fails or needs the slow tier, those before it are returned, and the kernel asks again from there.
     pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Batch> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
         let listing = self.listing(cx, &dir, offset)?;
@@ -412,14 +412,14 @@ impl Core {
         }
     }
 
-    /// Offset 0 is opendir or rewinddir: what the directory holds now.
+    /// Offset 0 is opendir or rewinddir: list what the directory holds now.
     fn listing(&self, cx: &Cx, dir: &DirHandle, offset: u64) -> Result<Arc<Listing>> {
         dir.listing(offset == 0, || {
             if node::owns(dir.ino) {
                 return Ok(Arc::new(self.control.list()));
             }
             let listing = self.tiers.list(cx, dir.ino)?;
-            // A user's `.dlio` on the slow tier: the name is ours.
+            // A user's `.dlio` on the slow tier is hidden: the name is ours.
             let is_ours = |entry: &ListEntry| dir.ino == ROOT && entry.name == node::NAME;
             if !listing.entries.iter().any(is_ours) {
                 return Ok(listing);
@@ -437,7 +437,7 @@ impl Changes {
     }
 }
 
-/// The kernel uses the number and the kind of `.` and `..`, nothing else.
+/// The kernel uses only the number and the kind of `.` and `..`.
 fn bare(entry: &ListEntry) -> Attr {
     let time = Time::default();
     Attr {
@@ -457,7 +457,7 @@ fn bare(entry: &ListEntry) -> Attr {
     }
 }
 
-/// A directory offset is the position of the entry to continue with.
+/// A directory offset is the position of the next entry.
 fn position(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }

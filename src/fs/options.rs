@@ -1,4 +1,4 @@
-//! What the file system is told besides its engine.
+//! The options of the file system besides its engine.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use super::job_report::JobReports;
 use crate::config::Rules;
 use crate::stats::recording::Meta;
 
-/// What the file system is told besides its engine.
+/// The options of the file system besides its engine.
 #[derive(Clone, Debug)]
 pub struct FsOptions {
-    /// Which way the reads and writes of each file take.
+    /// Which path the reads and writes of each file take.
     pub rules: Rules,
     /// How long an application waits for the slow tier before it gets EIO.
     pub slow_wait: Duration,
     /// The owner of the mount: may read `.dlio/files` and write to `.dlio/control`.
     pub owner_uid: u32,
     pub owner_gid: u32,
-    /// How many this process may have.
+    /// How many descriptors this process may have.
     pub descriptors: u64,
     /// Where jobs leave their reports.
     pub job_reports: Option<JobReports>,
     /// For recordings: which program and machine this is, and what the tiers are.
     pub about: Meta,
-    /// Where somebody else serves its metrics over HTTP: told in the statistics.
+    /// Where the metrics are also served over HTTP: reported in the statistics.
     pub metrics_addr: Option<SocketAddr>,
 }

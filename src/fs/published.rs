@@ -1,8 +1,9 @@
-//! Calls that are answered once the slow tier has what they are about: `fsync`, where a rule says `fsync = "slow"`.
+//! Calls that are answered only once the slow tier has their data: `fsync`, where a rule says `fsync = "slow"`.
 //!
-//! One thread looks after all of them, so that none holds a thread that others need. While one waits, publishing hurries. It has no
-//! limit while the slow tier gets on: everything before it goes first, which may be much. It fails once nothing at all has
-//! arrived there for `slow_wait`, or for [`silent_after`] where that is longer; what it is about stays safe on the fast tier.
+//! One thread looks after all of them, so that none holds a thread that others need. While one waits, publishing
+//! hurries. There is no limit while the slow tier makes progress: everything before the call goes first, which may be
+//! much. The call fails once nothing at all has arrived there for `slow_wait`, or for [`silent_after`] where that is
+//! longer; its data stays safe on the fast tier.
 
 use std::io;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::{Error, Result};
 use crate::tiers::{Lsn, Tiers};
 
-/// After so long without a byte arriving the slow tier is silent: a minute, for an fsync of gigabytes on a disk may take half of that; less
-/// where calls wait for less than five seconds.
+/// How long the slow tier may receive nothing before it counts as silent: a minute, because an fsync of gigabytes on a
+/// disk may take half of that; less where calls wait for less than five seconds.
 pub fn silent_after(slow_wait: Duration) -> Duration {
     (slow_wait * 12).min(Duration::from_secs(60))
 }
 
-/// How often is looked while something waits.
+/// How often progress is checked while something waits.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Drop for Hurry {
     }
 }
 
-/// How far the slow tier was when it was last seen to have got on, and when that was.
+/// How far the slow tier was when it last made progress, and when that was.
 struct Progress {
     applied: Lsn,
     arrived: u64,
@@ -93,12 +94,13 @@ impl Published {
         let patience = slow_wait.max(silent_after(slow_wait));
         let shared = Arc::new(Shared { tiers, patience, state: Mutex::default(), changed: Condvar::new() });
         let body = Arc::clone(&shared);
-        // Not joined: it has nothing of its own.
+        // Not joined: it owns nothing.
         thread::Builder::new().name("published".to_owned()).spawn(move || body.work())?;
         Ok(Published { shared })
     }
 
-    /// `answer` is called once: when everything up to `lsn` is on the slow tier, or with the error that it will not be soon.
+    /// `answer` is called once: when everything up to `lsn` is on the slow tier, or with an error if that will not
+    /// happen soon.
     pub(super) fn wait_for(&self, lsn: Lsn, answer: impl FnOnce(Result<()>) + Send + 'static) {
         let _hurry = Hurry::new(&self.shared.tiers);
         let waiting = Waiting { lsn, since: Instant::now(), answer: Box::new(answer), _hurry };
@@ -126,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// `false`: the file system is no more.
+    /// Returns `false` once the file system is gone.
     fn wait_for_work(&self) -> bool {
         let mut state = self.state.lock();
         while state.waiting.is_empty() && !state.closed {
@@ -135,7 +137,7 @@ impl Shared {
         !state.closed
     }
 
-    /// What is to be answered now.
+    /// The calls to answer now.
     fn due(&self, progress: &Progress) -> Vec<(Answering, Result<()>)> {
         let mut state = self.state.lock();
         let has_given_up = |waiting: &Waiting| progress.at.max(waiting.since).elapsed() >= self.patience;

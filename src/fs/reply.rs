@@ -1,5 +1,5 @@
-//! The kernel's replies as one shape: each kind of reply knows what value it takes, and how to say no. Nothing but
-//! [`super`] and this file sees fuser's reply types.
+//! Gives the kernel's replies one shape: each kind of reply knows what value it takes, and how to refuse. Only
+//! [`super`] and this file see fuser's reply types.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ pub(super) trait Answer: Send + 'static {
         0
     }
 
-    /// The open file to count the call for, where only the call itself makes it.
+    /// The open file to count the call for, if the call itself opens it.
     fn opened(_: &Self::Value) -> Option<&stats::Handle> {
         None
     }
@@ -36,8 +36,8 @@ pub(super) trait Answer: Send + 'static {
         None
     }
 
-    /// What is answered where the slow tier does not answer for a second: for the root's attributes the last that are known, or nobody
-    /// would get to `.dlio` any more.
+    /// The answer if the slow tier does not answer for a second: for the root's attributes the last known ones, or
+    /// nobody could reach `.dlio` any more.
     fn known(_: &Tiers, _: &Seen) -> Option<Self::Value> {
         None
     }
@@ -67,7 +67,7 @@ macro_rules! answers {
     };
 }
 
-/// Inode numbers are never used for another file while the kernel knows them.
+/// Inode numbers are never reused for another file while the kernel knows them.
 const GENERATION: Generation = Generation(0);
 
 answers!(fuser::ReplyEmpty, (), |reply, ()| reply.ok());
@@ -157,13 +157,13 @@ answers!(fuser::ReplyDirectoryPlus, Batch, |reply, batch| {
     });
     reply.ok();
 });
-// What is always refused has no value to answer with.
+// Calls that are always refused have no value to answer with.
 answers!(fuser::ReplyIoctl, Infallible, |_reply, never| match never {});
 answers!(fuser::ReplyLock, Infallible, |_reply, never| match never {});
 answers!(fuser::ReplyBmap, Infallible, |_reply, never| match never {});
 answers!(fuser::ReplyPoll, Infallible, |_reply, never| match never {});
 
-/// A part of a frozen listing: from a position to whatever fits.
+/// A part of a frozen listing: as many entries from a position as fit.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) listing: Arc<Listing>,
@@ -188,8 +188,8 @@ impl Value {
     }
 }
 
-/// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: a fresh megabyte would be
-/// zeroed by the kernel, page by page, every time.
+/// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: the kernel would zero a fresh
+/// megabyte, page by page, every time.
 #[derive(Debug)]
 pub(super) struct Bytes {
     buffer: Vec<u8>,
@@ -201,7 +201,7 @@ thread_local! {
 }
 
 impl Bytes {
-    /// Fills a buffer of `size` bytes with what `read` finds; it returns how many bytes are good.
+    /// Fills a buffer of `size` bytes with what `read` finds; `read` returns how many bytes are valid.
     pub(super) fn read<E>(size: usize, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Self, E> {
         let mut bytes = Bytes { buffer: SPARE.take(), len: 0 };
         if bytes.buffer.len() < size {

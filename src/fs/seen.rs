@@ -1,4 +1,4 @@
-//! A call under way, as it is counted, logged and told of.
+//! A call in progress, as it is counted, logged and reported.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use super::handles::Open;
 use crate::stats::counters::{Op, Tier};
 use crate::tiers::{Ino, ROOT};
 
-/// A call under way: what it is, on what, since when, and who serves it.
+/// A call in progress: the operation, its subject, its start, and the tier that serves it.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) what: What,
     pub(super) on: Subject,
     pub(super) since: Instant,
     pub(super) tier: Tier,
-    /// Who called, as the kernel names it.
+    /// The calling thread, as the kernel names it.
     pub(super) thread: u32,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    /// Of `.dlio`.
+    /// Whether it is in `.dlio`.
     pub(super) fn is_virtual(&self) -> bool {
         match self {
             Subject::Inode(ino) => node::owns(*ino),
@@ -50,12 +50,12 @@ impl Subject {
         }
     }
 
-    /// A conversation on `control`.
+    /// Whether it is a conversation on `control`.
     pub(super) fn is_command(&self) -> bool {
         matches!(self, Subject::Open(open) if matches!(&**open, Open::Virtual(open) if open.is_command()))
     }
 
-    /// None for an open file of `.dlio`.
+    /// `None` for an open file of `.dlio`.
     pub(super) fn ino(&self) -> Option<Ino> {
         match self {
             Subject::Inode(ino) => Some(*ino),

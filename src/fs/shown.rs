@@ -1,10 +1,11 @@
-//! What the engine tells, as people are shown it: paths from the mount's root, and how it stands in the words of the statistics.
+//! The engine's state as people are shown it: paths from the mount's root, and its status in the terms of the
+//! statistics.
 
 use crate::stats::render;
 use crate::tiers::disk::Space;
 use crate::tiers::{Abilities, Ino, Status, Tiers};
 
-/// An inode's path for people: from the mount's root, which is `/`.
+/// An inode's path for people, from the mount's root `/`.
 pub(super) fn path_of(tiers: &Tiers, ino: Ino) -> Option<String> {
     tiers.path_of(ino).map(|path| format!("/{}", path.trim_start_matches('/')))
 }

@@ -1,10 +1,12 @@
 //! Threads that may wait for the slow tier, so that the threads that serve the kernel never do.
 //!
 //! A call comes with its reply. Whoever takes the reply out of the call's slot first answers: the thread that ran the
-//! call, or the watchdog once the call has waited too long, or its caller is being killed. A result that comes too late is
-//! dropped, and a result that must be undone (an open file, a counted reference) does that in its own `Drop`. Threads are
-//! bounded, and so is what one user has in line; whose calls have no thread yet comes before those of whom some are being run. A thread that has been in one call for a second does not count: what hangs
-//! is not in the way of what does not. What a call does is its caller's business.
+//! call, or the watchdog once the call has waited too long or its caller is being killed. A result that comes too late
+//! is dropped; a result that must be undone (an open file, a counted reference) does so in its own `Drop`.
+//!
+//! The number of threads is bounded, and so is each user's queue. Calls of users who have no call running go before
+//! those of users who do. A thread that has been in one call for a second does not count against the limit: a hung call
+//! does not block the others. The pool does not know what a call does.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -17,36 +19,37 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How often the watchdog looks: who is being killed, and which threads hang.
 const LOOK: Duration = Duration::from_secs(1);
-/// A call that has waited for so long is told of.
+/// A call that has waited this long is logged.
 const LONG: Duration = Duration::from_secs(5);
-/// How often at most.
+/// The shortest interval between these messages.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// How many calls run and wait at once, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// That run at once.
+    /// Calls that run at once.
     pub(super) threads: usize,
-    /// With those that hang.
+    /// The same limit including the threads that stand in for hung ones.
     pub(super) threads_most: usize,
-    /// Calls of one user that wait for a thread; one more is refused.
+    /// Calls of one user that may wait for a thread; one more is refused.
     pub(super) queue: usize,
-    /// From the submission of a call to the answer of the watchdog; `None`: there is no watchdog.
+    /// The time from submitting a call until the watchdog answers it; `None`: there is no watchdog.
     pub(super) wait: Option<Duration>,
 }
 
 /// Who waits, and for what.
 pub(super) struct Caller {
     pub(super) uid: u32,
-    /// Answered after so long where that is less than for others: its caller has another answer then, and it has not timed out.
+    /// The call's own wait, where it is shorter than the pool's: its caller then has another answer, and the call does
+    /// not count as timed out.
     pub(super) wait: Option<Duration>,
-    /// Whether the kernel is about to end it. Asked once a second.
+    /// Whether the kernel is about to kill it. Checked once a second.
     pub(super) is_killed: Box<dyn Fn() -> bool + Send + Sync>,
-    /// For people. Asked where it has waited for long.
+    /// Describes the call for people. Called after it has waited for long.
     pub(super) about: Box<dyn Fn() -> String + Send + Sync>,
 }
 
-/// Why a call is answered that has no result yet.
+/// Why a call is answered before it has a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GivenUp {
     TooLong,
@@ -90,11 +93,11 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Queued>,
-    /// How many of each user are in it.
+    /// How many calls of each user are in it.
     in_line: HashMap<u32, usize>,
-    /// Calls that are not answered yet, by their numbers: in the order of their deadlines.
+    /// Calls not answered yet, by their numbers, which is the order of their deadlines.
     unanswered: BTreeMap<u64, Unanswered>,
-    /// Calls that are being run, since when; also those whose answer nobody waits for any more.
+    /// Calls being run, and since when; including those whose answer nobody waits for any more.
     running: BTreeMap<u64, Running>,
     threads: usize,
     next: u64,
@@ -132,7 +135,7 @@ type Job = Box<dyn FnOnce(&Shared) + Send>;
 
 /// A call as the watchdog sees it.
 trait Expire: Send + Sync {
-    /// Gives up and answers, and counts what took too long; nothing if the call was answered meanwhile.
+    /// Gives up and answers, and counts a call that took too long; does nothing if the call was answered meanwhile.
     fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>);
 }
 
@@ -145,7 +148,7 @@ struct Call<R, E> {
 impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for Call<R, E> {
     fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>) {
         // First the flag, then the reply: once the application has its answer, the engine changes nothing any more. The
-        // engine reads the flag just before it commits a change; that last window is the engine's to close.
+        // engine reads the flag just before it commits a change; closing that last window is up to the engine.
         self.gave_up.store(true, SeqCst);
         let reply = self.reply.lock().take();
         if let Some(reply) = reply {
@@ -180,8 +183,8 @@ impl SlowPool {
         Ok(pool)
     }
 
-    /// Queues a call. `run` gets the flag that tells it when nobody waits any more. Then either `done` gets the result
-    /// and the reply, or `expired` gets the reply and the result is dropped.
+    /// Queues a call. `run` gets a flag that is set when nobody waits any more. Then either `done` gets the result and
+    /// the reply, or `expired` gets the reply and the result is dropped.
     ///
     /// Errors: gives `reply` back if the queue is full.
     pub(super) fn submit<R, V>(
@@ -207,12 +210,12 @@ impl SlowPool {
         let number = state.next;
         state.next += 1;
         if self.shared.limits.wait.is_some() {
-            // The watchdog is not woken: it looks in time by itself.
+            // The watchdog is not woken: it checks in time by itself.
             let unanswered = Unanswered { since: Instant::now(), caller: Arc::new(caller), call: call.clone() };
             state.unanswered.insert(number, unanswered);
         }
         let job: Job = Box::new(move |shared: &Shared| {
-            // Given up while it was queued: running it would only hold a thread that others wait for.
+            // Given up on while queued: running it would only hold a thread that others wait for.
             if call.gave_up.load(SeqCst) {
                 return;
             }
@@ -225,7 +228,7 @@ impl SlowPool {
             }
         });
         state.queue.push_back(Queued { uid, number, has_own_wait, job });
-        // Without the lock: the thread would be woken for that first.
+        // Notify without the lock: the woken thread would block on it first.
         drop(state);
         self.shared.queued.notify_one();
         Ok(())
@@ -244,7 +247,7 @@ impl SlowPool {
         }
     }
 
-    /// Whether a call hangs that had a wait of its own: a further one would only take another thread.
+    /// Whether a call with its own wait hangs: another one would only take another thread.
     pub(super) fn hangs(&self) -> bool {
         self.shared.state.lock().running.values().any(|running| running.has_own_wait && running.hangs())
     }
@@ -256,7 +259,8 @@ impl SlowPool {
     }
 }
 
-/// Starts a thread. Not joined: one that hangs in a system call on the slow tier must not hold up the end of the program.
+/// Starts a thread. It is not joined: a thread that hangs in a system call on the slow tier must not delay the end of
+/// the program.
 fn start(shared: &Arc<Shared>, name: &str, body: fn(&Arc<Shared>)) -> io::Result<()> {
     let (name, shared) = (format!("{}-{name}", shared.name), Arc::clone(shared));
     thread::Builder::new().name(name).spawn(move || body(&shared)).map(drop)
@@ -308,7 +312,7 @@ impl Shared {
         state.threads -= 1;
     }
 
-    /// Looks each second, or as often as a call may wait where that is less.
+    /// Checks each second, or as often as a call may wait where that is less.
     fn watch(self: &Arc<Self>) {
         let Some(wait) = self.limits.wait else { return };
         let look = wait.min(LOOK);
@@ -328,8 +332,9 @@ impl Shared {
         }
     }
 
-    /// Answers what has waited too long, and whoever is being killed. The kernel asks nobody to interrupt a call: a signal that does not end
-    /// its process is none of a file system's business, and one that does is found here.
+    /// Answers calls that have waited too long, and those whose caller is being killed. The kernel sends no request to
+    /// interrupt a call: a signal that does not end its process does not concern a file system, and one that does is
+    /// found here.
     fn give_up(&self, wait: Duration, look: Duration) {
         let waiting: Vec<(u64, Unanswered)> = {
             let state = self.state.lock();
@@ -348,7 +353,7 @@ impl Shared {
         }
     }
 
-    /// Says who waits for what.
+    /// Logs who waits for what.
     fn tell(&self) {
         let first = {
             let mut state = self.state.lock();
@@ -366,7 +371,7 @@ impl Shared {
         tracing::warn!(call = (first.caller.about)(), waited, "waits for the slow tier");
     }
 
-    /// Starts threads in place of those that hang, where somebody waits for one.
+    /// Starts threads in place of hung ones, if calls wait for one.
     fn stand_in(self: &Arc<Self>) {
         let missing = {
             let state = self.state.lock();
@@ -382,13 +387,13 @@ impl Shared {
 }
 
 impl State {
-    /// How many threads there are to be.
+    /// How many threads there should be.
     fn wanted(&self, limits: &Limits) -> usize {
         let hanging = self.running.values().filter(|running| running.hangs()).count();
         (limits.threads + hanging).min(limits.threads_most)
     }
 
-    /// The oldest call of a user of whom none is being run; else the oldest of all.
+    /// The oldest call of a user who has none running; otherwise the oldest of all.
     fn take_next(&mut self) -> Option<Queued> {
         let runs = |uid: &u32| self.running.values().any(|running| running.uid == *uid);
         let at = match self.in_line.keys().all(runs) {
@@ -565,7 +570,8 @@ mod tests {
         }
     }
 
-    /// It hangs for as long as its thread does, and only such a call says so: a large copy is no reason to answer from memory.
+    /// It hangs for as long as its thread does. Only a call with its own wait reports this: a large copy is no reason
+    /// to answer from memory.
     #[test]
     fn a_call_with_a_wait_of_its_own_has_another_answer_and_hangs_on() {
         let pool = pool(2, 10, Some(PATIENCE));
@@ -579,7 +585,7 @@ mod tests {
         };
         pool.submit(caller, reply, run, |_, ()| (), expired).expect("room");
         assert_eq!(answer.recv_timeout(PATIENCE), Ok(GivenUp::TooLong));
-        // Its thread may have begun with it later than it was asked for.
+        // Its thread may have started the call some time after it was submitted.
         until("it hangs", || pool.hangs());
         assert_eq!(pool.counts().timed_out, 0);
         drop(go);

@@ -1,9 +1,9 @@
 //! Which process a request comes from.
 //!
-//! The kernel names a thread. That is asked about once, at the open, while the thread waits for the answer: later it may be
-//! gone, and a request to close has no sender. What was found holds for a moment, so that a loader that opens a thousand files a
-//! second costs a few looks into `/proc`. Only `status`, `stat` and `cgroup` are read there: they wait for no process, where
-//! `cmdline` waits for one that may itself wait for this mount.
+//! The kernel names a thread. We look it up once, at the open, while the thread waits for the answer: later it may be
+//! gone, and a request to close has no sender. The result is reused for a moment, so that a loader that opens a
+//! thousand files a second costs a few lookups in `/proc`. Only `status`, `stat` and `cgroup` are read there: they wait
+//! for no process, while `cmdline` waits for one that may itself wait for this mount.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,19 +14,19 @@ use dashmap::DashMap;
 
 use crate::stats::processes::{Identity, Process, Processes};
 
-/// For so long a thread's number is taken for the same thread: numbers come round after millions of threads.
+/// How long a thread's number is taken for the same thread: numbers wrap around after millions of threads.
 const HOLDS: Duration = Duration::from_secs(2);
-/// So many threads are remembered.
+/// How many threads are remembered.
 const THREADS_MAX: usize = 4096;
 
-/// Threads that were asked about lately.
+/// Threads that were looked up lately.
 #[derive(Debug, Default)]
 pub(super) struct Who {
     threads: DashMap<u32, (Instant, Arc<Process>)>,
 }
 
 impl Who {
-    /// The process of a thread that has opened a file lately; nobody is asked.
+    /// The process of a thread that has opened a file lately, from memory only.
     pub(super) fn known(&self, thread: u32) -> Option<Arc<Process>> {
         self.threads.get(&thread).filter(|found| found.0.elapsed() < HOLDS).map(|found| Arc::clone(&found.1))
     }
@@ -64,7 +64,8 @@ fn ask(processes: &Processes, thread: u32) -> Option<Arc<Process>> {
     Some(processes.meet(Identity { pid, uid, started, command, cgroup }))
 }
 
-/// One of the files of a process or thread. In one piece as a rule: what asks for its length first grows towards it, for it is told 0.
+/// Reads one file of a process or thread, usually in one read: a buffer sized by the file's length, which is shown as
+/// 0, would have to grow towards it.
 fn read(of: u32, file: &str) -> Option<Vec<u8>> {
     const LONGEST: u64 = 1 << 16;
     let mut bytes = Vec::with_capacity(4096);
@@ -77,12 +78,12 @@ fn group(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Whose rights a thread has: the second of the four that `status` tells.
+/// The user whose rights a thread has: the second of the four IDs in `status`.
 fn user(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The further groups of a thread that waits for an answer; none of one that the kernel cannot name here.
+/// The supplementary groups of a thread that waits for an answer; empty for one that the kernel cannot name here.
 pub(super) fn groups(thread: u32) -> Vec<u32> {
     let status = Some(thread).filter(|thread| *thread != 0).and_then(|thread| read(thread, "status"));
     further_groups(&String::from_utf8_lossy(&status.unwrap_or_default()))
@@ -93,7 +94,8 @@ fn further_groups(status: &str) -> Vec<u32> {
     line.unwrap_or_default().split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
-/// Whether the kernel is about to end a thread: SIGKILL is pending, which it makes of each signal that ends a process.
+/// Whether the kernel is about to end a thread: SIGKILL is pending, which the kernel sets for each signal that ends a
+/// process.
 pub(super) fn is_killed(thread: u32) -> bool {
     thread != 0 && read(thread, "status").is_some_and(|status| has_sigkill(&String::from_utf8_lossy(&status)))
 }
@@ -115,7 +117,7 @@ pub(super) fn shown(thread: u32) -> Option<String> {
     Some(format!("{name} (pid {})", group(&status)?))
 }
 
-/// From `stat`: the second field, in parentheses of which it may hold some itself, and the 22nd.
+/// From `stat`: the second field, which is in parentheses and may itself contain some, and the 22nd.
 fn command_and_start(stat: &str) -> Option<(String, u64)> {
     let (head, tail) = stat.rsplit_once(')')?;
     let command = head.split_once('(')?.1;
@@ -123,7 +125,7 @@ fn command_and_start(stat: &str) -> Option<(String, u64)> {
     Some((command.to_owned(), started))
 }
 
-/// From `cgroup`: of version 2 if there is one, else the first that is not the root.
+/// From `cgroup`: the path of version 2 if there is one, else the first that is not the root.
 fn cgroup(text: &str) -> String {
     let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| *path != "/");
     let second = text.lines().find_map(|line| line.strip_prefix("0::")).filter(|path| *path != "/");
@@ -144,7 +146,7 @@ mod tests {
         assert!(Arc::ptr_eq(&process, &who.process(&processes, thread)));
         let other = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
         let gone = other.join().expect("a number");
-        // Whoever joins is told a moment before the kernel has taken it off its list.
+        // `join` returns a moment before the kernel has removed the thread from its list.
         while std::path::Path::new(&format!("/proc/{gone}")).exists() {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Asking what may hang: a mount, or anything else in a file system. Nobody waits longer than they want to.
+//! Asks a mount, or anything else in a file system that may hang, with a bounded wait.
 
 use std::io;
 use std::path::Path;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
 
-/// Asks the daemon of a mount: ENOTCONN if it is gone, EACCES if it is not for this user. Attributes alone will not do:
-/// the kernel may know them by itself, long after the daemon has died. Nor will statistics: everybody gets some. Whom the kernel
-/// answers because the daemon dies meanwhile gets ECONNABORTED.
+/// Asks the daemon of a mount: ENOTCONN if it is gone, EACCES if this user may not use the mount. Attributes alone are
+/// not enough: the kernel may have them cached long after the daemon has died. Nor are statistics: everybody gets some.
+/// A call that is cut off because the daemon dies meanwhile gets ECONNABORTED.
 pub(super) fn ask(mountpoint: &Path) -> io::Result<()> {
     let told = statvfs(mountpoint).map_err(io::Error::from).and_then(|_| mountpoint.metadata());
     told.map(drop).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
@@ -20,11 +20,11 @@ pub(super) fn ask(mountpoint: &Path) -> io::Result<()> {
 }
 
 /// Runs `f` on a thread of its own and gives up waiting after `limit`: a call into a hung file system cannot be
-/// interrupted, only left behind.
+/// interrupted, only abandoned.
 pub fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, answer) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
-        // Nobody may be waiting any more.
+        // The caller may have given up.
         drop(done.send(f()));
     });
     answer.recv_timeout(limit).ok()

@@ -30,10 +30,10 @@ const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 const SUBTYPE: &str = "dlio";
 
-/// What `mount -o` may ask of any file system, as far as it means something here.
+/// The `mount -o` options of any file system that mean something here.
 pub type MountFlags = MountAttrFlags;
 
-/// Their names, as mount(8) and the helper have them.
+/// Their names, as mount(8) and the helper use them.
 const FLAGS: [(&str, MountFlags); 5] = [
     ("ro", MountFlags::MOUNT_ATTR_RDONLY),
     ("nosuid", MountFlags::MOUNT_ATTR_NOSUID),
@@ -52,15 +52,15 @@ pub fn flag_names(flags: MountFlags) -> impl Iterator<Item = &'static str> {
     FLAGS.iter().filter(move |(_, flag)| flags.contains(*flag)).map(|(name, _)| *name)
 }
 
-/// What kind of mount it is to be.
+/// What kind of mount to make.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
-    /// Shown as the device that is mounted: the slow tier, so that mount(8) knows its line of fstab again.
+    /// Shown as the mounted device: the slow tier, so that mount(8) recognizes its line of fstab.
     pub(super) source: &'a Path,
     pub(super) flags: MountFlags,
 }
 
-/// A mount nobody answers yet: the kernel's end of it, and who may use it.
+/// A mount that nobody answers yet: the kernel's end of it, and who may use it.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) device: OwnedFd,
@@ -69,8 +69,8 @@ pub(super) struct Attached {
 
 /// Mounts, in place of a dead mount of ours if `replace` says that there is one.
 ///
-/// What is written there meanwhile waits for us or fails, but never lands in the directory below, where nobody would
-/// find it again (P3): the new mount is put beneath the dead one, which is then taken away. Before Linux 6.5, and through
+/// A write to the path meanwhile waits for us or fails, but never lands in the directory below, where nobody would find
+/// it again (P3): the new mount is put beneath the dead one, which is then taken away. Before Linux 6.5, and through
 /// the helper, the directory is bare for a moment.
 pub(super) fn attach(mountpoint: &Path, wanted: Wanted<'_>, replace: bool) -> Result<Attached> {
     let device = open_device()?;
@@ -103,8 +103,8 @@ fn beneath(mountpoint: &Path, device: File) -> Result<Attached> {
     Ok(Attached { device: device.into(), acl: SessionACL::All })
 }
 
-/// A mount that is nowhere yet. `suid` and `dev` are on unless `wanted` says otherwise, as on any file system that root
-/// mounts.
+/// A mount that is not attached yet. `suid` and `dev` are on unless `wanted` says otherwise, as on any file system that
+/// root mounts.
 fn detached_mount(device: &File, wanted: Wanted<'_>) -> io::Result<OwnedFd> {
     let config = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&config, "source", wanted.source)?;
@@ -121,7 +121,7 @@ fn detached_mount(device: &File, wanted: Wanted<'_>) -> io::Result<OwnedFd> {
     for flag in ["default_permissions", "allow_other"] {
         fsconfig_set_flag(&config, flag)?;
     }
-    // Of the whole file system, so that bind mounts of it are read-only too; `mount -o remount` changes both.
+    // Set on the whole file system, so that bind mounts of it are read-only too; `mount -o remount` changes both.
     if wanted.flags.contains(MountFlags::MOUNT_ATTR_RDONLY) {
         fsconfig_set_flag(&config, "ro")?;
     }
@@ -136,7 +136,7 @@ pub(super) fn take_away(mountpoint: &Path) -> Result<()> {
     })
 }
 
-/// Opens the device, or says what to do about it. The helper opens it as the user, so it is no way around.
+/// Opens the device, or says what to do about the error. The helper opens it as the user, so it is no way around.
 pub fn open_device() -> Result<File> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Error::refused(
@@ -152,7 +152,7 @@ pub fn open_device() -> Result<File> {
 
 /// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
 fn attach_with_helper(mountpoint: &Path, wanted: Wanted<'_>) -> Result<Attached> {
-    // Root needs no leave of /etc/fuse.conf.
+    // /etc/fuse.conf does not restrict root.
     let acl = if others_allowed() || geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
     let options = helper_options(acl, wanted);
     let failed = |e: io::Error| Error::io("run", HELPER, e);
@@ -206,7 +206,7 @@ fn helper_options(acl: SessionACL, wanted: Wanted<'_>) -> OsString {
     OsString::from_vec(options)
 }
 
-/// The helper can do no more than the kernel lets root do here.
+/// The helper cannot do more than the kernel lets root do here.
 fn helper_remedy() -> &'static str {
     match geteuid().is_root() {
         true => {
@@ -234,16 +234,16 @@ pub fn others_allowed() -> bool {
     std::fs::read_to_string("/etc/fuse.conf").is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"))
 }
 
-/// How to take a mount away.
+/// How to remove a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detach {
     /// Only when nobody uses it; EBUSY otherwise.
     WhenFree,
-    /// From the name space at once; it ends when its last user has gone.
+    /// From the namespace at once; it ends when its last user has gone.
     Now,
 }
 
-/// Unmounts what is on top at `mountpoint`.
+/// Unmounts the topmost mount at `mountpoint`.
 pub fn detach(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
     let flags = match how {
         Detach::WhenFree => MntFlags::UMOUNT_NOFOLLOW,
@@ -255,8 +255,8 @@ pub fn detach(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
     }
 }
 
-/// Ends a mount that does not answer, whoever uses it: calls under way fail with ECONNABORTED, and so does everything on
-/// it from now on. Its daemon, if it can still run, makes all durable and ends.
+/// Ends a mount that does not answer, even if it is in use: calls in progress fail with ECONNABORTED, and so does
+/// everything on it from now on. Its daemon, if it can still run, makes everything durable and ends.
 pub fn force(mountpoint: &Path) -> Result<(), Errno> {
     nix::mount::umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)
 }
@@ -273,7 +273,7 @@ fn detach_with_helper(mountpoint: &Path, how: Detach) -> Result<(), Errno> {
     }
 }
 
-/// What the helper says it is; `None` if it is not installed.
+/// What the helper reports as its version; `None` if it is not installed.
 pub fn helper_version() -> Option<String> {
     let output = Command::new(HELPER).arg("-V").stdin(Stdio::null()).output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -372,8 +372,8 @@ mod tests {
             let served = Session::from_fd(Bare, attached.device, attached.acl, Config::default());
             drop(served.expect("the handshake"));
             let look = || path.metadata().expect_err("nobody serves it").raw_os_error();
-            // What another test starts in parallel holds the device too until it has become another program: a look that came
-            // before that was waiting for an answer.
+            // A child that another test starts in parallel also holds the device until it has called exec: a look that
+            // came before that was waiting for an answer.
             let gone = std::iter::repeat_with(look).find(|gone| *gone != Some(Errno::ECONNABORTED as i32));
             assert_eq!(gone, Some(Some(Errno::ENOTCONN as i32)));
         };

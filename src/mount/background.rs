@@ -1,7 +1,7 @@
 //! The background: one loop per kind of work, each running the engine's bounded steps one after another.
 //!
-//! A step is synchronous and may hang in the slow tier, so it runs on a blocking thread; the loop around it decides when
-//! the next one is due. What a step does, and that it may be cut off at any point, is the engine's business.
+//! A step is synchronous and may hang in the slow tier, so it runs on a blocking thread; the loop around it decides
+//! when the next one is due. The engine defines what a step does, and lets it be cut off at any point.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,11 +15,12 @@ use crate::error::{Context, Result};
 use crate::fs::silent_after;
 use crate::tiers::{Progress, Tiers};
 
-/// The longest sleep: what no wake-up announces (time passing, a foreign change) is noticed after this.
+/// The longest sleep: changes without a wake-up (time passing, a foreign change) are noticed after this.
 const TICK: Duration = Duration::from_secs(1);
-/// Between two steps that found nothing to do yet, however often the loop is woken: each is a hop to another thread and back.
+/// The least time between two steps if the first had only to wait, however often the loop is woken: each is a hop to
+/// another thread and back.
 const BREATH: Duration = Duration::from_millis(10);
-/// The same after one that found nothing to do at all. Shorter: somebody may wait for what comes next.
+/// The same if the step found nothing to do at all. Shorter: somebody may wait for what comes next.
 const GLANCE: Duration = Duration::from_millis(2);
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MOST: Duration = Duration::from_secs(60);
@@ -29,11 +30,11 @@ const BACKOFF_MOST: Duration = Duration::from_secs(60);
 struct Work {
     name: &'static str,
     step: fn(&Tiers) -> Result<Progress>,
-    /// Fails when the slow tier does; the others touch the fast tier only.
+    /// It fails when the slow tier does; the others touch the fast tier only.
     needs_slow: bool,
-    /// Whether new work wakes it; what only passing time brings up is left to the timer.
+    /// Whether new work wakes it; work that only passing time creates is left to the timer.
     woken: bool,
-    /// Whether several may go on side by side.
+    /// Whether several may run side by side.
     side_by_side: bool,
 }
 
@@ -50,12 +51,12 @@ const WORKS: [Work; 7] = [
 /// Makes the runtime of the background. Shut down with a timeout: a step may hang.
 pub(super) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    // Two carry timers and signals; the steps have threads of their own.
+    // Two threads carry timers and signals; the steps have threads of their own.
     let built = builder.worker_threads(2).max_blocking_threads(4 * WORKS.len()).thread_name("dlio-work").enable_all();
     built.build().at("start", "background threads")
 }
 
-/// So many copies are staged side by side; from a disk that turns only one, for others are in the way of each other there.
+/// How many copies are staged side by side; only one from a rotating disk, where parallel reads slow each other down.
 const FEW: usize = 4;
 
 /// Starts all loops. They end with the runtime.
@@ -94,8 +95,8 @@ async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Dur
     }
 }
 
-/// One step after another on this thread for as long as there is work, but not for long: a hop to another thread costs more than a small
-/// step.
+/// Runs one step after another on this thread while there is work, but not for long: a hop to another thread costs more
+/// than a small step.
 fn steps(work: Work, tiers: &Tiers) -> Result<Progress> {
     let began = Instant::now();
     loop {
@@ -106,8 +107,8 @@ fn steps(work: Work, tiers: &Tiers) -> Result<Progress> {
     }
 }
 
-/// Some steps. While they wait for the slow tier and no byte arrives there, the tier is silent. `None`: only a runtime that is
-/// being shut down cancels a blocking task; a panic has aborted the process.
+/// Runs some steps. While they wait for the slow tier and no byte arrives there, the tier is silent. `None`: the task
+/// was cancelled, which only happens when the runtime shuts down; a panic aborts the process.
 async fn step(work: Work, tiers: &Arc<Tiers>, silent_after: Duration) -> Option<Result<Progress>> {
     let on_thread = Arc::clone(tiers);
     let mut done = tokio::task::spawn_blocking(move || steps(work, &on_thread));
@@ -131,7 +132,7 @@ enum Next {
     Again,
     /// For the whole time: being woken does not make a failed tier answer.
     Sleep(Duration),
-    /// Until woken, but not less than `least`, nor (beyond it) more than `most`.
+    /// Until woken, but at least `least`, and (beyond it) at most `most`.
     Await {
         least: Duration,
         most: Duration,
@@ -145,7 +146,7 @@ fn next(done: Result<Progress>, health: &mut Health) -> Next {
             match progress {
                 Progress::Did => Next::Again,
                 Progress::Idle => Next::Await { least: GLANCE, most: TICK },
-                // A sync may cut the waiting short, so it can be woken; what is woken for each write must not spin.
+                // A sync may cut the wait short, so it can be woken; a loop that is woken for each write must not spin.
                 Progress::Wait(time) => Next::Await { least: time.min(BREATH), most: time.min(TICK) },
             }
         }
@@ -185,7 +186,7 @@ impl Health {
     }
 }
 
-/// 1 s, doubled per failure up to 60 s, less what `jitter` (0.5 to 1) takes off from the second one on.
+/// 1 s, doubled per failure up to 60 s, times `jitter` (0.5 to 1) from the second one on.
 fn backoff(failures: u32, jitter: f64) -> Duration {
     let full = BACKOFF_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(BACKOFF_MOST);
     full.mul_f64(jitter).max(BACKOFF_FIRST)

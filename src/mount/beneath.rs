@@ -1,9 +1,9 @@
 //! The slow tree's root, opened before a mount hides it, or beneath a dead mount that hides it already.
 //!
-//! A mount over its own slow tier works because descriptors refer to the tree beneath: everything of the slow tier is
-//! reached from the one opened here. When the daemon of such a mount has died, its dead mount is on top. The tree is then
-//! looked for in a mount name space that a thread makes for itself, where the dead mount can be taken away without
-//! anybody noticing; it is cloned there, with all that is mounted inside of it, and the clone outlives the name space.
+//! A mount over its own slow tier works because descriptors refer to the tree beneath: everything on the slow tier is
+//! reached from the one opened here. When the daemon of such a mount has died, its dead mount is on top. The tree is
+//! then looked up in a private mount namespace of a thread, where the dead mount can be removed without anybody
+//! noticing; it is cloned there, with everything mounted inside it, and the clone outlives the namespace.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::table::{self, MountEntry};
 
-/// A directory with what must stay open for as long as anything below it is used.
+/// A directory, with the descriptor that must stay open for as long as anything below it is used.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: Root,
@@ -30,14 +30,14 @@ pub(super) struct Tree {
 enum Root {
     /// Reached by its path.
     Plain(File),
-    /// A clone of a tree that is hidden; it is dissolved with this descriptor.
+    /// A clone of a hidden tree; it is dissolved with this descriptor.
     Clone(OwnedFd),
 }
 
 impl Tree {
-    /// Opens the directory at `path`, or the one beneath the dead mounts of ours there if it is `hidden`.
+    /// Opens the directory at `path`, or, if it is `hidden`, the one beneath our dead mounts there.
     ///
-    /// Errors: as `open(2)`; EPERM if it is hidden and this process may not make a mount name space.
+    /// Errors: as `open(2)`; EPERM if it is hidden and this process may not make a mount namespace.
     pub(super) fn open(path: &Path, hidden: bool) -> io::Result<Tree> {
         let root = match hidden {
             true => Root::Clone(clone_beneath(path)?),
@@ -55,12 +55,12 @@ impl Tree {
         PathBuf::from(format!("/proc/self/fd/{fd}"))
     }
 
-    /// Where the user has it.
+    /// The path by which the user knows it.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether this user may make something in it. Errors: EACCES and others as `access(2)`; a file system that is
+    /// Whether this user may create entries in it. Errors: EACCES and others as `access(2)`; a file system that is
     /// mounted read-only is no error.
     pub(super) fn is_writable(&self) -> io::Result<bool> {
         match eaccess(&self.by_descriptor(), AccessFlags::W_OK | AccessFlags::X_OK) {
@@ -73,14 +73,14 @@ impl Tree {
 
 fn clone_beneath(path: &Path) -> io::Result<OwnedFd> {
     let path = path.to_path_buf();
-    // The name space belongs to the thread, and ends with it.
+    // The namespace belongs to the thread, and ends with it.
     let found = std::thread::Builder::new().name("dlio-beneath".into()).spawn(move || look_beneath(&path))?;
     found.join().unwrap_or_else(|_| Err(io::Error::other("looking beneath the mount panicked")))
 }
 
 fn look_beneath(path: &Path) -> io::Result<OwnedFd> {
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // What happens here must not reach the name space of the others.
+    // Changes here must not reach the namespace of the other threads.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
     let top_is_ours = || {
         let mounts = table::mounts_of_this_thread().map_err(io::Error::other)?;

@@ -1,7 +1,7 @@
-//! The process that serves a mount, as others see it: found by the lock that it holds open, and what keeps it from going
-//! on when it does not answer.
+//! The process that serves a mount, as others see it: how to find it by the lock it holds open, and why it does not
+//! answer.
 //!
-//! Everything is read from `/proc`, so it needs nothing of a daemon that hangs. Of other users' daemons nothing is seen.
+//! Everything is read from `/proc`, so a daemon that hangs need not cooperate. Other users' daemons cannot be seen.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::lock::{LOCK_FILE, Owner};
 use super::process::{open_files, processes, standstill};
 use crate::error::Error;
 
-/// A daemon that answers nothing for this long is stuck: what it is asked here needs no tier.
+/// A daemon that answers nothing for this long is stuck: these requests need no tier.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The process that serves a mount.
@@ -45,7 +45,7 @@ impl Daemon {
         lock_held_by(self.pid).is_some_and(|lock| lock.starts_with(&self.fast))
     }
 
-    /// Asks it to make all durable on the fast tier, to take its mount away, and to end. No error if it has ended.
+    /// Asks it to make everything durable on the fast tier, to remove its mount, and to end. No error if it has ended.
     pub fn ask_to_leave(&self) -> Result<(), Errno> {
         if !self.runs() {
             return Ok(());
@@ -72,7 +72,7 @@ pub enum Pulse {
     Answers,
     /// Its daemon is gone.
     Dead,
-    /// It does not answer, or not to this user; why, and the remedy.
+    /// It does not answer, or not to this user; the error has the reason and the remedy.
     Silent(Error),
 }
 
@@ -84,7 +84,7 @@ pub fn pulse(mountpoint: &Path) -> Pulse {
         Some(Err(e)) => match e.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ENOTCONN) => Pulse::Dead,
             Some(Errno::EACCES) => Pulse::Silent(another_users(mountpoint, &e)),
-            // An answer all the same, from its slow tier.
+            // An error from its slow tier is an answer, too.
             _ => Pulse::Answers,
         },
         Some(Ok(())) => Pulse::Answers,
@@ -96,7 +96,7 @@ fn another_users(mountpoint: &Path, error: &io::Error) -> Error {
     Error::refused(what, "do this as that user; root is let in if /etc/fuse.conf says user_allow_other")
 }
 
-/// Why a mount does not answer, as far as it can be seen, and what to do.
+/// Why a mount does not answer, as far as can be seen, and what to do.
 pub(super) fn silent(mountpoint: &Path) -> Error {
     let what = format!("the mount at {} does not answer", mountpoint.display());
     let Some(daemon) = Daemon::of(mountpoint) else {

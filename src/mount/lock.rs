@@ -1,7 +1,8 @@
-//! One owner per fast tier (promise P7): a lock that names its holder, and on leaving says what was left behind.
+//! One owner per fast tier (promise P7): a lock that names its holder; on leaving, the holder notes there what is left
+//! behind.
 //!
-//! The lock is `flock(2)` on `<fast>/.dlio-fs/lock`; it ends with the process, so nothing stale can be in the way. The
-//! text in the file is for people and for `dlio-fs umount`, never a reason to believe that somebody holds it.
+//! The lock is `flock(2)` on `<fast>/.dlio-fs/lock`; it ends with the process, so a stale lock cannot be in the way.
+//! The text in the file is for people and for `dlio-fs umount`; it never means that the lock is held.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -21,35 +22,35 @@ use super::process::{is_ending, standstill};
 use crate::error::{Context, Error, Result};
 use crate::path::unescape;
 
-/// What is ours on either tier.
+/// The name of our directory on either tier.
 pub const PRIVATE_DIR: &str = ".dlio-fs";
-/// The lock, from the fast tier.
+/// The lock's path on the fast tier.
 pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
 
-/// What is behind that in the lock is not ours.
+/// Longer text in the lock is not ours.
 const TEXT_MAX: u64 = 16 << 20;
 
-/// How long a killed daemon may take to give its lock back.
+/// How long a killed daemon may take to release its lock.
 const ENDING: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Held for as long as the daemon may touch the fast tier. Dropped by who changed nothing there (a refused start, a rescue),
-/// it puts back what the last daemon said.
+/// Held for as long as the daemon may touch the fast tier. If the holder changed nothing there (a refused start, a
+/// rescue), dropping it restores the last daemon's text.
 #[derive(Debug)]
 pub struct FastLock {
     file: Flock<File>,
     path: PathBuf,
-    /// The text before ours, for as long as it is still true.
+    /// The text before ours, as long as it is still true.
     before: Option<String>,
-    /// The tier can only be read: nothing is written into the lock either.
+    /// The tier is read-only: nothing is written into the lock either.
     read_only: bool,
 }
 
-/// The lock has at least so many bytes on the disk.
+/// The least size of the lock on the disk.
 const BLOCK: usize = 512;
 
 impl FastLock {
-    /// Takes the lock, making the private directory if it is not there. Refuses, naming the holder.
+    /// Takes the lock, making the private directory if it is not there. If it is held, the refusal names the holder.
     pub fn take(fast: &Path, owner: &Owner) -> Result<FastLock> {
         let path = fast.join(LOCK_FILE);
         match DirBuilder::new().mode(0o700).create(fast.join(PRIVATE_DIR)) {
@@ -59,7 +60,7 @@ impl FastLock {
         FastLock::take_in(fast, path, owner, true)
     }
 
-    /// The same for a tier that is only looked at, and may be one that cannot be written.
+    /// The same for a tier that is only read, and may be unwritable.
     pub fn take_to_read(fast: &Path, owner: &Owner) -> Result<FastLock> {
         FastLock::take_in(fast, fast.join(LOCK_FILE), owner, false)
     }
@@ -99,17 +100,17 @@ impl FastLock {
         }
     }
 
-    /// Says anew who holds it. The text is hardly longer, and there may be no room for another block.
+    /// Rewrites the holder's line. It is hardly longer, and there may be no room for another block.
     pub(super) fn say(&mut self, owner: &Owner) -> Result<()> {
         self.write(&format!("{owner}\n"))
     }
 
-    /// From here on the mount takes changes: what the last daemon left is no longer what there is.
+    /// From here on the mount takes changes: the last daemon's text is no longer true.
     pub(super) fn serving(&mut self) {
         self.before = None;
     }
 
-    /// Says what only the fast tier has, then gives the lock back.
+    /// Notes what only the fast tier has, then releases the lock.
     pub(super) fn leave(mut self, left: &Left) -> Result<()> {
         let mut text = format!("left files={} events={}\n", left.files, left.events);
         for path in &left.paths {
@@ -118,7 +119,7 @@ impl FastLock {
         }
         self.before = None;
         match self.write(&text) {
-            // On a full tier: as many paths as its block has room for.
+            // On a full tier, write as many paths as fit into its block.
             Err(error) if error.errno() == Errno::ENOSPC && text.len() > BLOCK => {
                 let end = text.as_bytes()[..BLOCK].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
                 self.write(&text[..end])
@@ -132,7 +133,7 @@ impl FastLock {
             return Ok(());
         }
         let file: &mut File = &mut self.file;
-        // Cut afterwards: on a full tier there is room for what overwrites the former text, and for nothing else.
+        // Truncated afterwards: a full tier has room only to overwrite the old text.
         let written = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(text.as_bytes()));
         written.and_then(|()| file.set_len(text.len() as u64)).at("write", self.path.display())
     }
@@ -148,8 +149,8 @@ impl Drop for FastLock {
     }
 }
 
-/// Through the private directory's descriptor: neither it nor the lock may be a link that leads out of the tier. O_NONBLOCK:
-/// a fifo must not hold us.
+/// Through the private directory's descriptor: neither it nor the lock may be a link that leads out of the tier.
+/// O_NONBLOCK: a fifo must not block us.
 fn open_lock(fast: &Path, to_write: bool) -> io::Result<File> {
     let dir = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let dir = fcntl::open(&fast.join(PRIVATE_DIR), dir, Mode::empty())?;
@@ -162,7 +163,7 @@ fn whole(file: &mut File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.take(TEXT_MAX).read_to_end(&mut bytes)?;
-    // All of it was written escaped; what somebody else put there is no reason not to mount.
+    // We wrote all of it escaped; foreign bytes in it are no reason not to mount.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -189,14 +190,14 @@ pub struct Owner {
     pub(super) mountpoint: String,
     /// The slow tier; empty for a holder that needs none.
     slow: String,
-    /// And the fast one has room for changes.
+    /// Also false if the fast tier has no room for changes.
     pub(super) slow_is_writable: bool,
     /// Whole seconds, RFC 3339.
     since: String,
 }
 
 impl Owner {
-    /// This process, for a mount of the tree at `slow`, or for something else that it does at `mountpoint`.
+    /// This process, for a mount of the tree at `slow`, or for another operation at `mountpoint`.
     pub fn ourselves(mountpoint: &Path, slow: Option<&Path>, slow_is_writable: bool) -> Owner {
         let escaped = |path: &Path| crate::path::escape(path.as_os_str().as_encoded_bytes());
         Owner {
@@ -209,12 +210,12 @@ impl Owner {
         }
     }
 
-    /// Whether the holder is a process of this machine, whose number means something here.
+    /// Whether the holder is a process of this machine, so that its number is valid here.
     fn is_here(&self) -> bool {
         self.host == hostname()
     }
 
-    /// `None` for a line of another kind.
+    /// `None` for any other line.
     pub(super) fn parse(line: &str) -> Option<Owner> {
         let value = |key: &str| line.split(' ').find_map(|word| Some(word.strip_prefix(key)?.to_owned()));
         Some(Owner {
@@ -240,19 +241,19 @@ fn hostname() -> String {
     nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |host| host.to_string_lossy().into_owned())
 }
 
-/// Where a fast tier is mounted, by what its daemon says in the lock it holds.
+/// Where a fast tier is mounted, according to its daemon's text in the lock it holds.
 pub fn mountpoint_of(fast: &Path) -> Option<PathBuf> {
     let mut file = match Flock::lock(open_lock(fast, false).ok()?, FlockArg::LockSharedNonblock) {
         Err((file, Errno::EWOULDBLOCK)) => file,
         _ => return None,
     };
     let text = whole(&mut file).ok()?;
-    // Whoever holds it without a slow tier looks at the fast one, as fsck does.
+    // A holder without a slow tier only inspects the fast one, as fsck does.
     let owner = Owner::parse(text.lines().next()?).filter(|owner| !owner.slow.is_empty())?;
     Some(PathBuf::from(OsString::from_vec(unescape(&owner.mountpoint)?)))
 }
 
-/// What the last daemon of a fast tier left behind. `None` while one holds it, or if none ever left cleanly.
+/// What the last daemon of a fast tier left behind. `None` while it is locked, or if no daemon ever left cleanly.
 pub fn last_left(fast: &Path) -> Option<Left> {
     let file = open_lock(fast, false).ok().filter(|file| file.metadata().is_ok_and(|stat| stat.is_file()))?;
     let mut file = Flock::lock(file, FlockArg::LockSharedNonblock).ok()?;

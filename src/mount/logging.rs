@@ -1,5 +1,5 @@
-//! Where log lines go: standard error, a file, or syslog. What is logged may change while mounted, and the file may be renamed:
-//! whoever rotates it asks for a new one. A line is one line, whatever the names in it are.
+//! Where log lines go: standard error, a file, or syslog. The filter may change while mounted, and the file may be
+//! renamed by log rotation, which then asks for a new one. An event is always one line, whatever the names in it are.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -37,7 +37,8 @@ static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
-    /// Another one after each reopening. Not locked while a line is written: a disk that hangs holds up nobody who asks for it.
+    /// Replaced at each reopening. Not locked while a line is written: a disk that hangs does not block those who ask
+    /// for the file.
     open: Mutex<Arc<File>>,
 }
 
@@ -47,8 +48,8 @@ impl LogFile {
     }
 }
 
-/// Starts logging what `log` says (the key of the configuration); call once. A panic is logged too, before the process
-/// aborts.
+/// Starts logging with the filter `log` (the key of the configuration); call once. A panic is logged too, before the
+/// process aborts.
 pub fn start(to: &LogTo, log: &str) -> Result<()> {
     match to {
         LogTo::Stderr => install(io::stderr, true, log),
@@ -72,17 +73,17 @@ fn open(path: &Path) -> Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o640).open(path).at("open", path.display())
 }
 
-/// Opens the log file anew, by its name: what had the name before was renamed by whoever rotates it. Says whether there is a log
-/// file at all. Errors: it cannot be opened; the one before is kept.
+/// Reopens the log file by its name, after log rotation has renamed the old one. Returns whether there is a log file at
+/// all. Errors: it cannot be opened; the old one is kept.
 pub(super) fn reopen() -> Result<bool> {
     let Some(file) = LOG_FILE.get() else { return Ok(false) };
-    // Without the lock, for the file may be on a file system that hangs.
+    // Opened without the lock: the file may be on a file system that hangs.
     let new = Arc::new(open(&file.path)?);
     *file.open.lock() = new;
     Ok(true)
 }
 
-/// Lets standard error go where the log goes, as far as that is a file: what a panic says, for one.
+/// Redirects standard error to the log file, if there is one, so that panics, for one, get there.
 pub(super) fn take_stderr_along() -> io::Result<()> {
     match LOG_FILE.get() {
         Some(file) => Ok(nix::unistd::dup2_stderr(file.current())?),
@@ -99,7 +100,7 @@ pub fn has_syslog() -> bool {
 pub(super) fn set_filter(log: &str) -> Result<()> {
     match FILTER.get() {
         Some(handle) => handle.reload(filter(log)?).map_err(|e| Error::refused(format!("logging: {e}"), "report this")),
-        // Nothing is logged at all.
+        // Logging was never started.
         None => Ok(()),
     }
 }
@@ -112,13 +113,13 @@ where
     let (filter, handle) = reload::Layer::new(filter(log)?);
     let lines = tracing_subscriber::fmt::layer().with_writer(OneLine(writer)).with_ansi(false);
     let lines = if with_time { lines.boxed() } else { lines.without_time().with_level(false).boxed() };
-    // `try_init` also takes over what fuser says through the `log` crate.
+    // `try_init` also takes over fuser's messages through the `log` crate.
     tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| twice())?;
     FILTER.set(handle).map_err(|_| twice())
 }
 
-/// Writes each event as one line, without what a terminal would obey: users give files their names, and one that had a line break in it wrote
-/// lines of its own into the log.
+/// Writes each event as one line, without control characters, which a terminal would obey: users choose file names, and
+/// one with a line break would write lines of its own into the log.
 struct OneLine<W>(W);
 
 impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
@@ -128,14 +129,14 @@ impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
         OneLine(self.0.make_writer())
     }
 
-    /// Syslog takes the level from there.
+    /// Syslog takes the level from here.
     fn make_writer_for(&'w self, about: &Metadata<'_>) -> Self::Writer {
         OneLine(self.0.make_writer_for(about))
     }
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// Each is an event as a whole.
+    /// Each call has one whole event.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
@@ -154,8 +155,8 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// fuser logs every request at debug level and its own trouble at warn. That a reply was not taken is no trouble: whoever asked
-/// was interrupted.
+/// fuser logs every request at debug level and its own trouble at warn. A reply that was not taken is no trouble: the
+/// caller was interrupted.
 fn filter(log: &str) -> Result<EnvFilter> {
     EnvFilter::try_new(format!("fuser=warn,fuser::reply=off,{log}"))
         .map_err(|e| Error::refused(format!("log = {log:?}: {e}"), "write a level (error, warn, info, debug, trace)"))

@@ -1,11 +1,13 @@
-//! Over HTTP: the metrics for Prometheus (`/metrics`), and two probes for whoever starts and stops daemons (`/healthz`, `/readyz`).
+//! Serves over HTTP the metrics for Prometheus (`/metrics`), and two probes for service managers (`/healthz`,
+//! `/readyz`).
 //!
-//! The metrics are what `.dlio/metrics` says to somebody who is not the mount's owner. It runs on the background's runtime; the
-//! text is made on a blocking thread, one at a time, so that however many ask, the movers keep theirs. Each connection has
-//! one request and a bounded time for all of it, and there are only so many at once.
+//! The metrics are those that `.dlio/metrics` shows to users other than the mount's owner. The server runs on the
+//! background's runtime; the text is made on a blocking thread, one at a time, so that many requests do not take
+//! threads from the movers. Each connection has one request and a bounded time for all of it, and their number is
+//! limited.
 //!
-//! The probes ask neither tier. `/healthz` fails where a new daemon would help: never because the slow tier hangs. `/readyz` fails where
-//! the mount does not take writes as it should.
+//! The probes ask neither tier. `/healthz` fails if a new daemon would help: never because the slow tier hangs.
+//! `/readyz` fails if the mount does not take writes normally.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -28,19 +30,19 @@ use crate::error::{Context, Error, Result};
 use crate::fs::Metrics;
 use crate::stats::metrics;
 
-/// Connections at once; further ones wait to be accepted. Clients that say nothing have them all for three seconds, so that three times as
-/// many would have to be in front of Prometheus before it gives up.
+/// Connections at once; further ones wait to be accepted. Silent clients occupy them all for three seconds, so three
+/// times as many would have to be ahead of Prometheus before it gives up.
 const CONNECTIONS: usize = 256;
-/// For the request, once it is connected.
+/// How long a client may take to send its request, once connected.
 const ASKS_WITHIN: Duration = Duration::from_secs(3);
-/// For a request and its answer. Half of what Prometheus waits as a rule.
+/// For a request and its answer. Half of the usual timeout of Prometheus.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After a connection could not be accepted, for want of descriptors as a rule.
+/// The pause after a connection could not be accepted, usually for lack of descriptors.
 const BREATH: Duration = Duration::from_secs(1);
-/// More of a request is not read.
+/// The most that is read of a request.
 const REQUEST_MAX: usize = 16 << 10;
 
-/// A port that is taken, on which nobody is answered yet.
+/// A bound port that answers nobody yet.
 #[derive(Debug)]
 pub(super) struct Port {
     listener: std::net::TcpListener,
@@ -61,7 +63,7 @@ pub(super) fn listen(at: &Listen) -> Result<Port> {
     })
 }
 
-/// Answers until the runtime ends. `read_only`: why the mount is, if nobody asked for that.
+/// Answers until the runtime ends. `read_only`: why the mount is read-only, if nobody asked for that.
 pub(super) fn serve(runtime: &Runtime, port: Port, metrics: Metrics, read_only: Option<&'static str>) -> Result<()> {
     let _inside = runtime.enter();
     let listener = TcpListener::from_std(port.listener).at("listen at", port.addr)?;
@@ -92,13 +94,13 @@ async fn accept(listener: TcpListener, pages: Arc<Pages>) {
     }
 }
 
-/// One request, and the end of the connection whatever came of it.
+/// Handles one request, then closes the connection in any case.
 async fn answer(stream: TcpStream, pages: Arc<Pages>, _slot: OwnedSemaphorePermit) {
     let service = service_fn(move |request| respond(Arc::clone(&pages), request));
     let mut http = http1::Builder::new();
-    // The whole has its time; a connection that is kept would hold a slot until the next scrape.
+    // The whole exchange is bounded in time; a kept-alive connection would hold a slot until the next scrape.
     http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(ASKS_WITHIN).max_buf_size(REQUEST_MAX);
-    // A client that breaks off, or is too slow, is its own business.
+    // A client that breaks off, or is too slow, is ignored.
     drop(tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await);
 }
 
@@ -123,7 +125,7 @@ async fn respond(pages: Arc<Pages>, request: Request<Incoming>) -> Result<Respon
         },
         _ => plain(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz"),
     };
-    // To HEAD hyper sends the head alone, with the length that the body has.
+    // For HEAD, hyper sends only the head, with the length of the body.
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(header.0, HeaderValue::from_static(header.1));
@@ -144,19 +146,20 @@ fn being_left() -> Answer {
 struct Pages {
     metrics: Metrics,
     read_only: Option<&'static str>,
-    /// Who has it makes the text.
+    /// The holder makes the text.
     text_turn: Arc<Semaphore>,
-    /// Apart: the text waits for the file system of the fast tier.
+    /// Separate, because the text waits for the file system of the fast tier.
     probe_turn: Arc<Semaphore>,
 }
 
 impl Pages {
-    /// `None` while the mount is being left.
+    /// `None` while the mount is leaving.
     async fn text(&self) -> Option<String> {
         self.ask(&self.text_turn, Metrics::text).await
     }
 
-    /// Why the mount does not take writes as it should; `None` while it is being left. No answer, if the engine has none.
+    /// Why the mount does not take writes normally; `None` while the mount is leaving. Blocks if the engine does not
+    /// answer.
     async fn probe(&self) -> Option<Option<&'static str>> {
         self.ask(&self.probe_turn, Metrics::refuses_writes).await
     }
@@ -166,7 +169,7 @@ impl Pages {
         let metrics = self.metrics.clone();
         let ask = move || {
             let answer = what(&metrics);
-            // Not before: who asked may have given up meanwhile, and the thread is still used.
+            // Not earlier: the client may have given up meanwhile, but the thread is still in use.
             drop(turn);
             answer
         };

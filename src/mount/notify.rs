@@ -1,12 +1,12 @@
-//! What a service manager is told (`sd_notify(3)`): ready, stopping, and that leaving takes longer.
+//! What we tell a service manager (`sd_notify(3)`): ready, stopping, and that leaving takes longer.
 //!
-//! Nothing is said unless the environment names a socket, and one that nobody listens to is no reason to fail.
+//! Nothing is sent unless the environment names a socket; a socket that nobody listens to is no reason to fail.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// How much longer leaving may take, said again about once a second for as long as it does.
+/// How much longer leaving may take; sent again about once a second while it lasts.
 const LONGER: Duration = Duration::from_secs(60);
 
 /// The mount answers.
@@ -14,12 +14,12 @@ pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// The mount is being left.
+/// The mount is leaving.
 pub fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(status), longer()]);
 }
 
-/// Leaving goes on.
+/// Leaving takes longer.
 pub fn still_leaving(status: &str) {
     tell(&[NotifyState::Status(status), longer()]);
 }

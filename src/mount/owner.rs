@@ -1,4 +1,4 @@
-//! Whose a mount is: of whoever mounts, or of the user whom `owner` names.
+//! The owner of a mount: the user who mounts, or the one that `owner` names.
 
 use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid};
 

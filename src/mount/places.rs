@@ -1,6 +1,6 @@
 //! The three directories of a mount, checked before anything is created.
 //!
-//! Read-only: whoever is refused here has changed nothing. What is on the tiers is the engine's to judge.
+//! Read-only: a refused mount has changed nothing. The engine judges what is on the tiers.
 
 use std::ffi::OsStr;
 use std::io;
@@ -30,7 +30,7 @@ pub struct Places {
     pub mountpoint: PathBuf,
     pub fast: PathBuf,
     pub slow: PathBuf,
-    /// A mount of ours whose daemon is gone is on the mount point; it is taken away just before ours is made.
+    /// A mount of ours whose daemon is gone is on the mount point; it is removed just before ours is made.
     pub replaces_dead: bool,
     /// False if nothing can be changed on the slow tier: it is on a read-only file system and never was mounted for
     /// writing, or the mount is to be read-only and this user may not write there. Then the mount is read-only.
@@ -40,14 +40,14 @@ pub struct Places {
 }
 
 impl Places {
-    /// Refuses what cannot work: directories that are missing or not usable, and ones that are the same or inside of
-    /// one another, also by way of bind mounts. The mount point may be the slow tier itself. With `read_only` the slow
-    /// tier need not be writable.
+    /// Refuses what cannot work: directories that are missing or unusable, and ones that are the same or inside one
+    /// another, also through bind mounts. The mount point may be the slow tier itself. With `read_only` the slow tier
+    /// need not be writable.
     pub fn check(mountpoint: &Path, fast: &Path, slow: &Path, read_only: bool) -> Result<Places> {
         let mounts = table::mounts()?;
         let fast = usable_directory("--fast", fast, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK)?;
         let usable_slow = || usable_directory("--slow", slow, AccessFlags::R_OK | AccessFlags::X_OK);
-        // Over itself the mount that may be there comes first: dead or not answering, it hides the slow tier.
+        // A mount over the slow tier is checked first: dead or not answering, it hides the slow tier.
         let over_itself =
             canonical_mountpoint(slow).is_ok_and(|slow| Some(slow) == canonical_mountpoint(mountpoint).ok());
         let apart = if over_itself { None } else { Some(usable_slow()?) };
@@ -64,8 +64,8 @@ impl Places {
         Ok(places)
     }
 
-    /// Refuses a file of the daemon's own, which `option` names, inside the mount: to write to it, the daemon would wait for itself,
-    /// and once mounted it would no longer find the file under that name.
+    /// Refuses a file of the daemon's own, given by `option`, inside the mount: to write to it, the daemon would wait
+    /// for itself, and once mounted it would no longer find the file under that name.
     pub fn refuse_inside(&self, option: &'static str, file: &Path) -> Result<()> {
         let asked = file.to_path_buf();
         let Some(dir) = within(PATIENCE, move || directory_of(&asked)) else { return Err(hung(option, file)) };
@@ -83,7 +83,7 @@ impl Places {
         self.replaces_dead && self.slow == self.mountpoint
     }
 
-    /// A mount of ours is no tier of another: both would order and delay the same changes.
+    /// A mount of ours cannot be a tier of another: both would order and delay the same changes.
     fn refuse_tiers_on_ours(&self, mounts: &[MountEntry]) -> Result<()> {
         for (option, path) in [("--fast", &self.fast), ("--slow", &self.slow)] {
             let on_ours = table::holder_of(path, mounts).is_some_and(MountEntry::is_ours);
@@ -95,7 +95,7 @@ impl Places {
         Ok(())
     }
 
-    /// What we mount hides what is on the mount point, and a dead mount goes.
+    /// The mounts without ours: a new mount hides what is on the mount point, and a dead one goes.
     fn bare(&self, mounts: &[MountEntry]) -> Vec<MountEntry> {
         mounts.iter().filter(|m| !(m.at == self.mountpoint && m.is_ours())).cloned().collect()
     }
@@ -130,7 +130,7 @@ impl Places {
         Ok(())
     }
 
-    /// What can be known of the slow tree only by looking into it.
+    /// Checks the slow tree where that means looking into it.
     fn look_at_slow(&mut self, read_only: bool) -> Result<()> {
         let (path, hidden) = (self.slow.clone(), self.slow_is_hidden());
         let looked = within(PATIENCE, move || {
@@ -142,7 +142,7 @@ impl Places {
         });
         let slow = self.slow.display();
         let (writable, was_written, foreign, has_stats) = match looked {
-            // Without the right to look beneath, the dead mount is taken away first; `serve` looks then.
+            // Without the right to look beneath, the dead mount is removed first; `serve` looks then.
             Some(Err(e)) if hidden && e.raw_os_error() == Some(Errno::EPERM as i32) => return Ok(()),
             Some(Err(e)) => return Err(unusable("--slow", &self.slow, &e)),
             None => return Err(hung("--slow", &self.slow)),
@@ -150,7 +150,7 @@ impl Places {
         };
         self.slow_is_writable = match writable {
             Ok(true) => true,
-            // Not by accident: after an error of its disk, a file system may have become so by itself.
+            // Do not accept this silently: a file system may have become read-only by itself after a disk error.
             Ok(false) if was_written && !read_only => {
                 return Err(unusable("--slow", &self.slow, &Errno::EROFS.into()));
             }
@@ -173,15 +173,16 @@ impl Places {
     }
 }
 
-/// Whether the private directory's name is taken by something that is not ours: no directory, or one with a content but
-/// without our `id`, which is the first name that we keep there.
+/// Whether the private directory's name is taken by something that is not ours: not a directory, or one that has
+/// content but not our `id`, which is the first name that we keep there.
 fn has_foreign_private(root: &Path) -> bool {
     let private = root.join(PRIVATE_DIR);
     match private.symlink_metadata() {
         Err(_) => false,
         Ok(found) if !found.is_dir() => true,
         Ok(_) => {
-            // Other mounts may begin with it at this moment: each leaves an `id.<uuid>` for a while, and makes other names only behind `id`.
+            // Other mounts may be starting at this moment: each leaves an `id.<uuid>` for a while, and makes other
+            // names only after `id`.
             let is_foreign = |name: &OsStr| name != "id" && !name.as_bytes().starts_with(b"id.");
             let listed = std::fs::read_dir(&private).into_iter().flatten().flatten();
             let has_foreign = listed.map(|entry| entry.file_name()).any(|name| is_foreign(&name));
@@ -190,19 +191,19 @@ fn has_foreign_private(root: &Path) -> bool {
     }
 }
 
-/// The directory of a file that may not be there yet, with symbolic links followed, the file's own too; as it is named, where that
-/// leads to nothing.
+/// The directory of a file that may not exist yet, with symbolic links followed, including the file's own; if that
+/// leads nowhere, the path as given.
 fn directory_of(file: &Path) -> PathBuf {
     let above = |path: &Path| path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
     if let Ok(canonical) = file.canonicalize() {
         return above(&canonical);
     }
-    // Who makes a file under the name of a link makes it where the link leads.
+    // Creating a file under the name of a link creates it where the link leads.
     let dir = above(&file.read_link().map_or_else(|_| file.to_path_buf(), |link| above(file).join(link)));
     dir.canonicalize().unwrap_or(dir)
 }
 
-/// A directory, in every way two directories can be compared.
+/// A directory, in every form in which two directories can be compared.
 struct Spot<'a> {
     option: &'static str,
     path: &'a Path,
@@ -236,7 +237,7 @@ impl<'a> Spot<'a> {
     }
 }
 
-/// From the path upwards; empty if the path itself cannot be looked at (a dead mount).
+/// From the path upwards; empty if the path itself cannot be accessed (a dead mount).
 fn identities(path: &Path) -> Vec<(u64, u64)> {
     let identity = |p: &Path| p.metadata().ok().map(|m| (m.dev(), m.ino()));
     match identity(path) {
@@ -245,7 +246,7 @@ fn identities(path: &Path) -> Vec<(u64, u64)> {
     }
 }
 
-/// Checks an existing directory and returns its canonical path. `option` is what the user calls it.
+/// Checks an existing directory and returns its canonical path. `option` is the user's name for it.
 fn usable_directory(option: &'static str, path: &Path, access: AccessFlags) -> Result<PathBuf> {
     let asked = path.to_path_buf();
     let answer = within(PATIENCE, move || {
@@ -330,7 +331,7 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
     }
 }
 
-/// Like `canonicalize`, but the last component may be a dead mount, which cannot be looked at.
+/// Like `canonicalize`, but the last component may be a dead mount, which cannot be accessed.
 fn canonical_mountpoint(path: &Path) -> Result<PathBuf> {
     if let Ok(canonical) = path.canonicalize() {
         return Ok(canonical);

@@ -1,4 +1,5 @@
-//! Processes as `/proc` shows them: which files they hold open, and what keeps one from going on. Of other users' ones little is seen.
+//! Processes as `/proc` shows them: which files they hold open, and what blocks them. Little can be seen of other
+//! users' processes.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +9,10 @@ pub fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// What a process's descriptors refer to. Empty if the process is another user's, or gone.
+/// The files that a process's descriptors refer to. Empty if the process is another user's, or gone.
 ///
-/// Of a killed process the first thread has given up its descriptors while another, which waits in the kernel, still holds
-/// them all: each is asked until one has some.
+/// The first thread of a killed process may have given up its descriptors while another, which waits in the kernel,
+/// still holds them all: each thread is checked until one has some.
 pub fn open_files(pid: u32) -> Vec<PathBuf> {
     let held = |thread: PathBuf| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(thread.join("fd")).into_iter().flatten().flatten();
@@ -20,7 +21,7 @@ pub fn open_files(pid: u32) -> Vec<PathBuf> {
     threads(pid).map(held).find(|held| !held.is_empty()).unwrap_or_default()
 }
 
-/// What keeps a process from going on, and the remedy; `None` if nothing is to be seen.
+/// What blocks a process, and the remedy; `None` if nothing can be seen.
 pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
     let states: Vec<char> = threads(pid).filter_map(|thread| state(&thread)).collect();
     if states.iter().any(|state| matches!(state, 'T' | 't')) {
@@ -32,9 +33,9 @@ pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
     })
 }
 
-/// Whether a process is on its way out: killed, and about to give back what it holds.
+/// Whether a process is exiting: killed, and about to release what it holds.
 pub(super) fn is_ending(pid: u32) -> bool {
-    /// `PF_EXITING` of the kernel's flags, the seventh field behind the name.
+    /// `PF_EXITING` of the kernel's flags, the seventh field after the name.
     const EXITING: u64 = 4;
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
@@ -47,7 +48,7 @@ fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path())
 }
 
-/// The letter behind the name, which is in parentheses and may itself hold some.
+/// The letter after the name, which is in parentheses and may itself contain some.
 fn state(thread: &Path) -> Option<char> {
     let stat = std::fs::read_to_string(thread.join("stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -73,7 +74,7 @@ mod tests {
         let (why, remedy) = loop {
             match standstill(pid) {
                 Some(found) if found.0.contains("stopped") => break found,
-                // It may read its program from the disk just now.
+                // It may still be reading its program from the disk.
                 _ => assert!(begun.elapsed() < Duration::from_secs(60), "never seen"),
             }
         };

@@ -1,11 +1,12 @@
-//! The collector of traced calls, and the files that the trace goes to: `trace` names their directory, `trace_max` bounds
-//! what is in it.
+//! The collector of traced calls, and the files that the trace goes to: `trace` names their directory, `trace_max`
+//! bounds its size.
 //!
-//! Two threads. The collector empties the rings of the threads that answer calls; it must never wait. The writer writes
-//! blocks to files and may: what it has no room for is counted as not written. A file of recordings is one that can be read by
-//! itself; a new one is begun when it has [`PARTS`] of what is allowed, and the oldest goes, also those of former mounts.
-//! Every half minute, and at the end, the file gets what is known besides the calls, so that a killed daemon leaves a
-//! report of all but its last seconds. Nothing here is synced: a power cut costs a report, not data.
+//! There are two threads. The collector empties the rings of the threads that answer calls; it must never wait. The
+//! writer writes blocks to files and may wait: blocks for which the queue has no room are counted as not written. Each
+//! file of recordings can be read by itself; a new one is begun when it has its share ([`PARTS`]) of the allowed size,
+//! and the oldest is removed, including those of former mounts. Every half minute, and at the end, the file gets the
+//! data besides the calls, so that a killed daemon leaves a report of all but its last seconds. Nothing here is synced:
+//! a power cut costs a report, not data.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -29,15 +30,15 @@ use crate::stats::timeline::FINEST;
 use crate::stats::trace::Sealed;
 use crate::tiers::Tiers;
 
-/// A file gets this part of what all may take.
+/// How many files the allowed size is divided into.
 const PARTS: u64 = 8;
 /// No file gets more than this, so that it can be sent around.
 const FILE_MAX: u64 = 256 << 20;
-/// How often what is known besides the calls is written.
+/// How often the data besides the calls is written.
 const SUMMARY: Duration = Duration::from_secs(30);
 /// Blocks that may wait for the writer: two million calls.
 const QUEUE: usize = 256;
-/// After a failure nothing is tried for so long.
+/// How long nothing is tried after a failure.
 const REST: Duration = Duration::from_secs(60);
 /// How long the end of the last file may take.
 const FINISH: Duration = Duration::from_secs(30);
@@ -51,8 +52,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The directory that the configuration names, made if it is not there. To be called before the mount is made: a daemon
-    /// that wrote into its own mount would wait for itself.
+    /// The directory that the configuration names, created if necessary. Must be called before the mount is made: a
+    /// daemon that wrote into its own mount would wait for itself.
     pub(super) fn of(config: &Config, mountpoint: &Path) -> Result<Option<Directory>> {
         let Some(path) = &config.trace else { return Ok(None) };
         DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path.display())?;
@@ -74,10 +75,10 @@ pub(super) struct Recorder {
     written: Option<Receiver<()>>,
 }
 
-/// What the writer has to do.
+/// A task for the writer.
 enum Task {
     Block(Box<Sealed>),
-    /// The last one: the files' records, and that is all.
+    /// The last one: the files' records, then nothing.
     End,
 }
 
@@ -116,7 +117,7 @@ impl Recorder {
         Ok(Recorder { stop, collector, written })
     }
 
-    /// Writes what is still to be written, for as long as that may take.
+    /// Writes what is left to write, with a bounded wait.
     pub(super) fn finish(self) {
         self.stop.store(true, Relaxed);
         self.collector.thread().unpark();
@@ -128,7 +129,7 @@ impl Recorder {
     }
 }
 
-/// Lets each block that is made go to the writer, if it has room.
+/// Passes each new block to the writer, if its queue has room.
 fn hand_on(stats: &Arc<Stats>, tasks: SyncSender<Task>) {
     let counted = Arc::downgrade(stats);
     stats.trace.to(move |sealed| {
@@ -158,7 +159,7 @@ fn collect(stats: &Stats, tiers: &Tiers, observer: &Observer, stop: &AtomicBool,
     }
     if let Some(tasks) = tasks {
         stats.trace.flush();
-        // Nobody waits for this thread; whoever waits for the writer does not for ever.
+        // Nobody waits for this thread, and the wait for the writer is bounded.
         drop(tasks.send(Task::End));
     }
 }
@@ -170,10 +171,10 @@ struct Files {
     observer: Observer,
     /// When the mount was made, in nanoseconds since 1970: in the files' names.
     mount: u64,
-    /// Of the next file.
+    /// The number of the next file.
     number: u64,
     current: Option<Current>,
-    /// Nothing is tried before.
+    /// Nothing is tried before this time.
     rest_until: Option<Instant>,
 }
 
@@ -209,7 +210,7 @@ impl Files {
                         let path = self.directory.path.display();
                         warn!(%path, %error, "the trace cannot be written; lost calls are counted: make room, or mount without trace");
                     }
-                    // What is in the file is whole up to the piece that failed: the next one is begun anew.
+                    // The file is complete up to the part that failed: start a new one.
                     self.current = None;
                     self.rest_until = Some(Instant::now() + REST);
                 }
@@ -244,7 +245,7 @@ impl Files {
         (self.directory.max / PARTS).min(FILE_MAX)
     }
 
-    /// The next file. Room for it is made first.
+    /// Begins the next file. Room for it is made first.
     fn begin(&mut self) -> io::Result<()> {
         self.current = None;
         self.make_room()?;
@@ -282,12 +283,12 @@ impl Files {
     }
 }
 
-/// What a file of recordings is called: when its mount was made, in nanoseconds since 1970, and the file's number.
+/// The name of a file of recordings: when its mount was made, in nanoseconds since 1970, and the file's number.
 fn name(mount: u64, number: u64) -> String {
     format!("dlio-{mount:020}-{number:06}.dlio")
 }
 
-/// The mount and the number of a file of recordings, by its name.
+/// The mount and the number of a file of recordings, from its name.
 fn parse(file: &OsStr) -> Option<(u64, u64)> {
     let (mount, number) = file.to_str()?.strip_prefix("dlio-")?.strip_suffix(".dlio")?.split_once('-')?;
     let told = (mount.parse().ok()?, number.parse().ok()?);
@@ -313,7 +314,7 @@ fn recordings(dir: &Path) -> io::Result<Vec<Recorded>> {
     Ok(found)
 }
 
-/// The files that the latest mount has written into a directory, the oldest first; none if there are no recordings.
+/// The files that the latest mount has written into a directory, oldest first; none if there are no recordings.
 pub fn latest_recording(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut all = recordings(dir).at("read", dir.display())?;
     let latest = all.iter().map(|file| file.mount).max();

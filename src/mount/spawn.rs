@@ -1,8 +1,8 @@
 //! Starting the daemon in the background: the program runs itself again and returns once the mount answers.
 //!
-//! There is no fork, which a process with threads must not do. The readiness pipe is the daemon's standard output: one
-//! word is written when the mount stands, and end-of-file without it means that the daemon has failed, having said why
-//! on the standard error it shares with us.
+//! It does not fork, which a process with threads must not do. The readiness pipe is the daemon's standard output: one
+//! word is written when the mount stands; end-of-file without it means that the daemon has failed, after saying why on
+//! the standard error it shares with us.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -63,15 +63,15 @@ pub fn describe(status: ExitStatus) -> Option<String> {
     status.signal().map(|signal| format!("the daemon was killed by signal {signal} before the mount answered"))
 }
 
-/// The daemon's side: a session of its own, so that the terminal's signals and its end do not reach it.
+/// The daemon's side: a session of its own, so that the terminal's signals and hangup do not reach it.
 pub(super) fn become_session_leader() -> Result<()> {
     nix::unistd::setsid().map(drop).map_err(io::Error::from).at("call", "setsid")
 }
 
-/// Tells the starter that the mount stands, then lets go of its terminal. Fails when the starter has gone: nobody wants
+/// Tells the starter that the mount stands, then lets go of its terminal. Fails if the starter has gone: nobody wants
 /// the mount any more.
 pub(super) fn announce() -> Result<()> {
-    // Before the word: after it, nothing may fail any more that the starter should know of.
+    // Opened before the word is written: after it, no failure could be reported to the starter.
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").at("open", "/dev/null")?;
     let mut stdout = io::stdout();
     stdout.write_all(READY).and_then(|()| stdout.flush()).at("tell", "the starting process")?;

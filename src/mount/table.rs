@@ -1,4 +1,4 @@
-//! The kernel's list of mounts: which are ours, and where in which file system a path really lies.
+//! The kernel's list of mounts: which are ours, and where on which file system a path really lies.
 //!
 //! Paths are bytes: a mount point elsewhere on the machine with a strange name must not stop us.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
 
-/// The file system type a mount of ours has in the table; `umount.fuse.dlio` is found by it.
+/// The file system type of our mounts in the table; `umount.fuse.dlio` is found by it.
 const FS_TYPE: &str = "fuse.dlio";
 
 /// One line of `/proc/self/mountinfo`.
@@ -41,7 +41,7 @@ pub fn mounts_of(pid: u32) -> Vec<MountEntry> {
     read(&format!("/proc/{pid}/mountinfo")).unwrap_or_default()
 }
 
-/// The same for a thread that has a mount name space of its own.
+/// The same for a thread that has its own mount namespace.
 pub(super) fn mounts_of_this_thread() -> Result<Vec<MountEntry>> {
     read("/proc/thread-self/mountinfo")
 }
@@ -55,7 +55,7 @@ pub fn mounted_at<'a>(mounts: &'a [MountEntry], path: &Path) -> Option<&'a Mount
     mounts.iter().rev().find(|mount| mount.at == path)
 }
 
-/// The other places at which the same mount of ours appears (bind mounts).
+/// The other places where the same mount of ours appears (bind mounts).
 pub fn also_at(mounts: &[MountEntry], mountpoint: &Path) -> Vec<PathBuf> {
     let Some(here) = mounted_at(mounts, mountpoint) else { return Vec::new() };
     let same = |m: &&MountEntry| m.is_ours() && m.device == here.device && m.at != mountpoint;
@@ -76,7 +76,7 @@ pub(super) struct Location {
 }
 
 impl Location {
-    /// Of an absolute path without symbolic links; `None` if no mount holds it.
+    /// For an absolute path without symbolic links; `None` if no mount holds it.
     pub(super) fn of(path: &Path, mounts: &[MountEntry]) -> Option<Location> {
         let mount = holder_of(path, mounts)?;
         let below = path.strip_prefix(&mount.at).ok()?;
@@ -88,7 +88,7 @@ impl Location {
     }
 }
 
-/// Lines that do not have the kernel's form are left out.
+/// Skips lines that do not have the kernel's form.
 fn parse(table: &[u8]) -> Vec<MountEntry> {
     table.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }

@@ -1,9 +1,10 @@
-//! Whom a tier belongs to (promise P17): the daemon does with its own rights what it finds there, so nobody else may put it there.
+//! Who owns a tier (promise P17): the daemon uses its own rights on what it finds there, so nobody else may put it
+//! there.
 //!
-//! Looked at before anything on a tier is opened, by the owner and the mode of its root, of `.dlio-fs`, and of all directories and
-//! files in there that are the daemon's own; the objects belong to the users whose files they are, in directories that nobody else
-//! reaches. A shared root of the slow tier may be sticky: then nobody else takes `.dlio-fs` away. What is above a tier is its
-//! administrator's business.
+//! Before anything on a tier is opened, this checks the owner and the mode of its root, of `.dlio-fs`, and of all
+//! directories and files in there that are the daemon's own; the objects belong to the users whose files they are, in
+//! directories that nobody else reaches. A shared root of the slow tier may be sticky: then nobody else can remove
+//! `.dlio-fs`. Directories above a tier are its administrator's business.
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;
@@ -17,9 +18,9 @@ use nix::unistd::geteuid;
 use super::lock::PRIVATE_DIR;
 use crate::error::{Context, Error, Result};
 
-/// Those in `.dlio-fs` whose directories are ours, and the files in them the users'.
+/// The directories in `.dlio-fs` whose subdirectories are ours, and whose files are the users'.
 const OBJECTS: [&str; 2] = ["pool", "staged"];
-/// What is in these is the users'.
+/// The contents of these are the users'.
 const KEPT: [&str; 2] = ["quarantine", "saved"];
 
 const ACL: &str = "system.posix_acl_access";
@@ -30,13 +31,13 @@ const OTHERS_WRITE: u32 = 0o002;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     Fast,
-    /// Nobody writes to one that is only read.
+    /// Nobody writes to a tier that is only read.
     Slow {
         writable: bool,
     },
 }
 
-/// Refuses a tier that somebody else may change beneath the daemon, with the command that mends it.
+/// Refuses a tier that somebody else may change beneath the daemon, with the command that fixes it.
 pub fn check(tier: Tier, root: &Path, shown: &Path) -> Result<()> {
     if tier == (Tier::Slow { writable: false }) {
         return Ok(());
@@ -59,8 +60,8 @@ pub fn check(tier: Tier, root: &Path, shown: &Path) -> Result<()> {
     })
 }
 
-/// Who may own what the daemon uses: root, this user, and on a tier that gives all files one owner (a squashed NFS, for instance) that
-/// one, whom a file shows that is made there.
+/// Who may own what the daemon uses: root, this user, and, on a tier that gives all files one owner (a squashed NFS,
+/// for instance), that owner, found by creating a file there.
 struct Trusted<'a> {
     root: &'a Path,
     given: OnceCell<u32>,
@@ -73,7 +74,7 @@ impl Trusted<'_> {
         uid == 0 || uid == ours || uid == *self.given.get_or_init(made)
     }
 
-    /// What is in one of our directories.
+    /// Checks the contents of one of our directories.
     fn inside(&self, dir: &Path, shown: &Path, only_dirs: bool) -> Result<()> {
         each(dir, |name, is_dir| {
             if only_dirs && !is_dir {
@@ -83,7 +84,7 @@ impl Trusted<'_> {
         })
     }
 
-    /// Something of our own; whether it is there.
+    /// Checks something of our own; returns whether it is there.
     fn node(&self, path: &Path, shown: &Path) -> Result<bool> {
         let stat = match fs::symlink_metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -115,8 +116,8 @@ impl Trusted<'_> {
     }
 }
 
-/// The group that has a user's number is that user's own, as most systems set users up, unless an ACL says who else writes: its
-/// mask is then what the mode shows as the group's bits.
+/// A group with the same number as the user is taken for the user's own, as most systems set users up, unless there is
+/// an ACL that lets others write: the mode's group bits then show its mask.
 fn is_writable_by_others(stat: &Metadata, path: &Path) -> bool {
     let mode = stat.permissions().mode();
     let own_group = || stat.gid() == stat.uid() && !matches!(xattr::get(path, ACL), Ok(Some(_)));

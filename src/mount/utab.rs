@@ -1,9 +1,9 @@
-//! What makes umount(8) call our helper, and so drain.
+//! Makes umount(8) call our helper, and so drain.
 //!
-//! Given an absolute path, umount(8) of root asks statfs for the type only, which says "fuse" of every FUSE file system, and
-//! would take the mount away without `umount.fuse.dlio`. It looks into the table of mounts where its library has a line of
-//! its own for the mount point (`/run/mount/utab`). That line is written, as libfuse does it too, by a mount(8) that mounts
-//! nothing. Without it nothing is lost but the draining, so no failure here stops a mount.
+//! Given an absolute path, umount(8) run by root asks statfs for the type only, which says "fuse" for every FUSE file
+//! system, and would remove the mount without `umount.fuse.dlio`. It consults the table of mounts if its library has
+//! its own line for the mount point (`/run/mount/utab`). As in libfuse, that line is written by a mount(8) that mounts
+//! nothing. Without it only the draining is lost, so no failure here stops a mount.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -14,24 +14,24 @@ use tracing::debug;
 
 use super::table::{mounted_at, mounts};
 
-/// Before anybody is told that the mount is there.
+/// Called before anybody is told that the mount is there.
 pub(super) fn register(source: &Path, mountpoint: &Path) {
     if geteuid().is_root() {
-        // A daemon that was killed has left its line.
+        // A killed daemon may have left its line.
         remove(mountpoint);
         let arguments = ["--types", "fuse.dlio", "-o", "uhelper=fuse.dlio", "--"].map(OsStr::new);
         run("mount", arguments.into_iter().chain([source.as_os_str(), mountpoint.as_os_str()]));
     }
 }
 
-/// Once the mount is gone.
+/// Called once the mount is gone.
 pub(super) fn forget(source: &Path, mountpoint: &Path) {
     let there_again = || mounts().is_ok_and(|all| mounted_at(&all, mountpoint).is_some_and(|mount| mount.is_ours()));
     if !geteuid().is_root() || there_again() {
         return;
     }
     remove(mountpoint);
-    // Somebody mounted here meanwhile, and it may have been that line.
+    // Somebody mounted here meanwhile, and we may have removed their line.
     if there_again() {
         register(source, mountpoint);
     }
@@ -41,7 +41,7 @@ fn remove(mountpoint: &Path) {
     run("umount", [mountpoint.as_os_str()].into_iter());
 }
 
-/// Changes the library's table only, and looks at neither path: the daemon's own mount must not be asked.
+/// Changes only the library's table, and looks at neither path: the daemon's own mount must not be asked.
 fn run<'a>(program: &str, arguments: impl Iterator<Item = &'a OsStr>) {
     let mut command = Command::new(program);
     command.args(["--fake", "--internal-only", "--no-canonicalize"]).args(arguments);

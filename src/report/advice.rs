@@ -1,8 +1,8 @@
-//! What could be done about what was observed: rules over a [`Summary`]. Pure.
+//! What could be improved, as rules over a [`Summary`]. Pure.
 //!
-//! Each rule is silent unless its threshold is passed and enough was counted for that to mean something; what it says has the
-//! figures that led to it, the threshold, and what to do: a command of this program, of the system, or a line of the
-//! user's own code.
+//! Each rule is silent unless its threshold is passed and enough was counted to be meaningful; its advice has the
+//! figures behind it, the threshold, and what to do: a command of this program, of the system, or a line of the user's
+//! own code.
 
 use super::calls::Readers;
 use super::summary::{Advice, Staged, Summary, faster, grouped, percent, render_count, seconds_text, share};
@@ -16,14 +16,14 @@ use crate::stats::render::bytes;
 
 /// Fewer calls than this say nothing about a habit.
 const CALLS_MIN: u64 = 1000;
-/// Less time than this is not worth anybody's.
+/// Less time than this is not worth any effort.
 const SECONDS_MIN: f64 = 1.0;
-/// The same of bytes that were fetched again.
+/// The least bytes fetched again that are worth mentioning.
 const BYTES_MIN: u64 = 64 << 20;
 const STAGE_SHARE: f64 = 0.10;
 const AGAIN_SHARE: f64 = 0.20;
 const TINY_SHARE: f64 = 0.50;
-/// Darshan's first three classes of sizes.
+/// The upper bound of Darshan's first three size classes.
 const TINY_READ: u64 = 10 << 10;
 const TINY_CLASSES: usize = 3;
 const META_SHARE: f64 = 0.30;
@@ -35,7 +35,7 @@ const ALONE_SHARE: f64 = 0.90;
 const READ_SHARE: f64 = 0.30;
 const FASTER: f64 = 1.15;
 
-/// All that there is to say, what concerns safety first.
+/// All advice, safety first.
 pub fn advise(summary: &Summary) -> Vec<Advice> {
     let rules = [full, drain, stall, stage, again, readers, metadata, tiny_files, tiny_reads, end_of_file, misses];
     let plans = summary.plans.iter().map(|told| plan(summary, told));
@@ -52,7 +52,7 @@ fn quoted(path: &str) -> String {
     }
 }
 
-/// As find(1) takes it. It rounds sizes up to the unit, so no file that is larger counts as no larger.
+/// A size for find(1). It rounds sizes up to the unit, so the unit must divide the size exactly.
 fn find_size(size: u64) -> String {
     let exact = |unit: u32| (size.is_multiple_of(1 << unit)).then_some(size >> unit);
     match (exact(30), exact(20), exact(10)) {
@@ -63,7 +63,7 @@ fn find_size(size: u64) -> String {
     }
 }
 
-/// The size up to which files take most time for their bytes.
+/// The size up to which files take the most time for their bytes.
 fn best_size(summary: &Summary) -> Option<&Staged> {
     let fast = &summary.job.fast;
     let fits = |staged: &&Staged| fast.total == 0 || staged.bytes <= fast.total.saturating_sub(fast.used);
@@ -186,7 +186,7 @@ fn tiny_reads(summary: &Summary) -> Option<Advice> {
     let classes = summary.sizes.iter().take(TINY_CLASSES);
     let tiny = classes.fold(0, |sum: u64, class| sum.saturating_add(class.reads)).saturating_sub(empty);
     let all = reads(summary).saturating_sub(empty);
-    // Of a file that is no larger nobody can read more at once.
+    // Larger reads are impossible if files are no larger themselves.
     if tiny < CALLS_MIN || share(tiny, all) <= TINY_SHARE || summary.files.median <= TINY_READ {
         return None;
     }
@@ -373,7 +373,7 @@ fn stall(summary: &Summary) -> Option<Advice> {
     })
 }
 
-/// What came of an advice that was followed.
+/// The result of an advice that was followed.
 fn plan(summary: &Summary, told: &Told) -> Advice {
     let Told { job, files, promise: Promise { before, after, .. }, since } = *told;
     let seconds = |nanos: u64| seconds_text(nanos as f64 / 1e9);
@@ -410,7 +410,7 @@ fn plan(summary: &Summary, told: &Told) -> Advice {
     Advice { rule: "plan", what, evidence, threshold, command, gain: None }
 }
 
-/// The middle one.
+/// The median.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -482,7 +482,7 @@ mod tests {
         summary
     }
 
-    /// What is said by one rule, of a summary in which nothing else is to be said.
+    /// The advice of one rule, for a summary that is otherwise quiet.
     fn said(rule: &str, change: impl FnOnce(&mut Summary)) -> Option<Advice> {
         let mut summary = quiet();
         assert_eq!(advise(&summary), []);
@@ -526,7 +526,8 @@ mod tests {
         assert!(worse.what.contains(": 0 s per epoch are saved") && !worse.evidence.contains("slow tier"), "{worse:?}");
     }
 
-    /// The case of tf-Darshan: 40 % of the files and 8 % of the bytes lie below 2 MB, and staging them made reading 19 % faster.
+    /// The case of tf-Darshan: 40 % of the files and 8 % of the bytes are in files below 2 MB, and staging them made
+    /// reading 19 % faster.
     #[test]
     fn files_that_take_much_time_for_few_bytes_are_to_be_staged() {
         let curve = |small| {

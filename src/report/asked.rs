@@ -1,22 +1,22 @@
-//! What a user asks of a document, and of folded stacks.
+//! The user's options for a document, and for folded stacks.
 
 use std::fmt;
 use std::io::{self, Read};
 
-/// What a user asks of a document besides its kind. Each is for the kinds that leave it open.
+/// The user's options for a document besides its kind. Each applies to the kinds that have it.
 pub struct Asked {
-    /// By what a flame is wide.
+    /// What the width of a flame shows.
     pub weigh: Weigh,
-    /// A part takes no more bytes than this, before compression.
+    /// The most bytes of a part, before compression.
     pub split: u64,
-    /// Opens a trace of another tool that is to be in the document: each time from its beginning.
+    /// Opens another tool's trace to merge into the document, each time from its beginning.
     pub merge: Option<Merge>,
 }
 
 /// See [`Asked::merge`].
 pub type Merge = Box<dyn Fn() -> io::Result<Box<dyn Read>>>;
 
-/// What the values of folded stacks are.
+/// The values of folded stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Weigh {
     /// Microseconds in calls

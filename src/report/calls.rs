@@ -1,5 +1,5 @@
-//! What only the traced calls tell, gone through once: time in which something was under way, and how fast the slow tier was
-//! with how many readers. Pure.
+//! The figures that only traced calls give, from one pass over them: busy time, and the throughput of the slow tier by
+//! number of readers. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use crate::stats::counters::{Op, Tier};
 use crate::stats::recording::Recording;
 use crate::stats::traced::Traced;
 
-/// So many ranges of a [`Union`] are open to what comes late.
+/// How many ranges of a [`Union`] stay open for late calls.
 const RANGES_MAX: usize = 2048;
-/// Spans in which readers are counted: a tenth of a second, or longer where that would be more than this.
+/// The most spans in which readers are counted: a tenth of a second each, or longer if there would be more.
 const SPANS_MAX: u64 = 4096;
 const SPAN: u64 = 100_000_000;
 
-/// What the traced calls of a time tell.
+/// What the traced calls of a time show.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub calls: u64,
@@ -26,37 +26,37 @@ pub struct Seen {
     pub readers: Vec<Readers>,
 }
 
-/// Time in which at least one call of a kind was under way.
+/// Time in which at least one call of a kind was in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Busy {
     pub read: Duration,
-    /// Writes and syncs, as Darshan has it.
+    /// Writes and syncs, as in Darshan.
     pub write: Duration,
     pub meta: Duration,
     /// Any of them.
     pub any: Duration,
-    /// From the beginning of its first call to the end of its last.
+    /// From the beginning of the first call to the end of the last.
     pub active: (Duration, Duration),
 }
 
-/// How fast the slow tier was read while so many reads were under way.
+/// How fast the slow tier was read at a given number of concurrent reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Readers {
-    /// More than half of it, up to this many: 1, 2, 4, 8, ...
+    /// The number of reads, up to this and more than half of it: 1, 2, 4, 8, ...
     pub up_to: u64,
-    /// Seconds in which that was so.
+    /// Seconds at this level.
     pub seconds: f64,
     pub bytes: f64,
 }
 
 impl Readers {
-    /// Bytes a second.
+    /// Bytes per second.
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { self.bytes / self.seconds } else { 0.0 }
     }
 }
 
-/// Goes through the calls that began between two moments.
+/// Processes the calls that began between two moments.
 pub fn look(recording: &mut Recording, from: Duration, until: Duration) -> Seen {
     let mut seen = Looking { readers: Concurrency::new(from, until), ..Looking::default() };
     recording.calls(from, until, |traced| seen.add(traced));
@@ -123,8 +123,8 @@ fn nanos(moment: Duration) -> u64 {
     u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The length of a union of ranges that come nearly in order: what comes later than [`RANGES_MAX`] ranges that lie behind it
-/// counts only as far as it reaches behind those that are settled.
+/// The length of a union of ranges that come nearly in order: a range that comes after more than [`RANGES_MAX`] later
+/// ones counts only its part after the settled ones.
 #[derive(Debug, Default)]
 struct Union {
     ranges: Vec<(u64, u64)>,
@@ -167,14 +167,14 @@ impl Union {
     }
 }
 
-/// Reads under way and bytes, span by span: what goes on through several spans is noted where it begins and where it ends.
+/// Concurrent reads and bytes, span by span: a call over several spans is noted where it begins and where it ends.
 #[derive(Debug, Default)]
 struct Concurrency {
     from: u64,
     width: u64,
-    /// Nanoseconds of calls, and bytes, of those that begin or end within.
+    /// Nanoseconds and bytes of calls in the spans where they begin or end.
     edges: Vec<(f64, f64)>,
-    /// Calls, and bytes a nanosecond, more than in the span before.
+    /// The change in calls, and in bytes per nanosecond, from the previous span.
     steps: Vec<(f64, f64)>,
 }
 
@@ -221,7 +221,7 @@ impl Concurrency {
             if nanos < 1.0 {
                 continue;
             }
-            // Where it was idle for a part of the span one reader was at work for the rest.
+            // If it was idle for a part of the span, one reader was at work for the rest.
             let readers = (nanos / width).max(1.0);
             let level = readers.round().log2().ceil() as usize;
             while levels.len() <= level {

@@ -1,7 +1,7 @@
 //! Pictures of a summary as SVG and plain elements, drawn here and not in the reader's browser. Pure.
 //!
-//! Colours are classes that the page's style defines, for light and for dark. Every axis has its unit; what a picture shows
-//! stands in a table too.
+//! Colours are classes that the page's style defines, for light and for dark. Every axis has its unit; a table repeats
+//! each picture's figures.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ const COLUMNS: usize = 480;
 const SHADES: usize = 8;
 const BARS_MAX: usize = 40;
 
-/// A picture; empty where there is nothing to draw.
+/// A picture; empty if there is nothing to draw.
 pub fn draw(chart: Chart, summary: &Summary) -> String {
     match chart {
         Chart::Timeline => timeline(summary),
@@ -35,11 +35,12 @@ pub fn draw(chart: Chart, summary: &Summary) -> String {
     }
 }
 
-/// An idle stretch is left out of a picture if it is longer than so many seconds and than this part of the time that is told of.
+/// An idle stretch is left out of a picture if it is longer than this many seconds and than this part of the covered
+/// time.
 const IDLE_MIN: f64 = 10.0;
 const IDLE_PART: f64 = 0.1;
 
-/// Of so many spans, from a moment on, those that a picture shows: which, and of what time they are.
+/// Which of `len` spans from a moment on a picture shows, and the stretches of time they cover.
 fn shown_spans(from: f64, span: f64, len: usize, is_idle: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<(f64, f64)>) {
     let idle_max = (IDLE_MIN / span).max(len as f64 * IDLE_PART);
     let (mut kept, mut stretches, mut at) = (Vec::new(), Vec::<(f64, f64)>::new(), 0);
@@ -60,7 +61,7 @@ fn shown_spans(from: f64, span: f64, len: usize, is_idle: impl Fn(usize) -> bool
     (kept, stretches)
 }
 
-/// Amounts of a timeline in fewer columns, in bytes a second.
+/// Amounts of a timeline in fewer columns, in bytes per second.
 fn rates(values: &[u64], span: f64) -> Vec<f64> {
     let spans = values.len();
     let columns = COLUMNS.min(spans);
@@ -140,9 +141,9 @@ fn timeline(summary: &Summary) -> String {
     legend(&entries) + &with_data(svg(y + 42.0, label, r#" data-chart="time""#, &body), &data)
 }
 
-/// A picture and the numbers that its reader may point at.
+/// A picture with the numbers shown under the pointer.
 fn with_data(picture: String, data: &serde_json::Value) -> String {
-    // Within a script element nothing is escaped, and `<` might end it.
+    // A script element has no escapes, and `<` might end it.
     let data = data.to_string().replace('<', "\\u003c");
     format!(r#"<figure>{picture}<script type="application/json">{data}</script></figure>"#)
 }
@@ -192,7 +193,7 @@ fn marks(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
     }
 }
 
-/// Who a row of the heat map is.
+/// The process of a row in the heat map.
 fn who(workers: &[RecordedProcess], number: u64) -> String {
     let known = workers.iter().find(|one| one.number == number && number != 0);
     known.map_or_else(|| "others".to_owned(), |one| format!("{} {}", shown(&one.command), one.pid))
@@ -221,7 +222,7 @@ fn heat(summary: &Summary) -> String {
     let mut body = String::new();
     for (line, row) in rows.iter().enumerate() {
         for at in (0..columns).filter(|at| moved(row, *at) > 0) {
-            // By the square root: what is little is seen beside what is much.
+            // The square root makes small amounts visible beside large ones.
             let shade = ((moved(row, at) as f64 / most as f64).sqrt() * SHADES as f64).ceil() as usize;
             put!(shades[shade.clamp(1, SHADES) - 1], "M{at} {line}h1v1h-1z");
         }
@@ -263,7 +264,7 @@ fn heat(summary: &Summary) -> String {
     format!("<h3>By process</h3>{legend}{}", with_data(picture, &data))
 }
 
-/// A bar of parts that are a whole together: class, name, share.
+/// A bar of parts that make up a whole: class, name, share.
 fn stacked(label: &str, parts: &[(&str, &str, f64)]) -> String {
     let mut out = format!(r#"<div class="stack" role="img" aria-label="{}">"#, escaped(label));
     for (class, name, share) in parts.iter().filter(|part| part.2 > 0.0) {
@@ -281,7 +282,7 @@ fn stacked(label: &str, parts: &[(&str, &str, f64)]) -> String {
 
 fn cost(summary: &Summary) -> String {
     let Some(cost) = &summary.cost else { return String::new() };
-    // Where several kinds were under way at once each has its part of the moment.
+    // Where several kinds overlap, each gets its share of the time.
     let scale =
         if cost.read + cost.write + cost.meta > 0.0 { cost.any / (cost.read + cost.write + cost.meta) } else { 0.0 };
     let part = |seconds: f64| cost.share(seconds * scale);
@@ -295,7 +296,7 @@ fn cost(summary: &Summary) -> String {
     legend(&entries) + &stacked("Share of a process's time", &parts)
 }
 
-/// A bar: label, parts with their classes, what stands behind it.
+/// A bar: label, parts with their classes, the text after it.
 type Bar<'a> = (String, Vec<(&'a str, f64)>, String);
 
 /// Bars from the left.
@@ -365,7 +366,7 @@ fn patterns(summary: &Summary) -> String {
     legend(&entries) + &out
 }
 
-/// Percentiles on a logarithmic axis from a microsecond on.
+/// Percentiles on a logarithmic axis starting at a microsecond.
 fn latency(summary: &Summary) -> String {
     let mut rows: Vec<_> = summary.latency.iter().filter(|row| row.calls > 0).collect();
     rows.sort_by(|a, b| (b.mean * b.calls as f64).total_cmp(&(a.mean * a.calls as f64)));

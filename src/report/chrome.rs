@@ -1,4 +1,5 @@
-//! The traced calls as Chrome's trace JSON, which Perfetto reads, by itself or put into a PyTorch profiler's trace. Pure.
+//! The traced calls as Chrome's trace JSON, which Perfetto reads, alone or merged into a PyTorch profiler's trace.
+//! Pure.
 //!
 //! A call is a pair of asynchronous events in a row of its thread (`chrome/lanes.rs`); the mount's own windows, epochs,
 //! checkpoints, marks and throughput are a process beside the application's. Times are microseconds since
@@ -19,19 +20,19 @@ use super::traced::{self, Names, OF_THE_MOUNT, OF_UNKNOWN};
 use crate::stats::recording::{Meta, Recording};
 use crate::stats::traced::Traced;
 
-/// Of all events, so that their ids are not another tool's.
+/// The category of all our events, so that their ids do not clash with another tool's.
 const CATEGORY: &str = "dlio-fs";
 
 /// A span as nanoseconds since the mount.
 type Span = (u64, u64);
 
-/// Writes the trace. An error of the kind [`io::ErrorKind::InvalidData`]: what it was to be merged with is no such trace.
+/// Writes the trace. Errors: [`io::ErrorKind::InvalidData`] if the trace to merge with is not one.
 pub(super) fn write(recording: &mut Recording, asked: &Asked, out: &mut dyn Outlet) -> io::Result<()> {
     let names = Names::take(recording);
     let since = recording.meta.since;
     let mut part =
         Part { out, names: &names, base: since, shift: 0, written: 0, calls: 0, events: 0, lanes: Lanes::default() };
-    // Of the other tool's trace, what comes behind its events.
+    // The part of the other tool's trace after its events.
     let mut rest = None;
     match &asked.merge {
         None => part.begin(&HashSet::new())?,
@@ -55,7 +56,7 @@ pub(super) fn write(recording: &mut Recording, asked: &Asked, out: &mut dyn Outl
         }
         part.call(traced)
     })?;
-    // By now it may be known of more that cannot be read.
+    // By now the completeness may also list unreadable blocks.
     let told = serde_json::to_string(&traced::completeness(recording))?;
     part.end(&told, rest)
 }
@@ -66,24 +67,24 @@ struct Part<'a> {
     names: &'a Names,
     /// Nanoseconds since 1970 at time 0.
     base: u64,
-    /// The mount, in nanoseconds from there.
+    /// The offset of the mount from there, in nanoseconds.
     shift: i128,
     written: u64,
-    /// In this part.
+    /// The counts in this part.
     calls: u64,
     events: u64,
     lanes: Lanes,
 }
 
 impl Part<'_> {
-    /// Begins one that has nothing but our events. `named` are processes that need no name.
+    /// Begins a part that has only our events. `named`: processes that need no name.
     fn begin(&mut self, named: &HashSet<u64>) -> io::Result<()> {
         (self.written, self.calls, self.events) = (0, 0, 0);
         self.put(&format!(r#"{{"displayTimeUnit":"ns","baseTimeNanoseconds":{},"traceEvents":["#, self.base))?;
         self.processes(named)
     }
 
-    /// Copies another tool's trace up to the end of its events. What comes behind them.
+    /// Copies another tool's trace up to the end of its events. Returns the rest of it.
     fn begin_in(&mut self, found: &Found, merge: &Merge) -> io::Result<Box<dyn Read>> {
         let mut trace = merge()?;
         let copied = io::copy(&mut (&mut trace).take(found.end), &mut self.out)?;
@@ -97,7 +98,8 @@ impl Part<'_> {
         Ok(trace)
     }
 
-    /// Ends the events and the part: `told` is what there is to know of them, `rest` what another tool had behind its own.
+    /// Ends the events and the part: `told` describes its completeness, `rest` is what another tool had after its
+    /// events.
     fn end(&mut self, told: &str, rest: Option<Box<dyn Read>>) -> io::Result<()> {
         for row in self.lanes.end() {
             let (label, pid, thread) = labelled(row.owner);
@@ -125,7 +127,7 @@ impl Part<'_> {
         self.put(event)
     }
 
-    /// Microseconds, to the nanosecond.
+    /// In microseconds, with three decimals.
     fn time(&self, since_mount: u64) -> String {
         let nanos = self.shift + i128::from(since_mount);
         let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
@@ -165,7 +167,8 @@ impl Part<'_> {
         self.span(owner, call.op.name(), span, &args)
     }
 
-    /// Something that lasts, in a row of its owner's. A row is itself one span around all that is in it, which names it.
+    /// Adds something that lasts, in a row of its owner. A row is itself one span around everything in it, which names
+    /// it.
     fn span(&mut self, owner: Owner, name: &str, (began, ended): Span, args: &str) -> io::Result<()> {
         let (id, is_new) = self.lanes.place(owner, began, ended);
         let (label, pid, thread) = labelled(owner);
@@ -189,7 +192,7 @@ impl Part<'_> {
         ))
     }
 
-    /// What is not a call.
+    /// Everything that is not a call.
     fn of_the_mount(&mut self, meta: &Meta) -> io::Result<()> {
         for mark in &meta.marks {
             self.instant(&mark.text, nanos(mark.at))?;
@@ -238,7 +241,7 @@ impl Part<'_> {
             let mut before = None;
             for (n, value) in values.iter().enumerate() {
                 let rate = *value as f64 / line.span / scale;
-                // A step where it changes is all that a viewer shows.
+                // A viewer needs only the points where the value changes.
                 if rate.is_finite() && before.replace(*value) != Some(*value) {
                     let at = self.time(nanos(n as f64 * line.span));
                     self.event(&format!(
@@ -251,7 +254,7 @@ impl Part<'_> {
     }
 }
 
-/// What a row is called, and the process and thread that it belongs to.
+/// The label of a row, and the process and thread it belongs to.
 fn labelled(owner: Owner) -> (String, u32, u32) {
     match owner {
         Owner::Thread { pid, thread } => (format!("thread {thread}"), pid, thread),
@@ -314,12 +317,13 @@ mod tests {
         part["traceEvents"].as_array().expect("events")
     }
 
-    /// Nanoseconds of a time that is told to the nanosecond.
+    /// A time with nanosecond precision, in nanoseconds.
     fn at(event: &Value) -> i64 {
         (event["ts"].as_f64().expect("a time") * 1000.0).round() as i64
     }
 
-    /// Calls, their bytes and their nanoseconds, from a part in which each span is closed before the next one of its row.
+    /// Calls, their bytes and their nanoseconds, from a part in which each span is closed before the next one of its
+    /// row.
     fn sums(part: &Value) -> (usize, u64, i64) {
         let (mut calls, mut bytes, mut nanos) = (0, 0, 0);
         let mut open: HashMap<u64, Vec<&Value>> = HashMap::new();

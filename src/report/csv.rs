@@ -8,8 +8,8 @@ use super::page::harmless;
 use crate::stats::files::Lines;
 use crate::stats::recording::Recording;
 
-/// One line for each file, in the order of their paths, after one that names the columns; then what was counted of files that
-/// have no record of their own, by class, as `*.jpg`.
+/// A header line that names the columns; one line for each file, in the order of their paths; then the counters of
+/// files without their own record, by class, as `*.jpg`.
 pub fn write(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
     let lines = Lines::default();
     line(out, &lines.heading())?;
@@ -19,7 +19,7 @@ pub fn write(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
     recording.rest.iter().try_for_each(|class| line(out, &lines.of(&harmless(&class.path), &class.record())))
 }
 
-/// Cells that tabulators part, as cells that commas part.
+/// Converts tab-separated cells to comma-separated ones.
 fn line(out: &mut dyn Write, cells: &str) -> io::Result<()> {
     let quoted = |cell: &str| match cell.contains([',', '"', '\r', '\n']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),

@@ -1,13 +1,13 @@
-//! What was observed as a log of Darshan, for the tools that read one, and as the text of `darshan-parser`.
+//! What was observed as a Darshan log, for the tools that read one, and as the text of `darshan-parser`.
 //!
-//! The job is the mount, or a window of it. Its processes are *ranks*, from 0 on in the order of the recording's numbers: the
-//! heat map has a row for each, and so has every traced call. A file's counters are not kept by process. So its record has
-//! the rank of the process if only one has opened it, as Darshan's record of a file that is not shared, and else
-//! -1, as Darshan's record of a file that was added up over ranks. What it takes to know of such a file which process was
-//! slowest is not there: see `posix.rs`.
+//! The job is the mount, or a window of it. Its processes are *ranks*, from 0 on in the order of the recording's
+//! numbers: the heat map has a row for each, and every traced call has one. A file's counters are not kept by process.
+//! So its record has the rank of the process if only one has opened it, like Darshan's record of a file that is not
+//! shared, and otherwise -1, like Darshan's record of a file summed over ranks. Which process was slowest on such a
+//! file is not known: see `posix.rs`.
 //!
-//! Counters come from [`posix::Posix`] for both documents. The log is made region by region (`layout.rs`), one record after
-//! the other; no region lies in memory before it is compressed.
+//! Both documents take their counters from [`posix::Posix`]. The log is made region by region (`layout.rs`), record by
+//! record; no region is in memory before it is compressed.
 
 mod dxt;
 mod hash;
@@ -41,7 +41,7 @@ pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Resul
     Document::new(recording)?.log.write(out)
 }
 
-/// Writes the text. The sizes of the regions stand in it, so the log is made for it.
+/// Writes the text. It contains the sizes of the regions, so the log is made for it.
 pub(super) fn write_text(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {
     let document = Document::new(recording)?;
     let Document { job, log, heat, .. } = &document;
@@ -59,21 +59,21 @@ pub(super) fn write_text(recording: &mut Recording, out: &mut dyn Write) -> io::
     Ok(())
 }
 
-/// A file with a record: where in the recording's files it stands, how often, and its number.
+/// A file with a record: its places in the recording's files, and its id.
 #[derive(Clone, Debug, PartialEq)]
 struct File {
-    /// Places in [`Document::order`].
+    /// A range of [`Document::order`].
     places: Range<usize>,
     id: u64,
 }
 
-/// All that both documents tell.
+/// The content of both documents.
 struct Document {
     job: Job,
     /// Since the mount.
     from: Duration,
     ranks: Ranks,
-    /// Places in the recording's files, by path.
+    /// Indexes into the recording's files, by path.
     order: Vec<usize>,
     files: Vec<File>,
     heat: Option<Heat>,
@@ -114,7 +114,7 @@ impl Document {
         Ok(document)
     }
 
-    /// The files that Darshan would have met. One path known by several inode numbers is one file.
+    /// The files that Darshan would have records of. One path with several inode numbers is one file.
     fn find_files(&mut self, recording: &Recording) {
         let files = &recording.files;
         self.order = (0..files.len()).filter(|at| posix::is_met(&files[*at].record())).collect();
@@ -127,7 +127,7 @@ impl Document {
         }
     }
 
-    /// The numbers of the traced files by their inodes', and the names of those that have no record.
+    /// The ids of the traced files by inode number, and the names of those without a record.
     fn ids(&self, recording: &Recording, plan: &Plan) -> (HashMap<u64, u64>, Vec<(u64, String)>) {
         let mut ids: HashMap<u64, u64> = plan.inos().into_iter().map(|ino| (ino, 0)).collect();
         for file in &self.files {
@@ -158,7 +158,7 @@ impl Document {
         };
         self.files.iter().try_for_each(|file| put(file.id, &self.name(recording, file)))?;
         others.iter().try_for_each(|(id, name)| put(*id, name))?;
-        // Also without a heat map: where the names end the readers know from where they are.
+        // Added even without a heat map: readers derive the end of the names from its position.
         put(hash::id(heat::NAME.as_bytes()), heat::NAME)
     }
 
@@ -179,7 +179,7 @@ impl Document {
         self.full_name(&recording.files[self.order[file.places.start]].path)
     }
 
-    /// A path below the mount point, as it is; escaped if it is no text that has its place on one line.
+    /// A path below the mount point, unescaped; escaped if it is not text that fits on one line.
     fn full_name(&self, escaped: &str) -> String {
         let is_plain = |text: &str| !text.chars().any(char::is_control);
         let told =
@@ -193,7 +193,7 @@ impl Document {
         format!("{mountpoint}{between}{told}")
     }
 
-    /// Says what does not tell everything, and what is known of it.
+    /// Marks incomplete modules, and adds what is known about them.
     fn tell(&mut self, recording: &Recording, plan: &Plan) {
         let mut facts = Vec::new();
         let mut fact = |key: &str, value: String| facts.push((key.to_owned(), value));
@@ -218,15 +218,15 @@ impl Document {
         fact("dxt_calls", plan.calls().to_string());
         fact("trace_dropped", dropped.to_string());
         self.job.tell(facts);
-        // Last: of many processes there is room for the first ones.
+        // Last: if there are many processes, only the first ones fit.
         for RecordedProcess { number, pid, command, .. } in &recording.meta.processes {
             self.job.metadata.push((format!("rank_{}", self.ranks.of(*number)), format!("{command} {pid}")));
         }
     }
 }
 
-/// When the job was, since the mount, and how long it is known to have lasted. Of a whole mount every traced call is in it,
-/// also one that came after all else was told.
+/// The time of the job, since the mount, and how long it is known to have lasted. For a whole mount this includes every
+/// traced call, even those after everything else was written.
 fn times(meta: &Meta) -> (Range<Duration>, Duration) {
     let moment = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let (from, until) = (moment(meta.from), moment(meta.until));
@@ -460,7 +460,7 @@ mod tests {
         recorded(&calls, &files)
     }
 
-    /// The regions add up, every record is whole and has a name, and ranks are those of processes.
+    /// The regions add up, every record is whole and has a name, and ranks are valid.
     fn expect_sound(found: &Found) {
         let names: HashMap<u64, String> = names(&found.names).into_iter().collect();
         let processes = i64::from_le_bytes(std::array::from_fn(|n| found.job[40 + n]));
@@ -490,7 +490,7 @@ mod tests {
         }
     }
 
-    /// What is left of a recording becomes a log that says that it is not all.
+    /// The rest of a recording becomes a log that says that it is incomplete.
     #[test]
     fn a_recording_that_is_cut_anywhere_gives_a_sound_log() {
         let whole = any_recording(&mut SmallRng::seed_from_u64(11));

@@ -1,7 +1,8 @@
-//! The traced calls in the form of DFTracer 1.0: an object on each line, for DFAnalyzer and what else reads `.pfw`. Pure.
+//! The traced calls in the format of DFTracer 1.0: an object on each line, for DFAnalyzer and other readers of `.pfw`.
+//! Pure.
 //!
-//! It names the calls of a C library, so calls get the name of the one that causes them, where there is one, or stay
-//! what they are. Files, commands and the host are told once, and then by a hash.
+//! The format names the calls of a C library, so a call gets the name of the library call that causes it, where there
+//! is one, or keeps its own. Files, commands and the host are named once, and then referred to by a hash.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -29,10 +30,10 @@ pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Resul
 
 struct Lines<'a> {
     out: &'a mut dyn Write,
-    /// Of the last line.
+    /// The number of the last line.
     id: u64,
     host: String,
-    /// The mount, in nanoseconds since 1970.
+    /// When the mount was made, in nanoseconds since 1970.
     since: u64,
     mountpoint: String,
     /// Inode numbers of files, and numbers of processes, that have been named.
@@ -70,7 +71,7 @@ impl Lines<'_> {
         writeln!(self.out, "}}}}")
     }
 
-    /// What a hash stands for.
+    /// Names what a hash stands for.
     fn name(&mut self, kind: &str, pid: u32, name: &str) -> io::Result<()> {
         self.metadata(kind, pid, name, &hash(name))
     }
@@ -103,12 +104,12 @@ fn hash(name: &str) -> String {
     format!("{:016x}", xxh3_64(name.as_bytes()))
 }
 
-/// The call of a C library that makes the kernel ask for this, if there is mostly one.
+/// The C library call that usually makes the kernel send this request, if there is one.
 fn name(op: Op) -> &'static str {
     match op {
         Op::Getattr => "stat",
         Op::Create => "open",
-        // The kernel asks so at each close.
+        // The kernel sends this at each close.
         Op::Flush => "close",
         Op::Readdirplus => "readdir",
         Op::Releasedir => "closedir",

@@ -1,7 +1,7 @@
-//! The traced calls as folded stacks, a line each, from which flame graphs are drawn:
-//! `tier;command;directory;...;file;operation value`. Pure.
+//! The traced calls as folded stacks, one per line, for flame graphs: `tier;command;directory;...;file;operation
+//! value`. Pure.
 //!
-//! Who draws them adds up lines that are alike, so that a line may come several times.
+//! The tools that draw them add up equal lines, so a line may occur several times.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use super::traced::{self, Names};
 use crate::stats::counters::{Op, Tier};
 use crate::stats::recording::Recording;
 
-/// So many stacks are added up in memory before they are written.
+/// How many stacks are added up in memory before they are written.
 const STACKS: usize = 1 << 20;
 
-/// What calls have in common that are one stack.
+/// The key of a stack: what its calls have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Stack {
     tier: Tier,
@@ -23,7 +23,7 @@ struct Stack {
     op: Op,
 }
 
-/// Writes the stacks. First what is not in them, in a line that begins with `#`.
+/// Writes the stacks, after a line that begins with `#` and says what is missing.
 pub(super) fn write(recording: &mut Recording, weigh: Weigh, out: &mut dyn Write) -> io::Result<()> {
     let names = Names::take(recording);
     let unit = match weigh {
@@ -39,7 +39,7 @@ pub(super) fn write(recording: &mut Recording, weigh: Weigh, out: &mut dyn Write
         let stack = Stack { tier: call.tier, process: traced.process, ino: traced.ino, op: call.op };
         let sum = sums.entry(stack).or_default();
         *sum = sum.saturating_add(match weigh {
-            // As nanoseconds, so that what is short adds up.
+            // In nanoseconds, so that short calls add up.
             Weigh::Time => u64::try_from(call.took.as_nanos()).unwrap_or(u64::MAX),
             Weigh::Bytes => call.bytes,
         });
@@ -48,7 +48,7 @@ pub(super) fn write(recording: &mut Recording, weigh: Weigh, out: &mut dyn Write
     put(&names, &mut sums, weigh, out)
 }
 
-/// Writes the lines, in order, and forgets them.
+/// Writes the lines, in order, and clears them.
 fn put(names: &Names, sums: &mut HashMap<Stack, u64>, weigh: Weigh, out: &mut dyn Write) -> io::Result<()> {
     let line = |(stack, sum): (Stack, u64)| {
         let sum = match weigh {
@@ -75,7 +75,7 @@ impl Stack {
     }
 }
 
-/// As one frame: `;` ends one, and a line break all of them. Escaped as paths are.
+/// As one frame: `;` would end it, and a line break the whole stack. Escaped like paths.
 fn frame(text: &str) -> String {
     let mut frame = String::with_capacity(text.len());
     for c in text.chars() {
@@ -109,7 +109,7 @@ mod tests {
         lines.collect()
     }
 
-    /// What is in the stacks is all that the calls hold, under the names that are theirs.
+    /// The stacks add up to all calls, under the right names.
     #[test]
     fn the_values_add_up_to_the_calls() {
         let mut recording = sample::recording();

@@ -1,4 +1,4 @@
-//! The documents that a recording can become, by the name in which a user asks for one.
+//! The documents that a recording can become, by the names users give.
 
 use std::io;
 
@@ -36,7 +36,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file's ending asks for.
+    /// The format for a file extension.
     pub fn of_ending(ending: &str) -> Option<Format> {
         match ending {
             "txt" | "text" => Some(Format::Text),
@@ -48,14 +48,14 @@ impl Format {
         }
     }
 
-    /// It is several tables, and they go to a directory.
+    /// Whether it consists of several tables, which go to a directory.
     pub fn is_tables(self) -> bool {
         self == Format::Parquet
     }
 
-    /// Writes the document. What cannot be read of the recording is added to its flaws.
+    /// Writes the document. Unreadable parts of the recording are added to its flaws.
     pub fn write(self, recording: &mut Recording, asked: &Asked, out: &mut dyn Outlet) -> io::Result<()> {
-        // One that was cut off has neither files nor operations but in its calls.
+        // A recording that was cut off has files and operations only in its calls.
         rebuild::rebuild(recording);
         match self {
             Format::Text => out.write_all(text::report(&Summary::of(recording)).as_bytes()),
@@ -84,7 +84,7 @@ mod tests {
     use clap::ValueEnum;
     use std::io::Write;
 
-    /// Parts and tables one behind the other.
+    /// Collects parts and tables one after another.
     struct Memory(Vec<u8>);
 
     impl Write for Memory {
@@ -159,7 +159,7 @@ mod tests {
         }
         for made in [made(), hostile(), empty()] {
             let text = document(Format::Text, &made);
-            // Figures that no counter reaches, and words that fill a line, are not cut off to make them fit.
+            // Figures beyond any real counter, and words longer than a line, are not cut off to make them fit.
             let is_free = |line: &&str| {
                 line.starts_with("Do") || line.contains("PiB") || line.split(' ').any(|word| word.chars().count() > 40)
             };
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Its keys are what scripts use: one that goes or is renamed is another schema.
+    /// Scripts rely on the keys: removing or renaming one requires another schema.
     #[test]
     fn json_has_stable_keys() {
         let value: serde_json::Value = serde_json::from_str(&document(Format::Json, &made())).expect("valid");
@@ -210,7 +210,7 @@ mod tests {
         serde_json::from_str::<serde_json::Value>(&document(Format::Json, &hostile())).expect("valid");
     }
 
-    /// Reads a line of comma-separated values.
+    /// Parses a line of comma-separated values.
     fn cells(line: &str) -> Vec<String> {
         let (mut cells, mut is_quoted) = (vec![String::new()], false);
         for c in line.chars() {
@@ -239,7 +239,7 @@ mod tests {
         assert!(rows.iter().all(|row| *row == rows[0]), "a name has made a row or a column");
     }
 
-    /// Whatever is there is told, and that it is not all; nothing panics.
+    /// Everything that is there is reported, and that it is incomplete; nothing panics.
     #[test]
     fn a_recording_cut_anywhere_becomes_every_document() {
         let whole = made().bytes();
@@ -256,7 +256,7 @@ mod tests {
         assert!(rebuilt > 0, "no cut lies between the last call and the tables");
     }
 
-    /// What the calls say is what the tables would have said.
+    /// The calls give the same figures as the tables would have.
     #[test]
     fn what_is_counted_again_is_what_was_counted() {
         let made = made();

@@ -1,7 +1,7 @@
-//! The report as one page that needs nothing else: no network, no library, light and dark, on paper too. Pure.
+//! The report as one self-contained page: no network, no library, light and dark, printable. Pure.
 //!
-//! All of it can be read without its script, which only sorts and searches tables, shows the numbers under the pointer and copies
-//! commands. The page forbids its browser to load anything.
+//! Everything can be read without its script, which only sorts and searches tables, shows the numbers under the pointer
+//! and copies commands. The page forbids its browser to load anything.
 
 use std::fmt::Write;
 
@@ -11,10 +11,10 @@ use super::plot::{escaped, put};
 use super::summary::{Summary, grouped, percent, render_count, seconds_text, share};
 use crate::stats::render::bytes;
 
-/// Of all pages, and of pictures that stand alone.
+/// The style of all pages, and of standalone pictures.
 pub const STYLE: &str = include_str!("html.css");
 const SCRIPT: &str = include_str!("html.js");
-/// Nothing is loaded from anywhere.
+/// Forbids loading anything.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; \
                       form-action 'none'";
 
@@ -41,7 +41,7 @@ pub fn report(summary: &Summary) -> String {
     frame(&format!("{mount} - dlio-fs report"), &body)
 }
 
-/// A page of this content, which is markup as its title is.
+/// A page with this content; title and body are markup.
 pub fn frame(title: &str, body: &str) -> String {
     format!(
         r#"<!doctype html>
@@ -68,7 +68,7 @@ fn head(out: &mut String, summary: &Summary, mount: &str) {
     let window = summary.job.window.as_ref();
     let window = window.map(|name| format!(" <span>window {}</span>", escaped(&shown(name)))).unwrap_or_default();
     put!(out, r#"<header><p class="brand"><b>dlio-fs</b> report <code>{mount}</code>{window}</p>"#);
-    // The cause, which stands before a colon, is what is to be seen first.
+    // The cause, before a colon, must be seen first.
     let verdict = shown(&summary.verdict);
     match verdict.split_once(": ") {
         Some((cause, rest)) => {
@@ -159,7 +159,7 @@ fn one(out: &mut String, summary: &Summary, section: &Section) {
     out.push_str("</section>\n");
 }
 
-/// With what stands between backquotes as code.
+/// Renders text between backquotes as code.
 fn lead(text: &str) -> String {
     let tagged = |(at, part): (usize, &str)| match at % 2 {
         0 => escaped(part),
@@ -221,7 +221,7 @@ mod tests {
         report(&Summary::of(&mut made.recording()))
     }
 
-    /// Tags in order, without what stands in scripts and styles; a tag that is never closed is left out.
+    /// Tags in order, without the content of scripts and styles; a tag that is never closed is left out.
     fn tags(page: &str) -> Vec<&str> {
         let (mut tags, mut rest) = (Vec::new(), page);
         while let Some(at) = rest.find('<') {
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// A name is text wherever it stands; and however many there are of everything, the page stays small.
+    /// A name is text everywhere; and however many there are of everything, the page stays small.
     #[test]
     fn names_are_no_markup_and_the_page_is_bounded() {
         let page = page(&hostile());

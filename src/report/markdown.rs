@@ -12,7 +12,7 @@ pub fn report(summary: &Summary) -> String {
     out
 }
 
-/// Plain text: nothing of it means anything to a reader of Markdown or HTML.
+/// Plain text without any meaning to a reader of Markdown or HTML.
 pub fn plain(text: &str) -> String {
     let mut out = String::new();
     for c in page::shown(text).chars() {
@@ -30,7 +30,7 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-/// A line of code, fenced by more backquotes than it has.
+/// A line of code, fenced by more backquotes than it contains.
 fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));
@@ -65,7 +65,7 @@ fn one(out: &mut String, section: &Section) -> Result {
                 writeln!(out)?;
             }
             Block::Table(all) => table(out, all)?,
-            // In the tables beside it.
+            // The tables beside it have the figures.
             Block::Chart(_) => {}
         }
     }

@@ -1,7 +1,7 @@
-//! A summary as sections of facts and tables: what the documents for people show, in one order and in the same words. Pure.
+//! A summary as sections of facts and tables: the content of the documents for people, in one order and wording. Pure.
 //!
-//! A renderer decides how a section looks; what is drawn stands in its tables too, so that no figure is only a picture. Every
-//! text that came from outside loses what a terminal or a browser might take for something else ([`shown`]).
+//! A renderer decides how a section looks; charts repeat figures of the tables, so that no figure exists only as a
+//! picture. Texts from outside are stripped of what a terminal or a browser might interpret ([`shown`]).
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -9,9 +9,9 @@ use super::summary::{Advice, Summary, faster, grouped, percent, render_count, se
 use crate::stats::recording::{Epoch, RecordedProcess, TierPlace};
 use crate::stats::render::bytes;
 
-/// Rows of lists that grow with time.
+/// The most rows of lists that grow with time.
 const ROWS_MAX: usize = 100;
-/// Characters of a text from outside.
+/// The most characters of a text from outside.
 const TEXT_MAX: usize = 300;
 
 /// A part of a document.
@@ -20,7 +20,7 @@ pub struct Section {
     /// One word, for links.
     pub id: &'static str,
     pub title: &'static str,
-    /// What it shows, and how it is to be read.
+    /// What it shows, and how to read it.
     pub lead: String,
     pub blocks: Vec<Block>,
 }
@@ -29,11 +29,11 @@ pub struct Section {
 pub enum Block {
     Facts(Vec<(&'static str, String)>),
     Table(Table),
-    /// Is drawn where something can be.
+    /// Drawn by renderers that can draw.
     Chart(Chart),
 }
 
-/// What can be drawn of a summary.
+/// The charts of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chart {
     Timeline,
@@ -55,30 +55,30 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
     /// Says what was left out.
     pub note: Option<String>,
-    /// Large enough to be searched.
+    /// Large enough to need a search.
     pub is_searched: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     pub name: &'static str,
-    /// Numbers stand on the right.
+    /// Numbers are right-aligned.
     pub is_number: bool,
 }
 
-/// A text, and the number that it stands for.
+/// A text, and the number it stands for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
     pub text: String,
     pub key: Option<f64>,
 }
 
-/// A text from outside as one harmless line that is not too long.
+/// A text from outside as one harmless line of limited length.
 pub fn shown(text: &str) -> String {
     shortened(&harmless(text), TEXT_MAX)
 }
 
-/// A text without control characters, and without what reorders or hides others.
+/// A text without control characters, and without characters that reorder or hide others.
 pub fn harmless(text: &str) -> String {
     let strange = |c: char| {
         c.is_control()
@@ -95,7 +95,7 @@ pub fn harmless(text: &str) -> String {
     out
 }
 
-/// No longer than `max` characters: what stands in the middle goes.
+/// At most `max` characters: the middle is cut out.
 pub fn shortened(text: &str, max: usize) -> String {
     let len = text.chars().count();
     if len <= max {
@@ -142,7 +142,7 @@ fn none() -> Cell {
     text("-")
 }
 
-/// Columns by their names: one that begins with `#` holds numbers.
+/// Columns from their names: a leading `#` marks numbers.
 fn table<const N: usize>(title: &'static str, names: [&'static str; N], rows: Vec<[Cell; N]>) -> Block {
     let column = |name: &'static str| match name.strip_prefix('#') {
         Some(name) => Column { name, is_number: true },
@@ -152,7 +152,7 @@ fn table<const N: usize>(title: &'static str, names: [&'static str; N], rows: Ve
     Block::Table(Table { title, columns, rows, note: None, is_searched: false })
 }
 
-/// The first [`ROWS_MAX`] of a list, and what to say of the others.
+/// The first [`ROWS_MAX`] of a list, and a note about the others.
 fn first<T>(all: &[T]) -> (&[T], Option<String>) {
     let left = all.len().saturating_sub(ROWS_MAX);
     (&all[..all.len() - left], (left > 0).then(|| format!("and {} more: see the JSON", grouped(left as u64))))
@@ -165,7 +165,7 @@ fn with_note(block: Block, note: Option<String>) -> Block {
     }
 }
 
-/// The sections behind the advice and what is to be known of the figures.
+/// The sections after the advice and the completeness.
 pub fn sections(summary: &Summary) -> Vec<Section> {
     let all = [
         over_time(summary),
@@ -215,7 +215,7 @@ pub fn job(summary: &Summary) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What the figures hold, and what not.
+/// What the figures include, and what they lack.
 pub fn completeness(summary: &Summary) -> Vec<(&'static str, String)> {
     let all = &summary.completeness;
     let opens: Vec<_> = all.opens.iter().map(|(name, n)| format!("{} {}", grouped(*n), shown(name))).collect();
@@ -262,14 +262,14 @@ pub fn completeness(summary: &Summary) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Advice as facts; how to do it is [`command`].
+/// Advice as facts; [`command`] has how to do it.
 pub fn advised(advice: &Advice) -> Vec<(&'static str, String)> {
     let mut facts = vec![("Seen", shown(&advice.evidence)), ("Told when", shown(&advice.threshold))];
     facts.extend(advice.gain.as_ref().map(|gain| ("Predicted", shown(gain))));
     facts
 }
 
-/// What is to be typed, and what is to be said of it.
+/// The command to type, and its comment.
 pub fn command(advice: &Advice) -> (String, Option<String>) {
     let command = harmless(&advice.command);
     match command.split_once("    # ") {
@@ -405,7 +405,7 @@ fn latency(summary: &Summary) -> Option<Section> {
     (!rows.is_empty()).then_some(Section { id: "latency", title: "Latency", lead, blocks })
 }
 
-/// Darshan's names of classes, readable.
+/// A readable form of Darshan's class names.
 pub fn class_name(name: &str) -> String {
     match name {
         "0_100" => "0 - 100 B".to_owned(),
@@ -667,7 +667,7 @@ fn workers(summary: &Summary) -> Option<Section> {
     (!rows.is_empty()).then_some(Section { id: "workers", title: "Workers", lead, blocks })
 }
 
-/// How evenly those who read share it.
+/// How evenly the readers share the bytes.
 fn balance(summary: &Summary) -> Option<String> {
     let mut read: Vec<u64> = summary.workers.iter().map(|one| one.bytes_read).filter(|bytes| *bytes > 0).collect();
     read.sort_unstable();

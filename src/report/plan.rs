@@ -1,14 +1,14 @@
-//! What staging would save, and which files to stage for it: from what each file cost on the slow tier, before anything is
-//! copied. Pure.
+//! What staging would save, and which files to stage for it: from what each file cost on the slow tier, before anything
+//! is copied. Pure.
 //!
-//! A file's *cost* is the time of its reads and opens that the slow tier served; what it *saves* is that less what the fast
-//! tier would have taken: as much for each read and each byte as it took for the others in the same recording, and as much
-//! for each open. Both are told per epoch.
+//! A file's *cost* is the time of its reads and opens that the slow tier served; it *saves* that less the time that the
+//! fast tier would have taken: as much for each read and byte as for the others in the same recording, and as much for
+//! each open. Both are per epoch.
 //!
-//! Chosen are the files that save most for each of their bytes, one after the other, each that fits into what is left of
-//! the room. Were files divisible, taking them in this order until the room is full would be the best there is; so what is
-//! chosen is at most the first file that does not fit short of the best choice. And more room never saves less: the first
-//! file that is chosen only with more room saves more than all that could be chosen in place of it.
+//! Files are chosen by what they save per byte, best first, each if it fits into the remaining room. If files were
+//! divisible, filling the room in this order would be optimal; so the choice falls short of the best one by at most the
+//! first file that does not fit. And more room never saves less: the first file chosen only with more room saves more
+//! than everything that could be chosen in its place.
 
 use std::cmp::Ordering;
 use std::fmt::{Result as Written, Write};
@@ -25,35 +25,37 @@ use crate::stats::record::{Field, FileRecord};
 use crate::stats::recording::{Meta, Recording};
 use crate::stats::render::bytes;
 
-/// Of this form; a changed key is another one.
+/// The schema; changing a key requires another one.
 pub const SCHEMA: u32 = 1;
-/// What the curve tells of, as shares of all that was read from the slow tier.
+/// The points of the curve, as shares of everything read from the slow tier.
 const SHARES: [f64; 7] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
-/// Files that the text names.
+/// How many files the text names.
 const NAMED: usize = 10;
 
-/// What to stage. Seconds are of an epoch, sizes in bytes and as far as files were read; the JSON keys are the field names.
+/// What to stage. Seconds are per epoch, sizes are in bytes and as far as files were read; the JSON keys are the field
+/// names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub schema: u32,
     pub mountpoint: String,
     pub window: Option<String>,
-    /// The room that it is made for; `None` for any.
+    /// The room that the plan is for; `None` for any.
     pub size: Option<u64>,
-    /// Passes over the data that were recorded, and whether they were found as such; else it is how often a byte was read.
+    /// Recorded passes over the data, and whether they were found as such; if not, how often a byte was read.
     pub epochs: f64,
     pub epochs_found: bool,
-    /// Something was read from the fast tier and opened there; else it is taken for nothing, and what is saved is a bound.
+    /// Something was read from the fast tier and opened there; otherwise its time is taken as zero, and the saving is
+    /// an upper bound.
     pub is_compared: bool,
-    /// Pieces of counts of files that have no record of their own, and no place in a plan.
+    /// Pieces counted for files without their own record, which cannot be in a plan.
     pub unnamed: u64,
-    /// All that was read from the slow tier, and what is chosen of it.
+    /// Everything read from the slow tier, and the chosen part.
     pub all: Part,
     pub chosen: Part,
-    /// What the staging job is to be held against.
+    /// What the staging job is compared with.
     pub promise: Promise,
     pub curve: Vec<Point>,
-    /// Those that are chosen, the one that saves most for its size first.
+    /// The chosen files, the one that saves most for its size first.
     pub files: Vec<File>,
 }
 
@@ -62,15 +64,15 @@ pub struct Plan {
 pub struct Part {
     pub files: u64,
     pub bytes: u64,
-    /// Of reads and opens that the slow tier served.
+    /// Reads and opens served by the slow tier.
     pub seconds: f64,
     pub saved: f64,
 }
 
-/// What would be chosen for so much room.
+/// The choice for a given room.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Of all bytes.
+    /// The share of all bytes.
     pub share: f64,
     pub size: u64,
     pub files: u64,
@@ -78,7 +80,7 @@ pub struct Point {
     pub saved: f64,
 }
 
-/// One that is chosen. `path`: from the mount's root, escaped.
+/// A chosen file. `path`: from the mount's root, escaped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct File {
     #[serde(flatten, with = "crate::json::path")]
@@ -99,7 +101,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// `None`: it has no name, or nothing of it came from the slow tier.
+    /// `None`: it has no name, or none of it came from the slow tier.
     fn of(path: &str, record: &FileRecord, speeds: &Speeds) -> Option<Candidate> {
         let size = size(record);
         if !is_path(path) || size == 0 || record.get(Field::SlowBytesRead) == 0 {
@@ -113,7 +115,7 @@ impl Candidate {
         Some(Candidate { path: path.to_owned(), size, cost, saved: cost.saturating_sub(fast), spent })
     }
 
-    /// The same path under another number: a file that was forgotten meanwhile, or replaced.
+    /// Merges the same path under another number: the file was forgotten meanwhile, or replaced.
     fn join(&mut self, other: &Candidate) {
         self.size = self.size.max(other.size);
         self.cost = self.cost.saturating_add(other.cost);
@@ -122,7 +124,7 @@ impl Candidate {
         self.spent.bytes = self.spent.bytes.saturating_add(other.spent.bytes);
     }
 
-    /// Who saves more for each byte comes first; no two files are equal.
+    /// Files that save more per byte come first; no two files are equal.
     fn order(&self, other: &Candidate) -> Ordering {
         let worth = |one: &Candidate, size: u64| u128::from(one.saved) * u128::from(size);
         let (mine, theirs) = (worth(self, other.size), worth(other, self.size));
@@ -152,7 +154,7 @@ fn candidates(recording: &Recording) -> Vec<Candidate> {
     all
 }
 
-/// Those that fit into so much room, of candidates in their order.
+/// The candidates, in their order, that fit into a given room.
 fn choose(all: &[Candidate], size: u64) -> impl Iterator<Item = &Candidate> {
     let mut left = size;
     all.iter().filter(move |one| {
@@ -162,7 +164,7 @@ fn choose(all: &[Candidate], size: u64) -> impl Iterator<Item = &Candidate> {
     })
 }
 
-/// How many epochs were recorded, and whether they were found: each counts as far as it lies in the time that is told of, the
+/// How many epochs were recorded, and whether they were found: each counts as far as it lies in the covered time, the
 /// last one as far as it has come.
 fn epochs(meta: &Meta, all: &[Candidate]) -> (f64, bool) {
     let mut found = 0.0;
@@ -181,7 +183,7 @@ fn epochs(meta: &Meta, all: &[Candidate]) -> (f64, bool) {
 }
 
 impl Plan {
-    /// Chooses files for so much room, or for as much as they take. What cannot be read is added to the recording's flaws.
+    /// Chooses files for a given room, or without a limit. Unreadable parts are added to the recording's flaws.
     pub fn of(recording: &mut Recording, size: Option<u64>) -> Plan {
         rebuild::rebuild(recording);
         summarize::bounded(&mut recording.meta);
@@ -329,7 +331,7 @@ mod tests {
     use crate::stats::counters::{Op, Tier};
     use crate::stats::recording::Epoch;
 
-    /// As many as `count`, few sizes and gains, so that ties are met.
+    /// `count` candidates with few sizes and gains, so that ties occur.
     fn any(random: &mut SmallRng, count: usize) -> Vec<Candidate> {
         let mut all: Vec<_> = (0..count)
             .map(|n| {
@@ -346,7 +348,7 @@ mod tests {
         files.into_iter().map(|one| one.saved).sum()
     }
 
-    /// By trying all.
+    /// Found by trying all.
     fn best(all: &[Candidate], room: u64) -> u64 {
         let mut most = vec![0; room as usize + 1];
         for one in all {
@@ -448,7 +450,7 @@ mod tests {
         assert!(text.contains("is taken to cost nothing"), "{text}");
     }
 
-    /// The fast tier takes a tenth for as many bytes, and a tenth for an open.
+    /// The fast tier takes a tenth of the time for the same bytes, and a tenth for an open.
     #[test]
     fn what_the_fast_tier_takes_is_not_saved() {
         let mut made = twice();

@@ -1,12 +1,12 @@
-//! What all pictures are made of: the frame, axes that people count in, areas over time, what the colours stand for. Pure.
+//! The parts of all pictures: the frame, axes with round steps, areas over time, the legend. Pure.
 //!
 //! Colours are classes that the page's style defines, for light and for dark.
 
 use std::fmt::Write;
 
-/// Of a picture, in its own units; it is as wide as the page.
+/// The width of a picture in its own units; it is scaled to the page.
 pub const WIDTH: f64 = 1000.0;
-/// What the figures of an axis take.
+/// The width of an axis' figures.
 pub const LEFT: f64 = 74.0;
 pub const RIGHT: f64 = 14.0;
 
@@ -26,7 +26,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Adds to a text, which cannot fail.
+/// Appends to a text, which cannot fail.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {
         write!($out, $($arg)*).expect("formatting into memory")
@@ -35,34 +35,34 @@ macro_rules! put {
 
 pub(crate) use put;
 
-/// Zero for what is no number.
+/// The number, or zero if it is not finite.
 pub fn finite(x: f64) -> f64 {
     if x.is_finite() { x } else { 0.0 }
 }
 
-/// A step of an axis that people count in: 1, 2 or 5 times a power of ten, at least a `parts`th of the whole.
+/// A round step of an axis: 1, 2 or 5 times a power of ten, at least a `parts`th of the whole.
 pub fn step(whole: f64, parts: f64) -> f64 {
     let least = (whole / parts).max(1e-9);
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|step| *step >= least).unwrap_or(10.0 * power)
 }
 
-/// A number without zeros at its end.
+/// A number without trailing zeros.
 pub fn plain(n: f64) -> String {
     let text = format!("{n:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// In which units bytes are told.
+/// The units for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Powers {
     /// KiB, MiB: of 1024.
     Binary,
-    /// kB, MB: of 1000, as the speeds of disks.
+    /// kB, MB: of 1000, as for disk speeds.
     Decimal,
 }
 
-/// A unit for bytes a second: its name and its size.
+/// A unit for bytes per second: its name and its size.
 fn unit(most: f64, powers: Powers) -> (&'static str, f64) {
     let (names, power) = match powers {
         Powers::Binary => (["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 1024f64),
@@ -73,10 +73,10 @@ fn unit(most: f64, powers: Powers) -> (&'static str, f64) {
     (names[fits], size(fits))
 }
 
-/// The course of time from left to right.
+/// Time from left to right.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// In order; what lies between two of them is left out. At least one.
+    /// In order; the time between two of them is left out. At least one.
     stretches: Vec<(f64, f64)>,
     pub left: f64,
     /// What the seconds count from.
@@ -88,7 +88,7 @@ impl Axis {
         Axis { stretches: vec![(from, until)], left, name }
     }
 
-    /// Of several stretches of time, in order.
+    /// An axis of several stretches of time, in order.
     pub fn folded(stretches: Vec<(f64, f64)>, left: f64, name: &'static str) -> Self {
         if stretches.is_empty() { Axis::new((0.0, 0.0), left, name) } else { Axis { stretches, left, name } }
     }
@@ -110,13 +110,13 @@ impl Axis {
         self.stretches.iter().map(|(from, until)| until - from).sum::<f64>()
     }
 
-    /// Where a moment is; within the picture in any case.
+    /// The position of a moment, always within the picture.
     pub fn x(&self, seconds: f64) -> f64 {
         let before: f64 = self.stretches.iter().map(|(from, until)| (seconds.min(*until) - from).max(0.0)).sum();
         self.at(before / self.shown().max(1e-9))
     }
 
-    /// Where a part of what is shown ends.
+    /// The position of a fraction of the shown time.
     fn at(&self, part: f64) -> f64 {
         finite(self.left + part.clamp(0.0, 1.0) * (WIDTH - self.left - RIGHT))
     }
@@ -131,7 +131,7 @@ impl Axis {
                 let (x, label) = (self.x(at), plain(at));
                 put!(out, r#"<path class="grid" d="M{x:.1} {top:.1}V{y:.1}"/>"#);
                 let half = 4.0 * label.len() as f64;
-                // Behind a fold the next one may be close.
+                // After a fold the next label may be too close.
                 if x - half >= free_from {
                     put!(
                         out,
@@ -160,7 +160,7 @@ impl Axis {
     }
 }
 
-/// A picture of this height. `more`: attributes.
+/// A picture of this height. `more`: further attributes.
 pub fn svg(height: f64, label: &str, more: &str, body: &str) -> String {
     format!(
         r#"<div class="wide"><svg viewBox="0 0 {WIDTH} {height:.0}" role="img" aria-label="{}"{more}>{body}</svg></div>"#,
@@ -174,10 +174,10 @@ pub fn legend(entries: &[(&str, &str)]) -> String {
     format!(r#"<ul class="legend">{}</ul>"#, entries.iter().map(entry).collect::<String>())
 }
 
-/// A line of the timeline: its class, its name, bytes a second.
+/// A line of the timeline: its class, its name, bytes per second.
 pub type Course = (&'static str, &'static str, Vec<f64>);
 
-/// Where areas are drawn, and what they are called.
+/// Where areas are drawn, and their name.
 #[derive(Clone, Copy, Debug)]
 pub struct Panel<'a> {
     pub top: f64,
@@ -186,7 +186,7 @@ pub struct Panel<'a> {
     pub powers: Powers,
 }
 
-/// Areas one above the other, the first on top, and a line over them. All have as many figures.
+/// Stacked areas, the first on top, and a line over them. All have the same number of figures.
 pub fn panel(out: &mut String, axis: &Axis, place: Panel, areas: &[Course; 2], line: Option<&Course>) {
     let Panel { top, height, name, powers } = place;
     let columns = areas[0].2.len();

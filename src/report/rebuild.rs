@@ -1,7 +1,9 @@
-//! What a recording without its tables still tells: files, operations and processes, counted again from its traced calls. Pure.
+//! Rebuilds the tables of a recording without them: files, operations and processes, counted again from its traced
+//! calls. Pure.
 //!
-//! A recording ends with its tables; one of a daemon that was killed, or of a full disk, has none. Its calls were counted by
-//! the same rules ([`FileRecord::count`]), so that what comes out is what the tables would have said, less what was not traced.
+//! A recording ends with its tables; one of a killed daemon, or from a full disk, has none. Its calls are counted by
+//! the same rules ([`FileRecord::count`]), so the result is what the tables would have said, less the calls that were
+//! not traced.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,12 +17,12 @@ use crate::stats::recording::{self, RecordedFailure, RecordedFile, RecordedOpera
 use crate::stats::timeline::{Amounts, Timeline};
 use crate::stats::traced::Traced;
 
-/// Of so many open files is remembered where they were read last; then it begins anew.
+/// For how many open files the last read position is remembered; beyond that, tracking starts anew.
 const HANDLES_MAX: usize = 1 << 17;
-/// The timeline is told of so often.
+/// How often the timeline takes a sample.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Fills in what is missing; a recording that is whole, or in which no call is traced, stays as it is.
+/// Fills in what is missing; a complete recording, or one without traced calls, is left as it is.
 pub fn rebuild(recording: &mut Recording) {
     let (traced, _) = recording.traced();
     if recording.is_whole || traced == 0 {
@@ -48,17 +50,17 @@ pub fn rebuild(recording: &mut Recording) {
 #[derive(Default)]
 struct Again {
     records: Vec<(u64, FileRecord)>,
-    /// Where in `records` a file is.
+    /// The index of each file in `records`.
     places: HashMap<u64, usize>,
     cursors: HashMap<u64, Cursor>,
     operations: HashMap<(Op, Tier), OpCounters>,
-    /// By the number of their error.
+    /// By error number.
     failures: HashMap<(Op, i32), u64>,
     processes: HashMap<u32, RecordedProcess>,
     amounts: Amounts,
     timeline: Timeline,
     heat: HeatMap,
-    /// The timeline knows what came up to here.
+    /// The timeline has everything up to here.
     sampled: Duration,
     until: Duration,
 }
@@ -154,7 +156,7 @@ impl Again {
         all
     }
 
-    /// With the names of those that are known.
+    /// Adds the names of known processes.
     fn processes(&mut self, known: Vec<RecordedProcess>) -> Vec<RecordedProcess> {
         for RecordedProcess { number, pid, command, cgroup, .. } in known {
             if let Some(met) = u32::try_from(number).ok().and_then(|number| self.processes.get_mut(&number)) {

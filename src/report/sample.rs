@@ -1,4 +1,4 @@
-//! Small recordings whose figures are known, for tests.
+//! Small recordings with known figures, for tests.
 
 use std::collections::HashMap;
 use std::io::Cursor as Bytes;
@@ -15,14 +15,14 @@ use crate::stats::recording::{
 use crate::stats::trace::{Block, block};
 use crate::stats::traced::Traced;
 
-/// A recording in the making.
+/// A recording under construction.
 pub(crate) struct Made {
     pub(crate) meta: Meta,
     pub(crate) calls: Vec<Traced>,
     pub(crate) paths: Vec<(u64, String)>,
 }
 
-/// Of one file, by one process: operation, from what millisecond on, for how many microseconds, offset, bytes, tier.
+/// A call on one file by one process: operation, start in milliseconds, duration in microseconds, offset, bytes, tier.
 type Line = (Op, u64, u64, u64, u64, Tier);
 
 impl Made {
@@ -88,7 +88,7 @@ pub(crate) fn read(bytes: Vec<u8>) -> Result<Recording, String> {
     Recording::read(vec![Box::new(Bytes::new(bytes))])
 }
 
-/// Nothing but a mount.
+/// Only a mount.
 pub(crate) fn empty() -> Made {
     let place =
         |path: &str, kind: &str| TierPlace { path: path.into(), kind: kind.into(), total: 1 << 40, used: 1 << 30 };
@@ -106,7 +106,7 @@ pub(crate) fn empty() -> Made {
     Made { meta, calls: Vec::new(), paths: Vec::new() }
 }
 
-/// Two processes read a file each from the slow tier, then the first one writes one.
+/// Two processes read one file each from the slow tier, then the first one writes one.
 pub(crate) fn made() -> Made {
     let mut made = empty();
     let (fast, slow) = (Tier::Fast, Tier::Slow);
@@ -201,7 +201,8 @@ pub(crate) fn made() -> Made {
     made
 }
 
-/// Names that mean something to a browser, a terminal or a reader of Markdown, and as many of everything as there may be.
+/// Names that mean something to a browser, a terminal or a reader of Markdown, and as many of everything as there may
+/// be.
 pub(crate) fn hostile() -> Made {
     const NAME: &str = "</script><script>alert(1)</script><b>&\"'`|[x](http://x/)\u{1b}[31m\u{202e}\r\n\t";
     let mut made = made();

@@ -16,11 +16,11 @@ use crate::stats::record::Field;
 use crate::stats::recording::{Meta, RecordedHeat, RecordedOperation, RecordedProcess, RecordedTimeline, Recording};
 use crate::stats::render;
 
-/// Of this form; a changed key is another one.
+/// The schema; changing a key requires another one.
 const SCHEMA: u32 = 1;
-/// No count that means anything is larger: what a damaged or forged recording says cannot overflow a sum.
+/// No meaningful count is larger: a damaged or forged recording cannot make a sum overflow.
 const COUNT_MAX: u64 = 1 << 53;
-/// Rows and spans of the heat map.
+/// The most rows and spans of the heat map.
 const HEAT_ROWS: usize = 48;
 const HEAT_SPANS: usize = 480;
 
@@ -29,7 +29,7 @@ fn span_of(from: f64, until: f64) -> Duration {
 }
 
 impl Summary {
-    /// Reads all of a recording. What cannot be read is added to its flaws.
+    /// Reads a whole recording. Unreadable parts are added to its flaws.
     pub fn of(recording: &mut Recording) -> Summary {
         rebuild::rebuild(recording);
         bounded(&mut recording.meta);
@@ -79,7 +79,7 @@ impl Summary {
     }
 }
 
-/// Counts that are no counts any more are cut down, moments that are none become 0.
+/// Cuts down impossible counts, and sets invalid moments to 0.
 pub(super) fn bounded(meta: &mut Meta) {
     let low = |n: &mut u64| *n = (*n).min(COUNT_MAX);
     for RecordedOperation { calls, errors, bytes, latency, .. } in &mut meta.operations {
@@ -115,7 +115,7 @@ pub(super) fn bounded(meta: &mut Meta) {
     meta.heat.rows.iter_mut().flat_map(|row| [&mut row.read, &mut row.written]).flatten().for_each(low);
 }
 
-/// Of reads and opens, from all that were counted by tier.
+/// The speeds of reads and opens, from all that were counted by tier.
 pub(super) fn speeds(meta: &Meta) -> Speeds {
     let mut speeds = Speeds::default();
     for open in meta.operations.iter().filter(|line| line.op == Op::Open) {
@@ -200,7 +200,7 @@ fn moved(meta: &Meta) -> Moved {
     }
 }
 
-/// Of those processes that are known, and of these of those that moved something, if there are any.
+/// The cost for the known processes, and of these only those that moved something, if there are any.
 fn cost(seen: &Seen) -> Option<Cost> {
     let is_known = |busy: &&(u64, Busy)| busy.0 != 0;
     let moved = |busy: &&(u64, Busy)| busy.1.read + busy.1.write > Duration::ZERO;
@@ -229,7 +229,7 @@ fn cost(seen: &Seen) -> Option<Cost> {
     })
 }
 
-/// How long at least one of these went on, in seconds.
+/// How many seconds at least one of these spans covers.
 fn lasted(spans: impl Iterator<Item = (Duration, Duration)>) -> f64 {
     let mut spans: Vec<_> = spans.collect();
     spans.sort_unstable();
@@ -344,7 +344,7 @@ fn workers(meta: &Meta) -> Vec<RecordedProcess> {
     all
 }
 
-/// Which of the spans from the mount on lie in the time that is told of: the first, and how many.
+/// Which of the spans since the mount lie in the covered time: the first, and how many.
 fn told(meta: &Meta, span: f64, len: usize) -> Option<(usize, usize)> {
     if !(span.is_finite() && span > 1e-6) || len == 0 {
         return None;
@@ -374,12 +374,12 @@ fn timeline(meta: &Meta) -> (f64, RecordedTimeline) {
     (first as f64 * all.span, told)
 }
 
-/// The heat map of the time that is told of, in no more rows and spans than a page shows: those who moved least become one row,
-/// of nobody.
+/// The heat map of the covered time, with at most as many rows and spans as a page shows: the processes that moved
+/// least are merged into one row without a process.
 fn heat(meta: &Meta) -> (f64, RecordedHeat) {
     let spans = meta.heat.rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
     let Some((first, len)) = told(meta, meta.heat.span, spans) else { return (0.0, RecordedHeat::default()) };
-    // Before anything moved, and behind, it has nothing to show.
+    // Before and after the first and last bytes moved, there is nothing to show.
     let is_busy = |at: &usize| {
         let of = |values: &[u64]| values.get(*at).is_some_and(|bytes| *bytes > 0);
         meta.heat.rows.iter().any(|row| of(&row.read) || of(&row.written))
@@ -450,7 +450,7 @@ fn staging(totals: &Totals) -> Vec<Staged> {
     totals.curve.iter().map(add).collect()
 }
 
-/// What a person would say first.
+/// The most important finding in one sentence.
 fn verdict(summary: &Summary) -> String {
     let Summary { job, moved, cost, files, .. } = summary;
     if moved.calls == 0 && files.used == 0 {
@@ -533,7 +533,7 @@ mod tests {
         );
     }
 
-    /// Told a minute later, with the mount idle and somebody looking around in it, it is the same story.
+    /// A report made a minute later, with the mount idle and somebody looking around in it, gives the same results.
     #[test]
     fn idle_time_changes_no_share() {
         let told = |made: &mut crate::report::sample::Made| {
@@ -574,7 +574,7 @@ mod tests {
         assert!(first.gain.is_none(), "an empty read alone does not tell how fast the fast tier is");
     }
 
-    /// As many bytes took ten times as long on the slow tier: 110 ms become 20.
+    /// The same bytes took ten times as long on the slow tier: 110 ms become 20.
     #[test]
     fn what_staging_gains_is_told_by_what_reads_took_on_each_tier() {
         let mut made = empty();

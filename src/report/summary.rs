@@ -1,7 +1,8 @@
-//! Everything that the documents show, as `summarize.rs` computes it once from a recording. Pure; in JSON the keys are stable.
+//! Everything that the documents show, computed once from a recording by `summarize.rs`. Pure; in JSON the keys are
+//! stable.
 //!
-//! Seconds are of the mount's clock, 0 being the mount, unless they are named a duration; bytes are bytes, shares go from 0 to 1.
-//! What the recording cannot tell is `None`, never 0.
+//! Seconds are on the mount's clock, with 0 at the mount, unless the name says that they are a duration; sizes are in
+//! bytes, shares go from 0 to 1. Values that the recording cannot give are `None`, never 0.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub struct Summary {
     pub failures: Vec<RecordedFailure>,
     pub latency: Vec<Latency>,
     pub sizes: Vec<SizeClass>,
-    /// Sizes and strides with how often they came, most frequent first.
+    /// Sizes and strides with their counts, most frequent first.
     pub common_sizes: Vec<(u64, u64)>,
     pub common_strides: Vec<(u64, u64)>,
     pub patterns: Patterns,
@@ -51,7 +52,7 @@ pub struct Summary {
     pub readers: Vec<Readers>,
     pub windows: Vec<RecordedWindow>,
     pub marks: Vec<Mark>,
-    /// Staging jobs that were made of plans.
+    /// Staging jobs made from plans.
     pub plans: Vec<Told>,
     pub top: Vec<FileRow>,
 }
@@ -63,11 +64,11 @@ pub struct Advice {
     pub rule: &'static str,
     pub what: String,
     pub evidence: String,
-    /// When the rule speaks.
+    /// When the rule applies.
     pub threshold: String,
-    /// How to do it: a line of a shell or of Python, with what else is to be said as its comment.
+    /// How to do it: a line of a shell or of Python, with further remarks as its comment.
     pub command: String,
-    /// What it is predicted to bring, where that can be known.
+    /// The predicted gain, if it can be known.
     pub gain: Option<String>,
 }
 
@@ -80,12 +81,12 @@ pub struct Job {
     pub mountpoint: String,
     pub fast: TierPlace,
     pub slow: TierPlace,
-    /// From the beginning of 1970 to the mount.
+    /// When the mount was made, since 1970.
     #[serde(rename = "mounted_at", serialize_with = "json::as_timestamp")]
     pub since: Duration,
     pub from: f64,
     pub until: f64,
-    /// From the one to the other.
+    /// The time between the two.
     pub wall: f64,
     pub window: Option<String>,
     /// The first line of `.dlio/stats`, when the recording was made.
@@ -93,22 +94,22 @@ pub struct Job {
     pub processes: u64,
 }
 
-/// What the figures do not hold.
+/// What the figures do not include.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Completeness {
     pub io_path: String,
     pub opens: Vec<(String, u64)>,
     pub not_seen: Vec<String>,
-    /// Reads and writes are seen as programs issued them: sizes are access sizes, else those of requests.
+    /// Reads and writes are seen as programs issued them: sizes are access sizes; otherwise they are request sizes.
     pub is_exact: bool,
-    /// Calls that were counted, and those that are traced one by one.
+    /// Calls that were counted, and those traced one by one.
     pub calls: u64,
     pub traced: u64,
     pub traced_from: Option<f64>,
     pub traced_until: Option<f64>,
-    /// The trace did not keep up with so many.
+    /// Calls lost because the trace did not keep up.
     pub dropped: u64,
-    /// Pieces of counts of files that have no record of their own.
+    /// Pieces counted for files without their own record.
     pub unnamed: u64,
     /// It was not cut off before its end.
     pub is_whole: bool,
@@ -126,28 +127,30 @@ pub struct Moved {
     pub drained: u64,
 }
 
-/// Time spent in calls: for each process the time in which at least one was under way, and of that the mean. Of the processes that read
-/// or wrote, if any did: a shell that lists a directory now and then is active for long and waits for nothing.
+/// Time spent in calls: for each process the time in which at least one call was in progress, averaged over processes.
+/// Only processes that read or wrote count, if any did: a shell that lists a directory now and then is active for long
+/// and waits for nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
-    /// The trace tells it for this time, which may be less than all.
+    /// The time that the trace covers, which may be less than all.
     pub from: f64,
     pub until: f64,
     pub processes: u64,
-    /// Seconds of a process, on average.
+    /// Seconds per process, on average.
     pub read: f64,
     pub write: f64,
     pub meta: f64,
     /// Any of the three.
     pub any: f64,
-    /// A process is active from its first call to its last: what comes before and behind, the mount idle, is in no share.
+    /// A process is active from its first call to its last: time before and after, when the mount is idle, is in no
+    /// share.
     pub active: f64,
     /// Seconds in which at least one of them was active.
     pub lasted: f64,
 }
 
 impl Cost {
-    /// Of the time in which a process was active.
+    /// The share of the time in which a process was active.
     pub fn share(&self, seconds: f64) -> f64 {
         ratio(seconds, self.active)
     }
@@ -161,11 +164,11 @@ pub struct Counted {
     pub errors: u64,
     pub slow: u64,
     pub bytes: u64,
-    /// Of all calls; they may overlap.
+    /// Sum over all calls; they may overlap.
     pub seconds: f64,
 }
 
-/// Seconds below which a share of the calls stayed: at most 6.3 % too high.
+/// Seconds within which a share of the calls finished: at most 6.3 % too high.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
     pub op: Op,
@@ -225,7 +228,7 @@ fn missed<S: serde::Serializer>(misses: &Option<(String, u64)>, to: S) -> Result
     misses.as_ref().map(object).serialize(to)
 }
 
-/// When something was first and last done.
+/// When something was done first and last.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Spans {
     pub opens: Option<(f64, f64)>,
@@ -242,11 +245,11 @@ pub struct TierRow {
     pub bytes_read: u64,
     pub writes: u64,
     pub bytes_written: u64,
-    /// Of reads and writes; they may overlap.
+    /// Sum over reads and writes; they may overlap.
     pub seconds: f64,
 }
 
-/// What the files that are not larger than `size` are of all that were read.
+/// The share of the files up to `size` in everything that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Staged {
     pub size: u64,
@@ -259,11 +262,11 @@ pub struct Staged {
     pub slow_share: f64,
     pub fast_seconds: f64,
     pub slow_reads: u64,
-    /// How much faster all reading would have been; `None` where nothing was read from the fast tier to compare with.
+    /// How much faster all reading would have been; `None` if nothing was read from the fast tier to compare with.
     pub gain: Option<f64>,
 }
 
-/// Part of a whole; 0 of nothing.
+/// A part of a whole; 0 if that is 0.
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -273,17 +276,17 @@ pub(super) fn ratio(part: f64, whole: f64) -> f64 {
 }
 
 impl Summary {
-    /// How a size of a read or write is to be called: what programs asked for, or what the kernel made of it.
+    /// The word for the size of a read or write: what programs asked for, or what the kernel made of it.
     pub fn size_word(&self) -> &'static str {
         if self.completeness.is_exact { "access" } else { "request" }
     }
 
-    /// Seconds in which something went on; without traced calls, all that are told of.
+    /// Seconds with any activity; without traced calls, the whole covered time.
     pub fn lasted(&self) -> f64 {
         self.cost.as_ref().map_or(self.job.wall, |cost| cost.lasted)
     }
 
-    /// An operation's figures, whoever served it.
+    /// An operation's figures on both tiers.
     pub fn counted(&self, op: Op) -> Option<&Counted> {
         self.operations.iter().find(|row| row.op == op)
     }
@@ -307,7 +310,7 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// `0 %`, `0.4 %`, `62 %`: what is there is never 0, and what is not all is never 100.
+/// `0 %`, `0.4 %`, `62 %`: a share above 0 never shows as 0, and one below 1 never as 100.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         p if p <= 0.0 || p.is_nan() => "0 %".to_owned(),
@@ -323,7 +326,7 @@ pub fn faster(gain: f64) -> String {
     if gain < 1.0 { format!("+{}", percent(gain)) } else { format!("x {:.1}", 1.0 + gain) }
 }
 
-/// A duration with three digits or so: `12 us`, `1.5 ms`, `83.2 s`, `2 h 3 min`.
+/// A duration with about three digits: `12 us`, `1.5 ms`, `83.2 s`, `2 h 3 min`.
 pub fn seconds_text(seconds: f64) -> String {
     match seconds {
         s if !s.is_finite() || s <= 0.0 => "0 s".to_owned(),

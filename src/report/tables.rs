@@ -1,6 +1,6 @@
 //! Files and traced calls as two Parquet tables, for pandas and DuckDB. Pure.
 //!
-//! Rows go out in groups, so that a table may be longer than memory. In the table of files the columns are those of
+//! Rows are written in groups, so a table may be larger than memory. The columns of the table of files are those of
 //! `.dlio/files.tsv`, as far as they are numbers.
 
 use std::io;
@@ -23,7 +23,7 @@ use crate::stats::recording::Recording;
 /// Rows of a group.
 const ROWS: usize = 1 << 16;
 
-/// Under this name a table's metadata has what there is to know of what it lacks, as JSON.
+/// The metadata key of a table under which its gaps are described, as JSON.
 const TOLD: &str = "dlio-fs";
 
 const CALLS: &str = "message calls {
@@ -77,7 +77,7 @@ fn write_calls(recording: &mut Recording, out: &mut dyn Outlet) -> Result<(), Pa
         let errno = call.errno.map(|errno| format!("{errno:?}"));
         let (pid, command) = names.process(traced.process);
         let row = [
-            // DuckDB can do little with nanoseconds of a time zone; the exact moment is since the mount.
+            // DuckDB can do little with nanoseconds with a time zone; the exact moment is the one since the mount.
             Cell::Number(since.saturating_add(traced::nanos(call.began)) / 1000),
             Cell::Number(traced::nanos(call.began)),
             Cell::Number(traced::nanos(call.took)),
@@ -108,11 +108,11 @@ fn as_io(error: ParquetError) -> io::Error {
 enum Cell<'a> {
     Number(u64),
     Text(&'a str),
-    /// Where a column is optional.
+    /// For optional columns.
     Nothing,
 }
 
-/// A column's cells of the group that is being made. `there` says of each cell whether it holds anything: 1 or 0.
+/// A column's cells in the current group. `there`: whether each cell has a value, 1 or 0.
 #[derive(Default)]
 struct Cells {
     numbers: Vec<i64>,
@@ -151,13 +151,13 @@ impl<'a> Table<'a> {
         if self.rows < ROWS { Ok(()) } else { self.group() }
     }
 
-    /// Writes the rows that there are as a group.
+    /// Writes the pending rows as a group.
     fn group(&mut self) -> Result<(), ParquetError> {
         self.rows = 0;
         let mut group = self.out.next_row_group()?;
         for cells in &mut self.columns {
             let Some(mut column) = group.next_column()? else { break };
-            // Of columns that are not optional it is not asked.
+            // Ignored for columns that are not optional.
             let there = Some(&*cells.there);
             match column.untyped() {
                 parquet::column::writer::ColumnWriter::ByteArrayColumnWriter(_) => {
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// A group for so many rows, and the last ones in a smaller one; what a table cannot know is nothing.
+    /// A group of full size, and the last rows in a smaller one; unknown values are null.
     #[test]
     fn rows_go_out_in_groups() {
         let mut out = Tables(vec![Default::default()]);

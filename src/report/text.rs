@@ -7,11 +7,11 @@ use super::summary::{Advice, Summary};
 use crate::stats::render::bytes;
 
 const WIDTH: usize = 80;
-/// Of what stands before a fact.
+/// The width of a fact's label.
 const LABEL: usize = 14;
-/// From nothing to the most.
+/// From nothing to the maximum.
 const LEVELS: &[u8] = b" .:-=+*#%@";
-/// Spans of a line that shows a course of time.
+/// The number of spans of a line that shows a course of time.
 const COURSE: usize = 44;
 
 /// The whole report. Ends with a newline.
@@ -21,7 +21,7 @@ pub fn report(summary: &Summary) -> String {
     out
 }
 
-/// The advice alone. Ends with a newline.
+/// Only the advice. Ends with a newline.
 pub fn advice(all: &[Advice]) -> String {
     let mut out = String::new();
     advised(&mut out, all).expect("formatting into memory");
@@ -49,7 +49,7 @@ fn advised(out: &mut String, all: &[Advice]) -> Result {
         }
         writeln!(out, "{}. {}", at + 1, page::shown(&advice.what))?;
         facts(out, &page::advised(advice))?;
-        // In one line, however long it is: to be copied.
+        // On one line, however long: it is to be copied.
         let (command, comment) = page::command(advice);
         writeln!(out, "{:<LABEL$}{command}", "Do")?;
         if let Some(comment) = comment {
@@ -78,7 +78,7 @@ fn one(out: &mut String, summary: &Summary, section: &Section) -> Result {
                 table(out, all)?;
             }
             Block::Chart(Chart::Timeline) => courses(out, summary)?,
-            // In the tables beside it.
+            // The tables beside it have the figures.
             Block::Chart(_) => {}
         }
     }
@@ -96,7 +96,7 @@ fn facts(out: &mut String, facts: &[(&'static str, String)]) -> Result {
     Ok(())
 }
 
-/// Words in lines that begin at a column; the first one is there already. A word that is too long stays whole.
+/// Wraps words into lines that begin at a column, where the output already is. A word that is too long stays whole.
 fn paragraph(out: &mut String, text: &str, indent: usize) -> Result {
     let mut column = indent;
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -127,7 +127,7 @@ fn table(out: &mut String, table: &Table) -> Result {
     }
     let all = |widths: &[usize], gap: usize| widths.iter().sum::<usize>() + gap * widths.len().saturating_sub(1);
     let gap = if all(&widths, 2) <= WIDTH { 2 } else { 1 };
-    // What is too long of words is shortened, the last column first; numbers never are.
+    // If it is too wide, text columns are shortened, the last one first; numbers never are.
     for at in (0..widths.len()).rev().filter(|at| !table.columns[*at].is_number) {
         let over = all(&widths, gap).saturating_sub(WIDTH);
         widths[at] = widths[at].saturating_sub(over).max(widths[at].min(10));
@@ -149,7 +149,7 @@ fn table(out: &mut String, table: &Table) -> Result {
     table.note.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
-/// How much moved over time, a line for each way.
+/// How much moved over time, one line for each direction and tier.
 fn courses(out: &mut String, summary: &Summary) -> Result {
     let timeline = &summary.timeline;
     let ways = [

@@ -1,4 +1,4 @@
-//! The records of all files, gone through once: what they add up to, what kinds of files there are, which took longest. Pure.
+//! One pass over the records of all files: their sums, the kinds of files, and those that took longest. Pure.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -11,40 +11,40 @@ use crate::stats::access::Pattern;
 use crate::stats::counters::Op;
 use crate::stats::record::{Field, FileRecord, failure};
 
-/// So many files are told by name.
+/// How many files are listed by name.
 pub const FILES: usize = 200;
-/// Different sizes and strides that are counted over all files.
+/// The most different sizes and strides counted over all files.
 const VALUES_MAX: usize = 1 << 16;
-/// Files below this are tiny.
+/// Smaller files are tiny.
 pub const TINY: u64 = 256 << 10;
-/// Classes of file sizes for the curve: up to 4 KiB, up to 8 KiB, ...
+/// Size classes for the curve: up to 4 KiB, up to 8 KiB, ...
 const FIRST_BOUND: u32 = 12;
 const BOUNDS: usize = 52;
 
-/// What the records of all files tell.
+/// What the records of all files show.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// All records as one.
+    /// The sum of all records.
     pub all: FileRecord,
     /// Files that were opened, read or written.
     pub used: u64,
-    /// Others, of which somebody asked: directories, and what was only looked at.
+    /// Other files that were asked about: directories, and files that were only looked up.
     pub asked: u64,
     pub kinds: Vec<Kind>,
     pub common_sizes: Vec<(u64, u64)>,
     pub common_strides: Vec<(u64, u64)>,
-    /// Opens, and those of files that are tiny.
+    /// Opens, and those of tiny files.
     pub opens: u64,
     pub tiny_opens: u64,
-    /// The middle one of the sizes of the files that were read.
+    /// The median size of the files that were read.
     pub median: u64,
-    /// Read from the slow tier more often than once, as far as it is known.
+    /// Bytes read from the slow tier more than once, as far as known.
     pub slow_again: u64,
     /// By upper bound of the size of the files that were read.
     pub curve: Vec<Band>,
-    /// Most time first.
+    /// Those with the most time first.
     pub top: Vec<FileRow>,
-    /// Where most look-ups found nothing, with how many.
+    /// Where most look-ups found nothing, and how many.
     pub misses: Option<(String, u64)>,
     sizes: Vec<u64>,
     values: Values,
@@ -56,24 +56,24 @@ pub struct Totals {
 pub struct Kind {
     pub name: &'static str,
     pub files: u64,
-    /// Sizes, as far as they were read or written.
+    /// Sizes, as far as files were read or written.
     pub average: u64,
     pub max: u64,
     #[serde(skip)]
     sum: u128,
 }
 
-/// Files of one class of sizes.
+/// Files of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Band {
-    /// None is larger.
+    /// No file is larger.
     pub bound: u64,
     pub files: u64,
-    /// Their sizes.
+    /// The sum of their sizes.
     pub bytes: u64,
     /// Seconds of reads.
     pub seconds: f64,
-    /// The same of those that the slow tier served, and what the fast one would have taken for them.
+    /// The part served by the slow tier, and the time that the fast one would have taken for it.
     pub slow_seconds: f64,
     pub fast_seconds: f64,
     pub slow_reads: u64,
@@ -99,24 +99,24 @@ pub struct FileRow {
     pub slowest_seconds: f64,
 }
 
-/// What a read takes on each tier, from all of them: for what a file's reads would have taken elsewhere.
+/// The average read on each tier, over all files: to estimate a file's reads on the other tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Speeds {
-    /// Seconds of a read, on the fast tier and on the slow one; 0 for no read.
+    /// Seconds per read, on the fast tier and on the slow one; 0 without reads.
     pub call: [f64; 2],
-    /// Bytes of a read on the fast tier.
+    /// Bytes per read on the fast tier.
     pub bytes: f64,
-    /// As `call`, of an open.
+    /// As `call`, per open.
     pub open: [f64; 2],
 }
 
 impl Speeds {
-    /// Whether enough was read from the fast tier to tell how fast it is: empty reads alone do not.
+    /// Whether enough was read from the fast tier to know its speed: empty reads alone do not count.
     pub fn knows_fast(&self) -> bool {
         self.bytes >= 1.0
     }
 
-    /// Seconds that a file's reads from the slow tier took, and what the fast one would have taken for them.
+    /// The seconds of a file's reads from the slow tier, and the time that the fast one would have taken for them.
     pub fn reads(&self, record: &FileRecord) -> (f64, f64) {
         let (reads, slow) = (record.get(Field::Calls(Op::Read)), record.get(Field::SlowReads));
         let seconds = record.time(Field::ReadTime).as_secs_f64();
@@ -129,7 +129,7 @@ impl Speeds {
         (slow_seconds, fast_seconds)
     }
 
-    /// The same of its opens, of which as many were the slow tier's as of its reads.
+    /// The same for its opens; the slow tier's share of them is taken to be that of its reads.
     pub fn opens(&self, record: &FileRecord) -> (f64, f64) {
         let slow_share = record.get(Field::SlowReads) as f64 / record.get(Field::Calls(Op::Read)).max(1) as f64;
         let slow = opens(record) as f64 * slow_share.min(1.0);
@@ -161,7 +161,7 @@ const KINDS: [&str; 8] = [
     "never closed",
 ];
 
-/// How far a file is known to reach.
+/// The largest known end of a file.
 pub fn size(record: &FileRecord) -> u64 {
     record.get(Field::EndRead).max(record.get(Field::EndWritten))
 }
@@ -185,7 +185,7 @@ impl Totals {
         }
     }
 
-    /// Takes in a file, `speeds` being those of all files.
+    /// Adds a file; `speeds` are those of all files.
     pub fn add(&mut self, path: &str, record: &FileRecord, speeds: &Speeds) {
         self.merge(record);
         let (opens, bytes_read, bytes_written) =
@@ -228,7 +228,7 @@ impl Totals {
         }
     }
 
-    /// What was counted of files without a record of their own: part of all sums, and of no count of files.
+    /// Adds the counters of files without their own record: they are part of all sums, but not of the counts of files.
     pub fn merge(&mut self, record: &FileRecord) {
         self.all.add(record);
         for (mine, theirs) in [(&mut self.values.sizes, &record.sizes), (&mut self.values.strides, &record.strides)] {
@@ -284,7 +284,7 @@ impl Totals {
         }
     }
 
-    /// Nothing more comes.
+    /// Completes the figures after the last file.
     pub fn finish(&mut self) {
         for kind in &mut self.kinds {
             kind.average = u64::try_from(kind.sum / u128::from(kind.files.max(1))).unwrap_or(u64::MAX);
@@ -313,7 +313,7 @@ impl Totals {
     }
 }
 
-/// The four most frequent, as Darshan has them.
+/// The four most frequent values, as in Darshan.
 fn commonest(values: HashMap<u64, u64>) -> Vec<(u64, u64)> {
     let mut all: Vec<_> = values.into_iter().collect();
     all.sort_by_key(|(value, times)| Reverse((*times, *value)));

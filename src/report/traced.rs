@@ -1,6 +1,6 @@
-//! The traced calls with the names that belong to them, for documents that other tools read. Pure.
+//! The traced calls with their names, for documents that other tools read. Pure.
 //!
-//! They are shown one after another and never all at once: a recording may hold more of them than memory does.
+//! They are passed one after another, never all at once: a recording may hold more of them than fit into memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -11,20 +11,21 @@ use serde::Serialize;
 use crate::stats::recording::{Meta, RecordedIoPath, Recording};
 use crate::stats::traced::Traced;
 
-/// No process has this number: Linux gives none above 4,194,304. It stands for what is nobody's call: marks, epochs, ...
+/// No process has this number: Linux gives none above 4,194,304. It stands for events of the mount itself: marks,
+/// epochs, ...
 pub(super) const OF_THE_MOUNT: u32 = 4_194_305;
-/// The same for calls of which it is not known whose they are.
+/// The same for calls of an unknown process.
 pub(super) const OF_UNKNOWN: u32 = 4_194_306;
 
 /// What the numbers in traced calls stand for.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     paths: HashMap<u64, String>,
-    /// RecordedProcess id and command by number.
+    /// Process id and command by number.
     processes: HashMap<u64, (u32, String)>,
 }
 
-/// What whoever looks at a document has to know of what is not in it.
+/// What a reader of a document must know about its gaps.
 #[derive(Debug, Serialize)]
 pub(super) struct Completeness<'a> {
     pub(super) version: &'a str,
@@ -32,23 +33,23 @@ pub(super) struct Completeness<'a> {
     pub(super) kernel: &'a str,
     pub(super) mountpoint: &'a str,
     pub(super) window: Option<&'a str>,
-    /// Nanoseconds since 1970, when the mount was made; the times that the document tells of, in seconds since.
+    /// When the mount was made, in nanoseconds since 1970; the times that the document covers, in seconds since then.
     pub(super) since: u64,
     pub(super) from: f64,
     pub(super) until: f64,
     pub(super) io_path: &'a RecordedIoPath,
     /// In the recording.
     pub(super) calls_traced: u64,
-    /// Not traced, for want of time.
+    /// Not traced, because the collector did not keep up.
     pub(super) calls_dropped: u64,
-    /// That the mount has counted in its time.
+    /// Counted by the mount in this time.
     pub(super) calls_counted: u64,
     pub(super) is_whole: bool,
     pub(super) flaws: &'a [String],
 }
 
 impl Names {
-    /// Takes the paths out of a recording, and its files with theirs: not every recording names a file besides.
+    /// Takes the paths out of a recording, and its files with theirs: some recordings name files only there.
     pub(super) fn take(recording: &mut Recording) -> Names {
         let known = recording.meta.processes.iter().filter(|process| process.number > 0);
         let processes = known.map(|process| (process.number, (process.pid, process.command.clone()))).collect();
@@ -64,13 +65,13 @@ impl Names {
         self.paths.get(&ino).map_or("(unknown)", String::as_str)
     }
 
-    /// RecordedProcess id and command.
+    /// Process id and command.
     pub(super) fn process(&self, number: u32) -> (u32, &str) {
         let known = self.processes.get(&number.into());
         known.map_or((OF_UNKNOWN, "(unknown)"), |(pid, command)| (*pid, command))
     }
 
-    /// Commands by process id, which may have been given twice.
+    /// Commands by process id; ids may have been reused.
     pub(super) fn commands(&self) -> BTreeMap<u32, String> {
         let mut commands = BTreeMap::<u32, BTreeSet<&str>>::new();
         for (pid, command) in self.processes.values() {
@@ -80,7 +81,7 @@ impl Names {
     }
 }
 
-/// Shows all traced calls of the time that a recording tells of, until `each` fails.
+/// Passes all traced calls of the time that a recording covers to `each`, until that fails.
 pub(super) fn each(recording: &mut Recording, mut each: impl FnMut(&Traced) -> io::Result<()>) -> io::Result<()> {
     let (from, until) = time(&recording.meta);
     let mut outcome = Ok(());
@@ -97,7 +98,7 @@ pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A block may hold more than the window in which it was made.
+/// A window is cut to its time, because a block may hold more than the window.
 fn time(meta: &Meta) -> (Duration, Duration) {
     let moment = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     match meta.window {
@@ -106,7 +107,7 @@ fn time(meta: &Meta) -> (Duration, Duration) {
     }
 }
 
-/// As far as it is known: that blocks are damaged is found when their calls are gone through.
+/// As far as known: damaged blocks are found only when their calls are read.
 pub(super) fn completeness(recording: &Recording) -> Completeness<'_> {
     let (meta, (calls_traced, calls_dropped)) = (&recording.meta, recording.traced());
     Completeness {
@@ -127,7 +128,7 @@ pub(super) fn completeness(recording: &Recording) -> Completeness<'_> {
     }
 }
 
-/// A recording as a loader and a checkpoint would leave it, with what is awkward in it.
+/// A recording like that of a loader and a checkpoint, with awkward cases.
 #[cfg(test)]
 pub(super) mod sample {
     use std::io::Cursor;
@@ -142,7 +143,7 @@ pub(super) mod sample {
 
     pub(crate) const SINCE: u64 = 1_700_000_000_123_456_789;
 
-    /// Calls of two workers that overlap, of one that nobody knows, and one that failed.
+    /// Calls of two workers that overlap, of an unknown one, and one that failed.
     pub(crate) fn calls() -> Vec<Traced> {
         let mut calls = Vec::new();
         for n in 0..300 {
@@ -202,7 +203,7 @@ pub(super) mod sample {
         let mut out = Writer::new(Vec::new()).expect("into memory");
         out.meta(&meta()).expect("into memory");
         let paths: Vec<(u64, String)> = (0..3).map(|n| (10 + n, format!("/data/a;b/f{n}.bin"))).collect();
-        // The others are named by the table of files only.
+        // Only the table of files names the others.
         out.paths(&paths[..1]).expect("into memory");
         let calls = calls();
         for some in calls.chunks(100) {

@@ -1,20 +1,20 @@
-//! Where the reads and writes of one open file lie: what class each is of, and what Darshan would make of it. Pure.
+//! Classifies the reads and writes of one open file by where they lie, and by Darshan's rules. Pure.
 //!
-//! Two views of the same calls. The *patterns* are ours: kept for each open handle, mutually exclusive, adding up to all
-//! calls. *Darshan's* are kept beside them, with its quirks (a file that is read whole in one call is neither sequential nor
-//! consecutive, the empty read at its end is both), so that figures can be compared with Darshan's: rules of
-//! `darshan-posix.c`, version 3.5.
+//! There are two views of the same calls. The *patterns* are ours: kept for each open handle, mutually exclusive,
+//! adding up to all calls. *Darshan's* figures are kept beside them, with its quirks (a file that is read whole in one
+//! call is neither sequential nor consecutive, the empty read at its end is both), so that they can be compared with
+//! Darshan's: rules of `darshan-posix.c`, version 3.5.
 
 use std::time::Duration;
 
-/// Upper bounds of Darshan's ten classes of sizes, each within its class; the last class has none.
+/// Inclusive upper bounds of Darshan's ten size classes; the last class has none.
 const SIZE_BOUNDS: [u64; SIZES - 1] =
     [100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30];
 
-/// How many classes of sizes there are.
+/// The number of size classes.
 pub const SIZES: usize = 10;
 
-/// Their names, as Darshan has them.
+/// Darshan's names for them.
 pub const SIZE_NAMES: [&str; SIZES] =
     ["0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS"];
 
@@ -23,29 +23,29 @@ pub fn size_class(size: u64) -> usize {
     SIZE_BOUNDS.partition_point(|bound| *bound < size)
 }
 
-/// So many ranges of a file are remembered for an open handle. What is read beyond is known no more as read before once that
-/// many lie apart: the two that lie closest are then taken for one.
+/// How many ranges of a file are remembered for an open handle. With more, the two closest ranges are merged into one,
+/// so that bytes between them wrongly count as touched.
 const RANGES_MAX: usize = 128;
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Read,
     Write,
 }
 
-/// What a call is by where it lies, within one open handle and one way: exactly one of these.
+/// A call's class by its position, within one open handle and one direction: exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// The first one of the handle.
     First,
-    /// Begins where the one before ended.
+    /// Begins where the previous one ended.
     Consecutive,
-    /// Begins behind that.
+    /// Begins after that.
     Forward,
     /// Begins before that, and is not wholly `Again`.
     Backward,
-    /// Of bytes that all were read (or written) before through this handle.
+    /// All its bytes were read (or written) before through this handle.
     Again,
     /// Found nothing: the end of the file.
     End,
@@ -68,19 +68,19 @@ impl Pattern {
     }
 }
 
-/// What a call turned out to be.
+/// The classification of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub pattern: Pattern,
-    /// Darshan's: begins behind the last byte of the one before.
+    /// Darshan's: begins after the last byte of the previous call.
     pub sequential: bool,
-    /// Darshan's: begins at the byte behind it.
+    /// Darshan's: begins at the byte right after it.
     pub consecutive: bool,
-    /// Darshan's: bytes between the end of the one before and the beginning of this one; 0 for none.
+    /// Darshan's: bytes between the end of the previous call and the beginning of this one; 0 for none.
     pub stride: u64,
-    /// Darshan's: the one before went the other way.
+    /// Darshan's: the previous call went in the other direction.
     pub switched: bool,
-    /// The time in which no call of the same way before it was under way still.
+    /// The part of its time in which no earlier call of the same direction was still in progress.
     pub alone: Duration,
 }
 
@@ -97,25 +97,25 @@ struct Track {
     /// Darshan's, which begins at 0 as if byte 0 had been touched; -1 after an empty call at 0.
     last_byte: i64,
     any: bool,
-    /// Where the last one ended.
+    /// Where the last call ended.
     end: u64,
     touched: Ranges,
-    /// When the last one ended.
+    /// When the last call ended.
     ended: Duration,
 }
 
 impl Cursor {
-    /// Of a handle on a file whose last call before it went `last`.
+    /// A cursor for a handle on a file whose previous call had the direction `last`.
     pub fn new(last: Option<Way>) -> Self {
         Cursor { last, ..Cursor::default() }
     }
 
-    /// Which way the last call went.
+    /// The direction of the last call.
     pub fn last(&self) -> Option<Way> {
         self.last
     }
 
-    /// A call that has not failed: `len` bytes from `offset`, begun at `began` and `took` long, by one clock.
+    /// Takes a successful call: `len` bytes from `offset`, begun at `began` and lasting `took`, by one clock.
     pub fn step(&mut self, way: Way, offset: u64, len: u64, began: Duration, took: Duration) -> Place {
         let switched = self.last.is_some_and(|last| last != way);
         self.last = Some(way);
@@ -161,7 +161,7 @@ impl Track {
     }
 }
 
-/// What was touched: ranges from, to, in order, none touching the next.
+/// The touched ranges (from, to), in order; no two of them touch.
 #[derive(Clone, Debug, Default)]
 struct Ranges(Vec<(u64, u64)>);
 
@@ -175,7 +175,7 @@ impl Ranges {
         if from >= to {
             return;
         }
-        // As a rule it goes on where the last one ended.
+        // Usually it continues where the last one ended.
         let first = self.0.partition_point(|range| range.1 < from);
         let behind = self.0.partition_point(|range| range.0 <= to);
         if first == behind {
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Against a set of bytes.
+    /// Compared with a set of bytes.
     #[test]
     fn ranges_know_what_was_touched() {
         use rand::rngs::SmallRng;

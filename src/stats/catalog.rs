@@ -1,8 +1,8 @@
 //! The records of many files at rest: packed, in bounded memory. Pure.
 //!
-//! What is counted of a file comes in pieces ([`Catalog::add`]); each is merged into what there is. Past the limit no new file
-//! gets a record of its own: what is counted of those goes to one record for each class of them, and the report says so. A
-//! class is what the files' names end in.
+//! The counters of a file come in pieces ([`Catalog::add`]); each is merged into its record. Past the limit no new file
+//! gets its own record: the counters of further files go to one record for each class of them, and the report says so.
+//! A class is a file name extension.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,16 +11,17 @@ use parking_lot::Mutex;
 
 use super::record::{FileRecord, read_number, write_number};
 
-/// So many parts, each with a lock of its own, taken for one merge at a time.
+/// The number of parts, each with its own lock, which is taken for one merge at a time.
 const SHARDS: usize = 16;
-/// Files whose numbers follow each other and that share a page. The engine numbers them in the order in which it meets them,
-/// so that pages are full as a rule.
+/// How many files with consecutive numbers share a page. The engine numbers files in the order in which it meets them,
+/// so pages are usually full.
 const PAGE: u64 = 64;
-/// So many classes of files beyond the limit, and one for all others.
+/// How many classes of files there are beyond the limit, besides one for all others.
 const CLASSES_MAX: usize = 64;
-/// What a page takes besides its bytes: its place in a table that is as a rule three quarters full, the allocator's share.
+/// The overhead of a page besides its bytes: its slot in a table that is usually three quarters full, and the
+/// allocator's share.
 const PAGE_ITSELF: usize = 80;
-/// The same for a directory, besides its path, which is there twice.
+/// The same for a directory, besides its path, which is stored twice.
 const DIRECTORY_ITSELF: usize = 96;
 
 /// Records by inode number.
@@ -30,7 +31,7 @@ pub struct Catalog {
     directories: Mutex<Directories>,
     /// Bytes that the records of one shard may take.
     limit: usize,
-    /// All files without a record of their own, by class.
+    /// All files without their own record, by class.
     rest: Mutex<Rest>,
 }
 
@@ -39,19 +40,19 @@ struct Shard {
     pages: HashMap<u64, Page>,
     files: usize,
     bytes: usize,
-    /// For packing into.
+    /// A scratch buffer for packing.
     spare: Vec<u8>,
 }
 
-/// The entries of [`PAGE`] files, one behind the other: the length of each, and it. See [`Entry`].
+/// The entries of [`PAGE`] files, one after another, each preceded by its length. See [`Entry`].
 #[derive(Debug, Default)]
 struct Page {
-    /// A bit for each file that has one.
+    /// A bit for each file that has an entry.
     present: u64,
     bytes: Vec<u8>,
 }
 
-/// Paths of directories, told once for all that is in them.
+/// Paths of directories, stored once for all files in them.
 #[derive(Debug, Default)]
 struct Directories {
     numbers: HashMap<Box<str>, u64>,
@@ -61,12 +62,12 @@ struct Directories {
 #[derive(Debug, Default)]
 struct Rest {
     classes: HashMap<Box<str>, FileRecord>,
-    /// Pieces that came: a file that comes twice is two.
+    /// The number of pieces: a file that comes twice counts twice.
     pieces: u64,
 }
 
-/// An entry's bytes, taken apart: the number of its directory and one, 0 for no path; the length of its name; the name; the
-/// record.
+/// The parsed bytes of an entry: the number of its directory plus one, 0 for no path; the length of its name; the name;
+/// the record.
 struct Entry<'a> {
     directory: Option<usize>,
     name: &'a str,
@@ -77,15 +78,15 @@ struct Entry<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct CatalogExtent {
     pub files: usize,
-    /// Memory they take, about.
+    /// The approximate memory they take.
     pub bytes: usize,
     pub limit_bytes: usize,
-    /// What was counted of files that have no record of their own came in so many pieces.
+    /// How many pieces were counted for files without their own record.
     pub unnamed: u64,
 }
 
 impl Catalog {
-    /// One that takes at most about `limit` bytes.
+    /// A catalog that takes at most about `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Catalog {
             shards: std::array::from_fn(|_| Mutex::default()),
@@ -99,7 +100,7 @@ impl Catalog {
         &self.shards[(ino / PAGE) as usize % SHARDS]
     }
 
-    /// Merges what was counted of a file since its last piece. `path` is taken with the first one.
+    /// Merges the counters of a file since its last piece. `path` is used with the first one.
     pub fn add(&self, ino: u64, path: Option<&str>, piece: &FileRecord) {
         let mut shard = self.shard(ino).lock();
         let Shard { pages, files, bytes, spare } = &mut *shard;
@@ -131,7 +132,7 @@ impl Catalog {
         *bytes = *bytes + page.bytes.capacity() - before;
     }
 
-    /// Writes a path into an entry. How many bytes its directory takes, if that is new.
+    /// Writes a path into an entry. Returns how many bytes its directory takes, if that is new.
     fn write_path(&self, path: Option<&str>, out: &mut Vec<u8>) -> usize {
         let (directory, name) = path.map_or(("", ""), |path| path.rsplit_once('/').unwrap_or(("", path)));
         let (number, bytes) = path.map_or((0, 0), |_| self.directories.lock().number(directory));
@@ -141,7 +142,7 @@ impl Catalog {
         bytes
     }
 
-    /// What was counted of a file so far.
+    /// The counters of a file so far.
     pub fn get(&self, ino: u64) -> Option<FileRecord> {
         let shard = self.shard(ino).lock();
         let page = shard.pages.get(&(ino / PAGE))?;
@@ -162,7 +163,8 @@ impl Catalog {
         Some(format!("{}/{}", directories.paths[entry.directory?], entry.name))
     }
 
-    /// Shows all files to `look`: number, the path it was first seen under, record. A part of the table is copied at a time.
+    /// Passes all files to `look`: number, the path under which it was first seen, record. A part of the table is
+    /// copied at a time.
     pub fn for_each(&self, mut look: impl FnMut(u64, Option<&str>, FileRecord)) {
         for shard in &self.shards {
             let pages: Vec<(u64, u64, Vec<u8>)> = {
@@ -182,7 +184,7 @@ impl Catalog {
         }
     }
 
-    /// What was counted of files that have no record of their own: their classes, as `*.jpg`, in order.
+    /// The counters of files without their own record, by class (`*.jpg`), in order.
     pub fn rest(&self) -> Vec<(String, FileRecord)> {
         let mut classes: Vec<_> =
             self.rest.lock().classes.iter().map(|(class, record)| (class.to_string(), record.clone())).collect();
@@ -211,7 +213,7 @@ impl Rest {
     }
 }
 
-/// What a file's name ends in, as `*.jpg`; `*` for one that has no ending or a strange one.
+/// A file's class, as `*.jpg`; `*` without an extension or with an unusual one.
 fn class_of(path: Option<&str>) -> String {
     let name = path.and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let plain = |ending: &&str| (1..=15).contains(&ending.len()) && ending.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -228,7 +230,7 @@ fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
 }
 
 impl Page {
-    /// Where a file's entry is, with its length; an empty place if it has none yet.
+    /// Where a file's entry is, with its length; an empty range if it has none yet.
     fn find(&self, ino: u64) -> Range<usize> {
         let slot = ino % PAGE;
         let before = (self.present & ((1 << slot) - 1)).count_ones();
@@ -252,7 +254,7 @@ impl Page {
         let place = self.find(ino);
         let mut len = Vec::with_capacity(10);
         write_number(&mut len, entry.len() as u64);
-        // Room for a few more, not for as much again.
+        // Reserve room for a few more, without doubling the size.
         let more = (len.len() + entry.len()).saturating_sub(place.len());
         if self.bytes.capacity() - self.bytes.len() < more {
             self.bytes.reserve_exact(more + self.bytes.len() / 16);
@@ -276,7 +278,7 @@ impl Directories {
 }
 
 impl<'a> Entry<'a> {
-    /// Of bytes that `add` has written.
+    /// Parses bytes that `add` has written.
     fn read(mut bytes: &'a [u8]) -> Self {
         let mut number = || read_number(&mut bytes).expect("written by this file") as usize;
         let (directory, len) = (number().checked_sub(1), number());
@@ -305,7 +307,7 @@ mod tests {
         let catalog = Catalog::new(1 << 20);
         let inos = [0, 1, 63, 64, 5000, 7];
         let paths = [Some("/a/b"), Some("/a/c"), Some("/top"), Some("bare"), None, Some("/")];
-        // The later ones come in front of, between and behind those that are there.
+        // Later files come before, between and after those that are there.
         inos.into_iter().zip(paths).for_each(|(ino, path)| catalog.add(ino, path, &piece(1)));
         inos.into_iter().for_each(|ino| catalog.add(ino, Some("/later"), &piece(1 << 40)));
         let mut found = Vec::new();
@@ -320,7 +322,7 @@ mod tests {
         assert_eq!((catalog.get(2), catalog.get(77)), (None, None));
     }
 
-    /// What comes in any order is what a plain map would hold.
+    /// In any order, the catalog holds what a plain map would.
     #[test]
     fn it_holds_what_a_map_would() {
         use rand::rngs::SmallRng;

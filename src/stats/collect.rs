@@ -1,4 +1,5 @@
-//! What is made of the calls as they come by: the trace, its lines, epochs and checkpoints; and all of it as a recording.
+//! What is derived from the calls as they arrive: the trace, its lines, epochs and checkpoints; and the recording of it
+//! all.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,12 +17,12 @@ use super::safe::Checkpoint;
 use super::trace::{Block, TraceExtent};
 use super::{IsTheirs, Stats, shown_rest};
 
-/// Files are written so many at a time: a record takes a kilobyte before it is packed.
+/// How many files are written at a time: a record takes a kilobyte before it is packed.
 const FILES_AT_ONCE: usize = 1 << 13;
 
 impl Stats {
-    /// Goes through the calls that have come since the last time. To be called some ten times a second, and when
-    /// `Trace::on_half_full` says so. `name` gives an inode's path of today.
+    /// Processes the calls since the last time. To be called some ten times a second, and when `Trace::on_half_full`
+    /// says so. `name` gives an inode's current path.
     pub fn collect(&self, name: impl Fn(u64) -> Option<String>) {
         if !self.on {
             return;
@@ -36,13 +37,13 @@ impl Stats {
         self.trace.keep(&fresh, now);
     }
 
-    /// The path of today, or the one under which a file was first seen.
+    /// The current path, or the one under which a file was first seen.
     fn path(&self, ino: u64, name: impl Fn(u64) -> Option<String>) -> Option<String> {
         let at_hand = || self.files.get(&ino).and_then(|file| file.first.as_deref().map(str::to_owned));
         name(ino).or_else(|| self.catalog.path(ino)).or_else(at_hand)
     }
 
-    /// What lines need to know; nothing of it is found out where none are made.
+    /// What lines need to know; nothing is looked up if no lines are made.
     fn with_about<R>(&self, read: bool, name: impl Fn(u64) -> Option<String>, run: impl FnOnce(&About<'_>) -> R) -> R {
         let processes = if read { self.processes.names() } else { HashMap::new() };
         let paths: RefCell<HashMap<u64, Option<String>>> = RefCell::default();
@@ -51,7 +52,7 @@ impl Stats {
         run(&About { since: self.epoch, path: &path, process: &process })
     }
 
-    /// Somebody begins to read the calls as lines.
+    /// Starts a reader of the calls as lines.
     pub fn open_lines(&self, name: impl Fn(u64) -> Option<String>) -> ops::Reader {
         let mut watch = self.watch.lock();
         let first = !watch.lines.is_read();
@@ -68,22 +69,23 @@ impl Stats {
         self.watch.lock().lines.len()
     }
 
-    /// What there is for a reader from an offset on.
+    /// The bytes for a reader from an offset on.
     pub fn read_lines(&self, reader: &mut ops::Reader, offset: u64, size: usize) -> Vec<u8> {
         self.watch.lock().lines.read(reader, offset, size)
     }
 
-    /// A reader is gone.
+    /// Ends a reader.
     pub fn close_lines(&self) {
         self.watch.lock().lines.close();
     }
 
-    /// Passes over the data, the oldest first.
+    /// Passes over the data, oldest first.
     pub fn epochs(&self) -> Vec<Epoch> {
         self.watch.lock().epochs.told()
     }
 
-    /// What was found so far, in figures. `checkpoints`: those that are complete, the oldest first, and how many there were in all.
+    /// What was found so far, in figures. `checkpoints`: the complete ones, oldest first, and how many there were in
+    /// all.
     pub fn found(&self, (checkpoints, total): (&[Checkpoint], u64)) -> Detected {
         let epochs = self.epochs();
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -104,7 +106,7 @@ impl Stats {
         found
     }
 
-    /// When the mount was made, from the beginning of 1970 on.
+    /// When the mount was made, since 1970.
     pub fn since_1970(&self) -> Duration {
         self.epoch.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
     }
@@ -135,7 +137,7 @@ impl Stats {
         }
     }
 
-    /// Everything that is known, with the calls in memory. `name` as for [`Stats::files`].
+    /// Everything known, with the calls in memory. `name` as for [`Stats::files`].
     pub fn recording(&self, about: Meta, name: impl Fn(u64) -> Option<String>) -> io::Result<Vec<u8>> {
         self.settle();
         let mut out = Writer::new(Vec::new())?;
@@ -145,8 +147,8 @@ impl Stats {
         Ok(out.into_inner())
     }
 
-    /// The same for a user who is not the mount's owner: their own files, processes and checkpoints, the sums of all others, and no single
-    /// calls, windows or marks.
+    /// The same for a user other than the mount's owner: their own files, processes and checkpoints, the sums of all
+    /// others, and no single calls, windows or marks.
     pub fn recording_of_user(
         &self,
         uid: u32,
@@ -167,7 +169,8 @@ impl Stats {
         Ok(out.into_inner())
     }
 
-    /// The same of the newest closed window of a name. `None`: there is none, or its files are not kept any more.
+    /// The same for the newest closed window of a name. `None`: there is no such window, or its files are not kept any
+    /// more.
     pub fn recording_of_window(
         &self,
         window: &str,

@@ -1,6 +1,6 @@
-//! What one operation does to the figures: pure arithmetic on relaxed atomics.
+//! How one operation changes the figures: pure arithmetic on relaxed atomics.
 //!
-//! Counters are exact and independent of each other: every field is added to on its own, so a snapshot taken meanwhile
+//! Counters are exact and independent of each other: every field is updated on its own, so a snapshot taken meanwhile
 //! may show a call that is counted but whose bytes are not yet. Nothing here reads a clock; durations come in as
 //! arguments.
 
@@ -130,7 +130,7 @@ impl Op {
     }
 }
 
-/// Who served a call.
+/// The tier that served a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
@@ -160,7 +160,7 @@ pub struct Call {
     pub began: Duration,
     /// From the arrival of the request to its reply.
     pub took: Duration,
-    /// Of a read or write: where in the file.
+    /// The file offset of a read or write.
     pub offset: u64,
     /// Bytes read, written or copied; 0 for everything else and for a call that failed.
     pub bytes: u64,
@@ -168,10 +168,11 @@ pub struct Call {
     pub tier: Tier,
 }
 
-/// Latency is counted in buckets whose bounds lie a sixteenth of a power of two apart, from a sixteenth of a microsecond on:
-/// what is read from them is at most 6.3 % too high. The last one takes all the rest, from seventeen minutes on.
+/// Latency is counted in buckets whose bounds are a sixteenth of a power of two apart, starting at a sixteenth of a
+/// microsecond: values read from them are at most 6.3 % too high. The last bucket takes everything from seventeen
+/// minutes on.
 const FINE: usize = 16 * BUCKETS;
-/// Buckets by powers of two: bucket `i` counts calls shorter than `2^i` microseconds, and not shorter than the bucket before.
+/// Power-of-two buckets: bucket `i` counts calls shorter than `2^i` microseconds that no bucket before counts.
 pub const BUCKETS: usize = 31;
 
 /// The figures of one operation on one tier.
@@ -185,7 +186,7 @@ pub struct OpCounters {
     latency: Latency,
 }
 
-/// Calls by bucket. Behind a pointer, and not an array: the compiler would make each of its numbers by itself.
+/// Calls by bucket. Boxed rather than an array: the compiler would build each of its numbers one by one.
 #[derive(Debug)]
 struct Latency(Box<[AtomicU64]>);
 
@@ -224,7 +225,7 @@ impl OpCounters {
             self.bytes.fetch_add(call.bytes, Relaxed);
         }
         self.nanos.fetch_add(nanos, Relaxed);
-        // Seldom the longest: looked at first, it costs no more than a read.
+        // Rarely the longest: checking first costs no more than a read.
         if nanos > self.max_nanos.load(Relaxed) {
             self.max_nanos.fetch_max(nanos, Relaxed);
         }
@@ -254,7 +255,7 @@ impl OpCounters {
 }
 
 impl OpFigures {
-    /// Adds what the same operation did elsewhere.
+    /// Adds the figures of the same operation from elsewhere.
     pub fn add(&mut self, other: &OpFigures) {
         self.calls += other.calls;
         self.errors += other.errors;
@@ -264,7 +265,8 @@ impl OpFigures {
         self.latency.iter_mut().zip(&*other.latency).for_each(|(mine, other)| *mine += other);
     }
 
-    /// What came since `before`. Its longest call is told by its bucket: at most 6.3 % too high, never above the longest of all.
+    /// The difference to `before`. The longest call is taken from its bucket: at most 6.3 % too high, never above the
+    /// longest of all.
     pub fn since(&self, before: &OpFigures) -> OpFigures {
         let latency: Box<[u64]> =
             self.latency.iter().zip(&*before.latency).map(|(now, before)| now.saturating_sub(*before)).collect();
@@ -285,8 +287,8 @@ impl OpFigures {
         std::array::from_fn(|i| self.latency[16 * i..16 * (i + 1)].iter().sum())
     }
 
-    /// The bound below which at least `share` (0 to 1) of the timed calls stayed; `None` without timed calls. At most 6.3 %
-    /// too high, and never above the longest call.
+    /// The bound below which at least `share` (0 to 1) of the timed calls stayed; `None` without timed calls. At most
+    /// 6.3 % too high, and never above the longest call.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let timed: u64 = self.latency.iter().sum();
         if timed == 0 {
@@ -307,7 +309,8 @@ pub(super) fn nanos(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The bucket of a duration, in sixteenths of a microsecond: the first sixteen are one wide, then sixteen to a power of two.
+/// The bucket of a duration, in sixteenths of a microsecond: the first sixteen are one wide, then there are sixteen per
+/// power of two.
 fn bucket(nanos: u64) -> usize {
     let sixteenths = nanos / 1000 * 16 + nanos % 1000 * 16 / 1000;
     let power = sixteenths.max(1).ilog2() as usize;
@@ -317,7 +320,7 @@ fn bucket(nanos: u64) -> usize {
     }
 }
 
-/// Where a bucket ends; the last one does not.
+/// The upper bound of a bucket; the last one has none.
 fn upper_bound(bucket: usize) -> Option<Duration> {
     if bucket + 1 >= FINE {
         return None;
@@ -371,7 +374,8 @@ mod tests {
         assert_eq!(before.since(&before).max, Duration::ZERO);
     }
 
-    /// A duration lies below the bound of its bucket, which is at most a sixteenth above it, and not below that of the one before.
+    /// A duration lies below the bound of its bucket, by at most a sixteenth, and not below the bound of the previous
+    /// one.
     #[test]
     fn a_bucket_holds_what_lies_between_its_bounds() {
         let nanos = (0..64).flat_map(|power| [0, 1, 7].map(|more| (1u64 << power) + more * ((1 << power) / 9)));

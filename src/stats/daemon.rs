@@ -1,4 +1,4 @@
-//! What the daemon itself takes of the machine, as the system counts it.
+//! The machine resources that the daemon itself uses, as the system counts them.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::render::DaemonFigures;
 
-/// At this moment.
+/// The current usage.
 pub fn usage() -> DaemonFigures {
     let time = |time: TimeVal| Duration::from_micros(time.num_microseconds().unsigned_abs());
     let used = getrusage(UsageWho::RUSAGE_SELF).ok();
@@ -16,7 +16,7 @@ pub fn usage() -> DaemonFigures {
     DaemonFigures {
         cpu: used.map(|used| time(used.user_time()) + time(used.system_time())),
         resident_bytes: status.as_deref().and_then(resident),
-        // But for the one by which they are counted.
+        // Without the one that counts them.
         descriptors: fs::read_dir("/proc/self/fd").ok().map(|all| (all.count() as u64).saturating_sub(1)),
         descriptors_max: getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft),
     }
@@ -37,7 +37,7 @@ mod tests {
         let before = usage();
         let held: Vec<_> = (0..3).map(|_| fs::File::open("/proc/self/stat").expect("there is one")).collect();
         let memory = std::hint::black_box(vec![1u8; 64 << 20]);
-        // Other tests of this process open and close files meanwhile, so there is no exact number of them.
+        // Other tests of this process open and close files meanwhile, so the exact number is not known.
         let now = usage();
         assert!(now.descriptors.expect("known") >= 3 + held.len() as u64, "{now:?}");
         assert!(now.descriptors_max >= now.descriptors && now.cpu.expect("known") >= before.cpu.expect("known"));

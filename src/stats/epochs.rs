@@ -1,14 +1,14 @@
-//! Epochs, found from the reads themselves: passes over the data, each of which reads again what the one before read. Pure;
-//! calls come in.
+//! Finds epochs from the reads themselves: passes over the data, each of which reads again what the one before read.
+//! Pure; calls come in.
 //!
-//! A *visit* is a read of a file's beginning. A pass visits each file once, in whatever order; so when most of the latest visits
-//! are to files that this pass has visited before, a new one has begun, with the first of those. Where two passes
-//! overlap for a moment, as prefetching workers have it, the boundary is off by as much. What looks like a new pass and then
-//! comes to files that neither it nor the one before has visited was none (a validation set that is read again in the
-//! middle of an epoch): the two are taken for one again.
+//! A *visit* is a read of a file's beginning. A pass visits each file once, in any order; so when most of the latest
+//! visits are to files that this pass has visited before, a new one has begun, with the first of those visits. Where
+//! two passes overlap for a moment, as with prefetching workers, the boundary is off by as much. If an apparent new
+//! pass then comes to files that neither it nor the one before has visited, it was not one (a validation set that is
+//! read again in the middle of an epoch): the two are merged again.
 //!
-//! A pass has [`FILES_MIN`] files or more. A data set in a few large files that stay open is read in passes that no visit
-//! tells of: its epochs are not found, and want a mark.
+//! A pass has [`FILES_MIN`] files or more. If a data set is in a few large files that stay open, its passes show in no
+//! visit: its epochs are not found, and need marks.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
@@ -18,27 +18,27 @@ use super::recording::Epoch;
 use super::render::bytes;
 use super::traced::Traced;
 
-/// A pass over fewer files is none.
+/// The fewest files of a pass.
 pub const FILES_MIN: u64 = 16;
-/// The latest visits that are looked at.
+/// How many of the latest visits are examined.
 const LATEST: usize = 32;
-/// So many of the latest are to files visited before: a new pass.
+/// How many of them must be to files visited before to begin a new pass.
 const AGAIN: usize = 24;
-/// New files that undo a boundary: so many, and a tenth of the files before.
+/// How many new files undo a boundary; a tenth of the files before is required, too.
 const STRANGERS: u64 = 16;
-/// So many are kept; then the oldest goes.
+/// How many epochs are kept; then the oldest goes.
 const KEPT: usize = 1_000;
 
 /// The epochs of a mount.
 #[derive(Debug, Default)]
 pub struct Epochs {
-    /// The oldest first; without the one that goes on.
+    /// Oldest first; without the current one.
     done: VecDeque<Epoch>,
     now: Epoch,
     seen: Inos,
-    /// Of the pass before, while its end may be undone.
+    /// The files of the previous pass, while its end may be undone.
     before: Option<Inos>,
-    /// Files that neither of the two had visited.
+    /// Files that neither of the two passes had visited.
     strangers: u64,
     latest: VecDeque<Visit>,
 }
@@ -48,11 +48,11 @@ struct Visit {
     ino: u64,
     at: f64,
     again: bool,
-    /// Of the pass so far, without this visit.
+    /// The sums of the pass so far, without this visit.
     sums: [u64; 3],
 }
 
-/// A set of inode numbers: the engine gives them one after the other, so that 64 share a word.
+/// A set of inode numbers. The engine gives them consecutively, so 64 share a word.
 #[derive(Debug, Default)]
 struct Inos {
     words: HashMap<u64, u64>,
@@ -60,7 +60,7 @@ struct Inos {
 }
 
 impl Inos {
-    /// Whether it is new.
+    /// Returns whether it is new.
     fn insert(&mut self, ino: u64) -> bool {
         let (word, bit) = (self.words.entry(ino / 64).or_default(), 1 << (ino % 64));
         let new = *word & bit == 0;
@@ -83,7 +83,7 @@ impl Inos {
 }
 
 impl Epochs {
-    /// Looks at a call.
+    /// Processes a call.
     pub fn see(&mut self, traced: &Traced) {
         let call = &traced.call;
         if call.op != Op::Read || call.errno.is_some() || call.bytes == 0 {
@@ -125,7 +125,7 @@ impl Epochs {
         }
     }
 
-    /// A new pass, from the first of the latest visits on that was to a file visited before.
+    /// Begins a new pass, from the first of the latest visits that was to a file visited before.
     fn begin(&mut self) {
         while self.latest.front().is_some_and(|visit| !visit.again) {
             self.latest.pop_front();
@@ -151,14 +151,14 @@ impl Epochs {
         self.now = next;
         self.before = Some(std::mem::take(&mut self.seen));
         self.strangers = 0;
-        // Those that were new are of the pass before, most likely; in this one they count when they come again.
+        // The files that were new most likely belong to the previous pass; in this one they count when they come again.
         for visit in std::mem::take(&mut self.latest).into_iter().filter(|visit| visit.again) {
             self.seen.insert(visit.ino);
         }
         self.now.files = self.seen.len;
     }
 
-    /// The boundary before was none.
+    /// Undoes the previous boundary.
     fn undo(&mut self) {
         self.strangers = 0;
         self.latest.clear();
@@ -175,13 +175,14 @@ impl Epochs {
         };
     }
 
-    /// All that are kept, the oldest first; the last one goes on. One pass is none: nothing was read again.
+    /// All epochs that are kept, oldest first; the last one is the current one. A single pass is not reported: nothing
+    /// was read again.
     pub fn told(&self) -> Vec<Epoch> {
         if self.done.is_empty() { Vec::new() } else { self.done.iter().chain([&self.now]).cloned().collect() }
     }
 }
 
-/// The lines of `.dlio/windows` about epochs; nothing where none were found.
+/// The lines of `.dlio/windows` about epochs; empty if none were found.
 pub fn text(epochs: &[Epoch]) -> String {
     let mut out = String::new();
     if !epochs.is_empty() {
@@ -222,7 +223,7 @@ mod tests {
             Reader { epochs: Epochs::default(), now: 0 }
         }
 
-        /// Reads files whole, in two reads each.
+        /// Reads whole files, in two reads each.
         fn read(&mut self, files: impl IntoIterator<Item = u64>) {
             for ino in files {
                 for (offset, bytes) in [(0, 100), (100, 20), (120, 0)] {
@@ -264,7 +265,7 @@ mod tests {
     fn passes_that_overlap_a_little_are_found_with_a_boundary_that_is_off_by_as_much() {
         let mut random = SmallRng::seed_from_u64(2);
         let mut order: Vec<u64> = (0..3).flat_map(|_| shuffled(0..500, &mut random)).collect();
-        // Eight workers that are up to eight files ahead of each other.
+        // Eight workers that run up to eight files ahead of each other.
         for at in 0..order.len() - 8 {
             order.swap(at, at + random.random_range(0..8));
         }
@@ -291,7 +292,7 @@ mod tests {
             }
         }
         let told = reader.told();
-        // What comes last may be the beginning of another pass: only what follows would tell.
+        // The last part may be the beginning of another pass: only later reads could tell.
         assert_eq!((told.len(), told[3].1), (4, 100), "{told:?}");
         assert!(told[..3].iter().all(|(_, files, _)| files.abs_diff(1_100) < 150), "{told:?}");
     }

@@ -1,4 +1,4 @@
-//! What was counted of each file, as people and scripts read it. Pure.
+//! The counters of each file, for people and scripts. Pure.
 
 use std::cmp::Reverse;
 use std::fmt::{Result, Write};
@@ -16,7 +16,7 @@ use crate::json;
 /// A file's figures, for a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFigures {
-    /// Of today; of a file that is gone the last one known.
+    /// The current path; for a file that is gone the last one known.
     pub path: String,
     pub record: FileRecord,
 }
@@ -25,38 +25,38 @@ pub struct FileFigures {
 #[derive(Clone, Debug)]
 pub struct FileTable {
     pub files: Vec<FileFigures>,
-    /// What was counted of those that have no record of their own.
+    /// The counters of files without their own record.
     pub rest: Vec<FileFigures>,
     pub extent: CatalogExtent,
 }
 
-/// The line of the rest that has what was counted of other users' files.
+/// The line of the rest with the counters of other users' files.
 pub const OF_OTHERS: &str = "(files of others)";
 
-/// The files that are open or were used last: some thousand, however many there are in all.
+/// The files that are open or were used last: a few thousand, however many there are in all.
 #[derive(Clone, Debug, Serialize)]
 pub struct AtHand {
     pub files: Vec<Busy>,
-    /// All files that have a record of their own.
+    /// The number of files that have their own record.
     pub known: usize,
 }
 
 /// One of them. Paths are escaped; the JSON keys are the field names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Busy {
-    /// The mount's number of it, which a rename does not change.
+    /// Its number in the mount, which a rename does not change.
     pub ino: u64,
     #[serde(flatten, with = "json::path")]
     pub path: String,
     #[serde(flatten)]
     pub done: Done,
-    /// What of that it had done before it was last taken to hand: whoever looks twice and meets it the second time only knows
-    /// what is new.
+    /// The part of that from before the file's counters were last unpacked: a reader that sees the file only the second
+    /// time it looks knows what is new.
     #[serde(skip_serializing_if = "Done::is_nothing")]
     pub before: Done,
 }
 
-/// The sums of a record that a live view shows. Time is that spent in calls, in seconds.
+/// The sums of a record that a live view shows. Time is spent in calls, in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Done {
@@ -105,10 +105,10 @@ impl AtHand {
     }
 }
 
-/// How a column's value is taken from a record.
+/// How a column's value is read from a record.
 type Value = fn(&FileRecord) -> u64;
 
-/// Numbers of the table, by name.
+/// The plain numbers of the table, by name.
 const NUMBERS: &[(&str, Value)] = &[
     ("bytes_read", |r| r.get(Field::BytesRead)),
     ("bytes_written", |r| r.get(Field::BytesWritten)),
@@ -148,19 +148,19 @@ type List = fn(&FileRecord) -> &Common;
 
 const LISTS: &[(&str, List)] = &[("sizes", |r| &r.sizes), ("strides", |r| &r.strides), ("processes", |r| &r.processes)];
 
-/// How many of a list's values are told.
+/// How many of a list's values are reported.
 const COMMON: usize = 4;
 
 fn opens(record: &FileRecord) -> u64 {
     record.get(Field::Calls(Op::Open)) + record.get(Field::Calls(Op::Create))
 }
 
-/// Spent in its calls.
+/// The time spent in its calls.
 fn time(record: &FileRecord) -> Duration {
     [Field::ReadTime, Field::WriteTime, Field::MetaTime].map(|field| record.time(field)).iter().sum()
 }
 
-/// Calls that are no opens, reads or writes.
+/// Calls other than opens, reads and writes.
 fn others(record: &FileRecord) -> u64 {
     let counted = |op: &Op| !matches!(op, Op::Open | Op::Create | Op::Read | Op::Write);
     Op::ALL.into_iter().filter(counted).map(|op| record.get(Field::Calls(op))).sum()
@@ -201,8 +201,9 @@ impl FileTable {
         out
     }
 
-    /// All files and all numbers, a line each, in columns that the first line names and tabulators part; in the order of
-    /// their paths, which are escaped; then classes of files that have no record of their own, as `*.jpg`. Ends with a newline.
+    /// All files and all numbers, one line each, in tab-separated columns named by the first line; in the order of
+    /// their paths, which are escaped; then the classes of files without their own record, as `*.jpg`. Ends with a
+    /// newline.
     pub fn table(mut self) -> String {
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
         self.files.append(&mut self.rest);
@@ -226,14 +227,14 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// The names of the columns, which tabulators part. Ends with a newline.
+    /// The names of the columns, separated by tabs. Ends with a newline.
     pub fn heading(&self) -> String {
         let mut out = String::new();
         header(&mut out, &self.0).expect("formatting into memory");
         out
     }
 
-    /// What they hold of one file. Ends with a newline; a path is a column as long as it is escaped.
+    /// The line of one file. Ends with a newline; the path must be escaped to be one column.
     pub fn of(&self, path: &str, record: &FileRecord) -> String {
         let mut out = String::new();
         row(&mut out, &self.0, path, record).expect("formatting into memory");
@@ -250,7 +251,7 @@ pub enum Column {
 }
 
 impl Column {
-    /// `None` for never, which only moments are.
+    /// `None` for never, which only moments can be.
     pub fn of(self, record: &FileRecord) -> Option<u64> {
         match self {
             Column::Number(value) => Some(value(record)),
@@ -260,7 +261,8 @@ impl Column {
     }
 }
 
-/// The columns that hold numbers, by name, in their order; times in nanoseconds, moments in microseconds since the mount.
+/// The columns that hold numbers, by name, in their order; times in nanoseconds, moments in microseconds since the
+/// mount.
 pub fn columns() -> Vec<(String, Column)> {
     let mut columns: Vec<(String, Column)> =
         vec![("opens".to_owned(), Column::Number(opens)), ("errors".to_owned(), Column::Number(FileRecord::failed))];

@@ -1,6 +1,6 @@
-//! Which process moved how many bytes when: a row for each process, a column for each span of time. Pure; calls come in.
+//! How many bytes each process moved when: a row for each process, a column for each span of time. Pure; calls come in.
 //!
-//! Spans are a tenth of a second at first, and twice as long whenever there would be more than [`SPANS_MAX`]: 102 seconds in
+//! A span is a tenth of a second at first, and doubles whenever there would be more than [`SPANS_MAX`]: 102 seconds in
 //! tenths, a day in spans of 102 s.
 
 use std::collections::HashMap;
@@ -10,16 +10,16 @@ use super::access::Way;
 use super::recording::{HeatRow, RecordedHeat};
 use super::timeline::FINEST;
 
-/// So many spans at most.
+/// The most spans.
 pub const SPANS_MAX: usize = 1024;
-/// So many rows at most: processes that come later share the row of those that are not known.
+/// The most rows: processes that come later share the row of the unknown ones.
 pub const ROWS_MAX: usize = 256;
 
 /// Bytes by process and span since the mount was made.
 #[derive(Debug)]
 pub struct HeatMap {
     width: Duration,
-    /// Of the row that has most.
+    /// The number of spans of the longest row.
     spans: usize,
     rows: HashMap<u64, [Vec<u64>; 2]>,
 }
@@ -31,7 +31,7 @@ impl Default for HeatMap {
 }
 
 impl HeatMap {
-    /// Counts bytes that a process moved in a time. They are spread over it evenly, as Darshan does.
+    /// Counts bytes that a process moved in a span of time. They are spread over it evenly, as Darshan does.
     pub fn count(&mut self, process: u64, way: Way, bytes: u64, began: Duration, took: Duration) {
         if bytes == 0 {
             return;
@@ -71,7 +71,7 @@ impl HeatMap {
         }
     }
 
-    /// All rows, equally long, in the order of their processes.
+    /// All rows, equally long, ordered by process.
     pub fn told(&self) -> RecordedHeat {
         let whole = |row: &[u64]| row.iter().copied().chain(std::iter::repeat(0)).take(self.spans).collect();
         let mut rows: Vec<_> = self

@@ -1,8 +1,8 @@
-//! A snapshot as Prometheus reads it (text format 0.0.4). Pure, and the same figures as the text and the JSON have.
+//! A snapshot in Prometheus' text format 0.0.4. Pure, with the same figures as the text and the JSON.
 //!
-//! The families are built from the snapshot each time instead of being registered once: the exact counters stay the only
-//! ones. Units are seconds and bytes, counters end in `_total`, and nothing here names a path. What is not known or not
-//! counted has no sample. `process_` has the names that all programs use.
+//! The families are built from the snapshot each time instead of being registered once: the exact counters stay the
+//! only ones. Units are seconds and bytes, counters end in `_total`, and nothing here names a path. Values that are
+//! unknown or not counted have no sample. `process_` has the names that all programs use.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 use super::counters::{Op, Tier};
 use super::render::{Figures, Snapshot};
 
-/// What the text is, for whoever sends it on. The encoder does not know OpenMetrics, so there is no choice.
+/// The content type, for the server. The encoder does not know OpenMetrics, so there is no choice.
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// The bounds of durations that are told, as powers of two of a microsecond: 8 us to 134 s. They are some that the counters
-/// have, so that each bucket is exact. Not all of them: each is a series for every operation and tier.
+/// The exported bounds of durations, as powers of two of a microsecond: 8 us to 134 s. They are a subset of the
+/// counters' bounds, so that each bucket is exact. Not all of them: each is a series for every operation and tier.
 const BOUNDS: std::ops::RangeInclusive<usize> = 3..=27;
 
-/// Names with a value each: what has no labels.
+/// Names with one value each, without labels.
 type Plain = (&'static str, &'static str, f64);
 
 impl Snapshot {
@@ -157,7 +157,7 @@ impl Snapshot {
         .map(|(name, help, value)| family(name, help, Type::GAUGE, [gauge(&[], value)]))
     }
 
-    /// What was found in the calls, and what is traced of them.
+    /// What was found in the calls, and how many are traced.
     fn found(&self) -> [MetricFamily; 10] {
         let found = &self.found;
         let plain = |name, help, value: f64| family(name, help, Type::GAUGE, [gauge(&[], value)]);
@@ -181,8 +181,8 @@ impl Snapshot {
         ]
     }
 
-    /// What was moved, and look-ups of what is not there: sums of what [`Snapshot::per_operation`] tells, which a dashboard
-    /// needs by themselves, and from the beginning.
+    /// Bytes moved, and look-ups of missing names: sums of [`Snapshot::per_operation`] that a dashboard needs by
+    /// themselves, and from the beginning.
     fn bytes(&self) -> [MetricFamily; 3] {
         let each = |name, help, ops: &[Op]| {
             let moved = |tier: Tier| {
@@ -230,7 +230,7 @@ impl Snapshot {
         ]
     }
 
-    /// What the daemon takes of the machine.
+    /// The machine resources that the daemon uses.
     fn process(&self) -> impl Iterator<Item = MetricFamily> {
         let daemon = &self.daemon;
         let cpu = daemon.cpu.map(|cpu| counter(&[], cpu.as_secs_f64()));

@@ -1,11 +1,11 @@
 //! The calls as they come, as lines: the text of `.dlio/ops`. Pure; calls and paths come in.
 //!
-//! Lines are made while somebody reads, and only then. The file's size is the bytes of all lines that were ever made, so that
-//! `tail -f` sees it grow; the latest [`KEPT`] bytes are kept. A reader that falls behind further is told how many lines it
-//! missed, and goes on with the oldest that are kept.
+//! Lines are made only while somebody reads. The file's size is the bytes of all lines ever made, so that `tail -f`
+//! sees it grow; the latest [`KEPT`] bytes are kept. A reader that falls behind further is told how many lines it
+//! missed, and continues with the oldest line kept.
 //!
-//! A line: moment of the beginning, seconds, tier, operation, path, `offset+bytes` of what carries bytes (else `-`), `ok` or
-//! the error, and who called: `command[process/thread]`. No field has a space in it.
+//! A line has the time of the beginning, seconds, tier, operation, path, `offset+bytes` of calls that carry bytes (else
+//! `-`), `ok` or the error, and who called: `command[process/thread]`. No field contains a space.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 use super::counters::Op;
 use super::traced::Traced;
 
-/// Bytes of lines that are kept.
+/// How many bytes of lines are kept.
 pub const KEPT: usize = 4 << 20;
-/// What a first reader is shown of what was before: so many calls.
+/// How many earlier calls a first reader is shown.
 pub const BEFORE: usize = 1_000;
 
 /// The lines of a mount.
@@ -30,32 +30,32 @@ pub struct Lines {
     unread: u64,
 }
 
-/// Where a reader is. Its offsets are those of the text, until it misses something.
+/// A reader's position. Its offsets are those of the text, until it misses something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
-    /// The text's offset is its own and this.
+    /// The text's offset is the reader's plus this.
     ahead: u64,
-    /// Lines that were gone when it came, or that it was told of.
+    /// Lines that were gone when it came, or that it was told it missed.
     missed: u64,
 }
 
-/// What a line needs to know besides the call.
+/// What a line needs besides the call.
 pub(super) struct About<'a> {
-    /// The moment of the mount.
+    /// When the mount was made.
     pub(super) since: SystemTime,
     pub(super) path: &'a dyn Fn(u64) -> Option<String>,
-    /// Number of a process to its command and pid.
+    /// Maps a process number to its command and pid.
     pub(super) process: &'a dyn Fn(u32) -> Option<(String, u32)>,
 }
 
 impl Lines {
-    /// Somebody begins to read.
+    /// Starts a reader.
     pub fn open(&mut self) -> Reader {
         self.readers += 1;
         Reader { ahead: 0, missed: self.gone.1 }
     }
 
-    /// Somebody has stopped to read. What is kept goes with the last one: the next one is shown the latest then.
+    /// Ends a reader. The last one drops the lines that are kept: the next one is shown the latest calls instead.
     pub fn close(&mut self) {
         self.readers = self.readers.saturating_sub(1);
         if !self.is_read() {
@@ -77,7 +77,7 @@ impl Lines {
         self.len() == 0
     }
 
-    /// Takes calls that were just collected, and how many were dropped on the way.
+    /// Takes calls that were just collected, and the number of those dropped on the way.
     pub(super) fn add(&mut self, fresh: &[Traced], dropped: u64, about: &About<'_>) {
         if !self.is_read() {
             self.unread += fresh.len() as u64 + dropped;
@@ -95,7 +95,7 @@ impl Lines {
         self.trim();
     }
 
-    /// What the first reader is shown of what was before.
+    /// Shows the first reader the calls before it.
     pub(super) fn recall(&mut self, latest: &[Traced], about: &About<'_>) {
         let untold = self.unread.saturating_sub(latest.len() as u64);
         self.unread = 0;
@@ -111,7 +111,7 @@ impl Lines {
 
     fn trim(&mut self) {
         if self.text.len() > KEPT {
-            // Whole lines, and a quarter at once: each is moved once.
+            // Cut whole lines, and a quarter at once, so that each is moved once.
             let most = self.text.len() - KEPT * 3 / 4;
             let cut =
                 self.text.iter().skip(most).position(|byte| *byte == b'\n').map_or(self.text.len(), |n| most + n + 1);
@@ -124,7 +124,7 @@ impl Lines {
         self.gone = (self.gone.0 + bytes as u64, self.gone.1 + lines as u64);
     }
 
-    /// Up to `size` bytes for a reader from an offset of its own on; none at the end of what there is.
+    /// Up to `size` bytes for a reader from its own offset on; empty at the end.
     pub fn read(&self, reader: &mut Reader, offset: u64, size: usize) -> Vec<u8> {
         let at = offset.saturating_add(reader.ahead);
         if at < self.gone.0 {
@@ -133,7 +133,7 @@ impl Lines {
                 missed => format!("# {missed} lines are not kept any more\n"),
             };
             let told: Vec<u8> = told.into_bytes().into_iter().take(size).collect();
-            // What it asks for next is the first line that is kept.
+            // Its next read begins at the first line that is kept.
             reader.ahead = self.gone.0.saturating_sub(offset.saturating_add(told.len() as u64));
             return if told.is_empty() { self.read(reader, offset, size) } else { told };
         }
@@ -237,7 +237,7 @@ mod tests {
         assert!(!lines.is_read());
     }
 
-    /// A second look does not show the first one's lines again, beside the same calls as what was before.
+    /// A second reader is not shown the first one's lines again beside the same calls from before it.
     #[test]
     fn what_was_read_is_not_shown_to_the_next_reader() {
         let mut lines = Lines::default();
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// One that has come when others read already.
+    /// A reader that comes while others read already.
     fn lines_reader(lines: &Lines) -> Reader {
         Reader { ahead: 0, missed: lines.gone.1 }
     }

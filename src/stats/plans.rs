@@ -1,8 +1,8 @@
-//! What plans promised, and what came of it. Pure: figures come in.
+//! What plans promised, and their results. Pure: figures come in.
 //!
-//! A plan names files that are to be staged, and says what an epoch spends on them before and after. Of each staging job that
-//! was made of one this is kept: the promise, and eight bytes for each path. When the job has ended, what was counted of
-//! its files until then is noted; what comes after it is what the promise is held against.
+//! A plan names files to stage, and says what an epoch spends on them before and after. For each staging job made from
+//! a plan we keep the promise, and eight bytes for each path. When the job has ended, the counters of its files until
+//! then are noted; what comes after is compared with the promise.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::record::{Field, FileRecord};
 
-/// So many plans are remembered, the latest ones.
+/// How many plans are remembered, the latest ones.
 const KEPT: usize = 16;
-/// Paths of one plan: as many as may wait to be staged.
+/// The most paths of one plan: as many as may wait to be staged.
 const PATHS_MAX: usize = 4_000_000;
 
-/// What an epoch spends on the files of a plan: in calls on them that write nothing.
+/// What an epoch spends on the files of a plan, in calls that write nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
-    /// Nanoseconds as it was recorded, and as it is to be once they are staged.
+    /// Nanoseconds as recorded, and as expected once the files are staged.
     pub before: u64,
     pub after: u64,
-    /// Bytes that it reads of them: the measure of how often they were read since.
+    /// Bytes that an epoch reads of them, to derive how often they were read since.
     pub bytes: u64,
 }
 
@@ -38,14 +38,14 @@ pub struct Spent {
     pub slow_bytes: u64,
 }
 
-/// A plan that is carried out.
+/// A plan being carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// The number of its staging job.
     pub job: u64,
     pub files: u64,
     pub promise: Promise,
-    /// Since the job has ended; `None` before that.
+    /// What was spent since the job ended; `None` before that.
     pub since: Option<Spent>,
 }
 
@@ -67,7 +67,7 @@ struct Plan {
 }
 
 impl Spent {
-    /// Takes in a file.
+    /// Adds a file.
     pub fn add(&mut self, record: &FileRecord) {
         let more = [Field::ReadTime, Field::MetaTime].map(|field| record.get(field));
         self.time = more.iter().fold(self.time, |sum, time| sum.saturating_add(*time));
@@ -85,7 +85,7 @@ impl Spent {
 }
 
 impl Told {
-    /// How many epochs were read since, and the time that each of them spent; `None`: less than a tenth of one was.
+    /// How many epochs were read since, and the time each of them spent; `None`: less than a tenth of an epoch.
     pub fn measured(&self) -> Option<(f64, Duration)> {
         let since = self.since?;
         let epochs = since.bytes as f64 / self.promise.bytes.max(1) as f64;
@@ -94,7 +94,7 @@ impl Told {
 }
 
 impl Paths {
-    /// Whether it is one of them. `path`: from the mount's root, escaped.
+    /// Whether a path is one of them. `path`: from the mount's root, escaped.
     pub fn has(&self, path: &str) -> bool {
         self.0.contains(&xxh3_64(path.as_bytes()))
     }
@@ -110,7 +110,7 @@ impl Plans {
         self.0.lock().is_empty()
     }
 
-    /// A job begins, made of a plan.
+    /// Begins a job that was made from a plan.
     pub fn begin<'a>(&self, job: u64, promise: Promise, paths: impl IntoIterator<Item = &'a str>) {
         let mut plan = Plan { job, promise, paths: Paths::default(), before: None };
         plan.paths.add(paths);
@@ -121,7 +121,7 @@ impl Plans {
         }
     }
 
-    /// More paths for a job. One that had ended goes on.
+    /// Adds paths to a job. If it had ended, it continues.
     pub fn more<'a>(&self, job: u64, paths: impl IntoIterator<Item = &'a str>) {
         if let Some(plan) = self.0.lock().iter_mut().find(|plan| plan.job == job) {
             plan.paths.add(paths);
@@ -129,7 +129,7 @@ impl Plans {
         }
     }
 
-    /// Jobs of which it is not noted yet what had been spent when they ended.
+    /// Jobs for which the time spent until their end is not noted yet.
     pub fn open(&self) -> Vec<u64> {
         self.0.lock().iter().filter(|plan| plan.before.is_none()).map(|plan| plan.job).collect()
     }
@@ -139,7 +139,8 @@ impl Plans {
         self.0.lock().iter().map(|plan| (plan.job, plan.paths.clone())).collect()
     }
 
-    /// A job has ended, when so much had been spent on its files. One that got more paths meanwhile goes on.
+    /// Notes that a job has ended, and what had been spent on its files by then. A job that got more paths meanwhile
+    /// continues.
     pub fn ended(&self, job: u64, paths: &Paths, before: Spent) {
         let mut plans = self.0.lock();
         let is_it = |plan: &&mut Plan| plan.job == job && Arc::ptr_eq(&plan.paths.0, &paths.0);
@@ -148,7 +149,7 @@ impl Plans {
         }
     }
 
-    /// All of them, `spent` telling what was spent on the files of a job until now.
+    /// All plans; `spent` has what was spent on the files of each job until now.
     pub fn told(&self, spent: &[(u64, Spent)]) -> Vec<Told> {
         let one = |plan: &Plan| {
             let now = spent.iter().find(|(job, _)| *job == plan.job).map(|(_, spent)| *spent);
@@ -180,7 +181,7 @@ mod tests {
         plans.begin(3, PROMISE, ["/a", "/b", "/a"]);
         assert_eq!((plans.open(), plans.told(&[(3, spent(9, 9, 9))])[0].since), (vec![3], None));
         end(&plans, 3, spent(50_000, 400, 400));
-        // Only the end counts, not what is told of it later.
+        // Only the first report of the end counts.
         end(&plans, 3, spent(60_000, 500, 400));
         let told = plans.told(&[(3, spent(54_500, 600, 410))])[0];
         assert_eq!((told.files, told.since), (2, Some(spent(4_500, 200, 10))));

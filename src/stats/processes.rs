@@ -1,4 +1,4 @@
-//! The processes that opened files, and what each has read and written. Pure: who asks the system is the caller.
+//! The processes that opened files, and what each has read and written. Pure: the caller asks the system.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,17 +14,17 @@ use super::counters::{Call, Op, nanos};
 use super::render::{bytes, latency};
 use crate::path;
 
-/// So many are told apart; those that come later count as one.
+/// How many are told apart; later ones count as one.
 pub const PROCESSES_MAX: usize = 4096;
 
-/// Who a process is, as the system says.
+/// The identity of a process, according to the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// 0 for one that is not known: of another pid namespace, or gone.
+    /// 0 if unknown: the process is in another pid namespace, or gone.
     pub pid: u32,
-    /// Whose it was when it was met.
+    /// Its user when it was first met.
     pub uid: u32,
-    /// When it was started, in the system's ticks: numbers of processes are used again.
+    /// When it was started, in the system's ticks: process numbers are reused.
     pub started: u64,
     /// Its name, of up to 15 bytes.
     pub command: String,
@@ -32,7 +32,7 @@ pub struct Identity {
     pub cgroup: String,
 }
 
-/// One process, with what it did through handles that it opened.
+/// One process, with its activity through handles that it opened.
 #[derive(Debug, Default)]
 pub struct Process {
     number: u64,
@@ -56,12 +56,12 @@ pub struct ProcessFigures {
     pub writes: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
-    /// In calls through its handles.
+    /// Time spent in calls through its handles.
     pub time: Duration,
 }
 
 impl ProcessFigures {
-    /// What came behind `before`, which is the same process earlier.
+    /// The difference to `before`, the same process earlier.
     pub(super) fn since(self, before: &ProcessFigures) -> ProcessFigures {
         ProcessFigures {
             opens: self.opens.saturating_sub(before.opens),
@@ -129,7 +129,7 @@ impl Process {
     }
 }
 
-/// All of them. Number 0 is everybody who is not known.
+/// All processes. Number 0 stands for all unknown ones.
 #[derive(Debug)]
 pub struct Processes {
     known: Mutex<HashMap<(u32, u64), Arc<Process>>>,
@@ -148,7 +148,7 @@ impl Processes {
         Processes { known: Mutex::default(), others: Arc::default(), limit }
     }
 
-    /// Who is not known.
+    /// The entry of all unknown processes.
     pub fn others(&self) -> Arc<Process> {
         Arc::clone(&self.others)
     }
@@ -158,7 +158,7 @@ impl Processes {
         self.known.lock().get(&(pid, started)).cloned()
     }
 
-    /// A process, known from now on; past the limit it is one of the others.
+    /// The entry of a process, known from now on; past the limit it is that of the unknown ones.
     pub fn meet(&self, identity: Identity) -> Arc<Process> {
         let mut known = self.known.lock();
         let key = (identity.pid, identity.started);
@@ -174,13 +174,13 @@ impl Processes {
         process
     }
 
-    /// Command and pid of each that is known, by its number.
+    /// Command and pid of each known process, by its number.
     pub fn names(&self) -> HashMap<u64, (String, u32)> {
         let known = self.known.lock();
         known.values().map(|one| (one.number, (one.identity.command.clone(), one.identity.pid))).collect()
     }
 
-    /// Those that opened anything, in the order of their numbers.
+    /// Those that opened anything, ordered by number.
     pub fn figures(&self) -> Vec<ProcessFigures> {
         let mut all: Vec<_> = self.known.lock().values().map(|process| process.figures()).collect();
         all.push(self.others.figures());
@@ -190,7 +190,7 @@ impl Processes {
     }
 }
 
-/// What a user may see: their own processes, and the sum of all others as one of which nothing else is told.
+/// What a user may see: their own processes, and the sum of all others as one process without details.
 pub fn of_user(figures: Vec<ProcessFigures>, uid: u32) -> Vec<ProcessFigures> {
     let (mut shown, others): (Vec<_>, Vec<_>) =
         figures.into_iter().partition(|process| process.identity.pid > 0 && process.identity.uid == uid);
@@ -200,7 +200,7 @@ pub fn of_user(figures: Vec<ProcessFigures>, uid: u32) -> Vec<ProcessFigures> {
     shown
 }
 
-/// The table of processes, those that spent most time in calls first: what `.dlio/processes` shows. Ends with a newline.
+/// The table of processes in `.dlio/processes`, those that spent most time in calls first. Ends with a newline.
 pub fn table(figures: &[ProcessFigures]) -> String {
     let mut lines: Vec<&ProcessFigures> = figures.iter().collect();
     lines.sort_by_key(|process| (Reverse(process.time), process.number));
@@ -227,7 +227,7 @@ pub fn table(figures: &[ProcessFigures]) -> String {
     out
 }
 
-/// The same as JSON, one object. Time is in seconds, `pid` null for everybody who is not known. Ends with a newline.
+/// The same as JSON, one object. Time is in seconds, `pid` is null for all unknown processes. Ends with a newline.
 pub fn json(figures: &[ProcessFigures]) -> String {
     let one = |p: &ProcessFigures| {
         json!({

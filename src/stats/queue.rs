@@ -1,4 +1,4 @@
-//! What is on its way to the slow tier, as `.dlio/queue` shows it. Pure: filled by the engine, a string out.
+//! The changes on their way to the slow tier, as `.dlio/queue` shows them. Pure: filled by the engine, a string out.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::json;
 /// keys are the field names.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Queue {
-    /// All that are pending; `pending` may have fewer.
+    /// The number of pending events; `pending` may list fewer.
     pub events: u64,
-    /// Of all contents that are not copied yet.
+    /// Bytes of all contents not copied yet.
     pub bytes_to_copy: u64,
     /// Why publishing stands still, with the remedy.
     pub held: Option<String>,
@@ -22,7 +22,7 @@ pub struct Queue {
     /// Conflicts since the mount was made; `conflicts_shown` has the last ones, by name.
     pub conflicts: u64,
     pub conflicts_shown: Vec<String>,
-    /// What an operator has set aside: it is not on its way. `aside_shown` has the first ones, by name.
+    /// Changes that an operator has set aside: they are not on their way. `aside_shown` has the first ones, by name.
     pub aside: u64,
     #[serde(serialize_with = "json::paths")]
     pub aside_shown: Vec<String>,
@@ -40,7 +40,7 @@ pub struct PendingEvent {
     /// The other name of a link, rename or exchange.
     #[serde(flatten, with = "json::to")]
     pub to: Option<String>,
-    /// Of a content.
+    /// The size of a content.
     pub size: Option<u64>,
     pub state: EventState,
     /// Bytes that have arrived, while it is being copied.
@@ -51,7 +51,7 @@ pub struct PendingEvent {
     pub age: Duration,
     /// Failed attempts to copy or publish it.
     pub tries: u32,
-    /// Until it is published; `None` when unknown.
+    /// Time until it is published; `None` if unknown.
     #[serde(serialize_with = "as_optional_seconds")]
     pub eta: Option<Duration>,
 }
@@ -60,7 +60,7 @@ pub struct PendingEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventState {
-    /// It failed, and is tried again; everything behind it waits.
+    /// It failed, and is retried; everything after it waits.
     Held,
     /// Waits for its file to be left alone for `settle`.
     Settling,
@@ -70,7 +70,7 @@ pub enum EventState {
     Waiting,
     /// Its bytes are on their way.
     Copying,
-    /// Its bytes are there, under a private name; it is published in its order.
+    /// Its bytes are there, under a private name; it is published when its turn comes.
     Copied,
     /// The file was rewritten in place before its bytes were copied: the newer version stands in for it.
     Replaced,

@@ -1,10 +1,10 @@
-//! What is counted of one file, and how that is kept small. Pure.
+//! The counters of one file, and how they are kept small. Pure.
 //!
-//! A [`FileRecord`] is a row of numbers, each with a rule by which two rows of one file become one, and a few lists
-//! of common values. At rest it is packed: most files of a data set are read once, and most of their numbers are 0.
+//! A [`FileRecord`] is a row of numbers, each with a rule for merging two rows of one file, and a few lists of common
+//! values. At rest it is packed: most files of a data set are read once, and most of their numbers are 0.
 //!
-//! Times are of the mount's clock: durations in nanoseconds, moments in microseconds since the mount and one more, so that 0
-//! is never.
+//! Times are by the mount's clock: durations in nanoseconds, moments in microseconds since the mount plus one, so that
+//! 0 means never.
 
 use std::cmp::Reverse;
 use std::sync::LazyLock;
@@ -15,20 +15,20 @@ use crate::error::Errno;
 use super::access::{Cursor, Pattern, SIZES, Way, size_class};
 use super::counters::{Call, Op, Tier, nanos};
 
-/// How two numbers of one file become one.
+/// How two numbers of one file are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
     Sum,
     Max,
     /// The smaller one that is not 0.
     First,
-    /// The later row's, if it has any.
+    /// The later row's, if it has one.
     Last,
-    /// Belongs to the number before: goes with the larger of those.
+    /// Belongs to the previous number: comes from the row where that is larger.
     With,
 }
 
-/// A number of a [`FileRecord`]. Arrays have a number for each index.
+/// A number of a [`FileRecord`]. Arrays have one number for each index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it; what needs more says more")]
 pub enum Field {
@@ -36,7 +36,7 @@ pub enum Field {
     Calls(Op),
     BytesRead,
     BytesWritten,
-    /// One behind the last byte that was read, or written.
+    /// The offset after the last byte read, or written.
     EndRead,
     EndWritten,
     /// By Darshan's rules, for each open handle.
@@ -47,7 +47,7 @@ pub enum Field {
     Switches,
     /// Reads and writes that did not begin at a multiple of 4096.
     Unaligned,
-    /// Reads by the class of their size, and the bytes of those.
+    /// Reads by size class, and the bytes of those.
     ReadSizes(usize),
     WriteSizes(usize),
     ReadSizeBytes(usize),
@@ -62,7 +62,8 @@ pub enum Field {
     CloseFirst,
     CloseLast,
     OpenLast,
-    /// Time in which at least one read was under way, for each open handle; writes and syncs; all else.
+    /// Time in which at least one read was in progress, for each open handle; the time of writes and syncs; the time of
+    /// all other calls.
     ReadTime,
     WriteTime,
     MetaTime,
@@ -75,13 +76,13 @@ pub enum Field {
     SlowBytesRead,
     SlowWrites,
     SlowBytesWritten,
-    /// Which way the last call went: 1 read, 2 written.
+    /// The direction of the last call: 1 read, 2 written.
     LastWay,
-    /// Permission bits given to the last open that made it, and one more.
+    /// The permission bits of the last open that created it, plus one.
     Mode,
 }
 
-/// What reads and writes are aligned to, or not: a page, and a block of the usual file systems.
+/// The alignment that is checked: a page, and a block of the usual file systems.
 const BLOCK: u64 = 4096;
 
 const OPS: usize = Op::ALL.len();
@@ -138,7 +139,7 @@ impl Field {
     }
 }
 
-/// What is not summed.
+/// The fields that are not summed.
 const EXCEPTIONS: [(Field, Merge); 16] = [
     (Field::OpenFirst, Merge::First),
     (Field::ReadFirst, Merge::First),
@@ -167,7 +168,8 @@ static RULES: LazyLock<[Merge; FIELDS]> = LazyLock::new(|| {
     rules
 });
 
-/// How often each of a few values came. Darshan's rule: the first 32 that are met are counted, the others are not.
+/// How often each of a few values occurred. By Darshan's rule the first 32 different values are counted, the others are
+/// not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Common(Vec<(u64, u64)>);
 
@@ -188,7 +190,7 @@ impl Common {
         self.0.iter().copied()
     }
 
-    /// The `count` most frequent, most frequent first; of two that are as frequent the larger one.
+    /// The `count` most frequent values, most frequent first; of two equally frequent ones the larger first.
     pub fn top(&self, count: usize) -> Vec<(u64, u64)> {
         let mut all = self.0.clone();
         all.sort_by_key(|(value, count)| Reverse((*count, *value)));
@@ -212,7 +214,7 @@ pub struct FileRecord {
     pub strides: Common,
     /// Calls that failed, by operation and error number: see [`failure`].
     pub failures: Common,
-    /// Opens by process: its number in the table of processes.
+    /// Opens by process number in the table of processes.
     pub processes: Common,
 }
 
@@ -233,7 +235,7 @@ pub fn failure(op: Op, errno: Errno) -> u64 {
     (op as u64) << 16 | (errno as i32 as u64 & 0xFFFF)
 }
 
-/// What [`failure`] was made of.
+/// The inverse of [`failure`].
 pub fn failed(value: u64) -> Option<(Op, Errno)> {
     Some((*Op::ALL.get((value >> 16) as usize)?, Errno::from_raw((value & 0xFFFF) as i32)))
 }
@@ -264,7 +266,7 @@ impl FileRecord {
         self.failures.total()
     }
 
-    /// Which way the last read or write went.
+    /// The direction of the last read or write.
     pub fn last_way(&self) -> Option<Way> {
         match self.get(Field::LastWay) {
             1 => Some(Way::Read),
@@ -290,7 +292,7 @@ impl FileRecord {
         }
     }
 
-    /// Counts one call. `cursor` is the handle's that it came through.
+    /// Counts one call. `cursor` is that of the handle it came through.
     pub fn count(&mut self, call: &Call, cursor: Option<&mut Cursor>) {
         let took = nanos(call.took);
         if let Some(errno) = call.errno {
@@ -320,7 +322,7 @@ impl FileRecord {
         }
     }
 
-    /// Counts who opened it, and with which permission bits, if that made it.
+    /// Counts an open by a process; `mode`: the permission bits, if the open created the file.
     pub fn opened_by(&mut self, process: u64, mode: Option<u32>) {
         self.processes.add(process, 1);
         if let Some(mode) = mode {
@@ -368,7 +370,7 @@ impl FileRecord {
         }
     }
 
-    /// Adds what was counted of the same file later.
+    /// Adds later counters of the same file.
     pub fn add(&mut self, later: &FileRecord) {
         let mut larger = false;
         for (index, rule) in RULES.iter().enumerate() {
@@ -403,9 +405,9 @@ fn moment(since_mount: Duration) -> u64 {
     u64::try_from(since_mount.as_micros()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-// The packed form: which eights of numbers are not all 0 (a bit each), which of each such eight are not 0, those numbers, then
-// the lists: how many entries each has, and they. A number is in as few groups of seven bits as it needs, a moment is told
-// by its distance from the one before.
+// The packed form: which groups of eight numbers are not all 0 (a bit each), which numbers of each such group are not
+// 0, those numbers, then the lists, each as its length and its entries. A number takes as few groups of seven bits as
+// it needs; a moment is stored as its difference to the previous one.
 
 const EIGHTS: usize = FIELDS.div_ceil(8);
 
@@ -435,14 +437,14 @@ impl FileRecord {
         }
     }
 
-    /// Takes a packed record off the front of `bytes`. `None`: they are not one.
+    /// Takes a packed record off the front of `bytes`. `None`: there is no valid one.
     pub fn unpack(bytes: &mut &[u8]) -> Option<FileRecord> {
         let mut record = FileRecord::default();
         let eights = read_number(bytes)?;
         let mut masks = [0; EIGHTS];
         for (at, mask) in masks.iter_mut().enumerate().filter(|(at, _)| eights >> at & 1 != 0) {
             *mask = *bytes.split_off_first()?;
-            // The last one may not be whole.
+            // The last group may be incomplete.
             if at == EIGHTS - 1 && usize::from(*mask) >> (FIELDS - 8 * at) != 0 {
                 return None;
             }
@@ -581,7 +583,7 @@ mod tests {
         }
     }
 
-    /// Pieces give what the whole would have given, wherever they are parted.
+    /// Pieces add up to the whole, wherever they are split.
     #[test]
     fn pieces_add_up_to_the_whole() {
         for seed in 0..300 {

@@ -1,19 +1,20 @@
-//! What was observed as bytes: the form in which a mount gives it away, and in which it lies in files. Pure.
+//! What was observed as bytes: the form in which a mount exports it, and the format of recording files. Pure.
 //!
-//! A recording is a head of sixteen bytes and *pieces*, one behind the other. Each has a header that says how long it is, of
-//! what time it tells and what it must sum up to, so that the headers are an index: whoever wants one minute of a day leaps
-//! from header to header. Kinds of pieces:
+//! A recording is a head of sixteen bytes and *pieces*, one after another. Each has a header with its length, the time
+//! it covers and its checksum, so that the headers are an index: a reader that wants one minute of a day skips from
+//! header to header. Kinds of pieces:
 //!
 //! | kind | its bytes, before compression |
 //! |---|---|
-//! | `M` | [`Meta`] as JSON: the last one of a recording holds |
-//! | `P` | paths: inode number, path; the last one told of a number holds for the blocks behind it |
+//! | `M` | [`Meta`] as JSON: the last one of a recording is valid |
+//! | `P` | paths: inode number, path; the last one for a number is valid for the blocks after it |
 //! | `T` | traced calls (`trace/block.rs`); the header says how many were dropped before them |
-//! | `F` | files: inode number, path, record (`record.rs`); all `F` behind the last `M` are one table |
-//! | `R` | classes of files that have no record of their own, as `*.jpg`: name, record |
+//! | `F` | files: inode number, path, record (`record.rs`); all `F` after the last `M` are one table |
+//! | `R` | classes of files without their own record, as `*.jpg`: name, record |
 //!
-//! A recording that is cut off anywhere, or damaged, still tells what its whole pieces tell, and that it is not all. Numbers
-//! are little-endian; a changed order of operations or of a record's numbers is another version of the format.
+//! A recording that is cut off anywhere, or damaged, still gives what its whole pieces contain, and says that it is
+//! incomplete. Numbers are little-endian; a changed order of operations or of a record's numbers requires another
+//! version of the format.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -34,31 +35,32 @@ use super::trace::block;
 use super::trace::{self, Block};
 use super::traced::Traced;
 
-/// Begins every recording; behind it the version, in four bytes, and four bytes of nothing.
+/// Begins every recording; the version follows in four bytes, then four zero bytes.
 const MAGIC: [u8; 8] = *b"dlio-rec";
-/// Of the format.
+/// The version of the format.
 pub const VERSION: u32 = 1;
 const HEAD: usize = 16;
 /// Bytes of a piece's header.
 const HEADER: usize = 48;
 /// No piece holds more than this before compression.
 const PIECE_MAX: usize = 64 << 20;
-/// Files, or paths, of one piece: more are refused, as a few bytes of zstd can be millions that are nothing but zeros.
+/// The most files, or paths, of one piece: more are refused, as a few bytes of zstd can expand to millions that are all
+/// zeros.
 const FILES: usize = 1 << 13;
-/// All pieces together are no more than so many times the bytes they are stored in, beside what a small recording may have: what is
-/// read comes from anybody. Ours are ten times as many.
+/// All pieces together may expand to at most this many times their stored bytes, plus an allowance for small
+/// recordings: recordings may come from anybody. Ours expand about tenfold.
 const RATIO_MAX: u64 = 64;
 const SMALL: u64 = 16 << 20;
 const LEVEL: i32 = 3;
 
-/// What there is to know besides files and calls. Moments are seconds since the mount was made.
+/// What is known besides files and calls. Moments are seconds since the mount was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Meta {
-    /// Of the program that has written it.
+    /// The version of the program that wrote it.
     pub version: String,
     pub host: String,
-    /// As `uname -sr` tells it.
+    /// As `uname -sr` prints it.
     pub kernel: String,
     pub uid: u32,
     pub mountpoint: String,
@@ -66,7 +68,7 @@ pub struct Meta {
     pub slow: TierPlace,
     /// When the mount was made: nanoseconds since 1970.
     pub since: u64,
-    /// The time that it tells of.
+    /// The time that it covers.
     pub from: f64,
     pub until: f64,
     /// Its name, if it is a window.
@@ -82,7 +84,7 @@ pub struct Meta {
     pub windows: Vec<RecordedWindow>,
     pub marks: Vec<Mark>,
     pub epochs: Vec<Epoch>,
-    /// Those that nobody writes to any more.
+    /// Only checkpoints that nobody writes to any more.
     pub checkpoints: Vec<Checkpoint>,
     pub plans: Vec<plans::Told>,
     pub files: catalog::CatalogExtent,
@@ -100,7 +102,7 @@ pub struct TierPlace {
     pub used: u64,
 }
 
-/// How the contents of files travelled, and what that hides.
+/// Which paths the contents of files took, and what those hide.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedIoPath {
@@ -120,7 +122,7 @@ pub struct RecordedOperation {
     /// Nanoseconds.
     pub total: u64,
     pub max: u64,
-    /// Number of a bucket ([`OpFigures`]), and how many calls are in it.
+    /// The number of a bucket ([`OpFigures`]), and how many calls are in it.
     pub latency: Vec<(usize, u64)>,
 }
 
@@ -134,7 +136,7 @@ pub struct RecordedFailure {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedProcess {
-    /// As in [`Traced::process`]; 0 is everybody who is not known.
+    /// As in [`Traced::process`]; 0 stands for all unknown processes.
     pub number: u64,
     pub pid: u32,
     pub command: String,
@@ -148,7 +150,7 @@ pub struct RecordedProcess {
     pub time: f64,
 }
 
-/// What moved, in spans of equal length from the mount on: see `timeline.rs`.
+/// What moved, in spans of equal length since the mount: see `timeline.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedTimeline {
@@ -162,7 +164,7 @@ pub struct RecordedTimeline {
     pub calls: Vec<u64>,
 }
 
-/// Bytes by process and span, from the mount on. All rows are equally long.
+/// Bytes by process and span, since the mount. All rows are equally long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedHeat {
@@ -173,7 +175,7 @@ pub struct RecordedHeat {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeatRow {
-    /// Of the process; 0 is everybody who has no row.
+    /// The number of the process; 0 stands for all that have no row.
     pub process: u64,
     pub read: Vec<u64>,
     pub written: Vec<u64>,
@@ -185,7 +187,7 @@ pub struct RecordedWindow {
     pub began: f64,
     pub ended: f64,
     pub files: u64,
-    /// Of those that did something meanwhile; an earlier version did not count them.
+    /// How many processes did something meanwhile; an earlier version did not count them.
     #[serde(default)]
     pub processes: u64,
     pub bytes_read: u64,
@@ -206,7 +208,7 @@ pub struct Epoch {
     pub number: u64,
     pub began: f64,
     pub ended: f64,
-    /// It is not over yet.
+    /// It has not ended yet.
     pub open: bool,
     /// Different files that were read.
     pub files: u64,
@@ -225,7 +227,7 @@ impl From<(Op, Tier, OpFigures)> for RecordedOperation {
 }
 
 impl RecordedOperation {
-    /// What it was made of. Buckets that do not exist are left out.
+    /// The figures it was made from. Buckets that do not exist are left out.
     pub fn figures(&self) -> OpFigures {
         let mut figures = OpFigures {
             calls: self.calls,
@@ -266,7 +268,7 @@ pub struct Writer<W> {
     written: u64,
 }
 
-/// What a piece's header says besides its length.
+/// The content of a piece's header besides its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Header {
     kind: u8,
@@ -293,7 +295,7 @@ impl Header {
         bytes
     }
 
-    /// `None`: no header was written here.
+    /// `None`: this is not a header.
     fn read(bytes: &[u8; HEADER]) -> Option<Header> {
         let four = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
         let eight = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
@@ -381,8 +383,7 @@ impl<W: Write> Writer<W> {
         if count > 0 { self.packed(b'F', &raw) } else { Ok(()) }
     }
 
-    /// What was counted of files without a record of their own, by class. It ends the table of files, also where there are
-    /// none.
+    /// The counters of files without their own record, by class. This ends the table of files, even if there are none.
     pub fn rest(&mut self, classes: &[(String, FileRecord)]) -> io::Result<()> {
         let mut raw = Vec::new();
         for (class, record) in classes {
@@ -407,13 +408,13 @@ fn read_text(bytes: &mut &[u8]) -> Option<String> {
 pub trait Source: Read + Seek {}
 impl<T: Read + Seek> Source for T {}
 
-/// A file, as a recording tells of it.
+/// A file in a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedFile {
     pub ino: u64,
     /// Escaped, from the mount's root.
     pub path: String,
-    /// A tenth of what it takes unpacked: there may be a million of them.
+    /// Packed, a tenth of the size: there may be a million of them.
     packed: Box<[u8]>,
 }
 
@@ -424,27 +425,27 @@ impl RecordedFile {
         RecordedFile { ino, path, packed: packed.into() }
     }
 
-    /// What was counted of it.
+    /// Its counters.
     pub fn record(&self) -> FileRecord {
         FileRecord::unpack(&mut &*self.packed).expect("it was packed here, or unpacked once when it was read")
     }
 }
 
-/// A recording that was read: all but the traced calls, which stay where they are until somebody goes through them.
+/// A recording that was read: all but the traced calls, which stay in the source until somebody iterates over them.
 pub struct Recording {
     pub meta: Meta,
     pub files: Vec<RecordedFile>,
-    /// Classes of those that have no record of their own, as `*.jpg`; their numbers are 0.
+    /// Classes of files without their own record, as `*.jpg`; their numbers are 0.
     pub rest: Vec<RecordedFile>,
-    /// The last path told of each inode number.
+    /// The last path of each inode number.
     pub paths: HashMap<u64, String>,
     /// What is wrong with it, for people.
     pub flaws: Vec<String>,
-    /// The tables of files are there: it was not cut off before its end.
+    /// The tables of files are complete: it was not cut off before its end.
     pub is_whole: bool,
     sources: Vec<Box<dyn Source>>,
     blocks: Vec<Stored>,
-    /// Bytes that its pieces may still be.
+    /// How many bytes its further pieces may take.
     room: u64,
 }
 
@@ -457,7 +458,7 @@ struct Stored {
 }
 
 impl Recording {
-    /// Reads recordings of one mount, the oldest first, as one. Errors: there is none.
+    /// Reads recordings of one mount, oldest first, as one. Errors: there is none.
     pub fn read(sources: Vec<Box<dyn Source>>) -> Result<Recording, String> {
         let mut recording = Recording {
             meta: Meta::default(),
@@ -480,7 +481,7 @@ impl Recording {
         if met { Ok(recording) } else { Err(error) }
     }
 
-    /// How many calls are traced in it, and how many were dropped on the way.
+    /// How many calls are traced in it, and how many were dropped.
     pub fn traced(&self) -> (u64, u64) {
         let sum = |(calls, dropped): (u64, u64), block: &Stored| {
             (calls + u64::from(block.header.calls), dropped.saturating_add(block.header.dropped))
@@ -488,14 +489,14 @@ impl Recording {
         self.blocks.iter().fold((0, 0), sum)
     }
 
-    /// Where calls were dropped: when the block began that says so, and how many they were.
+    /// Where calls were dropped: when the block that reports it began, and how many they were.
     pub fn gaps(&self) -> impl Iterator<Item = (Duration, u64)> {
         let gap = |header: &Header| (Duration::from_nanos(header.from), header.dropped);
         self.blocks.iter().map(move |block| gap(&block.header)).filter(|(_, dropped)| *dropped > 0)
     }
 
-    /// Shows the traced calls that began in a time, block by block: in order within a block, and nearly so over all.
-    /// What cannot be read is told as a flaw.
+    /// Passes the traced calls that began in a time to `each`, block by block: in order within a block, and nearly so
+    /// overall. Unreadable blocks are reported as a flaw.
     pub fn calls(&mut self, from: Duration, until: Duration, mut each: impl FnMut(&Traced)) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut lost = 0;
@@ -567,7 +568,7 @@ impl Recording {
         Header::read(&bytes)
     }
 
-    /// A piece's bytes as they are stored, if they are those that were written.
+    /// A piece's bytes as stored, if they match the checksum.
     fn stored(&mut self, source: usize, at: u64, header: &Header) -> Option<Vec<u8>> {
         let file = &mut self.sources[source];
         file.seek(SeekFrom::Start(at)).ok()?;
@@ -576,7 +577,7 @@ impl Recording {
         (bytes.len() == header.stored as usize && crc32fast::hash(&bytes) == header.sum).then_some(bytes)
     }
 
-    /// Takes in a piece that is no block.
+    /// Processes a piece that is not a block.
     fn piece(&mut self, source: usize, at: u64, header: &Header) -> Option<()> {
         let stored = self.stored(source, at, header)?;
         let room = PIECE_MAX.min(usize::try_from(self.room).unwrap_or(PIECE_MAX));
@@ -622,7 +623,7 @@ impl Recording {
                 }
                 raw.is_empty().then_some(())?;
             }
-            // Of a later program that kept the version: what is not understood is no flaw.
+            // From a later program with the same version: an unknown piece is not a flaw.
             _ => {}
         }
         Some(())
@@ -728,7 +729,7 @@ mod tests {
         assert_eq!(calls(&mut found, 0, 5).len(), 12);
     }
 
-    /// 389 KB took 845 MB to report: each piece was within its bounds, and there was no bound for them all.
+    /// 389 KB once took 845 MB to report: each piece was within its bounds, but their sum had none.
     #[test]
     fn a_few_bytes_that_are_many_take_no_more_memory_than_a_small_recording() {
         let mut out = Writer::new(Vec::new()).expect("into memory");
@@ -745,7 +746,7 @@ mod tests {
         assert!(0 < kept && kept <= bound && !found.flaws.is_empty(), "{kept} bytes of {bound}: {:?}", found.flaws);
     }
 
-    /// What is whole is read, whatever follows is told, and nothing panics.
+    /// Whole pieces are read, the rest is reported, and nothing panics.
     #[test]
     fn a_recording_cut_anywhere_tells_what_it_has() {
         let whole = written();
@@ -774,7 +775,7 @@ mod tests {
             told += u32::from(!found.flaws.is_empty());
         }
         let bytes = (HEAD..whole.len()).step_by(5).count() as u32;
-        // A header ends with four bytes of nothing.
+        // A header ends with four zero bytes.
         assert!(told + 20 >= bytes, "{told} of {bytes}");
     }
 
@@ -802,7 +803,8 @@ mod tests {
         }
     }
 
-    /// The numbers of operations and of a record's fields are in files: a change of either is another [`VERSION`].
+    /// The numbers of operations and of a record's fields are stored in files: changing either requires another
+    /// [`VERSION`].
     #[test]
     fn the_version_stands_for_these_numbers() {
         let mut packed = Vec::new();

@@ -1,7 +1,7 @@
-//! Snapshots as people and scripts read them: text, and JSON of the same content. Pure: a snapshot in, a string out.
+//! Snapshots for people and scripts: text, and JSON with the same content. Pure: a snapshot in, a string out.
 //!
-//! The first line of the text answers the one question, whether everything is on the slow tier, and names what stands
-//! in the way. No path is named except where a problem's own text does; [`Snapshot::for_others`] takes that text out.
+//! The first line of the text answers whether everything is on the slow tier, and names what stands in the way. Paths
+//! appear only where a problem's own text has them; [`Snapshot::for_others`] removes that text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,15 +15,15 @@ use super::trace;
 use crate::error::Errno;
 use crate::json;
 
-/// An estimate beyond this is none: the rate was measured while next to nothing moved.
+/// Longer estimates are not shown: the rate was measured while next to nothing moved.
 const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Everything `.dlio/stats` says. Durations are in seconds, sizes in bytes. The JSON keys are the field names.
+/// The content of `.dlio/stats`. Durations are in seconds, sizes in bytes. The JSON keys are the field names.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
     pub safety: Safety,
     pub version: &'static str,
-    /// From the beginning of 1970 on.
+    /// Since 1970.
     #[serde(serialize_with = "json::as_timestamp")]
     pub mounted_at: Duration,
     #[serde(serialize_with = "as_seconds")]
@@ -41,7 +41,7 @@ pub struct Snapshot {
     pub failures: Vec<FailureCount>,
     /// Whether operations are counted.
     pub profile: bool,
-    /// Records of files.
+    /// The extent of the files' records.
     pub files: CatalogExtent,
     pub found: Detected,
     pub daemon: DaemonFigures,
@@ -49,14 +49,14 @@ pub struct Snapshot {
     pub metrics_addr: Option<String>,
 }
 
-/// What was found in the calls as they came by, and how many of them are traced.
+/// What was found in the calls as they came, and how many of them are traced.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Detected {
     pub trace: trace::TraceExtent,
     /// Bursts of writes so far.
     pub checkpoints: u64,
-    /// Of the last one: its bytes, how long it was written, how long it took since until the slow tier had it (or takes already),
-    /// and how long after the one before it began.
+    /// The last one: its bytes, how long it was written, how long after that the slow tier had it (or how long that has
+    /// taken so far), and how long after the one before it began.
     pub checkpoint_bytes: u64,
     #[serde(serialize_with = "as_seconds")]
     pub checkpoint_absorb: Duration,
@@ -64,9 +64,9 @@ pub struct Detected {
     pub checkpoint_at_risk: Duration,
     #[serde(serialize_with = "as_seconds")]
     pub checkpoint_interval: Duration,
-    /// The pass over the data that goes on; 0 before a second one has begun.
+    /// The current pass over the data; 0 before a second one has begun.
     pub epoch: u64,
-    /// How long the one before it took.
+    /// How long the previous one took.
     #[serde(serialize_with = "as_seconds")]
     pub epoch_duration: Duration,
 }
@@ -86,7 +86,7 @@ pub struct Safety {
     pub eta: Option<Duration>,
     /// Why publishing stands still, with the remedy.
     pub held: Option<String>,
-    /// The drain waits for its hours, which begin then.
+    /// When the drain's hours begin, if it waits for them.
     pub waits_until: Option<String>,
     /// The slow tier does not answer.
     pub slow_down: bool,
@@ -115,7 +115,7 @@ pub struct Pipeline {
     pub drained_files: u64,
     pub drained_bytes: u64,
     pub drain_bytes_per_s: u64,
-    /// Bytes that are not on the slow tier's disk yet: of a file that is on its way, those that have not arrived.
+    /// Bytes that are not on the slow tier's disk yet: for a file being copied, those that have not arrived.
     pub bytes_to_copy: u64,
     pub evictions: u64,
     /// Copies of slow files on the fast tier, as far as they were found since the start, and their bytes.
@@ -143,16 +143,16 @@ pub struct Cache {
     pub open_handles: u64,
 }
 
-/// Counts of what the order of publishing makes an exception for, and of what recovery found.
+/// Counts of exceptions to the order of publishing, and of what recovery found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Exceptions {
     pub batches: u64,
     pub late_snapshots: u64,
     pub in_place_writes: u64,
     pub conflicts: u64,
-    /// Attributes, and changes of them, that the slow tier does not take.
+    /// Attributes, and changes of them, that the slow tier does not support.
     pub left_out: u64,
-    /// Files removed from a full slow tier ahead of what was written before.
+    /// Files removed from a full slow tier ahead of earlier changes.
     pub removed_first: u64,
     /// Files, directories and links that an operator has set aside, the bytes of the files, and for how long.
     pub aside: u64,
@@ -165,7 +165,7 @@ pub struct Exceptions {
     pub quarantined: u64,
 }
 
-/// What the slow tier was found to be able to do at the start. What was not tried is taken for possible.
+/// What the slow tier was able to do at the start. Abilities that were not tried are taken to be there.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SlowAbilities {
     pub user_xattrs: bool,
@@ -188,13 +188,13 @@ pub struct SlowAbilities {
 /// Operations that had to wait for the slow tier.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SlowCalls {
-    /// For a thread.
+    /// Calls waiting for a thread.
     pub waiting: usize,
-    /// The one that has waited longest, if that is more than five seconds.
+    /// The one that has waited longest, if more than five seconds.
     pub longest: Option<LongestCall>,
     /// Calls of one user that may wait for a thread.
     pub limit: usize,
-    /// That run at once; more where some hang.
+    /// Calls that run at once; more if some hang.
     pub threads: usize,
     pub served: u64,
     /// Answered EIO because the slow tier took longer than the bounded wait.
@@ -210,17 +210,17 @@ pub struct LongestCall {
     pub about: String,
 }
 
-/// How file contents travel, and what that hides from these figures.
+/// Which paths file contents take, and what that hides from these figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct IoPathFigures {
-    /// The mount's; rules may choose another for some files.
+    /// The mount's path; rules may choose another for some files.
     pub name: &'static str,
     /// How many opens took each path.
     pub opens: BTreeMap<&'static str, u64>,
     pub not_seen: Vec<&'static str>,
 }
 
-/// What the daemon takes of the machine; `None` where the system does not say.
+/// The machine resources that the daemon uses; `None` if the system does not report one.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DaemonFigures {
     /// Processor time since it started.
@@ -236,7 +236,7 @@ pub struct Operation {
     pub op: &'static str,
     #[serde(flatten)]
     pub all: Figures,
-    /// The same, for those that each tier served.
+    /// The same, for each tier that served them.
     pub tiers: BTreeMap<&'static str, Figures>,
 }
 
@@ -288,7 +288,7 @@ impl From<&OpFigures> for Figures {
 }
 
 impl Operation {
-    /// One for each operation, from figures in the order of operations, tier by tier.
+    /// One operation each, from figures in the order of operations, tier by tier.
     pub fn all(figures: Vec<(Op, counters::Tier, OpFigures)>) -> Vec<Operation> {
         let tiers = |of: &[(Op, counters::Tier, OpFigures)]| {
             of.iter().map(|(_, tier, figures)| (tier.name(), figures.into())).collect()
@@ -315,8 +315,8 @@ impl FailureCount {
 }
 
 impl Snapshot {
-    /// The snapshot for a reader who is not the mount's owner: a problem is told, its text, which may name a path, is
-    /// not.
+    /// The snapshot for users other than the mount's owner: a problem is reported without its text, which may name a
+    /// path.
     pub fn for_others(self) -> Self {
         Snapshot { safety: self.safety.for_others(), ..self }
     }
@@ -440,7 +440,7 @@ fn operation_table(out: &mut String, operations: &[Operation]) -> std::fmt::Resu
     row(out, ["operation", "calls", "errors", "bytes", "mean", "p50 <", "p99 <", "max"])?;
     for line in operations {
         row(out, cells(line.op, &line.all).each_ref().map(String::as_str))?;
-        // Where both tiers served it: how it was on the slow one.
+        // If both tiers served it: the figures of the slow one.
         if let (Some(slow), true) = (line.tiers.get("slow"), line.tiers.len() > 1) {
             row(out, cells("  on slow", slow).each_ref().map(String::as_str))?;
         }
@@ -463,7 +463,7 @@ fn cells(name: &str, figures: &Figures) -> [String; 8] {
     ]
 }
 
-/// The most frequent ones, a line each.
+/// The most frequent ones, one line each.
 fn failure_list(out: &mut String, failures: &[FailureCount]) -> std::fmt::Result {
     const SHOWN: usize = 10;
     if failures.is_empty() {
@@ -501,7 +501,7 @@ impl Safety {
             (false, 0) => format!("NOT SAFE: {} only on fast", count(self.events, "change")),
             (false, files) => format!("NOT SAFE: {}, {} only on fast", count(files, "file"), bytes(self.bytes)),
         }];
-        // What holds everything up comes before the figures: whoever reads the line must not miss it.
+        // What blocks everything comes before the figures: a reader of the line must not miss it.
         parts.extend(self.held.as_ref().map(|why| format!("HELD: {}", one_line(why))));
         if self.slow_down {
             parts.push("SLOW TIER DOWN".to_owned());
@@ -559,7 +559,7 @@ pub fn bytes(n: u64) -> String {
     if unit == "B" { format!("{n} B") } else { format!("{value:.1} {unit}") }
 }
 
-/// A span as a person says it: `14 s`, `3 min`, `2 h`, `5 d`; rounded down.
+/// A rounded-down span for people: `14 s`, `3 min`, `2 h`, `5 d`.
 pub fn seconds(span: Duration) -> String {
     match span.as_secs() {
         s @ 0..120 => format!("{s} s"),
@@ -569,7 +569,7 @@ pub fn seconds(span: Duration) -> String {
     }
 }
 
-/// A latency with three digits or so: `4 us`, `1.5 ms`, `2.1 s`.
+/// A latency with about three digits: `4 us`, `1.5 ms`, `2.1 s`.
 pub(super) fn latency(span: Duration) -> String {
     match span.as_micros() {
         us @ 0..1_000 => format!("{us} us"),
@@ -578,7 +578,7 @@ pub(super) fn latency(span: Duration) -> String {
     }
 }
 
-/// The first line must stay one line, whatever an error message holds.
+/// The first line must stay one line, whatever an error message contains.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -647,7 +647,7 @@ mod tests {
         }
     }
 
-    /// What a facade with whole counters and histograms of single calls would lose.
+    /// What a facade with integer counters and histograms of single calls would lose.
     #[test]
     fn metrics_have_parts_of_seconds_and_the_exact_sum_of_durations() {
         let text = snapshot(unsafe_now()).metrics();

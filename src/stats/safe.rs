@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use super::render::{bytes, count, seconds};
 use crate::json;
 
-/// A burst of writes that the engine has taken for a checkpoint (`src/tiers/checkpoints/bursts.rs`). Moments are seconds since the mount was
-/// made, negative before it; sizes bytes; the JSON keys are the field names.
+/// A burst of writes that the engine takes for a checkpoint (`src/tiers/checkpoints/bursts.rs`). Moments are seconds
+/// since the mount was made, negative before it; sizes are bytes; the JSON keys are the field names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checkpoint {
-    /// From 1 on; not each number is that of a checkpoint.
+    /// From 1 on; not every number belongs to a checkpoint.
     pub number: u64,
-    /// As its names tell.
+    /// According to its names.
     pub step: Option<u64>,
     /// From the mount's root, escaped: its directory, or its file.
     #[serde(flatten, with = "json::path")]
     pub path: String,
     pub files: u64,
     pub bytes: u64,
-    /// The first open of one of its files, and the end of the last close or fsync: what the program waited.
+    /// The first open of one of its files, and the end of the last close or fsync: the program waited that long.
     pub began: f64,
     pub absorbed: f64,
     /// When all of it was durable on the fast tier (D1), and published on the slow one (D2).
@@ -30,15 +30,15 @@ pub struct Checkpoint {
     pub drained: Option<f64>,
     /// Nobody writes to it any more.
     pub complete: bool,
-    /// All its files are there, and none is written anew.
+    /// All its files exist, and none is being rewritten.
     pub whole: bool,
-    /// An operator has set something of it aside: it will not come to the slow tier as a whole.
+    /// An operator has set part of it aside: it will not reach the slow tier as a whole.
     pub incomplete: bool,
-    /// All of it is on the slow tier, under the names of now.
+    /// All of it is on the slow tier, under the current names.
     pub safe: bool,
     /// `dlio-fs verify` has compared both copies of each of its files.
     pub verified: bool,
-    /// The newest that is complete and whole.
+    /// The newest one that is complete and whole.
     pub current: bool,
 }
 
@@ -69,7 +69,7 @@ pub fn json(checkpoints: &[Checkpoint], mounted: Duration) -> String {
     json::document(&serde_json::json!({ "checkpoints": all }))
 }
 
-/// With its moments as dates.
+/// A checkpoint with its moments as dates.
 #[derive(Serialize)]
 struct Stamped {
     #[serde(flatten)]
@@ -80,7 +80,7 @@ struct Stamped {
     drained_at: Option<String>,
 }
 
-/// The text of `.dlio/checkpoints`. Ends with a newline. `now`: as the moments.
+/// The text of `.dlio/checkpoints`. Ends with a newline. `now`: on the same clock as the moments.
 pub fn text(checkpoints: &[Checkpoint], now: f64) -> String {
     let mut out = match (checkpoints.len(), checkpoints.iter().find(|one| one.current)) {
         (0, _) => "no checkpoint of 1.0 MiB or more yet\n".to_owned(),
@@ -99,7 +99,7 @@ pub fn text(checkpoints: &[Checkpoint], now: f64) -> String {
     out
 }
 
-/// D1, D2 and the age count from the last close.
+/// D1, D2 and the age are measured from the last close.
 fn line(one: &Checkpoint, now: f64, out: &mut String) {
     let after = |moment: Option<f64>| match moment {
         Some(moment) => format!("{:.2}s", (moment - one.absorbed).max(0.0)),

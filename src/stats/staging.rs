@@ -1,4 +1,4 @@
-//! What is staged, as `.dlio/staging` shows it. Pure: filled by the engine, a string out.
+//! The staging jobs, as `.dlio/staging` shows them. Pure: filled by the engine, a string out.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use serde::Serialize;
 use super::render::{as_seconds, bytes, count, one_line, seconds};
 use crate::json;
 
-/// The failed files of a job that the text names; the JSON has more.
+/// How many failed files of a job the text names; the JSON has more.
 const FAILURES_SHOWN: usize = 20;
 
-/// The jobs of a mount, oldest first, and what the fast tier has of slow files. Durations are in seconds, sizes in bytes; the JSON
-/// keys are the field names.
+/// The jobs of a mount, oldest first, and the copies of slow files on the fast tier. Durations are in seconds, sizes in
+/// bytes; the JSON keys are the field names.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Staging {
     pub paused: bool,
     /// Copies of slow files on the fast tier, as far as they were found since the start.
     pub copies: u64,
     pub copies_bytes: u64,
-    /// Bytes that more copies may take.
+    /// Bytes that further copies may take.
     pub room: u64,
     /// Files that were copied because they were read.
     pub promoted: u64,
-    /// Files that were read to their end and not copied, because others waited already or there was no room.
+    /// Files that were read to their end and not copied, because others were waiting already or there was no room.
     pub passed_over: u64,
     pub jobs: Vec<JobStatus>,
 }
@@ -32,18 +32,18 @@ pub struct Staging {
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatus {
     pub number: u64,
-    /// Who has begun it, unless that was root or the mount's owner.
+    /// The user who began it, unless that was root or the mount's owner.
     #[serde(skip)]
     pub by: Option<u32>,
-    /// What was asked for.
+    /// What was requested.
     pub what: String,
     pub state: JobState,
-    /// Directories that are still to be looked through; until then more may come to `pending`.
+    /// Directories still to be scanned; until then more files may be added to `pending`.
     pub directories: u64,
     pub pending: u64,
     pub complete: u64,
     pub complete_bytes: u64,
-    /// The fast tier had them already.
+    /// Files that the fast tier had already.
     pub there: u64,
     pub no_room: u64,
     pub failed: u64,
@@ -66,7 +66,7 @@ pub struct StagingFailure {
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
     Running,
-    /// All was tried.
+    /// Everything was tried.
     Done,
     Cancelled,
 }
@@ -82,7 +82,7 @@ impl JobState {
 }
 
 impl Staging {
-    /// For a user who is not the mount's owner: with the jobs that they have begun.
+    /// For users other than the mount's owner: only the jobs that they have begun.
     pub fn of_user(self, uid: u32) -> Staging {
         let jobs = self.jobs.into_iter().filter(|job| job.by == Some(uid)).collect();
         Staging { jobs, ..self }
@@ -114,13 +114,13 @@ impl JobStatus {
         (self.complete > 0 && took > 0.0).then(|| self.complete_bytes as f64 / took)
     }
 
-    /// Until what is known of is copied, if it goes on as until now.
+    /// The time until all known files are copied, at the rate so far.
     fn to_go(&self) -> Option<Duration> {
         let each = (self.complete > 0).then(|| self.took.as_secs_f64() / self.complete as f64)?;
         Some(Duration::from_secs_f64(each * self.pending as f64))
     }
 
-    /// How far it is, as `N of M files, ...`.
+    /// The progress, as `N of M files, ...`.
     pub fn progress(&self) -> String {
         let done = self.complete + self.there + self.no_room + self.failed;
         let mut text = format!("{done} of {}, {}", count(done + self.pending, "file"), bytes(self.complete_bytes));
@@ -136,7 +136,7 @@ impl JobStatus {
         text
     }
 
-    /// What came of it.
+    /// The result.
     pub fn result(&self) -> String {
         let mut text = format!("{} staged, {}", count(self.complete, "file"), bytes(self.complete_bytes));
         for (files, what) in [(self.there, "there already"), (self.no_room, "without room"), (self.failed, "failed")] {

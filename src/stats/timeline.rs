@@ -1,7 +1,9 @@
-//! What moved over time: bytes read, written and drained in spans of equal length. Pure; totals come in, with the moment.
+//! What moved over time: bytes read, written and drained in spans of equal length. Pure; totals come in, with their
+//! time.
 //!
-//! The spans are a tenth of a second at first: bursts of a second are told apart from a steady flow. When there are
-//! more than [`SPANS_MAX`] two become one, as often as needed: 6.8 minutes in tenths of a second, a day in spans of 26 s.
+//! A span is a tenth of a second at first: bursts of a second can be told from a steady flow. When there are more than
+//! [`SPANS_MAX`] spans, pairs are merged, as often as needed: 6.8 minutes in tenths of a second, a day in spans of 26
+//! s.
 
 use std::time::Duration;
 
@@ -10,12 +12,12 @@ use serde_json::json;
 use super::recording;
 use crate::json;
 
-/// A span at first.
+/// The initial length of a span.
 pub const FINEST: Duration = Duration::from_millis(100);
-/// So many spans are kept.
+/// How many spans are kept.
 pub const SPANS_MAX: usize = 4096;
 
-/// Amounts that only grow.
+/// Amounts that only increase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Read by applications, from the fast tier and from the slow one.
@@ -53,7 +55,7 @@ impl Amounts {
         self.each(other, u64::saturating_sub)
     }
 
-    /// `part` of `whole` of it, rounded down.
+    /// The fraction `part` / `whole` of it, rounded down.
     fn share(&self, part: Duration, whole: Duration) -> Amounts {
         let share = |amount: u64| (u128::from(amount) * part.as_nanos() / whole.as_nanos().max(1)) as u64;
         self.each(self, |amount, _| share(amount))
@@ -65,7 +67,7 @@ impl Amounts {
 pub struct Timeline {
     width: Duration,
     spans: Vec<Amounts>,
-    /// The last totals, and when.
+    /// The last totals, and their time.
     last: (Duration, Amounts),
 }
 
@@ -76,13 +78,13 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Takes the totals of a moment: what came since the last one is spread evenly over the time since.
+    /// Takes the totals at a moment: the difference to the last ones is spread evenly over the time since.
     pub fn sample(&mut self, now: Duration, totals: Amounts) {
         let (from, before) = self.last;
         if now <= from {
             return;
         }
-        // A copy that is begun anew brings its total back to what it was before: it counts when it gets further.
+        // A copy that is restarted resets its total: it counts again only once it gets further than before.
         let totals = totals.each(&before, u64::max);
         self.last = (now, totals);
         let (moved, whole) = (totals.minus(&before), now - from);
@@ -110,12 +112,12 @@ impl Timeline {
         self.spans = self.spans.chunks(2).map(|two| two[1..].iter().fold(two[0], |sum, next| sum.plus(next))).collect();
     }
 
-    /// From the mount on; the last one is not over yet.
+    /// From the mount on; the last span has not ended yet.
     pub fn spans(&self) -> &[Amounts] {
         &self.spans
     }
 
-    /// As a recording has it.
+    /// The form in a recording.
     pub fn told(&self) -> recording::RecordedTimeline {
         let list = |at: usize| self.spans.iter().map(|span| span.all()[at]).collect();
         recording::RecordedTimeline {

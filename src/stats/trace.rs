@@ -1,10 +1,10 @@
-//! The trace: every call by itself, the latest million in memory, all of them for whoever writes them to a file.
+//! The trace: every single call. The latest million are in memory; all of them can be written to a file.
 //!
-//! A thread that answers calls puts each into a ring of its own and goes on: no lock, nothing to wait for. One collector
+//! A thread that answers calls puts each into a ring of its own: it takes no lock and never waits. One collector
 //! ([`Trace::collect`]) empties the rings some ten times a second, and when one of them is half full, into blocks
-//! (`block.rs`). Where it does not keep up a call is dropped, counted, and the block that should have held it says so.
+//! (`block.rs`). If it does not keep up, a call is dropped and counted, and the block that should have held it says so.
 //!
-//! Pure but for the rings, which are each thread's own.
+//! Pure but for the rings, which belong to their threads.
 
 pub mod block;
 
@@ -21,15 +21,15 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::counters::Op;
 use super::traced::Traced;
 
-/// So many of the latest calls are in memory, and as many more as fill a block.
+/// How many of the latest calls are in memory, at least; up to one block more.
 pub const LATEST: u64 = 1_000_000;
-/// Calls of a block, as a rule.
+/// The usual number of calls of a block.
 const BLOCK: usize = 1 << 13;
-/// Places of a thread's ring: what comes in 10 ms at half a million calls a second.
+/// The size of a thread's ring: what comes in 10 ms at half a million calls a second.
 const RING: usize = 1 << 13;
-/// Whoever takes the blocks waits no longer for one than this.
+/// The longest time that a block is held back from the sink.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A ring looks whether it is half full at one call of so many.
+/// A ring checks whether it is half full once per this many calls.
 const LOOK: u64 = 1 << 8;
 
 /// Calls that follow each other, packed.
@@ -39,18 +39,18 @@ pub struct Block {
     pub from: Duration,
     pub until: Duration,
     pub calls: u32,
-    /// So many came since the block before, and are in none.
+    /// How many calls were dropped since the previous block.
     pub dropped: u64,
     pub bytes: Arc<[u8]>,
 }
 
-/// A block that was just made, and what else is to be known of it.
+/// A new block, with what else is known about it.
 #[derive(Clone, Debug)]
 pub struct Sealed {
     pub block: Block,
-    /// The files that it tells of, in order.
+    /// The files in it, in order.
     pub inos: Vec<u64>,
-    /// Names have changed in it.
+    /// Names were changed in it.
     pub renamed: bool,
 }
 
@@ -61,22 +61,22 @@ pub struct TraceExtent {
     /// Calls in memory, and the bytes they take.
     pub calls: u64,
     pub bytes: usize,
-    /// All that were ever collected.
+    /// All calls ever collected.
     pub collected: u64,
     pub dropped: u64,
-    /// Of those that were collected so many did not get into the files that `trace` asks for.
+    /// How many of the collected calls did not get into the files that `trace` asks for.
     pub unwritten: u64,
 }
 
 /// The trace of a mount.
 pub struct Trace {
-    /// Tells the threads' rings of several traces apart.
+    /// Distinguishes the threads' rings of several traces.
     number: u64,
     rings: Mutex<Vec<Ring>>,
     kept: Mutex<KeptBlocks>,
-    /// Calls the collector.
+    /// Wakes the collector.
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Takes each block that is made.
+    /// Takes each new block.
     sink: OnceLock<Box<dyn Fn(Sealed) + Send + Sync>>,
 }
 
@@ -107,7 +107,7 @@ struct KeptBlocks {
     bytes: usize,
     collected: u64,
     dropped: u64,
-    /// Of those the ones that a block has told.
+    /// How many of the dropped calls a block has reported.
     told: u64,
     unwritten: u64,
 }
@@ -132,19 +132,19 @@ impl Default for Trace {
 impl Trace {
     /// `wake` is called by a thread whose ring is half full: it must not wait.
     pub fn on_half_full(&self, wake: impl Fn() + Send + Sync + 'static) {
-        // A second one would be a second collector, of which there is one.
+        // A second one would mean a second collector, but there is only one.
         drop(self.wake.set(Box::new(wake)));
     }
 
     /// `sink` takes each block from here on: it must not wait.
     pub fn to(&self, sink: impl Fn(Sealed) + Send + Sync + 'static) {
-        // The first one stays: a file that others would have parts of is of no use.
+        // The first one stays: a file without the blocks that went to others is of no use.
         drop(self.sink.set(Box::new(sink)));
     }
 
     /// Notes a call.
     pub fn push(&self, traced: Traced) {
-        // A thread that is being ended has no ring any more, and answers no calls.
+        // A thread that is ending has no ring any more, and answers no calls.
         OWN.try_with(|own| {
             let mut own = own.borrow_mut();
             let own = match &mut *own {
@@ -172,13 +172,13 @@ impl Trace {
         Own { trace: self.number, calls: producer, dropped, count: 0 }
     }
 
-    /// Empties the rings. The calls, in the order in which they began; they are not kept before [`Trace::keep`].
+    /// Empties the rings. Returns the calls, in the order in which they began; they are kept only by [`Trace::keep`].
     pub fn collect(&self) -> Vec<Traced> {
         let mut rings = self.rings.lock();
         let mut fresh = Vec::new();
         let mut dropped = 0;
         rings.retain_mut(|ring| {
-            // Asked first: what an ended thread has put in before is then seen.
+            // Checked first, so that everything an ended thread has put in is seen.
             let ended = ring.calls.is_abandoned();
             let here = ring.calls.slots();
             // There are as many: only this thread takes them out.
@@ -192,7 +192,7 @@ impl Trace {
         fresh
     }
 
-    /// Keeps what was collected. A block that is full, or older than whoever takes them is willing to wait, is handed on.
+    /// Keeps collected calls. A block that is full, or has been held back for too long, is passed to the sink.
     pub fn keep(&self, fresh: &[Traced], now: Duration) {
         let mut kept = self.kept.lock();
         let mut sealed = Vec::new();
@@ -215,7 +215,7 @@ impl Trace {
         sealed.into_iter().for_each(sink);
     }
 
-    /// Hands on what there is.
+    /// Passes the unfinished block to the sink.
     pub fn flush(&self) {
         let sealed = self.kept.lock().seal();
         if let (Some(sink), Some(sealed)) = (self.sink.get(), sealed) {
@@ -223,7 +223,7 @@ impl Trace {
         }
     }
 
-    /// What is in memory, the oldest first. Calls that lie in rings are not.
+    /// The blocks in memory, oldest first. Calls still in rings are not included.
     pub fn blocks(&self) -> Vec<Block> {
         let kept = self.kept.lock();
         kept.blocks.iter().cloned().chain(kept.packed().map(|sealed| sealed.block)).collect()
@@ -261,7 +261,7 @@ impl Trace {
 }
 
 impl KeptBlocks {
-    /// What is open, as a block.
+    /// The open calls, as a block.
     fn packed(&self) -> Option<Sealed> {
         let mut calls = self.open.clone();
         calls.sort_by_key(|traced| traced.call.began);
@@ -280,7 +280,7 @@ impl KeptBlocks {
         Some(Sealed { block, inos, renamed })
     }
 
-    /// Makes a block of what is open.
+    /// Makes a block of the open calls.
     fn seal(&mut self) -> Option<Sealed> {
         let sealed = self.packed()?;
         self.told = self.dropped;
@@ -322,7 +322,8 @@ mod tests {
         all.map(|traced| traced.call.began.as_nanos() as u64).collect()
     }
 
-    /// What several threads note all arrives, each thread's in order, also of threads that have ended and of two traces at once.
+    /// Everything that several threads note arrives, in order for each thread, including threads that have ended and
+    /// two traces at once.
     #[test]
     fn what_is_noted_arrives() {
         let traces = [Trace::default(), Trace::default()];

@@ -1,4 +1,4 @@
-//! What is found in the calls as they come by: epochs, the heat map, lines for whoever reads them.
+//! What is found in the calls as they come: epochs, the heat map, lines for readers.
 
 use super::access::Way;
 use super::counters::{Call, Op};
@@ -7,13 +7,13 @@ use super::heat::HeatMap;
 use super::ops::Lines;
 use super::traced::Traced;
 
-/// What is found in the calls as they come by.
+/// What is found in the calls as they come.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     pub(super) epochs: Epochs,
     pub(super) heat: HeatMap,
     pub(super) lines: Lines,
-    /// Dropped calls of which the lines have told.
+    /// Dropped calls that the lines have reported.
     pub(super) dropped: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Windows: what was done between two moments that somebody names, and marks: moments with a text. Pure; moments come in.
+//! Windows: what was done between two named moments, and marks: moments with a text. Pure; moments come in.
 //!
-//! A window has a catalog of its own, into which pieces of files are merged while it is open; of operations and processes it keeps the
-//! figures of its beginning. Windows may overlap and nest. A call that is under way when a window starts or stops is counted on
-//! either side.
+//! A window has its own catalog, into which pieces of files are merged while it is open; for operations and processes
+//! it keeps the figures at its beginning. Windows may overlap and nest. A call in progress when a window starts or
+//! stops may be counted on either side.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write};
@@ -20,13 +20,13 @@ use super::recording::{self, Epoch};
 use super::render::{self, bytes};
 use crate::json;
 
-/// So many may be open at once: each file that is used costs a merge for each of them.
+/// How many may be open at once: each used file costs a merge for each of them.
 pub const OPEN_MAX: usize = 8;
-/// So many are kept once they are closed; then the oldest goes.
+/// How many closed windows are kept; then the oldest goes.
 pub const CLOSED_MAX: usize = 256;
-/// So many marks are kept; then the oldest goes.
+/// How many marks are kept; then the oldest goes.
 pub const MARKS_MAX: usize = 10_000;
-/// Bytes of a name or of a mark's text.
+/// The most bytes of a name or of a mark's text.
 pub const TEXT_MAX: usize = 256;
 
 /// Figures of operations, tier by tier.
@@ -45,7 +45,7 @@ pub struct Windows {
     open: RwLock<Vec<Open>>,
     closed: Mutex<Closed>,
     marks: Mutex<Marks>,
-    /// Bytes that the records of a window may take, and those of all that are closed.
+    /// Bytes that the records of a window may take, and also those of all closed ones together.
     memory: usize,
 }
 
@@ -63,7 +63,7 @@ struct Closed {
     forgotten: u64,
 }
 
-/// A window that is closed.
+/// A closed window.
 #[derive(Debug)]
 pub struct Window {
     pub name: String,
@@ -71,7 +71,7 @@ pub struct Window {
     pub began: Duration,
     pub ended: Duration,
     pub operations: Operations,
-    /// Those that did something meanwhile, and what.
+    /// The processes that did something meanwhile, and what they did.
     pub processes: Vec<ProcessFigures>,
     /// How many files were used.
     pub used: usize,
@@ -83,23 +83,23 @@ pub struct Window {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub marks: VecDeque<(Duration, String)>,
-    /// Those that are not kept any more.
+    /// How many are not kept any more.
     pub forgotten: u64,
 }
 
-/// What there is to know of all windows at one moment.
+/// All windows at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Overview {
-    /// The oldest first.
+    /// Oldest first.
     pub closed: Vec<Arc<Window>>,
-    /// Closed ones that are not kept any more.
+    /// Closed windows that are not kept any more.
     pub forgotten: u64,
     /// Names and beginnings.
     pub open: Vec<(String, Duration)>,
     pub marks: Marks,
 }
 
-/// Checks a name or a text: one line that says something.
+/// Checks a name or a text: one non-empty line.
 fn checked(text: &str) -> Result<String, String> {
     let text = text.trim();
     match text {
@@ -115,12 +115,12 @@ impl Windows {
         Windows { open: RwLock::default(), closed: Mutex::default(), marks: Mutex::default(), memory }
     }
 
-    /// Merges what was counted of a file into all that are open.
+    /// Merges a file's counters into all open windows.
     pub fn add(&self, ino: u64, path: Option<&str>, piece: &FileRecord) {
         self.open.read().iter().for_each(|window| window.files.add(ino, path, piece));
     }
 
-    /// Opens one. `before` are the figures of now, whose pieces the caller has merged. The error says why not.
+    /// Opens a window. `before`: the current figures; the caller has merged all pieces. The error says why not.
     pub fn start(&self, name: &str, now: Duration, before: Figures) -> Result<(), String> {
         let name = checked(name)?;
         let mut open = self.open.write();
@@ -134,7 +134,7 @@ impl Windows {
         Ok(())
     }
 
-    /// Closes the one of this name, or the one that was opened last. `after` as for [`Windows::start`].
+    /// Closes the window of this name, or the one that was opened last. `after` as for [`Windows::start`].
     pub fn stop(&self, name: Option<&str>, now: Duration, after: Figures) -> Result<Arc<Window>, String> {
         let Open { name, began, before, files } = {
             let mut open = self.open.write();
@@ -166,7 +166,7 @@ impl Windows {
         Ok(())
     }
 
-    /// The newest closed one of this name.
+    /// The newest closed window of this name.
     pub fn closed(&self, name: &str) -> Option<Arc<Window>> {
         self.closed.lock().windows.iter().rfind(|window| window.name == name).cloned()
     }
@@ -186,7 +186,7 @@ impl Closed {
             self.windows.pop_front();
             self.forgotten += 1;
         }
-        // The newest keep their files, as many as there is memory for.
+        // The newest keep their files, as many as the memory allows.
         let mut left = memory;
         for window in self.windows.iter().rev() {
             let mut files = window.files.lock();
@@ -204,12 +204,12 @@ impl Window {
         self.ended.saturating_sub(self.began)
     }
 
-    /// What was counted of each file meanwhile; `None` once newer windows needed the memory.
+    /// The counters of each file meanwhile; `None` once newer windows needed the memory.
     pub fn files(&self) -> Option<Arc<Catalog>> {
         self.files.lock().clone()
     }
 
-    /// Calls and bytes of an operation, whoever served it.
+    /// Calls and bytes of an operation on both tiers.
     pub fn total(&self, op: Op) -> (u64, u64) {
         let of_op = self.operations.iter().filter(|line| line.0 == op);
         of_op.fold((0, 0), |sum, (_, _, figures)| (sum.0 + figures.calls, sum.1 + figures.bytes))
@@ -264,8 +264,8 @@ impl Overview {
         }
     }
 
-    /// The same for scripts, with all operations of each closed window, and the epochs that were found. Times in seconds since
-    /// the mount was made, which was `mounted` after the beginning of 1970. Ends with a newline.
+    /// The same for scripts, with all operations of each closed window, and the epochs that were found. Times are in
+    /// seconds since the mount was made, which was `mounted` after 1970 began. Ends with a newline.
     pub fn json(&self, epochs: &[Epoch], mounted: Duration) -> String {
         let at = |time: &Duration| json::moment(mounted, time.as_secs_f64());
         let closed = |window: &Arc<Window>| {
@@ -314,7 +314,7 @@ impl From<&Window> for recording::RecordedWindow {
     }
 }
 
-/// What came since; operations without a call are left out.
+/// The difference; operations without a call are left out.
 fn difference(before: &Operations, after: Operations) -> Operations {
     let since = |(op, tier, figures): (Op, Tier, OpFigures)| {
         let old = before.iter().find(|old| (old.0, old.1) == (op, tier));
@@ -323,7 +323,7 @@ fn difference(before: &Operations, after: Operations) -> Operations {
     after.into_iter().map(since).filter(|(_, _, figures)| figures.calls > 0).collect()
 }
 
-/// What each process did since; one that did nothing is left out.
+/// What each process did since; processes that did nothing are left out.
 fn since(before: &[ProcessFigures], after: Vec<ProcessFigures>) -> Vec<ProcessFigures> {
     let before: HashMap<u64, &ProcessFigures> = before.iter().map(|process| (process.number, process)).collect();
     let since = |now: ProcessFigures| match before.get(&now.number) {

@@ -1,6 +1,6 @@
-//! `set-aside`: taking out of the order what the slow tier refuses for good.
+//! `set-aside`: taking changes that the slow tier refuses for good out of the order.
 //!
-//! It may have to copy much to the slow tier before, on a thread of its own; whoever closes `control` ends that.
+//! It may first have to copy much to the slow tier, on a thread of its own; closing `control` ends that.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -68,7 +68,7 @@ impl Running for Setting {
     }
 }
 
-/// Where the copy is what the slow tier refuses, too.
+/// Explains the case where the slow tier refuses the copy, too.
 fn explained(error: &crate::error::Error) -> String {
     match error {
         crate::error::Error::Io { on_fast: false, .. } => {
@@ -78,7 +78,7 @@ fn explained(error: &crate::error::Error) -> String {
     }
 }
 
-/// A line for each node. `slow`: where the slow tier is.
+/// One line for each node. `slow`: where the slow tier is.
 fn list(done: &SetAside, slow: Option<&str>) -> String {
     let kept = done.kept.iter().map(|path| format!("kept: /{path}\n"));
     let returned = done.returned.iter().map(|path| format!("returned: /{path}\n"));
@@ -86,7 +86,7 @@ fn list(done: &SetAside, slow: Option<&str>) -> String {
     kept.chain(returned).chain(saved).collect()
 }
 
-/// `would`: nothing is done.
+/// `would`: a dry run, in which nothing is done.
 fn told(done: &SetAside, would: bool) -> String {
     let changes = count(done.events, "change");
     let stays = match done.kept.len() {

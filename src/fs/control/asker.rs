@@ -3,18 +3,19 @@
 use crate::fs::who;
 use crate::tiers::{Attr, Cx};
 
-/// A user, as the process that asks is one.
+/// A user, as of the asking process.
 #[derive(Clone, Debug)]
 pub(in crate::fs) struct Asker {
     uid: u32,
-    /// All of the process's.
+    /// All groups of the process.
     groups: Vec<u32>,
     /// Root, or the mount's owner.
     is_trusted: bool,
 }
 
 impl Asker {
-    /// `thread`: the one that asks, or 0. The kernel tells of its first group only, and waits meanwhile.
+    /// `thread`: the one that asks, or 0. The kernel gives only its first group, and the thread waits while we look up
+    /// the rest.
     pub(in crate::fs) fn new(cx: &Cx, thread: u32, owner: u32) -> Self {
         let is_trusted = [0, owner].contains(&cx.uid);
         let mut groups = if is_trusted { Vec::new() } else { who::groups(thread) };
@@ -26,7 +27,7 @@ impl Asker {
         self.is_trusted
     }
 
-    /// For whom something is done within limits; `None`: without.
+    /// The user, if limits apply; `None`: there are no limits.
     pub(super) fn limited(&self) -> Option<u32> {
         (!self.is_trusted).then_some(self.uid)
     }
@@ -35,7 +36,7 @@ impl Asker {
         self.is_trusted || self.uid == uid
     }
 
-    /// Whether the mode of something lets this user do one of these: 4 to read, 2 to write, 1 to pass.
+    /// Whether the mode bits give this user one of these rights: 4 to read, 2 to write, 1 to traverse.
     pub(super) fn may(&self, attr: &Attr, one_of: u32) -> bool {
         let shift = match (attr.uid == self.uid, self.groups.contains(&attr.gid)) {
             (true, _) => 6,

@@ -1,4 +1,5 @@
-//! What `setfattr -n user.dlio.VERB` asks for: the owner of a file may say of it what only the mount's owner may tell `control`.
+//! Handles `setfattr -n user.dlio.VERB`: the owner of a file may ask for it what only the mount's owner may ask for on
+//! `control`.
 
 use super::sources::Control;
 use crate::error::{Errno, Result};
@@ -8,17 +9,17 @@ use crate::tiers::{Cx, Evicted, Ino};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum Verb {
-    /// It, and all below it.
+    /// The file, and everything below it.
     Stage,
     /// The value `0` unpins.
     Pin,
     Evict,
-    /// Copies it down before all others.
+    /// Copies it to the slow tier before all others.
     Drain,
 }
 
 impl Verb {
-    /// `None`: no attribute that anybody sets.
+    /// `None`: not an attribute that can be set.
     pub(in crate::fs) fn of(key: &[u8]) -> Option<Verb> {
         match key.strip_prefix(b"user.dlio.")? {
             b"stage" => Some(Verb::Stage),
@@ -31,9 +32,9 @@ impl Verb {
 }
 
 impl Control {
-    /// EPERM for whoever owns neither the file nor the mount; for the file's owner EDQUOT beyond what one may pin or stage, and EISDIR for a
-    /// directory that is to be pinned; EBUSY where a file that is open or pinned is to be evicted, and while only
-    /// the fast tier has it.
+    /// EPERM for a user who owns neither the file nor the mount. The file's owner gets EDQUOT beyond what one user may
+    /// pin or stage, and EISDIR for pinning a directory. EBUSY for evicting a file that is open or pinned, or while
+    /// only the fast tier has it.
     pub(in crate::fs) fn by_xattr(&self, cx: &Cx, ino: Ino, verb: Verb, value: &[u8]) -> Result<()> {
         let attr = self.tiers.getattr(cx, ino)?;
         let is_trusted = [0, self.owner.0].contains(&cx.uid);
@@ -53,7 +54,8 @@ impl Control {
             }
             Verb::Pin if value == b"0" => self.tiers.unpin_path(&path).map(drop),
             Verb::Pin if is_trusted => self.tiers.pin_path(&path).map(drop),
-            // What comes to be below a directory nobody has counted.
+            // A file's owner may not pin a directory: files that appear below it later are not counted against the
+            // limit.
             Verb::Pin if attr.kind != Kind::File => Err(Errno::EISDIR.into()),
             Verb::Pin => self.tiers.pin_file_for(cx.uid, &path, attr.size).map(drop),
             Verb::Evict => self.evict_one(cx, ino),
@@ -67,7 +69,7 @@ impl Control {
         }
         match self.tiers.evict_now(cx, ino)? {
             Evicted::Gone(_) => Ok(()),
-            // Nothing of it is on the fast tier, or nothing that may go.
+            // None of it is on the fast tier, or nothing that may be evicted.
             Evicted::NotClean if self.tiers.pending_below(ino).is_none() => Ok(()),
             Evicted::NotClean | Evicted::Open | Evicted::Pinned => Err(Errno::EBUSY.into()),
             Evicted::Changed => Err(Errno::ESTALE.into()),

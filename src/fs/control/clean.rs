@@ -1,4 +1,4 @@
-//! The clean files at or below a path, and the staged ones, for a command that takes them one by one.
+//! The clean files at or below a path, and the staged ones, for commands that take them one by one.
 
 use std::time::Instant;
 
@@ -10,18 +10,18 @@ use crate::path::Name;
 use crate::stats::render;
 use crate::tiers::{Ino, Progress};
 
-/// How many objects' files are looked up in one turn.
+/// How many objects are resolved to their files in one turn.
 const MET_AT_ONCE: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct CleanFiles {
     /// At or below this, as an inode and as a path.
     below: (Ino, Vec<u8>),
-    /// Of those that belong to whom.
+    /// Only files that belong to this user.
     asker: Asker,
-    /// Objects of the mount before whose files are looked up first: nobody has since.
+    /// Objects left by the previous mount, whose files have not been looked up since; they are looked up first.
     unmet: Vec<u64>,
-    /// In reverse order; found when all are met.
+    /// In reverse order; filled in once all of these are looked up.
     left: Option<Vec<Ino>>,
 }
 
@@ -30,8 +30,8 @@ impl CleanFiles {
         CleanFiles { below: (ino, joined(names)), asker: asker.clone(), unmet: control.tiers.unmet(), left: None }
     }
 
-    /// Goes on finding them, until `until` at the latest. Whether they are found; if not, a line says what the command,
-    /// which is `doing` this, waits for.
+    /// Continues the search, until `until` at the latest. Returns whether it is complete; if not, a line says what the
+    /// command, which is `doing` this, waits for.
     pub(super) fn find(
         &mut self,
         control: &Control,
@@ -74,9 +74,9 @@ impl CleanFiles {
 #[derive(Debug)]
 pub(super) struct StagedFiles {
     below: Vec<u8>,
-    /// Of those that belong to whom.
+    /// Only files that belong to this user.
     asker: Asker,
-    /// Found when those of the mount before are known.
+    /// Filled in once those of the previous mount are known.
     left: Option<Vec<u64>>,
 }
 
@@ -85,7 +85,7 @@ impl StagedFiles {
         StagedFiles { below: joined(names), asker: asker.clone(), left: None }
     }
 
-    /// Goes on finding them, until `until` at the latest. Whether they are found.
+    /// Continues the search, until `until` at the latest. Returns whether it is complete.
     pub(super) fn find(&mut self, control: &Control, until: Instant) -> Result<bool> {
         while self.left.is_none() {
             if control.tiers.find_copies_step()? == Progress::Idle {
@@ -97,7 +97,7 @@ impl StagedFiles {
         Ok(true)
     }
 
-    /// The next of all; whether it is one of those: [`StagedFiles::has`].
+    /// The next of all copies; [`StagedFiles::has`] says whether it is one of those asked for.
     pub(super) fn next(&mut self) -> Option<u64> {
         self.left.as_mut()?.pop()
     }

@@ -15,24 +15,24 @@ pub(super) const KNOWN: &str = "sync, sync PATH, deadline TIME, status, reload, 
                                 window start NAME, window stop [NAME], window files NAME, window recording NAME, \
                                 mark TEXT";
 
-/// What is to be staged.
+/// What to stage.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// A file, or all files below a directory.
     Path(Vec<Name>),
-    /// All files whose path from the root fits.
+    /// All files whose path from the root matches.
     Pattern(String),
-    /// No files: what those beside it are to save.
+    /// No files: the savings promised for the paths given beside it.
     Promise(Promise),
 }
 
-/// What becomes of the bytes of what is set aside.
+/// What happens to the bytes of files that are set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AsideHow {
-    /// Nothing is done: what would be is told.
+    /// Does nothing: reports what would be done.
     DryRun,
     WithCopy,
-    /// They stay on the fast tier alone.
+    /// They stay on the fast tier only.
     WithoutCopy,
 }
 
@@ -40,42 +40,42 @@ pub(super) enum AsideHow {
 pub(super) enum Command {
     /// Waits until everything, or everything below a path (its names, from the root), is on the slow tier.
     Sync(Option<Vec<Name>>),
-    /// Brings over what can be within this time, and says what could not.
+    /// Copies to the slow tier what it can within this time, and reports what is left.
     Deadline(Duration),
     Status,
     /// Reads the configuration file again.
     Reload,
-    /// Holds the drain, or lets it go on.
+    /// Holds the drain, or resumes it.
     Pause(bool),
-    /// Hurries a path, and what is to be published before it.
+    /// Hurries a path, and everything published before it.
     Front(Vec<Name>),
-    /// Lets the fast copies of clean files go: below a path, which is empty for all.
+    /// Drops the fast copies of clean files below a path, which is empty for all.
     Evict(Vec<Name>),
     /// Compares the fast copies of clean files with their slow ones, below a path.
     Verify(Vec<Name>),
     /// Brings slow files to the fast tier.
     Stage(Vec<Wanted>),
-    /// More for a job that has not ended.
+    /// More files for a job that has not ended.
     StageMore(u64, Vec<Wanted>),
-    /// Tells how far a job is until it ends.
+    /// Reports the progress of a job until it ends.
     WatchStaging(u64),
     /// One job, or all.
     CancelStaging(Option<u64>),
     PauseStaging(bool),
-    /// What is at or below a path on the fast tier stays there.
+    /// Keeps everything at or below a path that is on the fast tier there.
     Pin(Vec<Name>),
     Unpin(Vec<Name>),
     Pins,
-    /// Takes what is pending at or below a path out of the order.
+    /// Takes the pending changes at or below a path out of the order.
     SetAside(Vec<Name>, AsideHow),
-    /// What is counted from here on, or up to here, is told by itself.
+    /// Starts, or stops, a window, whose counters are reported separately.
     StartWindow(String),
     StopWindow(Option<String>),
     /// The table of the files of a closed window.
     WindowFiles(String),
-    /// All that is known of one, as a recording.
+    /// Everything known of a window, as a recording.
     WindowRecording(String),
-    /// Notes the moment.
+    /// Notes the time.
     Mark(String),
 }
 
@@ -161,7 +161,7 @@ fn no_argument(word: &str, argument: &str, command: Command) -> Result<Command, 
     }
 }
 
-/// The path that a command cannot do without.
+/// The path of a command that requires one.
 fn path(word: &str, argument: &str) -> Result<Vec<Name>, String> {
     match argument {
         "" => Err(format!("{word} takes a path, / for everything")),
@@ -204,7 +204,7 @@ fn names(escaped: &str) -> Result<Vec<Name>, String> {
         .collect()
 }
 
-/// Whether a line is a command, and what is said if it is none.
+/// Checks whether a line is a command; the error is the reply if it is not.
 pub fn parse_command(line: &[u8]) -> Result<(), String> {
     Command::parse(line).map(drop)
 }

@@ -1,6 +1,7 @@
-//! `deadline`: bringing over what can be within a time that is given, the newest checkpoint in any case.
+//! `deadline`: copying to the slow tier what it can within a given time, the newest checkpoint in any case.
 //!
-//! Nothing here waits for the slow tier: what does, runs on threads of its own, which may hang. The reply comes when the time is up.
+//! Nothing here waits for the slow tier: calls that do run on threads of their own, which may hang. The reply comes
+//! when the time is up.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -16,29 +17,29 @@ use crate::fs::shown::safety;
 use crate::stats::render::{bytes, count, seconds};
 use crate::tiers::{Lsn, Saved, Saving, Tiers};
 
-/// How many paths are named that are left.
+/// How many of the remaining paths are listed.
 const LEFT_SHOWN: usize = 1_000;
-/// What is measured for less long tells nothing of a rate.
+/// A shorter measurement says nothing about the rate.
 const MEASURE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Deadline {
     begun: Instant,
     until: Instant,
-    /// What had arrived then.
+    /// The bytes that had arrived by then.
     before: u64,
-    /// Comes when all that was written before is durable on fast: what is to be applied.
+    /// Receives the LSN to be applied once everything written before is durable on the fast tier.
     synced: Receiver<Done<Lsn>>,
     lsn: Option<Lsn>,
     save: Option<Save>,
     saved: Vec<Saved>,
-    /// The last checkpoint that was begun to be saved.
+    /// The last checkpoint that we started to save.
     tried: Option<u64>,
     _urgent: Urgent,
     _hurry: Hurry,
 }
 
-/// A checkpoint is being saved; given up when this goes.
+/// A checkpoint being saved; given up on when this is dropped.
 #[derive(Debug)]
 struct Save {
     path: String,
@@ -52,7 +53,7 @@ impl Drop for Save {
     }
 }
 
-/// While one of these lives, nothing but the deadline counts.
+/// While one of these lives, only the deadline counts.
 #[derive(Debug)]
 struct Urgent(Arc<Tiers>);
 
@@ -111,7 +112,7 @@ impl Running for Deadline {
 }
 
 impl Deadline {
-    /// What came from the threads.
+    /// Takes the results of the threads.
     fn listen(&mut self, lines: &mut String) {
         match self.synced.try_recv() {
             Ok(Ok(lsn)) => self.lsn = Some(lsn),
@@ -126,7 +127,8 @@ impl Deadline {
         }
     }
 
-    /// Where not all will be there in time, the newest complete checkpoint is saved first, each time there is a newer one.
+    /// If not everything will arrive in time, the newest complete checkpoint is saved first, again each time there is a
+    /// newer one.
     fn judge(&mut self, control: &Control) {
         let status = control.tiers.status();
         // With the order held, or the slow tier down, there is nothing to measure.
@@ -155,7 +157,7 @@ impl Deadline {
         format!("{left} left. {}{saving}\n", safety(&control.tiers.status()).line())
     }
 
-    /// The time is up: what was saved, and what is left.
+    /// The time is up: reports what was saved, and what is left.
     fn verdict(&self, control: &Control, lines: &mut String) -> String {
         let slow = control.observer.about().slow.path;
         for Saved { place, path, files, bytes: size, published } in &self.saved {
@@ -172,7 +174,8 @@ impl Deadline {
         let left = control.tiers.unsafe_paths(LEFT_SHOWN);
         left.iter().for_each(|path| lines.push_str(&format!("left: /{path}\n")));
         let status = control.tiers.status();
-        // What has come meanwhile is not what was asked for, and there may be nothing left of that but changes of names.
+        // Changes made meanwhile were not asked for, and what is left of those asked for may be only renames and the
+        // like.
         match safety(&status).line() {
             line if line.starts_with("NOT SAFE") => line,
             line => format!("NOT SAFE: the deadline came first; now {line}"),
@@ -180,7 +183,8 @@ impl Deadline {
     }
 }
 
-/// Whether `to_copy` bytes come over in the time `left`, when `arrived` did in the time `measured`, with a fifth to spare.
+/// Whether `to_copy` bytes will arrive in the time `left`, given that `arrived` did in the time `measured`, with a
+/// fifth to spare.
 fn fits(to_copy: u64, arrived: u64, measured: Duration, left: Duration) -> bool {
     if to_copy == 0 || measured < MEASURE.min(left) {
         return true;

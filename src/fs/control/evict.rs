@@ -1,4 +1,4 @@
-//! `evict`: letting the fast copies of clean files go, one by one.
+//! `evict`: dropping the fast copies of clean files, one by one.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::path::Name;
 use crate::stats::render;
 use crate::tiers::{Evictable, Evicted};
 
-/// How many dirty files are named.
+/// How many dirty files are listed.
 const DIRTY_SHOWN: usize = 1_000;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct Eviction {
     kept: u64,
 }
 
-/// Names what stays because it is dirty; the clean files go while the reply is read.
+/// Lists what stays because it is dirty; the clean files are evicted while the reply is read.
 pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Result<Reply, String> {
     let below = control.find(&names)?;
     let Evictable { dirty, dirty_files, .. } = control.tiers.evictable(below, DIRTY_SHOWN);
@@ -78,7 +78,7 @@ impl Running for Eviction {
 }
 
 impl Eviction {
-    /// `false`: there is more.
+    /// Returns `false` if there is more.
     fn evict_copies(&mut self, control: &Control, until: Instant) -> Result<bool> {
         if !self.staged.find(control, until)? {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! The figures in the files of `.dlio`, as far as who asks may see them.
+//! The figures in the files of `.dlio`, as far as the asking user may see them.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use crate::stats::staging::Staging;
 use crate::stats::{daemon, processes, render, safe};
 use crate::tiers::{Cx, Tiers};
 
-/// For so long the checkpoints of the statistics are not looked up again.
+/// How long the looked-up checkpoints are reused.
 const CHECKPOINTS_HOLD: Duration = Duration::from_millis(500);
 
 /// How many pending events `.dlio/queue` lists.
 const QUEUE_SHOWN: usize = 1_000;
 
 impl Control {
-    /// All that is known, with the calls in memory; of a user who is not the mount's owner what is theirs.
+    /// Everything known, with the calls in memory; for users other than the mount's owner only what is theirs.
     pub(super) fn recording_for(&self, asker: &Asker) -> Result<Vec<u8>> {
         let (collected, about) = (self.observer.collected(), self.observer.about());
         let name = |ino| path_of(&self.tiers, ino);
@@ -72,7 +72,7 @@ impl Control {
         }
     }
 
-    /// Below their directory others may have files of which they know nothing.
+    /// A directory of theirs may contain files of others, which they must not learn about.
     pub(super) fn staging_of(&self, mut theirs: Staging, uid: u32) -> Result<Staging> {
         self.on_slow(move |tiers, cx| {
             for job in &mut theirs.jobs {
@@ -82,7 +82,7 @@ impl Control {
         })
     }
 
-    /// Of somebody who is not the mount's owner those whose directory or file is theirs.
+    /// For users other than the mount's owner, only checkpoints whose directory or file is theirs.
     pub(super) fn checkpoints_for(&self, asker: &Asker) -> Result<Vec<safe::Checkpoint>> {
         let all = self.observer.all_checkpoints();
         let Some(uid) = asker.limited() else { return Ok(all) };
@@ -93,12 +93,12 @@ impl Control {
         self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_at(tiers, cx, &one.path, uid)).collect()))
     }
 
-    /// The text of `metrics` for somebody who may be anybody.
+    /// The text of `metrics` without anything private.
     pub(in crate::fs) fn metrics_for_all(&self) -> String {
         self.snapshot().for_others().metrics()
     }
 
-    /// Whether all is safe, and what is not.
+    /// Whether everything is safe, and if not, what is not.
     pub(super) fn safety_for(&self, asker: &Asker) -> render::Safety {
         let safety = safety(&self.tiers.status());
         if asker.is_trusted() { safety } else { safety.for_others() }
@@ -109,8 +109,8 @@ impl Control {
         if asker.is_trusted() { snapshot } else { snapshot.for_others() }
     }
 
-    /// What the statistics tell of checkpoints is looked up twice a second at the most: it takes a look at each of their files. One that seemed
-    /// complete may go on: the number of all of them never falls.
+    /// The checkpoints for the statistics are looked up at most twice a second: it looks at each of their files. A
+    /// checkpoint that seemed complete may be written again, but the reported total never falls.
     pub(super) fn found(&self) -> render::Detected {
         let mut known = self.checkpoints.lock();
         if known.asked.is_none_or(|asked| asked.elapsed() >= CHECKPOINTS_HOLD) {
@@ -195,7 +195,7 @@ impl Control {
     }
 }
 
-/// Whether what a path, escaped, leads to belongs to a user.
+/// Whether the file at an escaped path belongs to a user.
 fn is_at(tiers: &Tiers, cx: &Cx, path: &str, uid: u32) -> bool {
     path::unescape(path).is_some_and(|path| tiers.owner_at(cx, &path).is_ok_and(|owner| owner == uid))
 }

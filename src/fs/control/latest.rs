@@ -9,8 +9,8 @@ use crate::path::Name;
 use crate::tiers::Ino;
 
 impl Control {
-    /// Where the link leads, from `.dlio`. ENOENT if there is no such checkpoint, or it is not there any more. The path is nobody's
-    /// business who could not go there: EACCES.
+    /// The link's target, relative to `.dlio`. ENOENT if there is no such checkpoint, or it is not there any more.
+    /// EACCES for a user who could not reach the target: the path is not shown to them.
     pub(in crate::fs) fn latest_safe(&self, ino: Ino, asker: &Asker) -> Result<Vec<u8>> {
         if Node::of(ino)? != Node::LatestSafe {
             return Err(Errno::EINVAL.into());

@@ -1,15 +1,15 @@
-//! What is in `.dlio`: names, inode numbers and modes.
+//! The contents of `.dlio`: names, inode numbers and modes.
 
 use crate::error::{Errno, Error, Result};
 use crate::tiers::{Ino, ROOT};
 
-/// The name of the directory in the root. A user's file of this name is hidden by it.
+/// The name of the directory in the root. It hides a user's file of this name.
 pub(in crate::fs) const NAME: &[u8] = b".dlio";
 
 /// The first inode number of the files; the engine's numbers stay below [`LINKS`].
 pub(super) const FIRST: Ino = u64::MAX - 0xFF;
-/// From here on up to [`FIRST`] all numbers are the link's, another one at each look-up: the kernel keeps what a link says, for whoever
-/// asks, as long as it has the number.
+/// All numbers from here up to [`FIRST`] belong to the link, a new one at each look-up: the kernel caches a link's
+/// target for all users for as long as it has the number.
 pub(super) const LINKS: Ino = u64::MAX - 0xFFFF_FFFF;
 
 /// Whether an inode number is one of ours.
@@ -45,8 +45,9 @@ pub(in crate::fs) enum Node {
     Control,
 }
 
-/// The files, in the order of a listing, with their names and modes. 0o444: of all, where each is shown what is theirs (`figures.rs`), or of
-/// nobody; 0o400: of all users together, or of the tiers; the link's mode is that of any.
+/// The files, in the order of a listing, with their names and modes. 0o444: data of all users, where each is shown only
+/// their own (`figures.rs`), or nobody's data; 0o400: data of all users together, or of the tiers; the link has the
+/// mode of any link.
 const FILES: [(Node, &str, u32); 23] = [
     (Node::Stats, "stats", 0o444),
     (Node::StatsJson, "stats.json", 0o444),

@@ -1,4 +1,4 @@
-//! An open file of `.dlio`, and each user's share in them.
+//! An open file of `.dlio`, and each user's share of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Virtual {
     }
 }
 
-/// One of the files that a user has open here who is not the mount's owner.
+/// Counts one file here opened by a user other than the mount's owner.
 #[derive(Debug)]
 pub(super) struct TextShare {
     pub(super) open: Arc<Mutex<HashMap<u32, usize>>>,
@@ -50,7 +50,7 @@ impl Drop for TextShare {
     }
 }
 
-/// Reading `ops`.
+/// A reader of `ops`.
 #[derive(Debug)]
 pub(super) struct Lines {
     pub(super) stats: Arc<Stats>,

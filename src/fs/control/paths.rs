@@ -1,4 +1,4 @@
-//! The paths in commands: as the engine takes them, as they are shown, and what they lead to.
+//! The paths in commands: as the engine takes them, as they are shown, and how they are resolved.
 
 use super::sources::Control;
 use crate::error::{Errno, Result};
@@ -23,13 +23,14 @@ pub(super) fn shown(names: &[Name]) -> String {
     format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"))
 }
 
-/// Walks from the root. Each step's reference is given back as soon as the next is held, and the last one's as well: a
-/// number that nobody holds any more means nothing to the engine, and nothing worse.
+/// Walks from the root. Each step's reference is given back as soon as the next is held, and the last one's as well:
+/// the engine does not know a number without a reference, and the worst case is that it is not found.
 fn find(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Ino> {
     Ok(walk(tiers, cx, names, |_| true)?.pop().map_or(ROOT, |last| last.ino))
 }
 
-/// The same: the attributes of each step but the root. EACCES behind a directory that may not be passed.
+/// As `find`, but returns the attributes of each step but the root. EACCES behind a directory that may not be
+/// traversed.
 pub(super) fn walk(tiers: &Tiers, cx: &Cx, names: &[Name], may_pass: impl Fn(&Attr) -> bool) -> Result<Vec<Attr>> {
     let mut held = Reference { tiers, ino: ROOT, counted: false };
     let mut steps: Vec<Attr> = Vec::with_capacity(names.len());

@@ -7,7 +7,7 @@ use super::sources::Control;
 use crate::path::Name;
 use crate::tiers::disk::Kind;
 
-/// Nothing needs to be there yet.
+/// The path need not exist yet.
 pub(super) fn pin(control: &Control, asker: &Asker, names: &[Name]) -> Result<Reply, String> {
     let pinned = match asker.limited() {
         None => control.tiers.pin_path(&joined(names)),
@@ -20,7 +20,7 @@ pub(super) fn pin(control: &Control, asker: &Asker, names: &[Name]) -> Result<Re
     }
 }
 
-/// A file of their own. What comes to be below a directory nobody has counted.
+/// Pins a file of their own. Not a directory: files that appear below it later are not counted against the limit.
 fn pin_for(control: &Control, asker: &Asker, uid: u32, names: &[Name]) -> Result<crate::error::Result<bool>, String> {
     let attr = control.reached(asker, names)?;
     match attr.kind {

@@ -1,4 +1,4 @@
-//! What a command answers: a text at once, or what it tells each time its reader asks until it has ended.
+//! What a command answers: a text at once, or progress on each read until it has ended.
 
 use std::fmt::{Debug, Display};
 use std::time::{Duration, Instant};
@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 use super::command::KNOWN;
 use super::sources::Control;
 
-/// How long a read of `control` waits before it tells what it is waiting for: a process waiting for us cannot be
-/// interrupted, only between two reads.
+/// How long a read of `control` waits before it reports what it is waiting for: a process that waits for us can be
+/// interrupted only between two reads.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// What a conversation on `control` has to tell.
+/// What a conversation on `control` has to say.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// What is to be read next.
+    /// What to read next.
     text: Vec<u8>,
     /// The command that has not ended yet.
     running: Option<Box<dyn Running>>,
 }
 
-/// A command that takes longer than a read may wait: how far it has come. Dropped when its reader has gone.
+/// A command that takes longer than a read may wait, and its progress. Dropped when its reader has gone.
 pub(super) trait Running: Debug + Send {
-    /// Goes on, until `until` at the latest, and adds lines for the reader: what is found, and when the time is over,
+    /// Continues, until `until` at the latest, and adds lines for the reader: what is found, and when the time is over,
     /// what is still to be done. Ends with the text after `ok: `, or with that after `error: `; `None`: there is more.
     fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String>;
 }
 
 impl Reply {
-    /// For whoever reads without a command.
+    /// For a reader that has written no command.
     pub(super) fn usage() -> Self {
         Reply::text(format!(
             "commands: {KNOWN} (write one line, then read; PATH from the mount's root, escaped as in \
@@ -58,7 +58,7 @@ impl Reply {
         self.running.is_some()
     }
 
-    /// While there is more than the text, waits for it a second at most.
+    /// If there is no text but the command goes on, waits a second at most for more.
     pub(super) fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
         if self.text.is_empty()
             && let Some(mut running) = self.running.take()

@@ -1,10 +1,10 @@
-//! Who may ask for what. Root and the mount's owner: for anything. Everybody else (P14, P17):
+//! Who may ask for what. Root and the mount's owner may ask for anything. Everybody else (P14, P17):
 //!
-//! - whoever may reach a path and read or write there: when it is on the slow tier;
-//! - who owns it: for what becomes of its copies, as far as one user may take room and work from the others;
-//! - nobody learns a path that is not theirs, nor anything of another user's processes.
+//! - who may reach a path and read or write there may ask when it is on the slow tier;
+//! - who owns it may ask what happens to its copies, as far as one user may take room and work from the others;
+//! - nobody learns a path that is not theirs, nor anything about another user's processes.
 //!
-//! What counts is who opened the file in `.dlio`: it may have been given to another program since.
+//! Rights depend on who opened the file in `.dlio`: the descriptor may have been given to another program since.
 
 use super::asker::Asker;
 use super::command::{Command, Wanted};
@@ -16,7 +16,7 @@ use crate::path::Name;
 use crate::tiers::{Attr, Ino, ROOT};
 
 impl Command {
-    /// What keeps this user from asking for it. The error is the text of the reply.
+    /// Refuses what this user may not ask for. The error is the text of the reply.
     pub(super) fn allow(&self, control: &Control, asker: &Asker) -> Result<(), String> {
         if asker.is_trusted() {
             return Ok(());
@@ -54,7 +54,7 @@ fn only_the_owner() -> String {
 }
 
 impl Control {
-    /// What a user may read or write, and gets to.
+    /// The attributes of a path that a user can reach and may read or write.
     pub(super) fn reached(&self, asker: &Asker, names: &[Name]) -> Result<Attr, String> {
         let (walked, who) = (names.to_vec(), asker.clone());
         let reached = self.on_slow(move |tiers, cx| {
@@ -71,7 +71,7 @@ impl Control {
         if asker.is(attr.uid) { Ok(()) } else { Err(format!("{}: it belongs to another user", shown(names))) }
     }
 
-    /// Only paths: nobody has checked who owns the files that a pattern finds, and plans are the owner's.
+    /// Only paths: nothing checks who owns the files that a pattern finds, and plans are the owner's.
     fn may_stage(&self, asker: &Asker, wanted: &[Wanted]) -> Result<(), String> {
         wanted.iter().try_for_each(|one| match one {
             Wanted::Path(names) => self.owned(asker, names),
@@ -79,13 +79,13 @@ impl Control {
         })
     }
 
-    /// A staging job that this user has begun. Of others nobody is told that they exist.
+    /// A staging job that this user has begun. The existence of others is not revealed.
     fn job_of(&self, asker: &Asker, number: u64) -> Result<(), String> {
         let theirs = self.tiers.staging_job(number).is_none_or(|job| job.by.is_some_and(|uid| asker.is(uid)));
         if theirs { Ok(()) } else { Err(no_job(number)) }
     }
 
-    /// Whether a user may be told of a file: it is theirs.
+    /// Whether a user may be told of a file, that is, owns it.
     pub(super) fn is_theirs(&self, asker: &Asker, ino: Ino) -> bool {
         asker.is_trusted() || self.tiers.owner_of(ino).is_some_and(|uid| asker.is(uid))
     }

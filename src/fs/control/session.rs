@@ -1,11 +1,12 @@
 //! The conversation on one descriptor of `control`: write one line, then read until end of file.
 //!
-//! While the command runs, each read answers within a second, with a line that tells what it waits for; then comes the
+//! While the command runs, each read answers within a second, with a line that says what it waits for; then comes the
 //! result, `ok: ...` or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean
 //! nothing here.
 //!
-//! Each command is a variant of [`Command`] and a function that [`begin`] calls, in the file of its kind. A command that
-//! takes longer than a read may wait leaves a [`Running`](super::reply::Running) behind, which goes on as often as the reader asks.
+//! Each command is a variant of [`Command`] and a function that [`begin`] calls, in the file of its kind. A command
+//! that takes longer than a read may wait leaves a [`Running`](super::reply::Running) behind, which continues on each
+//! read.
 
 use super::asker::Asker;
 use super::command::{Command, LINE_MAX};
@@ -17,7 +18,7 @@ use crate::error::{Errno, Result};
 /// A descriptor of `control`.
 #[derive(Debug)]
 pub(in crate::fs) struct Session {
-    /// Who has opened it.
+    /// Who opened it.
     asker: Asker,
     reply: Reply,
 }
@@ -31,10 +32,10 @@ impl Session {
         self.reply.read(control, size)
     }
 
-    /// Runs a command line. What the reader has not read of the former reply is gone.
+    /// Runs a command line. Unread text of the previous reply is dropped.
     ///
-    /// Errors: EBUSY while the former command has not ended; EINVAL for a command that cannot be begun and EPERM for one that this user may
-    /// not give, so that `echo` fails in a shell. The reply says why.
+    /// Errors: EBUSY while the previous command has not ended; EINVAL for a command that cannot be begun and EPERM for
+    /// one that this user may not give, so that `echo` fails in a shell. The reply says why.
     pub(super) fn write(&mut self, control: &Control, line: &[u8]) -> Result<()> {
         if self.reply.is_running() {
             return Err(Errno::EBUSY.into());
@@ -55,7 +56,7 @@ impl Session {
     }
 }
 
-/// Runs a command, or the beginning of it. The error is the text of the reply.
+/// Runs a command, or starts it. The error is the text of the reply.
 fn begin(control: &Control, asker: &Asker, command: Command) -> Result<Reply, String> {
     match command {
         Command::Sync(below) => sync::begin(control, asker, below),

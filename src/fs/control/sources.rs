@@ -1,4 +1,4 @@
-//! What the files of `.dlio` tell about, and commands act upon.
+//! What the files of `.dlio` report on, and what commands act on.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -25,7 +25,7 @@ use crate::tiers::{Cx, Tiers};
 /// How long a command waits for the slow tier at most: there are few threads for all of `.dlio`.
 const COMMAND_WAIT: Duration = Duration::from_secs(60);
 
-/// The directory, and what its files tell about.
+/// The directory, and what its files report on.
 #[derive(Debug)]
 pub(in crate::fs) struct Control {
     pub(super) tiers: Arc<Tiers>,
@@ -39,20 +39,20 @@ pub(in crate::fs) struct Control {
     pub(super) observer: Observer,
     pub(super) metrics_addr: Option<SocketAddr>,
     pub(super) since: Time,
-    /// Open files of each user who is not the mount's owner.
+    /// Open files of each user other than the mount's owner.
     pub(super) texts: Arc<Mutex<HashMap<u32, usize>>>,
     pub(super) checkpoints: Mutex<Checkpoints>,
     /// Look-ups of the link so far.
     pub(super) looks: AtomicU64,
 }
 
-/// The table of open files, as far as the statistics tell of it.
+/// The table of open files, as far as the statistics report it.
 pub(in crate::fs) trait OpenFiles: Debug + Send + Sync {
-    /// How many handles of the user's files there are. Looks at all of them.
+    /// How many handles of the user's files there are. Scans all of them.
     fn of_users(&self) -> u64;
 }
 
-/// The complete checkpoints of this mount as of lately.
+/// The complete checkpoints of this mount at the last look-up.
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
     pub(super) asked: Option<Instant>,
@@ -101,8 +101,7 @@ impl Control {
         &self.observer
     }
 
-    /// Runs what may need the slow tier where waiting for it is bounded: with that tier down, `.dlio/stats` must go on
-    /// answering.
+    /// Runs what may need the slow tier with a bounded wait: with that tier down, `.dlio/stats` must keep answering.
     pub(super) fn on_slow<T: Send + 'static>(
         &self,
         run: impl FnOnce(&Tiers, &Cx) -> Result<T> + Send + 'static,

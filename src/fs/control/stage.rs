@@ -13,7 +13,7 @@ use crate::stats::render;
 use crate::stats::staging::JobState;
 use crate::tiers::Tiers;
 
-/// How often a job is looked at meanwhile.
+/// How often a job is checked meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn begin(control: &Control, asker: &Asker, wanted: Vec<Wanted>) -> Result<Reply, String> {
@@ -21,7 +21,7 @@ pub(super) fn begin(control: &Control, asker: &Asker, wanted: Vec<Wanted>) -> Re
     Ok(Reply::ok(format!("job {number}")))
 }
 
-/// Begins a job of its own for each pattern, and one for all paths. Returns the last one's number.
+/// Begins one job for each pattern, and one for all paths. Returns the last one's number.
 fn start(control: &Control, asker: &Asker, wanted: Vec<Wanted>) -> Result<u64, String> {
     let tiers = &control.tiers;
     let (mut paths, mut named, mut last, mut promised) = (Vec::new(), Vec::new(), None, None);

@@ -54,7 +54,7 @@ impl Running for Wait {
     }
 }
 
-/// What nobody waits for.
+/// What the wait does not cover.
 fn but_for(status: &Status) -> String {
     match safety(status).set_aside() {
         Some(what) => format!(", but for {what}"),
@@ -62,7 +62,7 @@ fn but_for(status: &Status) -> String {
     }
 }
 
-/// Copies a path's bytes next, and hurries all that is published before it.
+/// Copies a path's bytes next, and hurries everything published before it.
 pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Reply, String> {
     let (ino, shown) = (control.find(&names)?, shown(&names));
     match control.on_slow(move |tiers, cx| tiers.to_front(cx, ino)) {

@@ -12,7 +12,7 @@ use crate::path::{Name, escape};
 use crate::stats::render;
 use crate::tiers::{Bad, Cx, Ino, Tiers, Verified, Verifying};
 
-/// Which fast copy is compared.
+/// Which fast copy to compare.
 #[derive(Clone, Copy, Debug)]
 enum Subject {
     Clean(Ino),
@@ -36,7 +36,7 @@ impl Subject {
 struct Verification {
     clean: CleanFiles,
     staged: StagedFiles,
-    /// The one that is being compared.
+    /// The one being compared.
     current: Option<(Subject, Verifying)>,
     files: u64,
     bytes: u64,
@@ -77,7 +77,7 @@ impl Running for Verification {
     }
 }
 
-/// Some more of a file, or its beginning.
+/// Compares some more of a file, or begins to.
 fn compare(tiers: &Tiers, cx: &Cx, subject: Subject, file: Option<Verifying>) -> Result<(Verified, Option<Verifying>)> {
     let begun = match (file, subject) {
         (Some(file), _) => Ok(file),
@@ -92,7 +92,7 @@ fn compare(tiers: &Tiers, cx: &Cx, subject: Subject, file: Option<Verifying>) ->
 }
 
 impl Verification {
-    /// The file to go on with, and how far it is compared.
+    /// The next file to compare, and its state if it is begun.
     fn next(&mut self) -> Option<(Subject, Option<Verifying>)> {
         if let Some((subject, file)) = self.current.take() {
             return Some((subject, Some(file)));
@@ -103,7 +103,7 @@ impl Verification {
         Some((Subject::Staged(self.staged.next()?), None))
     }
 
-    /// Of the staged copies all come, and of whom and where each is costs a look at it.
+    /// All staged copies come up; finding out whose they are and where costs a look-up each.
     fn is_asked_for(&self, control: &Control, subject: Subject) -> bool {
         match subject {
             Subject::Clean(_) => true,
@@ -111,7 +111,7 @@ impl Verification {
         }
     }
 
-    /// Compares some more of a file; its line, if it needs one.
+    /// Compares some more of a file; returns its line, if it needs one.
     fn compare(&mut self, control: &Control, subject: Subject, file: Option<Verifying>) -> Result<String, String> {
         match control.on_slow(move |tiers, cx| compare(tiers, cx, subject, file)) {
             Err(Error::SlowTimeout) => Err("the slow tier does not answer".to_owned()),
@@ -123,7 +123,7 @@ impl Verification {
         }
     }
 
-    /// What came of a file; its line, if it needs one.
+    /// Takes the result of a file; returns its line, if it needs one.
     fn take(&mut self, path: &str, done: Result<(Verified, Option<Verifying>)>) -> String {
         let read = |file: &Option<Verifying>| file.as_ref().map_or(0, |file| file.progress().0);
         match done {

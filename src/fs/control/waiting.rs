@@ -1,4 +1,4 @@
-//! Waiting for what may take long, or hang.
+//! Waiting for operations that may take long, or hang.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::tiers::Tiers;
 
-/// How often what is waited for is looked at.
+/// How often the result is checked.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs what may hang. Without a thread for it nothing ever comes, which is what a deadline is for.
+/// Runs what may hang. If no thread can be started, no result ever comes; the deadline covers that.
 pub(super) fn apart<T: Send + 'static>(
     tiers: &Arc<Tiers>,
     name: &str,

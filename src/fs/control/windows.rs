@@ -1,4 +1,4 @@
-//! `window` and `mark`: what is counted from one moment to another.
+//! `window` and `mark`: counters from one moment to another.
 
 use super::reply::Reply;
 use super::sources::Control;
@@ -19,7 +19,7 @@ pub(super) fn stop(control: &Control, name: Option<&str>) -> Result<Reply, Strin
     Ok(Reply::ok(format!("{} lasted {lasted:.1} s and used {files}: .dlio/windows{report}", window.name)))
 }
 
-/// Of a window that is a job's. `None`: it is none, or reports go nowhere.
+/// Leaves the report of a job's window. `None`: the window is not a job's, or no reports are left.
 fn leave_report(control: &Control, window: &str) -> Option<String> {
     let (reports, job) = (control.job_reports.as_ref()?, JobReports::job_of_window(window)?);
     let (collected, about) = (control.observer.collected(), control.observer.about());
@@ -31,13 +31,13 @@ fn leave_report(control: &Control, window: &str) -> Option<String> {
     })
 }
 
-/// The table of its files.
+/// The table of a window's files.
 pub(super) fn files(control: &Control, name: &str) -> Result<Reply, String> {
     let files = control.stats.files_of_window(name, |ino| path_of(&control.tiers, ino));
     Ok(Reply::text(files.ok_or_else(|| unknown(name))?.table()))
 }
 
-/// All that is known of it.
+/// Everything known of a window.
 pub(super) fn recording(control: &Control, name: &str) -> Result<Reply, String> {
     let (collected, about) = (control.observer.collected(), control.observer.about());
     let recording = collected.recording_of_window(name, about, |ino| path_of(&control.tiers, ino));

@@ -1,22 +1,22 @@
-//! Which of the calls of one thread are shown in one row: those that do not overlap. Pure.
+//! Assigns the calls of one thread to rows so that calls in a row do not overlap. Pure.
 //!
-//! The kernel reads ahead, so that calls of one thread overlap; within a row, viewers take what begins inside of another for
-//! a part of it. Each row is one asynchronous track, of which the id is the row's.
+//! The kernel reads ahead, so calls of one thread overlap; within a row, viewers take a call that begins inside another
+//! for a part of it. Each row is one asynchronous track with the row's id.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Whose rows.
+/// The owner of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     Thread {
         pid: u32,
         thread: u32,
     },
-    /// Of the mount itself: its windows, epochs, ...
+    /// The mount itself: its windows, epochs, ...
     Named(&'static str),
 }
 
-/// A row from its first call to its last one.
+/// A row, from its first call to its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) id: u64,
@@ -27,17 +27,17 @@ pub(super) struct Row {
 /// The rows of a document's part.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    /// Of each owner when its rows end, and their ids.
+    /// When the rows of each owner end, and their ids.
     rows: HashMap<Owner, BTreeSet<(u64, u64)>>,
-    /// The last one given.
+    /// The last id given.
     id: u64,
 }
 
 impl Lanes {
-    /// The row of what lasts from `began` to `ended`, and whether it is a new one.
+    /// The row for a span from `began` to `ended`, and whether it is new.
     pub(super) fn place(&mut self, owner: Owner, began: u64, ended: u64) -> (u64, bool) {
         let rows = self.rows.entry(owner).or_default();
-        // The one that ended last: calls that follow each other stay in one row.
+        // The row that ended last: consecutive calls stay in one row.
         let free = rows.range(..=(began, u64::MAX)).next_back().copied();
         if let Some(row) = free {
             rows.remove(&row);
@@ -49,7 +49,7 @@ impl Lanes {
         (id, free.is_none())
     }
 
-    /// Ends all rows. Ids are not given again.
+    /// Ends all rows. Ids are not reused.
     pub(super) fn end(&mut self) -> Vec<Row> {
         let rows = self.rows.drain().flat_map(|(owner, rows)| rows.into_iter().map(move |row| (owner, row)));
         let mut rows: Vec<_> = rows.map(|(owner, (ended, id))| Row { id, owner, ended }).collect();
@@ -81,7 +81,7 @@ mod tests {
         assert!(rows.len() < 60, "{} rows", rows.len());
         assert!(rows.iter().all(|row| last[&row.id] == row.ended && row.owner == owner));
         assert_eq!(lanes.place(owner, 0, 0), (rows.len() as u64 + 1, true));
-        // Of another owner, and one that came late.
+        // Another owner's, and one that came late.
         assert!(lanes.place(Owner::Named("epochs"), 5, 5).1);
         assert!(lanes.place(owner, 1 << 20, 1 << 21).0 != lanes.place(owner, 5, 1 << 19).0);
     }

@@ -1,7 +1,7 @@
-//! A PyTorch profiler's trace, into which ours is put: looked through once for where, and copied. Pure.
+//! A PyTorch profiler's trace, into which ours is merged: scanned once for the place, then copied. Pure.
 //!
-//! It may come from anywhere, compressed, and be larger than memory. It is read as a stream; what no trace holds, such as an
-//! endless name, is refused before it is kept.
+//! It may come from anywhere, be compressed, and be larger than memory. It is read as a stream; input that no real
+//! trace has, such as an endless name, is refused before it is stored.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -11,25 +11,25 @@ use std::io::{self, BufReader, Read};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// A trace holds no longer text than this.
+/// The longest text in a trace.
 const TEXT_MAX: u64 = 16 << 20;
-/// And nothing lies deeper in it.
+/// The deepest nesting in a trace.
 const DEPTH_MAX: usize = 512;
 
-/// What there is to know of a trace before it is copied.
+/// What must be known of a trace before it is copied.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// Nanoseconds since 1970 at its time 0.
     pub(super) base: u64,
-    /// The byte that ends its events.
+    /// The offset of the byte that ends its events.
     pub(super) end: u64,
     /// It has no events.
     pub(super) is_empty: bool,
-    /// Processes that it has events of.
+    /// Processes with events in it.
     pub(super) pids: HashSet<u64>,
 }
 
-/// Looks a trace through to its end. Errors: why it is none that ours can be put into.
+/// Scans a trace to its end. Errors: why ours cannot be merged into it.
 pub(super) fn look(trace: impl Read) -> Result<Found, String> {
     let read = Cell::new(0);
     let mut deserializer = serde_json::Deserializer::from_reader(Tame::new(trace, &read));
@@ -46,12 +46,12 @@ pub(super) fn look(trace: impl Read) -> Result<Found, String> {
     Ok(Found { base, end, is_empty, pids })
 }
 
-/// Passes on what it reads, says how much, and refuses what would be kept whole in memory.
+/// Passes on what it reads, counts it, and refuses what would be stored whole in memory.
 struct Tame<'a, R> {
     bytes: io::Bytes<BufReader<R>>,
     read: &'a Cell<u64>,
     depth: usize,
-    /// Of the text that it is in.
+    /// The length of the current text.
     text: Option<u64>,
     is_escaped: bool,
 }
@@ -80,7 +80,7 @@ impl<'a, R: Read> Tame<'a, R> {
 }
 
 impl<R: Read> Read for Tame<'_, R> {
-    /// One byte, so that no more is read than was asked for: `Found::end` is told by how much that is.
+    /// One byte, so that no more is read than was requested: `Found::end` is derived from that count.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let (Some(place), Some(byte)) = (into.first_mut(), self.bytes.next()) else { return Ok(0) };
         *place = byte?;
@@ -95,7 +95,7 @@ struct Trace<'a> {
     read: &'a Cell<u64>,
 }
 
-/// Where the events end, whether there are none, and whose they are.
+/// Where the events end, whether there are none, and their processes.
 type Events = (u64, bool, HashSet<u64>);
 
 impl<'de> Visitor<'de> for Trace<'_> {
@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for InEvents<'_> {
             is_empty = false;
             pids.extend(pid.0);
         }
-        // The bracket that ends them was looked at, and nothing behind it.
+        // The bracket that ends them was read, and nothing after it.
         Ok((self.read.get().saturating_sub(1), is_empty, pids))
     }
 }
@@ -155,7 +155,7 @@ struct Event {
     pid: Pid,
 }
 
-/// A number, or a text for what is no process.
+/// A number, or a text if it is not a process.
 #[derive(Default)]
 struct Pid(Option<u64>);
 

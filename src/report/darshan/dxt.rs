@@ -1,8 +1,8 @@
-//! Every read and write by itself, as Darshan's DXT_POSIX module has them: by file and process, the writes before the reads.
+//! Every single read and write, as in Darshan's DXT_POSIX module: by file and process, the writes before the reads.
 //!
-//! The trace has them in the order in which they came, so it is gone through twice: to count what belongs together, and to
-//! put each call in its place. What has its place is in memory, and that is no more than [`TOGETHER`] calls unless one
-//! process made more on one file: a trace that is longer is gone through once for each lot.
+//! The trace has them in the order in which they came, so it is read twice: to count what belongs together, and to put
+//! each call in its place. The calls being placed are in memory, no more than [`TOGETHER`] unless one process made more
+//! on one file: a longer trace is read once for each lot.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -16,9 +16,9 @@ use crate::stats::counters::Op;
 use crate::stats::recording::Recording;
 use crate::stats::traced::Traced;
 
-/// Calls that are in memory at once: 128 MiB.
+/// The most calls in memory at once: 128 MiB.
 const TOGETHER: u64 = 4 << 20;
-/// Bytes of a record before its calls, and of a call.
+/// The size of a record before its calls, and of a call.
 const HEADER: usize = 104;
 const SEGMENT: usize = 32;
 const HOST: usize = 64;
@@ -26,17 +26,17 @@ const HOST: usize = 64;
 /// A file, and a process that read or wrote it.
 type Key = (u64, u32);
 
-/// How many calls there are of each, and whether that is all that were made.
+/// How many calls there are for each key, and whether the trace is complete.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     /// Writes, reads; in order.
     counts: Vec<(Key, [u64; 2])>,
-    /// When the last one ended, since the mount.
+    /// When the last call ended, since the mount.
     pub(super) end: Duration,
     pub(super) is_all: bool,
 }
 
-/// One call: where, how much, and when, in nanoseconds since the mount.
+/// One call: offset, size and time, in nanoseconds since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Segment {
     offset: u64,
@@ -46,7 +46,7 @@ struct Segment {
 }
 
 impl Plan {
-    /// Of the calls that began in `time`.
+    /// Counts the calls that began in `time`.
     pub(super) fn new(recording: &mut Recording, time: &Range<Duration>) -> Plan {
         let mut plan = Plan::default();
         let mut earliest = Duration::MAX;
@@ -86,7 +86,7 @@ impl Plan {
         self.counts.iter().flat_map(|(_, calls)| calls).sum()
     }
 
-    /// What is written together, as places in `counts`.
+    /// The lots to write together, as ranges of `counts`.
     fn lots(&self, together: u64) -> Vec<Range<usize>> {
         let (mut lots, mut from, mut sum) = (Vec::new(), 0, 0);
         for (at, (_, calls)) in self.counts.iter().enumerate() {
@@ -101,7 +101,7 @@ impl Plan {
         lots
     }
 
-    /// Writes all records. `ids` gives a file's number by its inode's; times are told from the beginning of `time` on.
+    /// Writes all records. `ids` maps inode numbers to file ids; times are relative to the beginning of `time`.
     pub(super) fn write(
         &self,
         recording: &mut Recording,
@@ -152,7 +152,7 @@ struct Lot<'a> {
     /// Where the writes and the reads of each begin, and where the next one goes.
     starts: Vec<[usize; 2]>,
     next: Vec<[usize; 2]>,
-    /// Where the last call's are: most often it is theirs again.
+    /// The entry of the last call: the next one most often has the same.
     last: usize,
 }
 
@@ -168,7 +168,7 @@ impl<'a> Lot<'a> {
         Lot { counts, segments: vec![Segment::default(); end], next: starts.clone(), starts, last: 0 }
     }
 
-    /// Takes in a call, if it is one of the lot's.
+    /// Adds a call, if it belongs to the lot.
     fn put(&mut self, key: Key, way: Way, segment: Segment) {
         if self.counts.get(self.last).is_none_or(|(last, _)| *last != key) {
             let Ok(at) = self.counts.binary_search_by_key(&key, |(key, _)| *key) else { return };
@@ -177,14 +177,14 @@ impl<'a> Lot<'a> {
         let behind = self.starts.get(self.last + 1).map_or(self.segments.len(), |next| next[0]);
         let end = [self.starts[self.last][1], behind][place(way)];
         let next = &mut self.next[self.last][place(way)];
-        // A source that tells more the second time than the first is not told on.
+        // Calls that a source has only the second time are dropped.
         if *next < end {
             self.segments[*next] = segment;
             *next += 1;
         }
     }
 
-    /// Where the calls of one are, in the order in which they began.
+    /// The range of one entry's calls, sorted by their beginning.
     fn sorted(&mut self, at: usize, way: Way) -> Range<usize> {
         let filled = self.starts[at][place(way)]..self.next[at][place(way)];
         self.segments[filled.clone()].sort_by_key(|segment| segment.began);
@@ -192,7 +192,7 @@ impl<'a> Lot<'a> {
     }
 }
 
-/// A call that Darshan traces: a read or write that has not failed.
+/// A call that Darshan traces: a successful read or write.
 fn segment(traced: &Traced) -> Option<(Key, Way, Segment)> {
     let call = &traced.call;
     let way = match call.op {
@@ -220,14 +220,14 @@ fn header(id: u64, rank: i64, host: &str, writes: usize, reads: usize) -> [u8; H
     put(8, rank as u64);
     put(88, writes as u64);
     put(96, reads as u64);
-    // With a byte of nothing behind it; cut between letters.
+    // Ended by a zero byte; cut between characters.
     let len = host.floor_char_boundary(HOST - 1);
     bytes[24..24 + len].copy_from_slice(&host.as_bytes()[..len]);
     bytes
 }
 
 impl Segment {
-    /// As it lies in a log.
+    /// The form in a log.
     fn told(&self, from: Duration) -> [u8; SEGMENT] {
         let since = |nanos: u64| seconds(Duration::from_nanos(nanos).saturating_sub(from)).to_bits();
         let (offset, bytes) = (signed(self.offset) as u64, signed(self.bytes) as u64);

@@ -1,7 +1,7 @@
-//! Darshan's names for files: Bob Jenkins' hash `lookup8` of a path's bytes. Pure.
+//! Darshan's ids for files: Bob Jenkins' hash `lookup8` of a path's bytes. Pure.
 
 const BLOCK: usize = 24;
-/// What each step of a mixing shifts by: to the right if it is above 0, else to the left.
+/// The shift of each mixing step: to the right if positive, else to the left.
 const SHIFTS: [i32; 12] = [43, -9, 8, 38, -23, 5, 35, -49, 11, 12, -18, 22];
 
 /// The record id of a name.
@@ -13,7 +13,7 @@ pub(super) fn id(name: &[u8]) -> u64 {
         (0..3).for_each(|word| add(&mut state, word, number(&block[8 * word..][..8])));
         mix(&mut state);
     }
-    // The lowest byte of the last word is the length's.
+    // The lowest byte of the last word holds the length.
     let tail = |from: usize, to: usize| number(&rest[from.min(rest.len())..to.min(rest.len())]);
     add(&mut state, 0, tail(0, 8));
     add(&mut state, 1, tail(8, 16));
@@ -31,7 +31,7 @@ fn add(state: &mut [u64; 3], word: usize, number: u64) {
     state[word] = state[word].wrapping_add(number);
 }
 
-/// Each step changes one word by the two others, and by the one that was changed before.
+/// Each step changes one word by the two others, and by the one changed before.
 fn mix(state: &mut [u64; 3]) {
     for (step, shift) in SHIFTS.into_iter().enumerate() {
         let (own, next, before) = (step % 3, (step + 1) % 3, (step + 2) % 3);
@@ -44,7 +44,7 @@ fn mix(state: &mut [u64; 3]) {
 mod tests {
     use super::*;
 
-    /// As PyDarshan publishes them, and two that were computed with Darshan's own function.
+    /// Values published by PyDarshan, and two computed with Darshan's own function.
     #[test]
     fn names_have_the_numbers_that_darshan_gives_them() {
         let known = [

@@ -7,12 +7,12 @@ use super::numbers::{seconds, signed};
 use super::ranks::Ranks;
 use crate::stats::recording::{HeatRow, Meta};
 
-/// `darshan-parser` has room for no more.
+/// The most bins that `darshan-parser` can hold.
 const BINS_MAX: usize = 5117;
-/// What a record's name is, whosever it is.
+/// The name of all records, whatever the process.
 pub(super) const NAME: &str = "heatmap:POSIX";
 
-/// All rows have as many bins.
+/// All rows have the same number of bins.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Heat {
     /// Seconds of a bin.
@@ -20,7 +20,7 @@ pub(super) struct Heat {
     pub(super) rows: Vec<Row>,
 }
 
-/// A process's.
+/// The row of one process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Row {
     pub(super) rank: i64,
@@ -29,14 +29,14 @@ pub(super) struct Row {
 }
 
 impl Heat {
-    /// Of a job that begins `from` after the mount was made and lasts `run`. `None`: nothing was read or written, of which
-    /// PyDarshan cannot draw a map.
+    /// For a job that begins `from` after the mount was made and lasts `run`. `None`: nothing was read or written, and
+    /// PyDarshan cannot draw such a map.
     pub(super) fn new(meta: &Meta, ranks: &Ranks, from: Duration, run: Duration) -> Option<Heat> {
         let mut width = meta.heat.span;
         if !width.is_normal() || width < 0.0 {
             return None;
         }
-        // Spans are counted from the mount on: the first bin may begin a little before the job.
+        // Spans are counted from the mount: the first bin may begin a little before the job.
         let before = (seconds(from) / width) as usize;
         let mut rows: BTreeMap<i64, Row> = BTreeMap::new();
         for HeatRow { process, read, written } in &meta.heat.rows {
@@ -63,7 +63,7 @@ impl Heat {
         any.then_some(Heat { width, rows })
     }
 
-    /// A row as it lies in a log.
+    /// The form of a row in a log.
     pub(super) fn bytes(&self, id: u64, row: &Row) -> Vec<u8> {
         let head = [id, row.rank as u64, self.width.to_bits(), row.read.len() as u64, 0, 0];
         let bins = row.written.iter().chain(&row.read).map(|bytes| *bytes as u64);

@@ -1,4 +1,4 @@
-//! What a log says of the job, which is the mount: when, whose, on what, and what is known of the counters. Pure.
+//! The job in a log, which is the mount: its time, user, system, and what is known of the counters. Pure.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::numbers::signed;
 use crate::stats::recording::{Meta, TierPlace};
 
-/// Bytes of the numbers and of the text behind them, with the 0 at its end.
+/// The sizes of the numbers and of the text after them, with the terminating 0.
 const NUMBERS: usize = 7 * 8;
 const METADATA: usize = 1024;
-/// Of the command line and the mounts, likewise.
+/// The same for the command line and the mounts.
 const TEXT: usize = 4096 - NUMBERS - METADATA - 1;
-/// Darshan's own, by whose rules the counters are counted.
+/// The version of Darshan whose rules the counters follow.
 const RULES: &str = "3.5.0";
-/// Nothing is later: the end of the year 9999.
+/// The latest time: the end of the year 9999.
 const LATEST: Duration = Duration::from_secs(253_402_300_799);
 
 /// A job.
@@ -24,12 +24,12 @@ pub(super) struct Job {
     pub(super) start: Duration,
     pub(super) end: Duration,
     pub(super) processes: usize,
-    /// In the order of their importance: what has no room is left out.
+    /// In the order of importance: entries that do not fit are left out.
     pub(super) metadata: Vec<(String, String)>,
     pub(super) command: String,
     /// Where the mount is; there are no others.
     pub(super) mountpoint: String,
-    /// As it stands in the table of mounts, whose readers end a word at a space.
+    /// As in the table of mounts, whose readers end a word at a space.
     pub(super) mount_entry: String,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Job {
 pub(super) const FS_TYPE: &str = "fuse.dlio";
 
 impl Job {
-    /// From `from` on, which is since the mount was made, for `run`.
+    /// A job that starts `from` after the mount was made and lasts `run`.
     pub(super) fn new(meta: &Meta, from: Duration, run: Duration, processes: usize) -> Self {
         let start = Duration::from_nanos(meta.since).saturating_add(from).min(LATEST);
         let mountpoint = match plain(meta.mountpoint.trim_end_matches('/')) {
@@ -59,13 +59,13 @@ impl Job {
         }
     }
 
-    /// Adds what is known of the counters, in front of what is known of the machine.
+    /// Adds facts about the counters, before those about the machine.
     pub(super) fn tell(&mut self, facts: Vec<(String, String)>) {
-        // Behind the version, without which PyDarshan does not go on.
+        // After the version, without which PyDarshan stops.
         self.metadata.splice(1..1, facts);
     }
 
-    /// The lines of the metadata that there is room for.
+    /// The lines of the metadata that fit.
     pub(super) fn told(&self) -> Vec<(&str, String)> {
         let mut room = METADATA - 1;
         let mut told = Vec::new();
@@ -80,7 +80,7 @@ impl Job {
         told
     }
 
-    /// As it lies in a log.
+    /// The form in a log.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let (start, end) = (self.start, self.end);
         let numbers = [
@@ -90,7 +90,7 @@ impl Job {
             signed(end.as_secs()),
             end.subsec_nanos().into(),
             self.processes as i64,
-            // The job's number: a mount is nobody's job.
+            // The job's number: a mount belongs to no job.
             0,
         ];
         let mut bytes: Vec<u8> = numbers.into_iter().flat_map(i64::to_le_bytes).collect();
@@ -102,7 +102,7 @@ impl Job {
         bytes
     }
 
-    /// A time as C's `ctime` tells it, in UTC.
+    /// A time in the format of C's `ctime`, in UTC.
     pub(super) fn date(time: Duration) -> String {
         const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
         const DAYS: &str = "ThuFriSatSunMonTueWed";
@@ -144,7 +144,7 @@ fn metadata(meta: &Meta) -> Vec<(String, String)> {
         .collect()
 }
 
-/// On one line, without what ends a text.
+/// On one line, without control characters.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

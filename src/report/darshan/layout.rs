@@ -1,6 +1,6 @@
-//! How a log of Darshan 3.4 and 3.5 lies in bytes: a header, then regions that are compressed each by itself. Pure.
+//! The byte layout of a log of Darshan 3.4 and 3.5: a header, then regions that are compressed separately. Pure.
 //!
-//! The header says where each region lies, so all of them are made before it is written: compressed, in memory. That is some
+//! The header says where each region is, so all of them are compressed in memory before it is written. That is about a
 //! hundred bytes for a file and ten for a traced call, and the document may go to a pipe.
 
 use std::io::{self, Write};
@@ -8,20 +8,20 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-/// Of the format.
+/// The version of the format.
 pub(super) const VERSION: &str = "3.41";
 const MAGIC: i64 = 6_567_223;
 /// Bytes of the header.
 pub(super) const HEADER: usize = 1328;
 /// Modules that the header has room for.
 const MODULES: usize = 64;
-/// Where in the header things are.
+/// Offsets in the header.
 const PARTIAL_AT: usize = 24;
 const NAMES_AT: usize = 32;
 const MODULES_AT: usize = 48;
 const VERSIONS_AT: usize = MODULES_AT + 16 * MODULES;
 
-/// What tells of files and calls, in the order in which it lies in the log.
+/// The modules for files and calls, in their order in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Module {
     Posix = 1,
@@ -30,7 +30,7 @@ pub(super) enum Module {
 }
 
 impl Module {
-    /// Darshan's name of it.
+    /// Darshan's name for it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Module::Posix => "POSIX",
@@ -39,7 +39,7 @@ impl Module {
         }
     }
 
-    /// Of its records. Readers refuse a later one: PyDarshan 3.5 knows none of DXT's second.
+    /// The version of its records. Readers refuse a later one: PyDarshan 3.5 does not know DXT's second.
     pub(super) fn version(self) -> u32 {
         match self {
             Module::Posix => 4,
@@ -55,11 +55,11 @@ pub(super) struct Log {
     pub(super) names: Vec<u8>,
     /// In ascending order.
     pub(super) modules: Vec<(Module, Vec<u8>)>,
-    /// Modules that do not tell everything.
+    /// Incomplete modules.
     pub(super) partial: Vec<Module>,
 }
 
-/// Makes a region of what is written to it.
+/// Compresses what is written to it into a region.
 pub(super) fn region(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<Vec<u8>> {
     let mut out = ZlibEncoder::new(Vec::new(), Compression::fast());
     write(&mut out)?;
@@ -79,7 +79,7 @@ impl Log {
         header[..VERSION.len()].copy_from_slice(VERSION.as_bytes());
         let mut put = |at: usize, number: u64| header[at..at + 8].copy_from_slice(&number.to_le_bytes());
         put(8, MAGIC as u64);
-        // Behind it a byte that is 0: zlib.
+        // After it comes a byte that is 0: zlib.
         put(PARTIAL_AT, self.partial.iter().fold(0, |bits, module| bits | 1 << *module as u64));
         let mut end = (HEADER + self.job.len()) as u64;
         let mut place = |at: usize, len: usize| {
@@ -103,7 +103,7 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
     use std::io::Read;
 
-    /// What a reader finds in a log: the regions' bytes, and which modules are not whole.
+    /// What a reader finds in a log: the regions' bytes, and which modules are incomplete.
     pub(in super::super) struct Found {
         pub(in super::super) job: Vec<u8>,
         pub(in super::super) names: Vec<u8>,
@@ -111,7 +111,7 @@ pub(super) mod tests {
         pub(in super::super) partial: u64,
     }
 
-    /// Reads a log by the header's word, and sees that the regions lie one behind the other up to its end.
+    /// Reads a log according to its header, and checks that the regions follow each other up to its end.
     pub(in super::super) fn found(log: &[u8]) -> Found {
         let eight = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| log[at + n]));
         assert_eq!((&log[..8], eight(8) as i64, log[16]), (&b"3.41\0\0\0\0"[..], MAGIC, 0));

@@ -1,4 +1,4 @@
-//! Numbers as a log of Darshan has them.
+//! Numbers as in a Darshan log.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! What Darshan's POSIX module says of a file, from what we counted of it. Pure.
+//! The record of Darshan's POSIX module for a file, from our counters. Pure.
 //!
-//! What a file system cannot know is [`UNKNOWN`] in every record: Darshan's tools sum a counter over records, and a mixture
-//! would be a number that means nothing.
+//! Counters that a file system cannot know are [`UNKNOWN`] in every record: Darshan's tools sum a counter over records,
+//! and a mixture would be a meaningless number.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::stats::access::SIZES;
 use crate::stats::counters::Op;
 use crate::stats::record::{Common, Field, FileRecord, failed};
 
-/// Darshan's value for what could not be observed.
+/// Darshan's value for counters that could not be observed.
 pub(super) const UNKNOWN: i64 = -1;
-/// What [`Field::Unaligned`] is counted by.
+/// The alignment by which [`Field::Unaligned`] is counted.
 const ALIGNMENT: i64 = 4096;
 const COUNTERS: usize = 69;
 const TIMES: usize = 17;
 /// Bytes of a record in the log.
 pub(super) const SIZE: usize = 16 + 8 * (COUNTERS + TIMES);
 
-/// Names of the counters, in the order in which they lie in a log. In the tools each begins with `POSIX_`.
+/// Names of the counters, in their order in a log. In the tools each begins with `POSIX_`.
 pub(super) const NAMES: [&str; COUNTERS] = [
     "OPENS",
     "FILENOS",
@@ -92,7 +92,7 @@ pub(super) const NAMES: [&str; COUNTERS] = [
     "SLOWEST_RANK_BYTES",
 ];
 
-/// The same of the times.
+/// The names of the times.
 pub(super) const TIME_NAMES: [&str; TIMES] = [
     "F_OPEN_START_TIMESTAMP",
     "F_READ_START_TIMESTAMP",
@@ -123,12 +123,12 @@ pub(super) struct Posix {
 }
 
 impl Posix {
-    /// `from` is the job's beginning, since the mount.
+    /// `from`: the beginning of the job, since the mount.
     pub(super) fn new(id: u64, rank: i64, record: &FileRecord, from: Duration) -> Self {
         Posix { id, rank, counters: counters(record), times: times(record, from) }
     }
 
-    /// As it lies in a log.
+    /// The form in a log.
     pub(super) fn bytes(&self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         let numbers = [self.id, self.rank as u64].into_iter().chain(self.counters.iter().map(|n| *n as u64));
@@ -138,13 +138,14 @@ impl Posix {
     }
 }
 
-/// Whether Darshan would have met the file: it keeps no records of directories, and none of what only had its name looked up.
+/// Whether Darshan would have a record of the file: it keeps none for directories, and none for files whose name was
+/// only looked up.
 pub(super) fn is_met(record: &FileRecord) -> bool {
     const SEEN: [Op; 7] = [Op::Open, Op::Create, Op::Read, Op::Write, Op::Getattr, Op::Fsync, Op::Fdatasync];
     SEEN.iter().any(|op| record.get(Field::Calls(*op)) > 0) && !is_directory(record)
 }
 
-/// What is done with a name in a directory is counted for the directory, also if it fails.
+/// Operations on names in a directory are counted for the directory, even if they fail.
 fn is_directory(record: &FileRecord) -> bool {
     const OPS: [Op; 12] = [
         Op::Lookup,
@@ -181,9 +182,9 @@ fn counters(record: &FileRecord) -> [i64; COUNTERS] {
         calls(Op::Fdatasync),
         UNKNOWN,
         UNKNOWN,
-        // The id of a record: there is no value for one that is not known but that of none.
+        // The id of a record: an unknown one has no value other than that for none.
         0,
-        // Of the last open that made the file.
+        // The mode of the last open that created the file.
         last_byte(Field::Mode),
         get(Field::BytesRead),
         get(Field::BytesWritten),
@@ -209,7 +210,7 @@ fn counters(record: &FileRecord) -> [i64; COUNTERS] {
     std::array::from_fn(|_| all.next().unwrap_or(UNKNOWN))
 }
 
-/// Four values, then how often each came.
+/// Four values, then the count of each.
 fn commonest(common: &Common) -> [i64; 8] {
     let mut all = [0; 8];
     for (at, (value, times)) in common.top(4).into_iter().enumerate() {
@@ -219,7 +220,7 @@ fn commonest(common: &Common) -> [i64; 8] {
 }
 
 fn times(record: &FileRecord, from: Duration) -> [f64; TIMES] {
-    // 0 is never: what was under way when the job began, began a microsecond later.
+    // 0 means never: calls in progress when the job began are set to a microsecond later.
     let moment = |field| {
         let since = |moment: Duration| moment.saturating_sub(from).max(Duration::from_micros(1));
         record.moment(field).map_or(0.0, |moment| seconds(since(moment)))
@@ -242,8 +243,8 @@ fn times(record: &FileRecord, from: Duration) -> [f64; TIMES] {
         time(Field::SlowestRead),
         time(Field::SlowestWrite),
         unknown,
-        // What a file's processes took together, which the slowest did not exceed: the tools divide bytes by it, and come to
-        // a bandwidth that is too low rather than too high.
+        // The sum over a file's processes, which the slowest cannot exceed: the tools divide bytes by it, and get a
+        // bandwidth that is too low rather than too high.
         read + written + meta,
         unknown,
         unknown,

@@ -1,11 +1,11 @@
-//! Ranks: what Darshan calls the processes of a job.
+//! Ranks: Darshan's numbers for the processes of a job.
 
 use std::collections::BTreeSet;
 
 use crate::stats::record::FileRecord;
 use crate::stats::recording::{self, Recording};
 
-/// The numbers of processes, in order: the place of each is its rank.
+/// The numbers of processes, in order: the index of each is its rank.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ranks(Vec<u64>);
 
@@ -14,7 +14,7 @@ impl Ranks {
         Ranks(processes.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
     }
 
-    /// All who are named anywhere in a recording.
+    /// All processes named anywhere in a recording.
     pub(super) fn of_recording(recording: &Recording, traced: impl IntoIterator<Item = u64>) -> Self {
         let known = recording.meta.processes.iter().map(|process| process.number);
         let rows = recording.meta.heat.rows.iter().map(|row| row.process);
@@ -25,7 +25,7 @@ impl Ranks {
         Ranks::new(known.chain(rows).chain(traced).chain(openers))
     }
 
-    /// There is one at least, whoever it was.
+    /// There is always at least one.
     pub(super) fn count(&self) -> usize {
         self.0.len().max(1)
     }
@@ -34,12 +34,12 @@ impl Ranks {
         self.0.binary_search(&process).unwrap_or(0) as i64
     }
 
-    /// Whose a file is; -1 for several.
+    /// The rank of a file; -1 for several.
     pub(super) fn of_file(&self, record: &FileRecord) -> i64 {
         let mut openers = record.processes.iter();
         match (openers.next(), openers.next()) {
             (Some((only, _)), None) => self.of(only),
-            // Nobody has opened it: of many it is not known who asked for it.
+            // Nobody has opened it: with several processes it is unknown which one accessed it.
             (None, _) if self.count() == 1 => 0,
             _ => -1,
         }

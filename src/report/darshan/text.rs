@@ -1,4 +1,4 @@
-//! The same numbers as the text that `darshan-parser` prints of a log. Pure.
+//! The same numbers as the text that `darshan-parser` prints for a log. Pure.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::posix::{NAMES, Posix, TIME_NAMES};
 /// The position of the one counter that is the id of a record.
 const RENAMED_FROM: usize = 12;
 
-/// All in front of the records.
+/// Everything before the records.
 pub(super) fn head(job: &Job, log: &Log, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "# darshan log version: {VERSION}")?;
     writeln!(out, "# compression method: ZLIB")?;
@@ -22,7 +22,7 @@ pub(super) fn head(job: &Job, log: &Log, out: &mut dyn Write) -> io::Result<()> 
     writeln!(out, "# end_time: {}", job.end.as_secs())?;
     writeln!(out, "# end_time_asci: {}", Job::date(job.end))?;
     writeln!(out, "# nprocs: {}", job.processes)?;
-    // As readers compute it, who know no more than doubles.
+    // As readers compute it, who only have doubles.
     writeln!(out, "# run time: {:.4}", job.end.as_secs_f64() - job.start.as_secs_f64())?;
     for (key, value) in job.told() {
         writeln!(out, "# metadata: {key} = {value}")?;
@@ -41,7 +41,7 @@ pub(super) fn head(job: &Job, log: &Log, out: &mut dyn Write) -> io::Result<()> 
     writeln!(out, "\n# -1 in a counter: not known. Rank -1: several processes, counted together.")
 }
 
-/// In front of the records of a module; one that does not tell everything says so.
+/// The header of a module; an incomplete module says so.
 pub(super) fn module(module: Module, log: &Log, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n# *******************************************************")?;
     writeln!(out, "# {} module data", module.name())?;
@@ -70,7 +70,7 @@ pub(super) fn posix(posix: &Posix, name: &str, job: &Job, out: &mut dyn Write) -
     Ok(())
 }
 
-/// All rows, each its reads before its writes.
+/// All rows, with a row's reads before its writes.
 pub(super) fn heat(heat: &Heat, id: u64, job: &Job, out: &mut dyn Write) -> io::Result<()> {
     let name = heat::NAME;
     let (mountpoint, fs_type) = mount_of(name, job);
@@ -93,7 +93,7 @@ pub(super) fn heat(heat: &Heat, id: u64, job: &Job, out: &mut dyn Write) -> io::
     Ok(())
 }
 
-/// Where Darshan's tools take a name to be: wherever it begins as the mount's path does.
+/// Where Darshan's tools locate a name: on the mount if it begins with the mount's path.
 fn mount_of<'a>(name: &str, job: &'a Job) -> (&'a str, &'static str) {
     if name.starts_with(&job.mount_entry) { (&job.mount_entry, FS_TYPE) } else { ("UNKNOWN", "UNKNOWN") }
 }

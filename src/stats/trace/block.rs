@@ -1,8 +1,8 @@
-//! Many traced calls in few bytes: column by column, each as what little it differs from the line before. Pure.
+//! Packs many traced calls into few bytes: column by column, each value as its difference to the previous line. Pure.
 //!
 //! A loader's calls are alike: the same thread reads the next 128 KiB of the same file. So a column holds mostly zeros
-//! or repeats, which zstd takes to next to nothing. What is read back may come from anywhere: a block that no trace has
-//! written is refused, whatever it holds.
+//! or repeats, which zstd compresses to next to nothing. The bytes may come from anywhere when they are read back: a
+//! block that no trace has written is refused, whatever it contains.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::stats::counters::{Call, Op, Tier};
 use crate::stats::record::{read_number, unzigzag, write_number, zigzag};
 use crate::stats::traced::Traced;
 
-/// So many calls are in a block at most.
+/// The most calls in a block.
 pub const CALLS_MAX: usize = 1 << 16;
 /// Columns of a block.
 const COLUMNS: usize = 9;
-/// zstd's level: a higher one takes longer than the call that is noted, a lower one saves little time.
+/// zstd's level: a higher one takes longer than the call it notes, a lower one saves little time.
 const LEVEL: i32 = 1;
-/// No call takes more bytes than this before compression: nine numbers of up to ten bytes.
+/// The most bytes of a call before compression: nine numbers of up to ten bytes.
 const CALL_MAX: usize = COLUMNS * 10;
 
-/// Packs calls, of which there are at most [`CALLS_MAX`].
+/// Packs at most [`CALLS_MAX`] calls.
 pub fn pack(calls: &[Traced]) -> Vec<u8> {
     let mut columns: [Vec<u8>; COLUMNS] = std::array::from_fn(|_| Vec::with_capacity(2 * calls.len()));
     let mut before = Before::default();
@@ -38,7 +38,7 @@ pub fn pack(calls: &[Traced]) -> Vec<u8> {
     zstd::bulk::compress(&raw, LEVEL).expect("into memory")
 }
 
-/// The calls of a block. `None`: it is none, or damaged.
+/// The calls of a block. `None`: it is not a block, or damaged.
 pub fn unpack(block: &[u8]) -> Option<Vec<Traced>> {
     let raw = zstd::bulk::decompress(block, CALLS_MAX * CALL_MAX + 128).ok()?;
     let mut raw = &*raw;
@@ -60,7 +60,7 @@ pub fn unpack(block: &[u8]) -> Option<Vec<Traced>> {
     (raw.is_empty() && columns.iter().all(|column| column.is_empty())).then_some(calls)
 }
 
-/// What the line before said, from which the next one differs.
+/// The values of the previous line, from which the next one differs.
 #[derive(Default)]
 struct Before {
     began: u64,
@@ -73,7 +73,7 @@ struct Before {
 }
 
 impl Before {
-    /// A line as its differences. Operation, tier and whether it failed are one number: mostly the same.
+    /// A line as differences. Operation, tier and whether it failed are one number: mostly the same.
     fn differences(&mut self, traced: &Traced) -> [u64; COLUMNS] {
         let Traced { call, ino, handle, process, thread } = *traced;
         let errno = call.errno.map_or(0, |errno| errno as i32 as u64);
@@ -131,7 +131,7 @@ mod tests {
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
-    /// What a loader of four workers does: each opens a file, reads it to its end and closes it.
+    /// A loader with four workers: each opens a file, reads it to its end and closes it.
     pub(crate) fn loader(calls: usize) -> Vec<Traced> {
         let mut random = SmallRng::seed_from_u64(1);
         let mut made = Vec::with_capacity(calls + 4);
@@ -198,7 +198,7 @@ mod tests {
                 drop(unpack(&bad));
             }
         }
-        // The same below the compression, which has no checksum of its own.
+        // The same below the compression, which has no checksum.
         let raw = zstd::bulk::decompress(&block, 1 << 20).expect("packed");
         for at in 0..raw.len() {
             let mut bad = raw.clone();
