@@ -126,7 +126,7 @@ pub struct Pipeline {
     pub staged_bytes: u64,
 }
 
-/// LogFigures sequence numbers: the last one given, the last durable on fast, the last applied to slow.
+/// Log sequence numbers: the last one given, the last durable on fast, the last applied to slow.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LogFigures {
     pub lsn: u64,
