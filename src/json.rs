@@ -19,16 +19,16 @@ struct Document<'a, T: Serialize> {
 
 /// A document over several lines, ending with a newline. `body` is an object.
 pub fn document(body: &impl Serialize) -> String {
-    let document = Document { schema: SCHEMA, body };
-    let mut text = serde_json::to_string_pretty(&document).expect("plain numbers and strings have a JSON form");
-    text.push('\n');
-    text
+    ended(serde_json::to_string_pretty(&Document { schema: SCHEMA, body }))
 }
 
 /// The same on one line.
 pub fn line(body: &impl Serialize) -> String {
-    let document = Document { schema: SCHEMA, body };
-    let mut text = serde_json::to_string(&document).expect("plain numbers and strings have a JSON form");
+    ended(serde_json::to_string(&Document { schema: SCHEMA, body }))
+}
+
+fn ended(text: serde_json::Result<String>) -> String {
+    let mut text = text.expect("plain numbers and strings have a JSON form");
     text.push('\n');
     text
 }

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::outcome::{Exit, Outcome, say};
+use super::outcome::{Exit, Outcome, say, say_json};
 use super::report;
-use crate::json;
 use crate::report::summary::Summary;
 use crate::report::text;
 
@@ -36,7 +35,7 @@ pub(super) fn run(args: &AdviseArgs) -> Outcome {
     let mut recording = report::read(&args.sources, args.window.as_deref())?;
     let summary = Summary::of(&mut recording);
     if args.json {
-        say(json::document(&serde_json::json!({ "advice": summary.advice })).trim_end())?;
+        say_json(&serde_json::json!({ "advice": summary.advice }))?;
     } else {
         say(text::advice(&summary.advice).trim_end())?;
     }

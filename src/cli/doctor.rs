@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::Args;
 use finding::{Finding, Verdict};
 
-use super::outcome::{Exit, Outcome, say};
+use super::outcome::{Exit, Outcome, say, say_json};
 
 /// Find what will not work on this machine and with these directories, and name the remedy
 ///
@@ -52,7 +52,7 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
         findings.extend(tier::compare(fast, slow));
     }
     match args.json {
-        true => say(crate::json::document(&serde_json::json!({ "findings": findings })).trim_end())?,
+        true => say_json(&serde_json::json!({ "findings": findings }))?,
         false => findings.iter().try_for_each(print)?,
     }
     let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();

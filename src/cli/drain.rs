@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
-use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::Progress;
 use super::talk::{self, Control, Said};
-use crate::json;
 
 /// Copy everything, or everything below PATH, to the slow tier, showing progress
 ///
@@ -83,7 +82,7 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
                 if as_json {
                     let mountpoint = mountpoint.display().to_string();
                     let told = json!({ "mountpoint": mountpoint, "findings": findings, "summary": verdict });
-                    say(json::document(&told).trim_end())?;
+                    say_json(&told)?;
                 } else {
                     say(&verdict)?;
                 }
@@ -131,7 +130,7 @@ impl Place {
         let stats: serde_json::Value =
             serde_json::from_str(&stats).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
         let mountpoint = self.mountpoint.display().to_string();
-        say(json::document(&json!({ "mountpoint": mountpoint, "safety": stats["safety"] })).trim_end())
+        say_json(&json!({ "mountpoint": mountpoint, "safety": stats["safety"] }))
     }
 
     /// `sync`, or `sync PATH` with the path below the mount, escaped as everywhere.

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::talk::{self, Control, Said};
-use crate::json;
 
 /// Delete the fast copies of files that are safe on the slow tier
 ///
@@ -59,7 +58,7 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
         }
     }
     if args.json {
-        say(json::document(&json!({ "evicted": all })).trim_end())?;
+        say_json(&json!({ "evicted": all }))?;
     }
     Ok(worst)
 }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use crate::error::{Context, Error};
-use crate::json;
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id, mountpoint_of};
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
@@ -51,7 +50,7 @@ pub(super) fn run(args: &FsckArgs) -> Outcome {
     let slow = args.slow.as_deref().map(|slow| open(slow).map_err(Failure::usage)).transpose()?;
     let report = tiers::fsck(open(&args.fast)?, slow, &boot_id()?, !args.dry_run)?;
     if args.json {
-        say(json::document(&report).trim_end())?;
+        say_json(&report)?;
     } else {
         report.findings.iter().try_for_each(|finding| say(line(finding)))?;
         complain(summary(&report));

@@ -3,7 +3,10 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use serde::Serialize;
+
 use crate::error::Error;
+use crate::json;
 
 pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 usage error (arguments, \
 configuration, directories); 3 something is only on the fast tier; 4 degraded: the order is held, \
@@ -85,6 +88,11 @@ pub(super) fn say(text: impl Display) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Prints the answer for scripts. `body` is an object.
+pub(super) fn say_json(body: &impl Serialize) -> Result<(), Failure> {
+    say(json::document(body).trim_end())
 }
 
 /// Prints a line beside the answer: an error, a note, progress.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::talk::{self, Control, Said};
 use crate::json;
 
@@ -65,7 +65,7 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
         "saved": lines.iter().find_map(|line| line.strip_prefix("saved: ")),
         "summary": said,
     });
-    say(json::document(&document).trim_end()).map(|()| Exit::Done)
+    say_json(&document).map(|()| Exit::Done)
 }
 
 /// The mount and the path below it; of what was removed, by the directory above it. A symbolic link is meant itself.

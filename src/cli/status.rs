@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::outcome::{Exit, Outcome, say};
+use super::outcome::{Exit, Outcome, say, say_json};
 use super::talk;
 use crate::error::Error;
-use crate::json;
 
 /// Say whether everything is on the slow tier, and how it is going
 ///
@@ -68,7 +67,7 @@ fn as_json(mountpoints: &[PathBuf]) -> Outcome {
         value.remove("schema");
         all.push(value);
     }
-    say(json::document(&json!({ "mounts": all })).trim_end())?;
+    say_json(&json!({ "mounts": all }))?;
     if mountpoints.is_empty() { Err(talk::no_mount()) } else { Ok(worst) }
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::drain::{self, Place, Waited};
 use super::duration::parse_duration;
 use super::holders::Holder;
-use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::Progress;
 use super::{holders, talk};
 use crate::config::Config;
@@ -108,7 +108,7 @@ fn as_json(named: &Path, how: How) -> Outcome {
     let paths = paths.iter().filter(|path| !path.contains(' '));
     let paths: Vec<_> = paths.map(|path| json::path_of(&format!("/{path}"))).collect();
     let left = json!({ "mountpoint": mountpoint, "safe": safe, "files": files, "changes": changes, "paths": paths });
-    say(json::document(&left).trim_end())?;
+    say_json(&left)?;
     Ok(end.exit())
 }
 

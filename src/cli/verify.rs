@@ -6,9 +6,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::talk::{self, Control, Said};
-use crate::json;
 
 /// Compare the two copies of files that are on both tiers, byte by byte
 ///
@@ -30,7 +29,7 @@ pub(super) fn run(args: &VerifyArgs) -> Outcome {
     let (worst, found, summary) = verify(&mountpoint, &below)?;
     if args.json {
         let found: Vec<_> = found.iter().map(|(kind, what)| talk::finding(kind, what)).collect();
-        say(json::document(&json!({ "findings": found, "summary": summary })).trim_end())?;
+        say_json(&json!({ "findings": found, "summary": summary }))?;
     } else {
         found.iter().try_for_each(|(which, what)| say(format_args!("{which}: {what}")))?;
         complain(summary);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::super::outcome::{Exit, Failure, Outcome, say};
+use super::super::outcome::{Exit, Failure, Outcome, say, say_json};
 use super::super::report;
 use super::super::sandbox::{self, Mount, Sandbox};
 use crate::config::IoPath;
@@ -147,7 +147,7 @@ pub(super) fn run(as_json: bool) -> Outcome {
         return Ok(Exit::Interrupted);
     };
     match as_json {
-        true => say(crate::json::document(&serde_json::json!({ "io_paths": sights })).trim_end())?,
+        true => say_json(&serde_json::json!({ "io_paths": sights }))?,
         false => print(&sights)?,
     }
     let wrong = sights[0].steps.iter().filter(|step| step.exactly && step.done != step.seen).count();
